@@ -1,0 +1,1 @@
+"""Build-time generators: from the vendor's headers to forwarders, stubs and name tables."""

@@ -1,0 +1,99 @@
+"""Writes the generated sources of one library: forwarders, stubs, symbol indices, name tables."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from .headers import Variant
+
+BANNER = "/* Generated from the vendor's headers by shim/codegen; do not edit. */\n"
+
+
+def read_hooks(path: Path) -> dict[str, str]:
+    """Symbols that a `hooks.def` table names, with their kind.
+
+    Lines read ``HOOK(symbol, kind, "why")``; everything else is comment.
+
+    Raises:
+        ValueError: a symbol is listed twice.
+    """
+    hooks: dict[str, str] = {}
+    for symbol, kind in re.findall(r"^HOOK\((\w+),\s*(\w+),", path.read_text(), re.MULTILINE):
+        if symbol in hooks:
+            raise ValueError(f"{path}: {symbol} is listed twice")
+        hooks[symbol] = kind
+    return hooks
+
+
+def _write(path: Path, lines: Iterable[str]) -> None:
+    """Write only what changed, so that a rebuild stays small."""
+    text = "\n".join(lines) + "\n"
+    if not path.exists() or path.read_text() != text:
+        path.write_text(text)
+
+
+def emit_indices(out: Path, prefix: str, names: list[str]) -> None:
+    """`<prefix>_symbols.h`: an index a symbol, and the list of all as an X-macro."""
+    lines = [BANNER, "#pragma once", "enum {"]
+    lines += [f"  PENSTOCK_IX_{name} = {index}," for index, name in enumerate(names)]
+    lines += [f"  PENSTOCK_{prefix.upper()}_SYMBOLS = {len(names)}", "};"]
+    _write(out / f"{prefix}_symbols.h", lines)
+
+
+def emit_names(out: Path, prefix: str, names: list[str]) -> None:
+    """`<prefix>_names.c`: the exported names by index."""
+    lines = [BANNER, f"const char *const penstock_{prefix}_names[] = {{"]
+    lines += [f'    "{name}",' for name in names]
+    lines += ["};"]
+    _write(out / f"{prefix}_names.c", lines)
+
+
+def emit_forwarders(out: Path, prefix: str, names: list[str], hooks: dict[str, str]) -> None:
+    """`<prefix>_forwarders.S`: every exported name as one jump.
+
+    A hooked name jumps to `hook_<name>`; any other to the driver through
+    `penstock_<prefix>_real[index]`. Each entry of that table starts at a thunk that has the driver
+    looked up on first use, with all argument registers kept, so that a forwarder needs to know
+    nothing of what it forwards.
+
+    Raises:
+        ValueError: the hook table names a symbol that the headers do not have.
+    """
+    unknown = sorted(set(hooks) - set(names))
+    if unknown:
+        raise ValueError(f"hooks.def names symbols that the headers lack: {', '.join(unknown)}")
+    lines = [BANNER, f'#include "forward.h"', "", f"PENSTOCK_FORWARD_BEGIN({prefix})"]
+    for index, name in enumerate(names):
+        if name in hooks:
+            lines.append(f"PENSTOCK_HOOKED({prefix}, {name}, {index})")
+        else:
+            lines.append(f"PENSTOCK_FORWARD({prefix}, {name}, {index})")
+    lines += [f"PENSTOCK_FORWARD_TABLE({prefix})"]
+    lines += [f"PENSTOCK_FORWARD_ENTRY({prefix}, {index})" for index in range(len(names))]
+    lines += [f"PENSTOCK_FORWARD_END({prefix})"]
+    _write(out / f"{prefix}_forwarders.S", lines)
+
+
+def emit_stubs(out: Path, prefix: str, names: list[str], result: int) -> None:
+    """`<prefix>_stubs.S`: every name as a weak function that returns `result`.
+
+    The simulated GPU links these beside its own code: what it does not simulate says so.
+    """
+    lines = [BANNER, '#include "forward.h"', ""]
+    lines += [f"PENSTOCK_STUB({name}, {result})" for name in names]
+    lines += ["PENSTOCK_STUB_END"]
+    _write(out / f"{prefix}_stubs.S", lines)
+
+
+def emit_variants(out: Path, variants: list[Variant]) -> None:
+    """`cuda_variants.c`: the simulated driver's table for `cuGetProcAddress`, sorted by base name."""
+    lines = [BANNER, '#include "cuda_variants.h"', ""]
+    symbols = sorted({v.symbol for v in variants})
+    lines += [f"extern char {symbol}[];" for symbol in symbols]
+    lines += ["const penstock_variant penstock_cuda_variants[] = {"]
+    for v in sorted(variants, key=lambda v: (v.base, v.per_thread, v.version)):
+        lines.append(f'    {{"{v.base}", {v.version}, {int(v.per_thread)}, {v.symbol}}},')
+    lines += ["};", f"const unsigned penstock_cuda_variant_count = {len(variants)};"]
+    _write(out / "cuda_variants.c", lines)

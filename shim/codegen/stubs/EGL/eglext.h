@@ -1,0 +1,1 @@
+/* everything that cudaEGL.h needs is in egl.h */

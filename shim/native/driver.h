@@ -1,0 +1,33 @@
+/* The driver below the shim: opened by absolute path on first use, its functions by index.
+ *
+ * REAL(cuX)(…) calls the driver's cuX with the header's own prototype. Every table entry can be
+ * called from the start (it looks its function up and jumps there), so hooks need no set-up. A
+ * function that the driver lacks answers CUDA_ERROR_NOT_SUPPORTED; with no driver,
+ * CUDA_ERROR_NO_DEVICE.
+ */
+#pragma once
+
+#include <cuda.h>
+#include <stdbool.h>
+/* after cuda.h: they use its types */
+#include <cudaGL.h>
+#include <cudaEGL.h>
+#include <vdpau/vdpau.h>
+#include <cudaVDPAU.h>
+#include <cudaProfiler.h>
+
+#include "cuda_symbols.h"
+
+extern void *penstock_cuda_real[];
+extern const char *const penstock_cuda_names[];
+
+#define REAL(function) ((__typeof__(&function))penstock_cuda_real[PENSTOCK_IX_##function])
+
+/* Hooks are exported under the driver's name by the generated forwarders. */
+#define HOOK_NAME(function) hook_##function
+
+/* True when the installed driver exports this symbol. */
+bool penstock_driver_has(unsigned index);
+
+/* For the generated thunks: the address to jump to; also stored in the table. */
+void *penstock_cuda_resolve(unsigned index);

@@ -1,0 +1,56 @@
+# The libraries and what each is made of. New files join by lying in the right folder.
+find_package(Threads REQUIRED)
+
+# Mechanism: knows pages and numbers, nothing of CUDA or interposition. Shared by all.
+file(GLOB MECHANISM_SOURCES CONFIGURE_DEPENDS ${NATIVE}/mechanism/*.c)
+
+# The shim. SONAME libcuda.so.1: glibc hands it to everyone who asks for that name.
+file(GLOB SHIM_SOURCES CONFIGURE_DEPENDS ${NATIVE}/*.c ${NATIVE}/hooks/*.c ${NATIVE}/*.S)
+add_library(penstock_cuda SHARED ${SHIM_SOURCES} ${MECHANISM_SOURCES} ${GEN}/cuda_forwarders.S
+            ${GEN}/cuda_names.c)
+set_target_properties(penstock_cuda PROPERTIES OUTPUT_NAME penstock)
+target_link_options(penstock_cuda PRIVATE -Wl,-soname,libcuda.so.1)
+
+file(GLOB SHIM_NVML_SOURCES CONFIGURE_DEPENDS ${NATIVE}/nvml/*.c)
+add_library(penstock_nvml SHARED ${SHIM_NVML_SOURCES} ${MECHANISM_SOURCES} ${GEN}/nvml_forwarders.S
+            ${GEN}/nvml_names.c)
+set_target_properties(penstock_nvml PROPERTIES OUTPUT_NAME penstock-nvml)
+target_link_options(penstock_nvml PRIVATE -Wl,-soname,libnvidia-ml.so.1)
+
+# The simulated GPU.
+file(GLOB MACHINE_SOURCES CONFIGURE_DEPENDS ${NATIVE}/sim/machine/*.c)
+file(GLOB SIM_CUDA_SOURCES CONFIGURE_DEPENDS ${NATIVE}/sim/cuda/*.c)
+file(GLOB SIM_NVML_SOURCES CONFIGURE_DEPENDS ${NATIVE}/sim/nvml/*.c)
+add_library(sim_cuda SHARED ${SIM_CUDA_SOURCES} ${MACHINE_SOURCES} ${GEN}/cuda_stubs.S
+            ${GEN}/cuda_variants.c)
+set_target_properties(sim_cuda PROPERTIES OUTPUT_NAME cuda SOVERSION 1
+                      LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/sim)
+add_library(sim_nvml SHARED ${SIM_NVML_SOURCES} ${MACHINE_SOURCES} ${GEN}/nvml_stubs.S)
+set_target_properties(sim_nvml PROPERTIES OUTPUT_NAME nvidia-ml SOVERSION 1
+                      LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/sim)
+target_include_directories(sim_cuda PRIVATE ${NATIVE}/sim)
+target_include_directories(sim_nvml PRIVATE ${NATIVE}/sim)
+
+foreach(library penstock_cuda penstock_nvml sim_cuda sim_nvml)
+  add_dependencies(${library} generated)
+  target_compile_definitions(${library} PRIVATE __CUDA_API_VERSION_INTERNAL NVML_NO_UNVERSIONED_FUNC_DEFS)
+  target_compile_options(${library} PRIVATE $<$<COMPILE_LANGUAGE:C>:-ftls-model=initial-exec>)
+  target_link_options(${library} PRIVATE -Wl,-Bsymbolic -Wl,-z,defs -Wl,-z,relro)
+  target_link_libraries(${library} PRIVATE Threads::Threads ${CMAKE_DL_LIBS} rt)
+endforeach()
+
+# The daemon's and the tests' way to the same C files: a cffi module, never preloaded.
+add_custom_command(OUTPUT ${GEN}/_native.c
+  COMMAND ${Python_EXECUTABLE} ${CMAKE_SOURCE_DIR}/shim/penstock_shim/_build_native.py ${NATIVE} ${GEN}/_native.c
+  DEPENDS ${CMAKE_SOURCE_DIR}/shim/penstock_shim/_build_native.py
+          ${NATIVE}/abi/quota.h ${NATIVE}/abi/usage.h ${NATIVE}/abi/ledger.h ${NATIVE}/abi/gate.h
+          ${NATIVE}/mechanism/binding.h ${NATIVE}/sim/machine/binding.h)
+Python_add_library(native MODULE WITH_SOABI ${GEN}/_native.c ${MECHANISM_SOURCES} ${MACHINE_SOURCES})
+set_target_properties(native PROPERTIES OUTPUT_NAME _native)
+target_include_directories(native PRIVATE ${NATIVE}/sim)
+target_compile_options(native PRIVATE -Wno-unused-parameter -Wno-sign-compare)
+target_link_libraries(native PRIVATE Threads::Threads rt)
+
+install(TARGETS penstock_cuda penstock_nvml LIBRARY DESTINATION lib)
+install(TARGETS sim_cuda sim_nvml LIBRARY DESTINATION sim)
+install(TARGETS native LIBRARY DESTINATION .)

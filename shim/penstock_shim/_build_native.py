@@ -1,0 +1,48 @@
+"""Writes the C source of `penstock_shim._native`: the cffi view of pages, ledger, gate, machine.
+
+Run by CMake as ``python _build_native.py <shim/native> <output.c>``. The declarations are the very
+headers that the C code includes, so layout and prototypes have one source.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import cffi
+
+HEADERS = (
+    "abi/quota.h",
+    "abi/ledger.h",
+    "abi/gate.h",
+    "abi/usage.h",
+    "mechanism/binding.h",
+    "sim/machine/binding.h",
+)
+
+
+def declarations(text: str) -> str:
+    """`text` as cffi's cdef reads it: without comments, includes, pragmas and string constants."""
+    text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
+    text = re.sub(r"//[^\n]*", "", text)
+    kept = []
+    for line in text.splitlines():
+        if line.startswith("#") and not re.match(r"#define \w+ -?(0x[0-9a-fA-F]+|\d+)\s*$", line):
+            continue
+        kept.append(line)
+    return "\n".join(kept)
+
+
+def main() -> None:
+    native, output = Path(sys.argv[1]), Path(sys.argv[2])
+    ffi = cffi.FFI()
+    for header in HEADERS:
+        ffi.cdef(declarations((native / header).read_text()))
+    includes = "".join(f'#include "{header}"\n' for header in HEADERS)
+    ffi.set_source("penstock_shim._native", f"#include <stdint.h>\n#include <stddef.h>\n{includes}")
+    ffi.emit_c_code(str(output))
+
+
+if __name__ == "__main__":
+    main()
