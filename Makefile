@@ -3,10 +3,11 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 NATIVE_SOURCES := $(shell find shim CMakeLists.txt -type f -not -name '*.pyc')
+C_SOURCES := $(shell git ls-files -co --exclude-standard '*.c' '*.h' | grep -v '^shim/codegen/stubs/')
 PYTHON_SOURCES := $(shell find controller -type f -not -name '*.pyc')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup clean
+.PHONY: help setup demo test lint format bench clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,6 +25,28 @@ $(VENV)/.installed: $(VENV)/.tools $(NATIVE_SOURCES) $(PYTHON_SOURCES)
 	@echo "building the shim and the simulated GPU, installing penstock into $(VENV)"
 	$(BIN)/pip install --quiet --no-build-isolation .
 	@touch $@
+
+demo: setup ## Three programs share one simulated H200 (or the real GPU) under quotas; under two minutes
+	$(BIN)/penstock demo
+
+test: setup lint ## Everything that must hold: lint, types, layers, and all tests
+	$(BIN)/pytest $(PYTEST_ARGS)
+
+lint: $(VENV)/.installed ## ruff, mypy strict, import-linter, clang-format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	MYPYPATH=shim:controller $(BIN)/mypy
+	PYTHONPATH=shim:controller $(BIN)/lint-imports
+	$(BIN)/clang-format --dry-run --Werror $(C_SOURCES)
+
+format: $(VENV)/.installed ## Rewrite Python and C in the project's format
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(C_SOURCES)
+
+bench: setup ## Figures: added cost of a launch and an allocation, quota error (minutes)
+	$(BIN)/penstock bench launch
+	$(BIN)/penstock bench quota
 
 clean: ## Remove .venv and build
 	rm -rf $(VENV) build
