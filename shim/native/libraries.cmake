@@ -54,3 +54,9 @@ target_link_libraries(native PRIVATE Threads::Threads rt)
 install(TARGETS penstock_cuda penstock_nvml LIBRARY DESTINATION lib)
 install(TARGETS sim_cuda sim_nvml LIBRARY DESTINATION sim)
 install(TARGETS native LIBRARY DESTINATION .)
+
+# Ordinary CUDA programs for `penstock bench`: they know nothing of the shim.
+add_executable(penstock_latency ${NATIVE}/workload/latency.c)
+set_target_properties(penstock_latency PROPERTIES OUTPUT_NAME penstock-latency)
+target_link_libraries(penstock_latency PRIVATE ${CMAKE_DL_LIBS})
+install(TARGETS penstock_latency RUNTIME DESTINATION bin)

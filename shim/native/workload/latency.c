@@ -1,0 +1,164 @@
+/* penstock-latency: what single driver calls cost the caller, in nanoseconds, as JSON.
+ *
+ * An ordinary CUDA program: it knows nothing of the shim, so that the same binary run with and
+ * without it gives the difference. Every call is timed by itself; the queue is drained, untimed,
+ * before it can fill.
+ *
+ *   penstock-latency [CALLS]      default 20000
+ */
+#define _GNU_SOURCE
+#include <cuda.h>
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+enum { DRAIN_EVERY = 256, ALLOCATION_BYTES = 1 << 20 };
+
+/* One empty kernel; the simulated device gives it a duration by its name. */
+static const char ptx[] =
+    ".version 7.0\n.target sm_52\n.address_size 64\n"
+    ".visible .entry penstock_tiny()\n{\nret;\n}\n";
+
+static struct {
+  CUresult (*init)(unsigned);
+  CUresult (*device_get)(CUdevice *, int);
+  CUresult (*context_retain)(CUcontext *, CUdevice);
+  CUresult (*context_set)(CUcontext);
+  CUresult (*module_load)(CUmodule *, const void *);
+  CUresult (*module_function)(CUfunction *, CUmodule, const char *);
+  CUresult (*launch)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                     unsigned, CUstream, void **, void **);
+  CUresult (*synchronize)(void);
+  CUresult (*alloc)(CUdeviceptr *, size_t);
+  CUresult (*release)(CUdeviceptr);
+  CUresult (*info)(size_t *, size_t *);
+} cu;
+
+static void check(CUresult result, const char *what) {
+  if (result == CUDA_SUCCESS) return;
+  fprintf(stderr, "penstock-latency: %s failed: CUDA error %d\n", what, (int)result);
+  exit(1);
+}
+
+static void load_driver(void) {
+  static const struct {
+    void *slot;
+    const char *name;
+  } wanted[] = {
+      {&cu.init, "cuInit"},
+      {&cu.device_get, "cuDeviceGet"},
+      {&cu.context_retain, "cuDevicePrimaryCtxRetain"},
+      {&cu.context_set, "cuCtxSetCurrent"},
+      {&cu.module_load, "cuModuleLoadData"},
+      {&cu.module_function, "cuModuleGetFunction"},
+      {&cu.launch, "cuLaunchKernel"},
+      {&cu.synchronize, "cuCtxSynchronize"},
+      {&cu.alloc, "cuMemAlloc_v2"},
+      {&cu.release, "cuMemFree_v2"},
+      {&cu.info, "cuMemGetInfo_v2"},
+  };
+  void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+  if (driver == NULL) {
+    fprintf(stderr, "penstock-latency: %s\n", dlerror());
+    exit(1);
+  }
+  for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+    void *symbol = dlsym(driver, wanted[i].name);
+    if (symbol == NULL) {
+      fprintf(stderr, "penstock-latency: the driver lacks %s\n", wanted[i].name);
+      exit(1);
+    }
+    *(void **)wanted[i].slot = symbol;
+  }
+}
+
+static uint64_t now_ns(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static int compare(const void *a, const void *b) {
+  const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+  return (x > y) - (x < y);
+}
+
+static void report(const char *call, uint64_t *samples, size_t count, const char *end) {
+  double sum = 0;
+  for (size_t i = 0; i < count; i++) sum += (double)samples[i];
+  qsort(samples, count, sizeof *samples, compare);
+  printf(
+      "  \"%s\": {\"calls\": %zu, \"median_ns\": %llu, \"p90_ns\": %llu, \"p99_ns\": %llu, "
+      "\"mean_ns\": %.1f}%s\n",
+      call, count, (unsigned long long)samples[count / 2],
+      (unsigned long long)samples[count * 9 / 10], (unsigned long long)samples[count * 99 / 100],
+      sum / (double)count, end);
+}
+
+static void time_launches(CUfunction kernel, uint64_t *samples, size_t calls) {
+  for (size_t i = 0; i < calls; i++) {
+    if (i % DRAIN_EVERY == 0) check(cu.synchronize(), "cuCtxSynchronize");
+    const uint64_t begin = now_ns();
+    check(cu.launch(kernel, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL), "cuLaunchKernel");
+    samples[i] = now_ns() - begin;
+  }
+  check(cu.synchronize(), "cuCtxSynchronize");
+}
+
+static void time_allocations(uint64_t *allocs, uint64_t *frees, size_t calls) {
+  for (size_t i = 0; i < calls; i++) {
+    CUdeviceptr pointer;
+    const uint64_t begin = now_ns();
+    check(cu.alloc(&pointer, ALLOCATION_BYTES), "cuMemAlloc");
+    const uint64_t middle = now_ns();
+    check(cu.release(pointer), "cuMemFree");
+    allocs[i] = middle - begin;
+    frees[i] = now_ns() - middle;
+  }
+}
+
+static void time_refusals(uint64_t *samples, size_t calls) {
+  size_t available, total;
+  check(cu.info(&available, &total), "cuMemGetInfo");
+  for (size_t i = 0; i < calls; i++) {
+    CUdeviceptr pointer;
+    const uint64_t begin = now_ns();
+    const CUresult result = cu.alloc(&pointer, total + ALLOCATION_BYTES);
+    samples[i] = now_ns() - begin;
+    if (result != CUDA_ERROR_OUT_OF_MEMORY) check(CUDA_ERROR_UNKNOWN, "refusing cuMemAlloc");
+  }
+}
+
+int main(int argc, char **argv) {
+  const size_t calls = argc > 1 ? strtoul(argv[1], NULL, 10) : 20000;
+  uint64_t *launches = calloc(calls, sizeof *launches), *allocs = calloc(calls, sizeof *allocs),
+           *frees = calloc(calls, sizeof *frees), *refusals = calloc(calls, sizeof *refusals);
+  if (calls < 100 || !launches || !allocs || !frees || !refusals) {
+    fprintf(stderr, "penstock-latency: CALLS must be a number from 100 on that fits in memory\n");
+    return 2;
+  }
+  load_driver();
+  CUdevice device;
+  CUcontext context;
+  CUmodule module;
+  CUfunction kernel;
+  check(cu.init(0), "cuInit");
+  check(cu.device_get(&device, 0), "cuDeviceGet");
+  check(cu.context_retain(&context, device), "cuDevicePrimaryCtxRetain");
+  check(cu.context_set(context), "cuCtxSetCurrent");
+  check(cu.module_load(&module, ptx), "cuModuleLoadData");
+  check(cu.module_function(&kernel, module, "penstock_tiny"), "cuModuleGetFunction");
+  time_launches(kernel, launches, calls / 4); /* warm up */
+  time_launches(kernel, launches, calls);
+  time_allocations(allocs, frees, calls);
+  time_refusals(refusals, calls);
+  printf("{\n");
+  report("launch", launches, calls, ",");
+  report("allocate", allocs, calls, ",");
+  report("free", frees, calls, ",");
+  report("refuse", refusals, calls, "");
+  printf("}\n");
+  return 0;
+}
