@@ -48,7 +48,9 @@ def main() -> None:
     ):
         emit.emit_indices(args.out, prefix, names)
         emit.emit_names(args.out, prefix, names)
-        emit.emit_forwarders(args.out, prefix, names, emit.read_hooks(table))
+        hooks = emit.read_hooks(table)
+        emit.emit_forwarders(args.out, prefix, names, hooks)
+        emit.emit_hook_prototypes(args.out, prefix, hooks)
         emit.emit_stubs(args.out, prefix, names, not_supported)
     emit.emit_variants(args.out, headers.cuda_variants(include, cuda, args.cc))
     print(f"codegen: {len(cuda)} driver names, {len(nvml)} NVML names from {include}", file=sys.stderr)

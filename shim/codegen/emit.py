@@ -76,6 +76,13 @@ def emit_forwarders(out: Path, prefix: str, names: list[str], hooks: dict[str, s
     _write(out / f"{prefix}_forwarders.S", lines)
 
 
+def emit_hook_prototypes(out: Path, prefix: str, hooks: dict[str, str]) -> None:
+    """`<prefix>_hooks.h`: each hook declared with the header's own prototype, checked by the compiler."""
+    lines = [BANNER, "#pragma once"]
+    lines += [f"extern __typeof__({name}) hook_{name};" for name in sorted(hooks)]
+    _write(out / f"{prefix}_hooks.h", lines)
+
+
 def emit_stubs(out: Path, prefix: str, names: list[str], result: int) -> None:
     """`<prefix>_stubs.S`: every name as a weak function that returns `result`.
 

@@ -17,6 +17,7 @@
 #include <cudaProfiler.h>
 
 #include "cuda_symbols.h"
+#include "cuda_hooks.h" /* declares every hook with the header's prototype */
 
 extern void *penstock_cuda_real[];
 extern const char *const penstock_cuda_names[];
