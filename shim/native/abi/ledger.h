@@ -1,11 +1,12 @@
-/* Memory ledger words inside the usage page. See ledger.h for the protocol.
+/* Memory ledger words inside the usage page. See mechanism/ledger.h for the protocol.
  *
- * Every operation on a slot's charge has a number `seq`. Words are packed so that each step is one
- * atomic store or compare-and-swap, and a step can be told done or not done after a kill:
- *   total   = bytes/512 (40 bits) | slot (10 bits) | seq (14 bits)   last operation applied
- *   charged = bytes/512 (40 bits) | 0 (10 bits)    | seq (14 bits)   operations folded in so far
- *   intent  = delta/512 (40 bits, two's complement) | 0 | seq        operation under way
- *   ack     = seq of the newest operation of this slot that is known to be in `total`
+ * Applied operations of a slot are numbered without gaps by `seq`. Words are packed so that each
+ * step is one atomic store or compare-and-swap, and can be told done or not done after a kill:
+ *   total   = bytes/512 (36 bits) | slot (10 bits) | seq (18 bits)   last operation applied
+ *   charged = bytes/512 (36 bits) | 0 (10 bits)    | seq (18 bits)   operations folded in so far
+ *   intent  = delta/512 (36 bits, two's complement) | 0 | seq        operation under way
+ *   ack     = count (46 bits) | seq (18 bits)   newest operation of this slot known to be in `total`
+ * 36 bits of 512 bytes are 32 TiB a device and tenant.
  */
 #pragma once
 #define PENSTOCK_LEDGER_UNIT_BYTES 512

@@ -1,15 +1,16 @@
 /* The quota page: what a tenant was granted. Written by the agent (or `penstock run`), mapped
  * read-only by the shim. Plain C without includes, so that cffi reads this very file.
  *
- * Writing: fill copies[current ^ 1], then store `current`, then bump and wake `change_futex`.
- * A writer that is killed at any instruction leaves the old limits in force.
+ * Writing (publish.c): zero the generation of copies[current ^ 1], fill that copy, store its
+ * generation, then store `current`, then bump and wake `change_futex`. A writer that is killed at
+ * any instruction leaves the old limits in force. Device i of every copy is the same device: the
+ * ledger of the usage page is indexed like this table, so a page's devices never change.
  */
 #pragma once
 #define PENSTOCK_QUOTA_MAGIC 0x41544f55514e4550 /* "PENQUOTA", little-endian */
 #define PENSTOCK_ABI_VERSION 1
 #define PENSTOCK_MAX_DEVICES 16
 #define PENSTOCK_MAX_SLOTS 1024
-#define PENSTOCK_DEAD_WORDS 16 /* PENSTOCK_MAX_SLOTS / 64 */
 
 #define PENSTOCK_MODE_STRICT 0
 #define PENSTOCK_MODE_ELASTIC 1
@@ -31,7 +32,7 @@ typedef struct penstock_device_limit {
 } penstock_device_limit;
 
 typedef struct penstock_limits {
-  uint64_t generation;             /* grows with every change */
+  uint64_t generation;             /* grows with every change; 0 while this copy is being written */
   uint32_t mode;                   /* PENSTOCK_MODE_* */
   uint32_t flags;                  /* PENSTOCK_TENANT_* */
   uint32_t device_count;           /* granted devices, 1..PENSTOCK_MAX_DEVICES */
@@ -50,5 +51,7 @@ typedef struct penstock_quota_page {
   char driver_path[256];           /* absolute path of the driver's libcuda; empty: search */
   char nvml_path[256];             /* absolute path of the driver's libnvidia-ml; empty: search */
   penstock_limits copies[2];
-  uint64_t dead_slots[PENSTOCK_DEAD_WORDS]; /* bit set: the writer knows that this slot's process is dead */
+  /* Owner words of slots whose process the writer knows to be dead. The whole word, not a bit: the
+   * slot's next owner has another word, so an old mark can never hit it. 0: none. */
+  uint64_t dead_owners[PENSTOCK_MAX_SLOTS];
 } penstock_quota_page;

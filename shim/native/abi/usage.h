@@ -10,10 +10,14 @@
 #define PENSTOCK_SLOT_REAPING 2
 
 typedef struct penstock_slot {
-  uint64_t owner;                  /* state (2 bits) | pid namespace index (8) | pid (22) | start ticks, low 32 bits (32) */
+  /* state (2 bits) | pid namespace index (8) | pid (22) | generation (4) | start ticks, low 28 bits.
+   * One word, so that one compare-and-swap claims a slot and no half claim exists. The generation
+   * counts the slot's owners: a judgement passed on one owner cannot strike the next. */
+  uint64_t owner;
   char command[16];                /* /proc/self/comm when the slot was claimed */
   uint64_t claimed_ns;             /* CLOCK_MONOTONIC */
-  uint64_t reserved[4];
+  uint64_t image;                  /* start of the owner's stack: differs after exec; 0: unknown */
+  uint64_t reserved[3];
   penstock_ledger_slot ledger[PENSTOCK_MAX_DEVICES];
   penstock_gate_slot gate[PENSTOCK_MAX_DEVICES];
 } penstock_slot;
@@ -21,10 +25,12 @@ typedef struct penstock_slot {
 typedef struct penstock_usage_page {
   uint64_t magic;                  /* PENSTOCK_USAGE_MAGIC */
   uint32_t version;                /* PENSTOCK_ABI_VERSION */
-  uint32_t size_bytes;             /* sizeof(penstock_usage_page), modulo 2^32 */
-  uint64_t pid_namespaces[PENSTOCK_MAX_PID_NAMESPACES + 1]; /* inode of /proc/self/ns/pid; 0: free; the last one stays 0: "unknown" */
-  uint64_t slots_high;             /* no slot at or above this index was ever claimed */
-  uint64_t reserved[7];
+  uint32_t size_bytes;             /* sizeof(penstock_usage_page) */
+  uint64_t slots_high;             /* no slot at or above this index was ever claimed; only grows */
+  uint64_t reserved[5];
+  /* Inode of /proc/self/ns/pid | inode of /proc/self/ns/time << 32 (start times are told in the
+   * reader's time namespace); 0: free; the last entry stays 0: "unknown". */
+  uint64_t pid_namespaces[PENSTOCK_MAX_PID_NAMESPACES + 1];
   penstock_ledger_device ledger[PENSTOCK_MAX_DEVICES];
   penstock_gate_device gate[PENSTOCK_MAX_DEVICES];
   penstock_slot slots[PENSTOCK_MAX_SLOTS];

@@ -1,1 +1,0 @@
-"""Devices of this machine: real or simulated, behind one interface."""

@@ -1,1 +1,0 @@
-"""One node: state directory, tenants, admission, supervision."""

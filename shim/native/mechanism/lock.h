@@ -1,0 +1,32 @@
+/* A lock between the threads of one process: 0 free, 1 held, 2 held and somebody sleeps.
+ *
+ * It lies in memory that a fork wipes, so a child never inherits a held one. Held for a few dozen
+ * instructions and never across a driver call.
+ */
+#pragma once
+
+#include <linux/futex.h>
+#include <stdint.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+static inline void penstock_lock_acquire(uint32_t *lock) {
+  uint32_t seen = 0;
+  if (__atomic_compare_exchange_n(lock, &seen, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) return;
+  for (int i = 0; i < 64; i++) {
+    if (__atomic_load_n(lock, __ATOMIC_RELAXED) == 0) {
+      seen = 0;
+      if (__atomic_compare_exchange_n(lock, &seen, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+        return;
+    }
+  }
+  while (__atomic_exchange_n(lock, 2, __ATOMIC_ACQUIRE) != 0) {
+    syscall(SYS_futex, lock, FUTEX_WAIT_PRIVATE, 2, (void *)0, (void *)0, 0);
+  }
+}
+
+static inline void penstock_lock_release(uint32_t *lock) {
+  if (__atomic_exchange_n(lock, 0, __ATOMIC_RELEASE) == 2) {
+    syscall(SYS_futex, lock, FUTEX_WAKE_PRIVATE, 1, (void *)0, (void *)0, 0);
+  }
+}

@@ -1,0 +1,75 @@
+#include "mechanism/publish.h"
+
+#include <limits.h>
+#include <linux/futex.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+static uint64_t now_ns(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+static void copy_text(char *to, size_t size, const char *from) {
+  size_t length = strnlen(from, size - 1);
+  memcpy(to, from, length);
+  memset(to + length, 0, size - length);
+}
+
+/* Word by word: readers of a single field must never see half of it. */
+static void copy_words(uint64_t *to, const uint64_t *from, size_t count) {
+  for (size_t i = 0; i < count; i++) __atomic_store_n(&to[i], from[i], __ATOMIC_RELAXED);
+}
+
+static void fill(penstock_limits *copy, const penstock_limits *limits, uint64_t generation) {
+  _Static_assert(sizeof(penstock_limits) % 8 == 0, "limits are whole words");
+  const uint64_t *from = (const uint64_t *)limits;
+  uint64_t *to = (uint64_t *)copy;
+  __atomic_store_n(&copy->generation, 0, __ATOMIC_RELAXED);
+  __atomic_thread_fence(__ATOMIC_RELEASE);
+  copy_words(to + 1, from + 1, sizeof *copy / 8 - 1);
+  __atomic_store_n(&copy->generation, generation, __ATOMIC_RELEASE);
+}
+
+void penstock_quota_init(penstock_quota_page *page, const penstock_limits *limits,
+                         const char *tenant, const char *driver_path, const char *nvml_path) {
+  page->version = PENSTOCK_ABI_VERSION;
+  page->size_bytes = sizeof *page;
+  copy_text(page->tenant, sizeof page->tenant, tenant);
+  copy_text(page->driver_path, sizeof page->driver_path, driver_path);
+  copy_text(page->nvml_path, sizeof page->nvml_path, nvml_path);
+  fill(&page->copies[0], limits, 1);
+  fill(&page->copies[1], limits, 1);
+  penstock_quota_heartbeat(page);
+  __atomic_store_n(&page->magic, PENSTOCK_QUOTA_MAGIC, __ATOMIC_RELEASE);
+}
+
+void penstock_usage_init(penstock_usage_page *page) {
+  page->version = PENSTOCK_ABI_VERSION;
+  page->size_bytes = sizeof *page;
+  __atomic_store_n(&page->magic, PENSTOCK_USAGE_MAGIC, __ATOMIC_RELEASE);
+}
+
+uint64_t penstock_quota_publish(penstock_quota_page *page, const penstock_limits *limits) {
+  uint32_t current = __atomic_load_n(&page->current, __ATOMIC_ACQUIRE) & 1;
+  uint64_t generation = page->copies[current].generation + 1;
+  fill(&page->copies[current ^ 1], limits, generation);
+  __atomic_store_n(&page->current, current ^ 1, __ATOMIC_RELEASE);
+  __atomic_fetch_add(&page->change_futex, 1, __ATOMIC_ACQ_REL);
+  syscall(SYS_futex, &page->change_futex, FUTEX_WAKE, INT_MAX, (void *)0, (void *)0, 0);
+  return generation;
+}
+
+uint64_t penstock_quota_heartbeat(penstock_quota_page *page) {
+  uint64_t now = now_ns();
+  __atomic_store_n(&page->heartbeat_ns, now, __ATOMIC_RELEASE);
+  return now;
+}
+
+void penstock_quota_mark_dead(penstock_quota_page *page, uint32_t slot, uint64_t owner) {
+  if (slot >= PENSTOCK_MAX_SLOTS) return;
+  __atomic_store_n(&page->dead_owners[slot], owner, __ATOMIC_RELEASE);
+}

@@ -1,0 +1,192 @@
+#include "mechanism/reap.h"
+
+#include <errno.h>
+#include <string.h>
+#include <time.h>
+
+#define QUICK_REAP_PERIOD_NS 20000
+#define THOROUGH_REAP_PERIOD_NS 10000000
+
+static void begin_as(penstock_reap_op *op, penstock_usage_page *usage, uint32_t slot,
+                     uint64_t victim, uint64_t owner) {
+  memset(op, 0, sizeof *op);
+  op->usage = usage;
+  op->slot = slot;
+  op->victim = victim;
+  op->owner = owner;
+}
+
+void penstock_reap_begin(penstock_reap_op *op, penstock_usage_page *usage,
+                         const penstock_identity *self, uint32_t slot, uint64_t victim) {
+  begin_as(op, usage, slot, victim,
+           penstock_owner_pack(PENSTOCK_SLOT_REAPING, self->pid_namespace, self->pid,
+                               penstock_owner_generation(victim), self->start_ticks));
+}
+
+static penstock_reap_state next_device(penstock_reap_op *op) {
+  op->device++;
+  return op->device < PENSTOCK_MAX_DEVICES ? PENSTOCK_REAP_READ_INTENT : PENSTOCK_REAP_CLEAR;
+}
+
+/* With the open operation decided, what is left of the charge goes back as an operation of its
+ * own. */
+static penstock_reap_state take_back_rest(penstock_reap_op *op) {
+  uint64_t units = penstock_ledger_units(op->charged);
+  if (units == 0) return next_device(op);
+  penstock_ledger_begin(&op->take_back, op->usage, op->device, op->slot, -(int64_t)units, 0);
+  return PENSTOCK_REAP_TAKE_BACK;
+}
+
+/* Everything of the slot but its ledger words, whose numbering goes on with the next owner. */
+static void clear_rest(penstock_slot *slot) {
+  __atomic_store_n(&slot->image, 0, __ATOMIC_RELAXED);
+  __atomic_store_n(&slot->claimed_ns, 0, __ATOMIC_RELAXED);
+  memset(slot->command, 0, sizeof slot->command);
+  uint64_t *gate = (uint64_t *)slot->gate;
+  for (size_t i = 0; i < sizeof slot->gate / 8; i++) {
+    __atomic_store_n(&gate[i], 0, __ATOMIC_RELAXED);
+  }
+}
+
+static penstock_reap_state step(penstock_reap_op *op) {
+  penstock_slot *slot = &op->usage->slots[op->slot];
+  penstock_ledger_slot *words = &slot->ledger[op->device];
+  uint64_t seq = penstock_ledger_seq(op->intent);
+  uint64_t word;
+  switch (op->state) {
+    case PENSTOCK_REAP_TAKE:
+      word = op->victim;
+      return __atomic_compare_exchange_n(&slot->owner, &word, op->owner, 0, __ATOMIC_ACQ_REL,
+                                         __ATOMIC_RELAXED)
+                 ? PENSTOCK_REAP_READ_INTENT
+                 : PENSTOCK_REAP_LOST;
+
+    case PENSTOCK_REAP_READ_INTENT:
+      op->intent = __atomic_load_n(&words->intent, __ATOMIC_ACQUIRE);
+      return PENSTOCK_REAP_READ_CHARGED;
+
+    case PENSTOCK_REAP_READ_CHARGED:
+      op->charged = __atomic_load_n(&words->charged, __ATOMIC_ACQUIRE);
+      return seq != penstock_ledger_seq(op->charged) ? PENSTOCK_REAP_READ_TOTAL
+                                                     : take_back_rest(op);
+
+    case PENSTOCK_REAP_READ_TOTAL:
+      word = __atomic_load_n(&op->usage->ledger[op->device].total, __ATOMIC_ACQUIRE);
+      return penstock_ledger_slot_of(word) == op->slot && penstock_ledger_seq(word) == seq
+                 ? PENSTOCK_REAP_FOLD
+                 : PENSTOCK_REAP_READ_ACK;
+
+    case PENSTOCK_REAP_READ_ACK:
+      word = __atomic_load_n(&words->ack, __ATOMIC_ACQUIRE);
+      return penstock_ledger_seq(word) == seq ? PENSTOCK_REAP_FOLD : PENSTOCK_REAP_ROLL_BACK;
+
+    case PENSTOCK_REAP_FOLD: {
+      int64_t units =
+          (int64_t)penstock_ledger_units(op->charged) + penstock_ledger_delta(op->intent);
+      op->charged = penstock_ledger_pack(units > 0 ? (uint64_t)units : 0, 0, seq);
+      __atomic_store_n(&words->charged, op->charged, __ATOMIC_RELEASE);
+      return take_back_rest(op);
+    }
+
+    case PENSTOCK_REAP_ROLL_BACK:
+      word = penstock_ledger_pack(0, 0, penstock_ledger_seq(op->charged));
+      __atomic_store_n(&words->intent, word, __ATOMIC_RELEASE);
+      return take_back_rest(op);
+
+    case PENSTOCK_REAP_TAKE_BACK:
+      return penstock_ledger_step(&op->take_back) < PENSTOCK_LEDGER_DONE ? PENSTOCK_REAP_TAKE_BACK
+                                                                         : next_device(op);
+
+    case PENSTOCK_REAP_CLEAR:
+      clear_rest(slot);
+      return PENSTOCK_REAP_FREE;
+
+    case PENSTOCK_REAP_FREE:
+      word = op->owner;
+      return __atomic_compare_exchange_n(
+                 &slot->owner, &word,
+                 penstock_owner_pack(PENSTOCK_SLOT_FREE, 0, 0, penstock_owner_generation(op->owner),
+                                     0),
+                 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)
+                 ? PENSTOCK_REAP_DONE
+                 : PENSTOCK_REAP_LOST;
+
+    case PENSTOCK_REAP_DONE:
+    case PENSTOCK_REAP_LOST:
+      break;
+  }
+  return op->state;
+}
+
+penstock_reap_state penstock_reap_step(penstock_reap_op *op) { return op->state = step(op); }
+
+bool penstock_reap_slot(penstock_usage_page *usage, const penstock_identity *self, uint32_t slot,
+                        uint64_t victim) {
+  penstock_reap_op op;
+  penstock_reap_begin(&op, usage, self, slot, victim);
+  while (penstock_reap_step(&op) < PENSTOCK_REAP_DONE) {
+  }
+  return op.state == PENSTOCK_REAP_DONE;
+}
+
+static uint32_t slots_high(const penstock_usage_page *usage) {
+  uint64_t high = __atomic_load_n(&usage->slots_high, __ATOMIC_ACQUIRE);
+  return high < PENSTOCK_MAX_SLOTS ? (uint32_t)high : PENSTOCK_MAX_SLOTS;
+}
+
+unsigned penstock_reap_all(penstock_usage_page *usage, const penstock_quota_page *quota) {
+  int saved_errno = errno;
+  penstock_identity self;
+  penstock_identity_read(usage, &self);
+  unsigned reaped = 0;
+  uint32_t high = slots_high(usage);
+  for (uint32_t slot = 0; slot < high; slot++) {
+    uint64_t owner = __atomic_load_n(&usage->slots[slot].owner, __ATOMIC_ACQUIRE);
+    if (penstock_slot_is_dead(usage, quota, &self, slot, owner, true)) {
+      reaped += penstock_reap_slot(usage, &self, slot, owner);
+    }
+  }
+  errno = saved_errno;
+  return reaped;
+}
+
+static uint64_t now_ns(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+/* An open operation may have been applied: it counts as holding something. */
+static bool holds_something(const penstock_ledger_slot *words) {
+  uint64_t charged = __atomic_load_n(&words->charged, __ATOMIC_ACQUIRE);
+  uint64_t intent = __atomic_load_n(&words->intent, __ATOMIC_ACQUIRE);
+  return penstock_ledger_units(charged) != 0 ||
+         penstock_ledger_seq(intent) != penstock_ledger_seq(charged);
+}
+
+bool penstock_reap_for_refusal(penstock_region *region, unsigned device) {
+  penstock_claim *claim = region->claim;
+  penstock_usage_page *usage = region->usage;
+  uint64_t now = now_ns();
+  if (now - __atomic_load_n(&claim->quick_reap_ns, __ATOMIC_RELAXED) < QUICK_REAP_PERIOD_NS) {
+    return false;
+  }
+  int saved_errno = errno;
+  bool thorough =
+      now - __atomic_load_n(&claim->thorough_reap_ns, __ATOMIC_RELAXED) >= THOROUGH_REAP_PERIOD_NS;
+  bool reaped = false;
+  uint32_t high = slots_high(usage);
+  for (uint32_t slot = 0; slot < high; slot++) {
+    uint64_t owner = __atomic_load_n(&usage->slots[slot].owner, __ATOMIC_ACQUIRE);
+    if (slot == claim->slot || penstock_owner_state(owner) == PENSTOCK_SLOT_FREE) continue;
+    if (!holds_something(&usage->slots[slot].ledger[device])) continue;
+    if (penstock_slot_is_dead(usage, region->quota, &claim->identity, slot, owner, thorough)) {
+      reaped |= penstock_reap_slot(usage, &claim->identity, slot, owner);
+    }
+  }
+  now = now_ns();
+  __atomic_store_n(&claim->quick_reap_ns, now, __ATOMIC_RELAXED);
+  if (thorough) __atomic_store_n(&claim->thorough_reap_ns, now, __ATOMIC_RELAXED);
+  errno = saved_errno;
+  return reaped;
+}

@@ -1,0 +1,173 @@
+#define _GNU_SOURCE /* O_PATH */
+#include "mechanism/region.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "mechanism/slots.h"
+
+const char *penstock_error_text(penstock_error error) {
+  switch (error) {
+    case PENSTOCK_OK:
+      return "is in order";
+    case PENSTOCK_E_MISSING:
+      return "does not exist";
+    case PENSTOCK_E_UNREADABLE:
+      return "cannot be read";
+    case PENSTOCK_E_NOT_A_FILE:
+      return "is not a regular file";
+    case PENSTOCK_E_TRUNCATED:
+      return "is shorter than the page it should hold";
+    case PENSTOCK_E_WRONG_MAGIC:
+      return "is not a page of this kind";
+    case PENSTOCK_E_OTHER_VERSION:
+      return "is a page of another version";
+    case PENSTOCK_E_INVALID:
+      return "holds a field that is out of bounds";
+    case PENSTOCK_E_NO_MEMORY:
+      return "found no memory, or its file system is full";
+    case PENSTOCK_E_READ_ONLY:
+      return "is open for reading only";
+    case PENSTOCK_E_NO_SLOT:
+      return "has no free slot: every one is held by a living process";
+    case PENSTOCK_E_OVER_LIMIT:
+      return "would exceed the limit";
+  }
+  return "failed in an unknown way";
+}
+
+penstock_error penstock_page_check(int fd, uint64_t magic, uint64_t size) {
+  struct {
+    uint64_t magic;
+    uint32_t version;
+    uint32_t size_bytes;
+  } header;
+  struct stat stat;
+  if (fstat(fd, &stat) != 0) return PENSTOCK_E_UNREADABLE;
+  if (!S_ISREG(stat.st_mode)) return PENSTOCK_E_NOT_A_FILE;
+  ssize_t got = pread(fd, &header, sizeof header, 0);
+  if (got < 0) return PENSTOCK_E_UNREADABLE;
+  if (got < (ssize_t)sizeof header) return PENSTOCK_E_TRUNCATED;
+  if (header.magic != magic) return PENSTOCK_E_WRONG_MAGIC;
+  if (header.version != PENSTOCK_ABI_VERSION) return PENSTOCK_E_OTHER_VERSION;
+  if (header.size_bytes != size) return PENSTOCK_E_OTHER_VERSION;
+  if ((uint64_t)stat.st_size < size) return PENSTOCK_E_TRUNCATED;
+  return PENSTOCK_OK;
+}
+
+/* Opens without following a link in the last place, and without hanging on a pipe. */
+static penstock_error map_page(int directory, const char *name, uint64_t magic, size_t size,
+                               bool writable, void **out) {
+  int flags = (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY;
+  int fd = openat(directory, name, flags);
+  if (fd < 0) {
+    if (errno == ENOENT) return PENSTOCK_E_MISSING;
+    return errno == ELOOP || errno == EISDIR ? PENSTOCK_E_NOT_A_FILE : PENSTOCK_E_UNREADABLE;
+  }
+  penstock_error error = penstock_page_check(fd, magic, size);
+  if (error == PENSTOCK_OK) {
+    int protection = writable ? PROT_READ | PROT_WRITE : PROT_READ;
+    void *page = mmap(NULL, size, protection, MAP_SHARED, fd, 0);
+    if (page == MAP_FAILED) {
+      error = errno == ENOMEM ? PENSTOCK_E_NO_MEMORY : PENSTOCK_E_UNREADABLE;
+    } else {
+      *out = page;
+    }
+  }
+  close(fd);
+  return error;
+}
+
+/* Fields that later code uses without looking: paths and counts. */
+static penstock_error check_quota(const penstock_quota_page *quota) {
+  if (quota->tenant[sizeof quota->tenant - 1] != 0) return PENSTOCK_E_INVALID;
+  if (quota->driver_path[sizeof quota->driver_path - 1] != 0) return PENSTOCK_E_INVALID;
+  if (quota->nvml_path[sizeof quota->nvml_path - 1] != 0) return PENSTOCK_E_INVALID;
+  if (__atomic_load_n(&quota->current, __ATOMIC_ACQUIRE) > 1) return PENSTOCK_E_INVALID;
+  const penstock_limits *limits = &quota->copies[quota->current & 1];
+  if (limits->device_count < 1 || limits->device_count > PENSTOCK_MAX_DEVICES) {
+    return PENSTOCK_E_INVALID;
+  }
+  return PENSTOCK_OK;
+}
+
+static penstock_error map_both(penstock_region *region, const char *directory, bool writable) {
+  int fd = open(directory, O_PATH | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) {
+    if (errno == ENOENT) return PENSTOCK_E_MISSING;
+    return errno == ENOTDIR ? PENSTOCK_E_NOT_A_FILE : PENSTOCK_E_UNREADABLE;
+  }
+  void *quota = NULL;
+  void *usage = NULL;
+  penstock_error error =
+      map_page(fd, "quota", PENSTOCK_QUOTA_MAGIC, sizeof(penstock_quota_page), false, &quota);
+  if (error == PENSTOCK_OK) {
+    region->quota = quota;
+    error = check_quota(quota);
+  }
+  if (error == PENSTOCK_OK) {
+    error =
+        map_page(fd, "usage", PENSTOCK_USAGE_MAGIC, sizeof(penstock_usage_page), writable, &usage);
+    region->usage = usage;
+  }
+  close(fd);
+  return error;
+}
+
+/* The claim lies in a page of its own: the kernel wipes whole pages. */
+static penstock_error map_claim(penstock_region *region) {
+  size_t size = (size_t)sysconf(_SC_PAGESIZE);
+  _Static_assert(sizeof(penstock_claim) <= 4096, "the claim fits a page");
+  void *page = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (page == MAP_FAILED) return PENSTOCK_E_NO_MEMORY;
+  region->claim = page;
+  region->claim->compare_pid = madvise(page, size, MADV_WIPEONFORK) != 0;
+  return PENSTOCK_OK;
+}
+
+static penstock_error open_region(penstock_region *region, const char *directory, bool writable) {
+  memset(region, 0, sizeof *region);
+  penstock_error error = map_both(region, directory, writable);
+  if (error == PENSTOCK_OK && writable) error = map_claim(region);
+  if (error != PENSTOCK_OK) {
+    int saved = errno;
+    penstock_region_close(region);
+    errno = saved;
+  }
+  return error;
+}
+
+penstock_error penstock_region_open(penstock_region *region, const char *directory) {
+  return open_region(region, directory, true);
+}
+
+penstock_error penstock_region_open_view(penstock_region *region, const char *directory) {
+  return open_region(region, directory, false);
+}
+
+void penstock_region_close(penstock_region *region) {
+  if (region->quota) munmap((void *)region->quota, sizeof *region->quota);
+  if (region->usage) munmap(region->usage, sizeof *region->usage);
+  if (region->claim) munmap(region->claim, (size_t)sysconf(_SC_PAGESIZE));
+  memset(region, 0, sizeof *region);
+}
+
+bool penstock_region_device_limit(const penstock_region *region, unsigned device,
+                                  penstock_device_limit *out) {
+  /* A copy is rewritten only after the index has moved on, so a retry finds the other copy. Bounded
+   * nevertheless: a writer that publishes without pause must not hold a reader. */
+  for (int i = 0; i < 8; i++) {
+    const penstock_limits *limits = penstock_region_limits(region);
+    uint64_t before = __atomic_load_n(&limits->generation, __ATOMIC_ACQUIRE);
+    if (device >= limits->device_count || device >= PENSTOCK_MAX_DEVICES) return false;
+    *out = limits->devices[device];
+    __atomic_thread_fence(__ATOMIC_ACQUIRE);
+    if (before != 0 && __atomic_load_n(&limits->generation, __ATOMIC_RELAXED) == before) break;
+  }
+  return true;
+}

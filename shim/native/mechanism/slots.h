@@ -1,0 +1,73 @@
+/* Slots: which process owns which part of the usage page.
+ *
+ * A slot is claimed by one compare-and-swap of its owner word (abi/usage.h) and is never handed
+ * back at exit: a process may be killed at any instruction, so the only way back that counts is
+ * that somebody else finds the owner dead and reaps the slot (reap.h). A process may own several
+ * slots (copies of the library loaded by dlmopen).
+ *
+ * Dead is: the quota page's writer says so; or, in the same pid namespace, no such pid, another
+ * start time, a zombie without threads, or another program image (exec keeps pid and start time,
+ * but the driver has freed everything). In doubt a process is alive.
+ */
+#pragma once
+
+#include <sys/types.h>
+
+#include "mechanism/region.h"
+
+#define PENSTOCK_NAMESPACE_UNKNOWN PENSTOCK_MAX_PID_NAMESPACES
+
+/* Who this process is, as far as owner words tell. */
+typedef struct penstock_identity {
+  uint64_t start_ticks; /* field 22 of /proc/self/stat; 0: no /proc */
+  uint64_t image;       /* field 28 of /proc/self/stat: start of the stack; 0: unknown */
+  uint32_t pid;
+  uint32_t pid_namespace; /* index in the usage page's table; PENSTOCK_NAMESPACE_UNKNOWN */
+  bool proc_is_ours;      /* /proc shows this pid namespace: other pids can be looked up there */
+} penstock_identity;
+
+/* This process's slot and the locks around it. Zero after a fork: the child owns nothing. */
+struct penstock_claim {
+  uint32_t lock;  /* guards claiming */
+  uint32_t owned; /* `slot` and `owner` are valid */
+  uint32_t slot;
+  uint32_t compare_pid; /* the kernel cannot wipe on fork: compare `identity.pid` with getpid() */
+  uint64_t owner;       /* the owner word that this process stored */
+  uint64_t quick_reap_ns;
+  uint64_t thorough_reap_ns;
+  penstock_identity identity;
+  uint32_t device_locks[PENSTOCK_MAX_DEVICES]; /* serialise this slot's ledger operations */
+};
+
+/* Index of this process's slot; claims one if it has none (first use, or the child of a fork).
+ * Negative: -PENSTOCK_E_NO_SLOT, -PENSTOCK_E_READ_ONLY or -PENSTOCK_E_NO_MEMORY. A few
+ * nanoseconds once claimed. */
+int penstock_slot_own(penstock_region *region);
+
+/* The same without claiming: negative when this process owns none. */
+int penstock_slot_owned(const penstock_region *region);
+
+/* Hands the slot back, charges and all. For tools and tests: a tenant's process just ends. */
+void penstock_slot_release(penstock_region *region);
+
+/* Fills in who this process is, entering its namespace into the usage page's table. */
+void penstock_identity_read(penstock_usage_page *usage, penstock_identity *out);
+
+/* True when the owner `owner` of slot `slot` is certainly dead. `thorough` also looks into /proc
+ * (about 10 us), which finds reused pids, zombies and replaced images. `quota` may be NULL. */
+bool penstock_slot_is_dead(const penstock_usage_page *usage, const penstock_quota_page *quota,
+                           const penstock_identity *self, uint32_t slot, uint64_t owner,
+                           bool thorough);
+
+/* Owner words. */
+static inline uint64_t penstock_owner_pack(uint32_t state, uint32_t pid_namespace, uint32_t pid,
+                                           uint32_t generation, uint64_t start_ticks) {
+  return (uint64_t)(state & 3) << 62 | (uint64_t)(pid_namespace & 0xff) << 54 |
+         (uint64_t)(pid & 0x3fffff) << 32 | (uint64_t)(generation & 0xf) << 28 |
+         (start_ticks & 0xfffffff);
+}
+static inline uint32_t penstock_owner_state(uint64_t owner) { return owner >> 62; }
+static inline uint32_t penstock_owner_namespace(uint64_t owner) { return owner >> 54 & 0xff; }
+static inline uint32_t penstock_owner_pid(uint64_t owner) { return owner >> 32 & 0x3fffff; }
+static inline uint32_t penstock_owner_generation(uint64_t owner) { return owner >> 28 & 0xf; }
+static inline uint32_t penstock_owner_start(uint64_t owner) { return owner & 0xfffffff; }
