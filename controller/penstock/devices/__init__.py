@@ -1,0 +1,1 @@
+"""Devices of this machine: real or simulated, behind one interface."""

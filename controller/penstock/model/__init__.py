@@ -1,0 +1,31 @@
+"""Words and units of every other part: quantities, names, errors. Imports nothing of ours."""
+
+from penstock.model.errors import PenstockError
+from penstock.model.names import TENANT_NAME_PATTERN, check_tenant_name, name_from_command
+from penstock.model.quantity import (
+    QuantityError,
+    cores_from_tflops,
+    format_cores,
+    format_duration,
+    format_memory,
+    human_memory,
+    parse_cores,
+    parse_duration_ns,
+    parse_memory,
+)
+
+__all__ = [
+    "TENANT_NAME_PATTERN",
+    "PenstockError",
+    "QuantityError",
+    "check_tenant_name",
+    "cores_from_tflops",
+    "format_cores",
+    "format_duration",
+    "format_memory",
+    "human_memory",
+    "name_from_command",
+    "parse_cores",
+    "parse_duration_ns",
+    "parse_memory",
+]

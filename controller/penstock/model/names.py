@@ -1,0 +1,39 @@
+"""Names of tenants: they become directory names and a 64-byte field of the quota page."""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePath
+from typing import TYPE_CHECKING
+
+from penstock.model.errors import PenstockError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+MAX_TENANT_NAME = 63
+TENANT_NAME_PATTERN = r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$"
+
+
+def check_tenant_name(name: str) -> str:
+    """`name` itself when a tenant may bear it; raises `PenstockError` otherwise."""
+    if re.fullmatch(TENANT_NAME_PATTERN, name):
+        return name
+    raise PenstockError(
+        f"tenant name {name!r} is not usable",
+        f"a name has 1 to {MAX_TENANT_NAME} letters, digits, '.', '_' or '-', and starts and ends "
+        "with a letter or digit",
+        "choose another --name",
+    )
+
+
+def name_from_command(command: Sequence[str], taken: Collection[str] = ()) -> str:
+    """A readable tenant name for `command` not in `taken`: `python`, `python-2`, and so on."""
+    base = re.sub(r"[^A-Za-z0-9._-]+", "-", PurePath(command[0]).name)[: MAX_TENANT_NAME - 8]
+    base = base.strip("._-") or "tenant"
+    if base not in taken:
+        return base
+    number = 2
+    while f"{base}-{number}" in taken:
+        number += 1
+    return f"{base}-{number}"

@@ -1,0 +1,1 @@
+"""One node: state directory, tenants, admission, supervision."""

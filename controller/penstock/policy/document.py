@@ -1,0 +1,193 @@
+"""YAML with positions: plain values, plus the line and column of every key and value.
+
+PyYAML keeps the last of two equal keys in silence; here a duplicate is an error. Everything
+that goes wrong is a `Problem` with file, line, column and key path: several can be shown at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import yaml
+
+from penstock.model import PenstockError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+KeyPath = tuple[str | int, ...]
+MAX_POLICY_BYTES = 1 << 20
+MAX_NODES = 20_000  # aliases may expand a small file without bound
+
+
+@dataclass(frozen=True, order=True)
+class Position:
+    """Line and column, both from 1, as editors count."""
+
+    line: int
+    column: int
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong with a file."""
+
+    file: str
+    position: Position | None
+    path: KeyPath
+    message: str
+
+    def __str__(self) -> str:
+        where = (
+            f"{self.file}:{self.position.line}:{self.position.column}"
+            if self.position
+            else self.file
+        )
+        key = format_path(self.path)
+        return f"{where}: {key}: {self.message}" if key else f"{where}: {self.message}"
+
+
+class PolicyError(PenstockError):
+    """A policy file that cannot be used, with all its problems."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        self.problems = problems
+        count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+        super().__init__(f"policy not usable ({count})")
+
+    def __str__(self) -> str:
+        return "\n".join(str(problem) for problem in self.problems)
+
+
+@dataclass
+class Document:
+    """One YAML document: its value, and where each key and value stands."""
+
+    value: object
+    keys: dict[KeyPath, Position] = field(default_factory=dict)
+    values: dict[KeyPath, Position] = field(default_factory=dict)
+
+    def position(self, path: KeyPath, *, of_key: bool = False) -> Position | None:
+        """Position of `path`, or of the nearest enclosing value that has one."""
+        if of_key and path in self.keys:
+            return self.keys[path]
+        for length in range(len(path), -1, -1):
+            found = self.values.get(path[:length])
+            if found is not None:
+                return found
+        return None
+
+
+def format_path(path: KeyPath) -> str:
+    """`("spec", "tenants", 0, "name")` as `spec.tenants[0].name`."""
+    text = ""
+    for part in path:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        else:
+            text += f".{part}" if text else part
+    return text
+
+
+def read_text(file: Path) -> str:
+    """The text of a policy file; raises `PolicyError` when it cannot be read."""
+
+    def refused(reason: str) -> PolicyError:
+        return PolicyError([Problem(str(file), None, (), reason)])
+
+    try:
+        with file.open("rb") as stream:
+            raw = stream.read(MAX_POLICY_BYTES + 1)
+    except OSError as error:
+        raise refused(
+            f"cannot be read: {error.strerror or error}; check the path and its permissions"
+        ) from error
+    if len(raw) > MAX_POLICY_BYTES:
+        raise refused(f"is larger than {MAX_POLICY_BYTES >> 20} MiB: this is not a policy")
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise refused(f"is not UTF-8 text (byte {error.start}): save it as UTF-8") from error
+
+
+def parse(text: str, file: str) -> list[Document]:
+    """All documents in `text`, without empty ones. Raises `PolicyError` for bad YAML, duplicates."""
+    problems: list[Problem] = []
+    documents = []
+    loader = None
+    try:
+        loader = yaml.SafeLoader(text)
+        while loader.check_node():
+            node = loader.get_node()
+            if node is None:
+                continue
+            document = _Builder(loader, file, problems).build(node)
+            if document.value is not None:
+                documents.append(document)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        position = Position(mark.line + 1, mark.column + 1) if mark else None
+        detail = " ".join(part for part in (error.context, error.problem) if part)
+        problems.append(Problem(file, position, (), f"is not valid YAML (cut short?): {detail}"))
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        problems.append(
+            Problem(file, None, (), f"is not valid YAML: {str(error) or type(error).__name__}")
+        )
+    finally:
+        if loader is not None:
+            loader.dispose()
+    if problems:
+        raise PolicyError(problems)
+    return documents
+
+
+class _Builder:
+    """Turns one node tree into a `Document`."""
+
+    def __init__(self, loader: yaml.SafeLoader, file: str, problems: list[Problem]) -> None:
+        self.loader = loader
+        self.file = file
+        self.problems = problems
+        self.visited = 0
+
+    def build(self, root: yaml.Node) -> Document:
+        document = Document(None)
+        document.value = self._value(root, (), document)
+        return document
+
+    def _value(self, node: yaml.Node, path: KeyPath, document: Document) -> object:
+        self.visited += 1
+        if self.visited > MAX_NODES:
+            raise ValueError(f"more than {MAX_NODES} values, counting aliases")
+        document.values[path] = _position(node)
+        if isinstance(node, yaml.MappingNode):
+            return dict(self._items(node, path, document))
+        if isinstance(node, yaml.SequenceNode):
+            return [self._value(item, (*path, i), document) for i, item in enumerate(node.value)]
+        return self.loader.construct_object(node)
+
+    def _items(
+        self, node: yaml.MappingNode, path: KeyPath, document: Document
+    ) -> Iterator[tuple[str, object]]:
+        for key_node, value_node in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                problem = Problem(
+                    self.file, _position(key_node), path, "a key must be a plain word"
+                )
+                self.problems.append(problem)
+                continue
+            key = str(key_node.value)
+            here = (*path, key)
+            if here in document.keys:
+                first = document.keys[here].line
+                message = f"is given twice (first on line {first}): keep one"
+                self.problems.append(Problem(self.file, _position(key_node), here, message))
+                continue
+            document.keys[here] = _position(key_node)
+            yield key, self._value(value_node, here, document)
+
+
+def _position(node: yaml.Node) -> Position:
+    return Position(node.start_mark.line + 1, node.start_mark.column + 1)
