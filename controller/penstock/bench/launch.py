@@ -1,0 +1,125 @@
+"""What the shim adds to a launch and to an allocation, against the same program without it.
+
+One round runs the same binary three ways in turn: without the shim, under it with all cores (the
+gate is open and only counts), and under it with 99 % (the gate decides on every launch, and with so
+light a load never has to wait). The difference is taken inside a round, so that a slow minute of the
+machine hits all three; reported is the median over rounds, with the quartiles.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock_shim import paths
+
+CALLS = ("launch", "allocate", "free", "refuse")
+ARMS = {"ungated": "100", "gated": "99"}  # name → cores granted, percent
+KERNELS = "penstock_tiny=1us"
+
+
+@dataclass(frozen=True)
+class LaunchRow:
+    """One driver call under one arm; all figures in nanoseconds a call."""
+
+    call: str  # launch | allocate | free | refuse
+    arm: str  # ungated | gated
+    native_median_ns: float  # without the shim
+    added_median_ns: float  # median over rounds of the difference of medians
+    added_low_ns: float  # lower quartile over rounds
+    added_high_ns: float  # upper quartile over rounds
+    added_mean_ns: float  # median over rounds of the difference of means
+    rounds: int
+    calls: int  # a round and arm
+
+
+class BenchError(RuntimeError):
+    """A workload did not run to its end; the message holds its own words."""
+
+
+def _measure(command: list[str], environment: dict[str, str]) -> dict[str, dict[str, float]]:
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise BenchError(
+            f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr.strip()}"
+        )
+    figures: dict[str, dict[str, float]] = json.loads(done.stdout)
+    return figures
+
+
+def _commands(simulate: str | None, calls: int) -> dict[str, list[str]]:
+    """The command line of each arm; `none` is the baseline."""
+    penstock = [sys.executable, "-m", "penstock"]
+    program = [str(paths.workload_path("penstock-latency")), str(calls)]
+    device = ["--simulate", simulate] if simulate else []
+    commands = {"none": [*penstock, "simulate", simulate, "--", *program] if simulate else program}
+    for arm, cores in ARMS.items():
+        limits = ["--memory", "1Gi", "--cores", cores, "--quiet", "--name", f"bench-{arm}"]
+        commands[arm] = [*penstock, "run", *limits, *device, "--", *program]
+    return commands
+
+
+def run(
+    *,
+    simulate: str | None = "h200",
+    rounds: int = 11,
+    calls: int = 20_000,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[LaunchRow]:
+    """Measure all arms in one run.
+
+    Args:
+        simulate: profile of the simulated device; None: the real device 0.
+        rounds: how often each arm runs.
+        calls: timed calls of each kind, a round and arm.
+        progress: called with (rounds done, rounds).
+
+    Raises:
+        BenchError: a workload failed.
+    """
+    seen: dict[str, list[dict[str, dict[str, float]]]] = {arm: [] for arm in ("none", *ARMS)}
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as state:
+        # A state directory of its own: no neighbour on the simulated device, nothing left behind.
+        Path(state).chmod(0o700)
+        environment = {
+            **os.environ,
+            "PENSTOCK_STATE_DIR": state,
+            "PENSTOCK_SIM_KERNELS": KERNELS,
+        }
+        for done in range(rounds):
+            for arm, command in _commands(simulate, calls).items():
+                seen[arm].append(_measure(command, environment))
+            if progress:
+                progress(done + 1, rounds)
+    return [_row(call, arm, seen["none"], seen[arm], calls) for call in CALLS for arm in ARMS]
+
+
+def _row(
+    call: str,
+    arm: str,
+    native: list[dict[str, dict[str, float]]],
+    shimmed: list[dict[str, dict[str, float]]],
+    calls: int,
+) -> LaunchRow:
+    pairs = list(zip(native, shimmed, strict=True))
+    medians = [s[call]["median_ns"] - n[call]["median_ns"] for n, s in pairs]
+    means = [s[call]["mean_ns"] - n[call]["mean_ns"] for n, s in pairs]
+    low, middle, high = statistics.quantiles(medians, n=4) if len(medians) > 1 else medians * 3
+    return LaunchRow(
+        call=call,
+        arm=arm,
+        native_median_ns=statistics.median(n[call]["median_ns"] for n in native),
+        added_median_ns=middle,
+        added_low_ns=low,
+        added_high_ns=high,
+        added_mean_ns=statistics.median(means),
+        rounds=len(pairs),
+        calls=calls,
+    )
