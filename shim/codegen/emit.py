@@ -56,7 +56,7 @@ def emit_forwarders(out: Path, prefix: str, names: list[str], hooks: dict[str, s
     A hooked name jumps to `hook_<name>`; any other to the driver through
     `penstock_<prefix>_real[index]`. Each entry of that table starts at a thunk that has the driver
     looked up on first use, with all argument registers kept, so that a forwarder needs to know
-    nothing of what it forwards.
+    nothing of what it forwards. `penstock_<prefix>_exports` holds the exports by index.
 
     Raises:
         ValueError: the hook table names a symbol that the headers do not have.
@@ -72,6 +72,8 @@ def emit_forwarders(out: Path, prefix: str, names: list[str], hooks: dict[str, s
             lines.append(f"PENSTOCK_FORWARD({prefix}, {name}, {index})")
     lines += [f"PENSTOCK_FORWARD_TABLE({prefix})"]
     lines += [f"PENSTOCK_FORWARD_ENTRY({prefix}, {index})" for index in range(len(names))]
+    lines += [f"PENSTOCK_FORWARD_EXPORTS({prefix})"]
+    lines += [f"PENSTOCK_FORWARD_EXPORT({name})" for name in names]
     lines += [f"PENSTOCK_FORWARD_END({prefix})"]
     _write(out / f"{prefix}_forwarders.S", lines)
 

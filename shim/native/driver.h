@@ -30,5 +30,14 @@ extern const char *const penstock_cuda_names[];
 /* True when the installed driver exports this symbol. */
 bool penstock_driver_has(unsigned index);
 
+/* Address of any name in the driver below; NULL when it lacks the name or there is no driver. */
+void *penstock_driver_symbol(const char *name);
+
+/* The shim's own export of each symbol, by index: what cuGetProcAddress hands out. */
+extern void *const penstock_cuda_exports[];
+
+/* Index of an exported name; -1: the headers do not know it. */
+int penstock_cuda_index(const char *name);
+
 /* For the generated thunks: the address to jump to; also stored in the table. */
 void *penstock_cuda_resolve(unsigned index);

@@ -51,5 +51,9 @@
   .data; .p2align 6; .globl penstock_##lib##_real; .hidden penstock_##lib##_real; \
   penstock_##lib##_real:
 #define PENSTOCK_FORWARD_ENTRY(lib, index) .quad .Lthunk_##lib##_##index
+#define PENSTOCK_FORWARD_EXPORTS(lib) \
+  .section .data.rel.ro, "aw"; .p2align 6; .globl penstock_##lib##_exports; \
+  .hidden penstock_##lib##_exports; penstock_##lib##_exports:
+#define PENSTOCK_FORWARD_EXPORT(name) .quad name
 #define PENSTOCK_FORWARD_END(lib) .section .note.GNU-stack, "", %progbits
 #define PENSTOCK_STUB_END .section .note.GNU-stack, "", %progbits

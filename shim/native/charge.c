@@ -1,0 +1,74 @@
+#include "charge.h"
+
+#include "driver.h"
+#include "hooks/hook.h"
+#include "log.h"
+#include "mechanism/ledger.h"
+#include "process.h"
+
+static CUresult refuse(int grant, uint64_t bytes, penstock_error error) {
+  if (error == PENSTOCK_E_OVER_LIMIT) {
+    penstock_log("out of memory: %llu bytes do not fit into the quota of device %d",
+                 (unsigned long long)bytes, grant);
+  } else {
+    penstock_log("out of memory: %llu bytes cannot be charged: the tenant %s",
+                 (unsigned long long)bytes, penstock_error_text(error));
+  }
+  return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult penstock_charge(int grant, uint64_t bytes) {
+  penstock_process *process = penstock_process_get();
+  if (!process) return CUDA_ERROR_SYSTEM_NOT_READY;
+  if (grant < 0) {
+    penstock_log("out of memory: %llu bytes on a device that was not granted",
+                 (unsigned long long)bytes);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  penstock_error error = penstock_ledger_reserve(&process->region, (unsigned)grant, bytes);
+  if (__builtin_expect(error == PENSTOCK_OK, 1)) return CUDA_SUCCESS;
+  return refuse(grant, bytes, error);
+}
+
+void penstock_uncharge(int grant, uint64_t bytes) {
+  penstock_process *process = penstock_process_get();
+  if (!process || grant < 0 || bytes == 0) return;
+  penstock_ledger_release(&process->region, (unsigned)grant, bytes);
+}
+
+CUresult penstock_here(CUcontext *context, int *grant) {
+  CUdevice device;
+  *context = NULL;
+  CUresult result = REAL(cuCtxGetDevice)(&device);
+  if (result != CUDA_SUCCESS) return result;
+  result = REAL(cuCtxGetCurrent)(context);
+  if (result != CUDA_SUCCESS) return result;
+  *grant = penstock_grant_of(device);
+  return CUDA_SUCCESS;
+}
+
+void penstock_object_remember(penstock_kind kind, uint64_t key, int grant, uint64_t bytes,
+                              CUcontext context) {
+  penstock_object object = {.key = key,
+                            .bytes = bytes,
+                            .context = context,
+                            .grant = (int16_t)grant,
+                            .kind = (uint8_t)kind};
+  if (!penstock_object_put(&object)) penstock_log("no memory to remember an allocation");
+}
+
+penstock_freeing penstock_free_begin(penstock_kind kind, uint64_t key) {
+  penstock_freeing freeing = {.found = false};
+  freeing.found = penstock_object_take(kind, key, &freeing.object);
+  return freeing;
+}
+
+CUresult penstock_free_end(const penstock_freeing *freeing, CUresult result) {
+  if (!freeing->found) return result;
+  if (result == CUDA_SUCCESS) {
+    penstock_uncharge(freeing->object.grant, freeing->object.bytes);
+  } else {
+    penstock_object_put(&freeing->object);
+  }
+  return result;
+}

@@ -1,0 +1,41 @@
+/* Charging the ledger on behalf of driver calls: reserve, then allocate, and give back if the
+ * driver refuses.
+ *
+ * What is charged is what the program asked for, rounded up to 512 bytes. The driver takes memory
+ * in slabs of 2 MiB which small allocations share; what a slab costs beyond the allocations in it
+ * is not charged here: the agent settles it from the driver's own per-process figures.
+ *
+ * A device that was not granted: its contexts are refused with CUDA_ERROR_INVALID_DEVICE, and
+ * allocations by location on it with CUDA_ERROR_OUT_OF_MEMORY.
+ */
+#pragma once
+
+#include <cuda.h>
+#include <stdint.h>
+
+#include "objects.h"
+
+/* CUDA_SUCCESS, and the bytes are this process's; CUDA_ERROR_OUT_OF_MEMORY when they do not fit (or
+ * `grant` is -1: not granted); CUDA_ERROR_SYSTEM_NOT_READY without a quota page. Before a refusal
+ * this process's idle pool memory is looked for. */
+CUresult penstock_charge(int grant, uint64_t bytes);
+
+/* Gives back what was charged. */
+void penstock_uncharge(int grant, uint64_t bytes);
+
+/* Where a call on this thread allocates: context and grant. The driver's error without a context.
+ * Charges the context itself if nobody saw it being made. */
+CUresult penstock_here(CUcontext *context, int *grant);
+
+/* Remembers what was charged; without memory for that, the charge stays until the process ends. */
+void penstock_object_remember(penstock_kind kind, uint64_t key, int grant, uint64_t bytes,
+                              CUcontext context);
+
+/* Takes the object out before the driver frees it; then settles by the driver's answer: charge
+ * given back, or entry put back. */
+typedef struct penstock_freeing {
+  penstock_object object;
+  bool found;
+} penstock_freeing;
+penstock_freeing penstock_free_begin(penstock_kind kind, uint64_t key);
+CUresult penstock_free_end(const penstock_freeing *freeing, CUresult result);

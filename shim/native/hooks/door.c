@@ -1,0 +1,73 @@
+/* The ways in: cuInit and cuGetProcAddress. */
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "hooks/hook.h"
+#include "log.h"
+#include "unknown.h"
+
+CUresult CUDAAPI HOOK_NAME(cuInit)(unsigned int flags) {
+  PENSTOCK_PASS(cuInit, flags);
+  if (!penstock_process_get()) return CUDA_ERROR_SYSTEM_NOT_READY;
+  CUresult result = PENSTOCK_BELOW(REAL(cuInit)(flags));
+  if (result == CUDA_SUCCESS) PENSTOCK_BELOW(penstock_grant_of(0));
+  return result;
+}
+
+#define LONGEST_NAME 128
+
+/* Index of the export of `base` (and its versions) that the driver has at `address`; -1: none. */
+static int index_of_variant(const char *base, const void *address, bool per_thread) {
+  static const char *const versions[] = {"", "_v2", "_v3", "_v4", "_v5", "_v6"};
+  static const char *const plain_first[] = {"", "_ptsz", "_ptds"};
+  static const char *const thread_first[] = {"_ptsz", "_ptds", ""};
+  const char *const *streams = per_thread ? thread_first : plain_first;
+  for (unsigned s = 0; s < 3; s++) {
+    for (unsigned v = 0; v < sizeof versions / sizeof *versions; v++) {
+      char name[LONGEST_NAME + 16];
+      snprintf(name, sizeof name, "%s%s%s", base, versions[v], streams[s]);
+      int index = penstock_cuda_index(name);
+      if (index >= 0 && penstock_driver_symbol(name) == address) return index;
+    }
+  }
+  return -1;
+}
+
+static bool is_long(const char *symbol) { return strnlen(symbol, LONGEST_NAME) == LONGEST_NAME; }
+
+/* Puts the shim's own export in the place of the driver's function. False: say "not found". */
+static bool replace(const char *symbol, void **function, cuuint64_t flags) {
+  bool per_thread = flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
+  int index = is_long(symbol) ? -1 : index_of_variant(symbol, *function, per_thread);
+  if (index >= 0) {
+    *function = penstock_cuda_exports[index];
+    return true;
+  }
+  if (penstock_unknown_is_let_through(symbol)) return true;
+  *function = NULL;
+  return false;
+}
+
+/* Before CUDA 12 there was no status: a name that is not found is an error. */
+CUresult CUDAAPI HOOK_NAME(cuGetProcAddress)(const char *symbol, void **function, int version,
+                                             cuuint64_t flags) {
+  PENSTOCK_PASS(cuGetProcAddress, symbol, function, version, flags);
+  if (!symbol || !function) return CUDA_ERROR_INVALID_VALUE;
+  CUresult result = PENSTOCK_BELOW(REAL(cuGetProcAddress)(symbol, function, version, flags));
+  if (result != CUDA_SUCCESS || !*function) return result;
+  return replace(symbol, function, flags) ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+
+CUresult CUDAAPI HOOK_NAME(cuGetProcAddress_v2)(const char *symbol, void **function, int version,
+                                                cuuint64_t flags,
+                                                CUdriverProcAddressQueryResult *status) {
+  PENSTOCK_PASS(cuGetProcAddress_v2, symbol, function, version, flags, status);
+  if (!symbol || !function) return CUDA_ERROR_INVALID_VALUE;
+  CUresult result =
+      PENSTOCK_BELOW(REAL(cuGetProcAddress_v2)(symbol, function, version, flags, status));
+  if (result != CUDA_SUCCESS || !*function) return result;
+  if (replace(symbol, function, flags)) return CUDA_SUCCESS;
+  if (status) *status = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+  return status ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}

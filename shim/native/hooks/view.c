@@ -1,0 +1,61 @@
+/* What a tenant sees of a device's memory: its quota, and what is left of it. */
+#include "hooks/hook.h"
+#include "mechanism/ledger.h"
+
+typedef struct memory_view {
+  uint64_t total;
+  uint64_t free;
+} memory_view;
+
+/* free = min(quota - charged, driver's free). What other processes of the tenant charge while they
+ * start only makes it smaller: a charge comes before the memory. */
+static memory_view view_of(const penstock_process *process, int grant, uint64_t driver_free) {
+  uint64_t limit = penstock_ledger_limit(&process->region, (unsigned)grant);
+  uint64_t used = penstock_ledger_total(&process->region, (unsigned)grant);
+  uint64_t left = used < limit ? limit - used : 0; /* shrunk below its use: nothing is left */
+  return (memory_view){.total = limit, .free = left < driver_free ? left : driver_free};
+}
+
+#define MEMORY_INFO(free, total, call)                        \
+  do {                                                        \
+    CUresult result = PENSTOCK_BELOW(call);                   \
+    if (result != CUDA_SUCCESS) return result;                \
+    const penstock_process *process = penstock_process_get(); \
+    int grant = PENSTOCK_BELOW(penstock_current_grant());     \
+    if (!process || grant < 0) return CUDA_SUCCESS;           \
+    memory_view view = view_of(process, grant, *(free));      \
+    *(free) = (__typeof__(*(free)))view.free;                 \
+    *(total) = (__typeof__(*(total)))view.total;              \
+    return CUDA_SUCCESS;                                      \
+  } while (0)
+
+CUresult CUDAAPI HOOK_NAME(cuMemGetInfo)(unsigned int *free, unsigned int *total) {
+  PENSTOCK_PASS(cuMemGetInfo, free, total);
+  MEMORY_INFO(free, total, REAL(cuMemGetInfo)(free, total));
+}
+
+CUresult CUDAAPI HOOK_NAME(cuMemGetInfo_v2)(size_t *free, size_t *total) {
+  PENSTOCK_PASS(cuMemGetInfo_v2, free, total);
+  MEMORY_INFO(free, total, REAL(cuMemGetInfo_v2)(free, total));
+}
+
+#define TOTAL_MEMORY(bytes, device, call)                                                      \
+  do {                                                                                         \
+    CUresult result = PENSTOCK_BELOW(call);                                                    \
+    if (result != CUDA_SUCCESS) return result;                                                 \
+    const penstock_process *process = penstock_process_get();                                  \
+    int grant = PENSTOCK_BELOW(penstock_grant_of(device));                                     \
+    if (!process || grant < 0) return CUDA_SUCCESS;                                            \
+    *(bytes) = (__typeof__(*(bytes)))penstock_ledger_limit(&process->region, (unsigned)grant); \
+    return CUDA_SUCCESS;                                                                       \
+  } while (0)
+
+CUresult CUDAAPI HOOK_NAME(cuDeviceTotalMem)(unsigned int *bytes, CUdevice device) {
+  PENSTOCK_PASS(cuDeviceTotalMem, bytes, device);
+  TOTAL_MEMORY(bytes, device, REAL(cuDeviceTotalMem)(bytes, device));
+}
+
+CUresult CUDAAPI HOOK_NAME(cuDeviceTotalMem_v2)(size_t *bytes, CUdevice device) {
+  PENSTOCK_PASS(cuDeviceTotalMem_v2, bytes, device);
+  TOTAL_MEMORY(bytes, device, REAL(cuDeviceTotalMem_v2)(bytes, device));
+}

@@ -1,0 +1,154 @@
+#include "objects.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "fork_wiped.h"
+#include "mechanism/lock.h"
+
+#define STRIPES 64 /* threads that allocate at once seldom meet on one */
+#define FIRST_BUCKETS 16
+
+typedef struct node {
+  struct node *next;
+  penstock_object object;
+} node;
+
+typedef struct stripe {
+  uint32_t lock;
+  uint32_t count;
+  uint64_t bucket_count; /* power of two; 0: none yet */
+  node **buckets;
+} stripe;
+
+/* In memory that a fork wipes: the child starts with an empty table and free locks. */
+static stripe *stripes(void) {
+  static penstock_fork_wiped memory;
+  return penstock_fork_wiped_get(&memory, STRIPES * sizeof(stripe));
+}
+
+static uint64_t hash(uint8_t kind, uint64_t key) {
+  uint64_t h = (key ^ (uint64_t)kind << 56) * 0x9e3779b97f4a7c15u;
+  return h ^ h >> 29;
+}
+
+static stripe *stripe_of(uint64_t h) {
+  stripe *all = stripes();
+  return all ? &all[h % STRIPES] : NULL;
+}
+
+static node **bucket_of(const stripe *s, uint64_t h) {
+  return &s->buckets[(h / STRIPES) & (s->bucket_count - 1)];
+}
+
+/* Where the link to the entry is, or to the end of its chain. */
+static node **find_link(const stripe *s, uint8_t kind, uint64_t key, uint64_t h) {
+  node **link = bucket_of(s, h);
+  while (*link && ((*link)->object.key != key || (*link)->object.kind != kind)) {
+    link = &(*link)->next;
+  }
+  return link;
+}
+
+/* Doubles the buckets when chains get long; stays as it is without memory. */
+static void grow(stripe *s) {
+  uint64_t wanted = s->bucket_count ? s->bucket_count * 2 : FIRST_BUCKETS;
+  node **fresh = calloc(wanted, sizeof *fresh);
+  if (!fresh) return;
+  stripe larger = {.bucket_count = wanted, .buckets = fresh};
+  for (uint64_t i = 0; i < s->bucket_count; i++) {
+    for (node *n = s->buckets[i], *next; n; n = next) {
+      next = n->next;
+      node **head = bucket_of(&larger, hash(n->object.kind, n->object.key));
+      n->next = *head;
+      *head = n;
+    }
+  }
+  free(s->buckets);
+  s->buckets = fresh;
+  s->bucket_count = wanted;
+}
+
+bool penstock_object_put(const penstock_object *object) {
+  uint64_t h = hash(object->kind, object->key);
+  stripe *s = stripe_of(h);
+  node *fresh = s ? malloc(sizeof *fresh) : NULL;
+  if (!fresh) return false;
+  fresh->object = *object;
+  penstock_lock_acquire(&s->lock);
+  if (s->count >= s->bucket_count * 2) grow(s);
+  bool room = s->bucket_count != 0;
+  if (room) {
+    node **link = find_link(s, object->kind, object->key, h);
+    node *old = *link;
+    fresh->next = old ? old->next : NULL;
+    *link = fresh;
+    s->count += !old;
+    fresh = old;
+  }
+  penstock_lock_release(&s->lock);
+  free(fresh);
+  return room;
+}
+
+bool penstock_object_take(penstock_kind kind, uint64_t key, penstock_object *out) {
+  uint64_t h = hash((uint8_t)kind, key);
+  stripe *s = stripe_of(h);
+  if (!s) return false;
+  node *taken = NULL;
+  penstock_lock_acquire(&s->lock);
+  if (s->bucket_count) {
+    node **link = find_link(s, (uint8_t)kind, key, h);
+    taken = *link;
+    if (taken) {
+      *link = taken->next;
+      s->count--;
+    }
+  }
+  penstock_lock_release(&s->lock);
+  if (!taken) return false;
+  *out = taken->object;
+  free(taken);
+  return true;
+}
+
+bool penstock_object_find(penstock_kind kind, uint64_t key, penstock_object *out) {
+  uint64_t h = hash((uint8_t)kind, key);
+  stripe *s = stripe_of(h);
+  if (!s) return false;
+  penstock_lock_acquire(&s->lock);
+  node *found = s->bucket_count ? *find_link(s, (uint8_t)kind, key, h) : NULL;
+  if (found && out) *out = found->object;
+  penstock_lock_release(&s->lock);
+  return found != NULL;
+}
+
+static void visit_stripe(stripe *s, penstock_kind kind,
+                         bool (*visit)(penstock_object *object, void *argument), void *argument) {
+  penstock_lock_acquire(&s->lock);
+  for (uint64_t i = 0; i < s->bucket_count; i++) {
+    node **link = &s->buckets[i];
+    while (*link) {
+      node *n = *link;
+      if ((kind == 0 || n->object.kind == kind) && visit(&n->object, argument)) {
+        *link = n->next;
+        s->count--;
+        free(n);
+      } else {
+        link = &n->next;
+      }
+    }
+  }
+  penstock_lock_release(&s->lock);
+}
+
+void penstock_object_each(penstock_kind kind,
+                          bool (*visit)(penstock_object *object, void *argument), void *argument) {
+  stripe *all = stripes();
+  for (unsigned i = 0; all && i < STRIPES; i++) visit_stripe(&all[i], kind, visit, argument);
+}
+
+bool penstock_pointer_is_known(CUdeviceptr pointer) {
+  return penstock_object_find(PENSTOCK_DEVICE_MEMORY, pointer, NULL) ||
+         penstock_object_find(PENSTOCK_POOL_MEMORY, pointer, NULL);
+}

@@ -1,0 +1,107 @@
+/* Which names of a dlopen lead to the shim. Called from dlopen.S.
+ *
+ * glibc already hands the shim to everyone who asks for `libcuda.so.1`, its SONAME. What is left
+ * are `libcuda.so`, other file names of the driver, absolute paths, and new namespaces.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "below.h"
+
+__attribute__((visibility("default"))) const int penstock_cuda_shim = 1;
+
+typedef struct redirect {
+  const char *name; /* in rax */
+  void *target;     /* in rdx: libc's function */
+} redirect;
+
+static void *no_library(void) { return NULL; }
+
+/* libc's own function, looked up at the first use: a constructor would run in every process. Two
+ * threads may both look it up, and find the same. */
+static void *libc_function(void **cache, const char *name) {
+  void *found = __atomic_load_n(cache, __ATOMIC_ACQUIRE);
+  if (__builtin_expect(!found, 0)) {
+    found = dlsym(RTLD_NEXT, name);
+    if (!found) return (void *)no_library;
+    __atomic_store_n(cache, found, __ATOMIC_RELEASE);
+  }
+  return found;
+}
+
+static void *libc_dlopen(void) {
+  static void *cache;
+  return libc_function(&cache, "dlopen");
+}
+
+static void *libc_dlmopen(void) {
+  static void *cache;
+  return libc_function(&cache, "dlmopen");
+}
+
+void *penstock_below_dlopen(const char *path, int flags) {
+  return ((void *(*)(const char *, int))libc_dlopen())(path, flags);
+}
+
+/* True for `stem` and `stem.<anything>`, with or without folders before it. */
+static bool has_base_name(const char *name, const char *stem) {
+  const char *slash = strrchr(name, '/');
+  const char *base = slash ? slash + 1 : name;
+  size_t length = strlen(stem);
+  return strncmp(base, stem, length) == 0 && (base[length] == '\0' || base[length] == '.');
+}
+
+/* Fills in the loaded library that holds the shim's view of NVML; false when there is none. */
+static bool find_nvml_shim(Dl_info *info) {
+  void *library = penstock_below_dlopen("libnvidia-ml.so.1", RTLD_LAZY | RTLD_NOLOAD);
+  if (!library) return false;
+  void *marker = dlsym(library, PENSTOCK_NVML_MARKER);
+  bool found = marker && dladdr(marker, info);
+  dlclose(library);
+  return found;
+}
+
+/* The library in the place of `name`: its SONAME, or for another namespace its file. NULL: leave
+ * the name alone. */
+static const char *replacement(const char *name, const void *caller, bool by_file) {
+  Dl_info shim;
+  if (has_base_name(name, "libcuda.so")) {
+    if (!by_file) return "libcuda.so.1";
+    return dladdr(&penstock_cuda_shim, &shim) ? shim.dli_fname : NULL;
+  }
+  if (has_base_name(name, "libnvidia-ml.so") && find_nvml_shim(&shim)) {
+    Dl_info from;
+    /* The shim's NVML library itself, on its way to the real one. */
+    if (dladdr(caller, &from) && from.dli_fbase == shim.dli_fbase) return NULL;
+    return by_file ? shim.dli_fname : "libnvidia-ml.so.1";
+  }
+  return NULL;
+}
+
+/* Most names are neither: decided by their first letters, without a copy or a lock. */
+static bool may_be_driver(const char *name) {
+  return name && (strstr(name, "libcuda.so") || strstr(name, "libnvidia-ml.so"));
+}
+
+__attribute__((visibility("hidden"))) redirect penstock_redirect_dlopen(const char *name,
+                                                                        const void *caller) {
+  redirect to = {name, libc_dlopen()};
+  if (may_be_driver(name)) {
+    const char *other = replacement(name, caller, false);
+    if (other) to.name = other;
+  }
+  return to;
+}
+
+__attribute__((visibility("hidden"))) redirect penstock_redirect_dlmopen(const char *name,
+                                                                         const void *caller) {
+  redirect to = {name, libc_dlmopen()};
+  if (may_be_driver(name)) {
+    const char *other = replacement(name, caller, true);
+    if (other) to.name = other;
+  }
+  return to;
+}
