@@ -1,0 +1,149 @@
+"""Page files: created whole or not at all, checked before use, never replaced."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import secrets
+from typing import TYPE_CHECKING, Literal
+
+from penstock_shim._native import ffi, lib
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from penstock_shim._native import CData
+
+Kind = Literal["quota", "usage"]
+
+_ADVICE = {
+    "does not exist": "start the tenant with `penstock run`, or check the state directory",
+    "cannot be read": "check the permissions of the file and of the directories above it",
+    "is a page of another version": (
+        "use the release that wrote it, or let the tenant end and start it again"
+    ),
+}
+_DEFAULT_ADVICE = "let the tenant end, remove its directory and start it again"
+
+
+class PageError(Exception):
+    """A quota or usage page that cannot be used: what happened, why, and what to do."""
+
+    def __init__(self, path: Path, what: str, advice: str | None = None) -> None:
+        self.path = path
+        self.what = what
+        advice = advice or _ADVICE.get(what, _DEFAULT_ADVICE)
+        super().__init__(f"{path} {what}: {advice}")
+
+
+def page_size(kind: Kind) -> int:
+    """Bytes of a page of this kind."""
+    return int(ffi.sizeof(f"penstock_{kind}_page"))
+
+
+def open_page(path: Path, kind: Kind, *, writable: bool) -> int:
+    """A descriptor of a checked page, close-on-exec. Raises PageError."""
+    flags = os.O_RDWR if writable else os.O_RDONLY
+    try:
+        fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY)
+    except FileNotFoundError:
+        raise PageError(path, "does not exist") from None
+    except IsADirectoryError:
+        raise PageError(path, "is not a regular file") from None
+    except OSError as error:
+        raise PageError(
+            path, f"cannot be read ({error.strerror})", _ADVICE["cannot be read"]
+        ) from None
+    try:
+        check_page(fd, path, kind)
+    except PageError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def check_page(fd: int, path: Path, kind: Kind) -> None:
+    """Checks magic, version and size, with the shim's own code. Raises PageError."""
+    code = lib.penstock_binding_page_check(fd, kind == "quota")
+    if code != 0:
+        raise PageError(path, text_of(lib.penstock_binding_error_text(code)))
+
+
+def text_of(pointer: CData) -> str:
+    """A NUL-terminated C string or char array, unprintable characters replaced."""
+    raw = ffi.string(pointer)
+    text = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else str(raw)
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+@contextlib.contextmanager
+def mapped(fd: int, kind: Kind, *, writable: bool = True) -> Iterator[CData]:
+    """The page as a C struct, mapped for the length of the block."""
+    view = Mapping(fd, kind, writable=writable)
+    try:
+        yield view.page
+    finally:
+        view.close()
+
+
+class Mapping:
+    """A page as a C struct in `page`, mapped until `close`."""
+
+    def __init__(self, fd: int, kind: Kind, *, writable: bool = True) -> None:
+        access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+        self._memory = mmap.mmap(fd, page_size(kind), access=access)
+        self._buffer = ffi.from_buffer(self._memory, require_writable=writable)
+        self.page: CData = ffi.cast(f"penstock_{kind}_page *", self._buffer)
+
+    def close(self) -> None:
+        """Unmaps; `page` must not be used any more."""
+        self.page = None
+        ffi.release(self._buffer)
+        self._memory.close()
+
+
+def create_page(
+    path: Path,
+    kind: Kind,
+    fill: Callable[[CData], None],
+    *,
+    mode: int,
+    backed: Sequence[tuple[int, int]],
+) -> None:
+    """Creates a page file under its name only when it is complete.
+
+    Args:
+        path: Where; the directory is made (0700) if it is missing.
+        kind: Which page.
+        fill: Initialises the zeroed page.
+        mode: Permission bits of the file, whatever the umask.
+        backed: (offset, length) in bytes that get their disk or memory now, so that a full file
+            system is an error here and not a SIGBUS later.
+
+    Raises:
+        PageError: it exists already, or it cannot be written.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    spare = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
+    try:
+        fd = os.open(spare, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            os.ftruncate(fd, page_size(kind))
+            for offset, length in backed:
+                os.posix_fallocate(fd, offset, length)
+            with mapped(fd, kind) as page:
+                fill(page)
+            os.fchmod(fd, mode)
+            # A page is never replaced while somebody may have it mapped: link, not rename.
+            os.link(spare, path)
+        finally:
+            os.close(fd)
+            spare.unlink()
+    except FileExistsError:
+        raise PageError(path, "exists already", "open it, or choose another tenant name") from None
+    except OSError as error:
+        raise PageError(
+            path, f"cannot be written ({error.strerror})", "free some space or check permissions"
+        ) from None

@@ -1,0 +1,233 @@
+"""The quota page: what a tenant is granted, written by its supervisor."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock_shim import _limits
+from penstock_shim._native import ffi, lib
+from penstock_shim._page_file import Mapping, PageError, create_page, open_page, page_size, text_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from penstock_shim._limits import Limits
+    from penstock_shim._native import CData
+
+_LOCK_WAIT_S = 5.0
+_NAME_BYTES = 64
+_PATH_BYTES = 256
+
+
+@dataclass(frozen=True)
+class Quota:
+    """A quota page as read at one moment."""
+
+    tenant: str
+    limits: Limits
+    driver_path: str
+    """The driver's libcuda below the shim; empty: searched."""
+    nvml_path: str
+    heartbeat_ns: int
+    """CLOCK_MONOTONIC when the writer last showed that it lives; 0: never."""
+
+
+def read_quota(path: Path) -> Quota:
+    """Reads a quota page without mapping it. Raises PageError."""
+    fd = open_page(path, "quota", writable=False)
+    try:
+        page = ffi.new("penstock_quota_page *")
+        # The copy in force is rewritten only by the change after the next: a page whose index moved
+        # while it was read is read again.
+        for _ in range(16):
+            _pread_into(fd, page, path)
+            before = page.current & 1
+            generation = page.copies[before].generation
+            _pread_into(fd, page, path)
+            if (page.current & 1, page.copies[before].generation) == (before, generation):
+                break
+        return _decode(page, path)
+    finally:
+        os.close(fd)
+
+
+def _pread_into(fd: int, page: CData, path: Path) -> None:
+    raw = os.pread(fd, page_size("quota"), 0)
+    if len(raw) != page_size("quota"):
+        raise PageError(path, "is shorter than the page it should hold")
+    ffi.memmove(page, raw, len(raw))
+
+
+def _decode(page: CData, path: Path) -> Quota:
+    try:
+        limits = _limits.from_struct(page.copies[page.current & 1])
+    except ValueError as error:
+        raise PageError(path, f"holds a field that is out of bounds ({error})") from None
+    return Quota(
+        tenant=text_of(page.tenant),
+        limits=limits,
+        driver_path=text_of(page.driver_path),
+        nvml_path=text_of(page.nvml_path),
+        heartbeat_ns=page.heartbeat_ns,
+    )
+
+
+class QuotaWriter:
+    """Writes a quota page. Several writers of one page, in any process, do not disturb each other.
+
+    A change is complete or has not happened: the spare copy is filled, then the index flips, then
+    sleepers are woken. `QuotaWriter.create` makes a page, `QuotaWriter.open` goes on with one.
+    """
+
+    def __init__(self, path: Path, fd: int, lock_fd: int) -> None:
+        self.path = path
+        self._fd = fd
+        self._lock_fd = lock_fd
+        self._mutex = threading.Lock()
+        self._mapping = Mapping(fd, "quota")
+
+    @classmethod
+    def create(
+        cls,
+        path: Path,
+        limits: Limits,
+        *,
+        tenant: str,
+        driver_path: str = "",
+        nvml_path: str = "",
+    ) -> Self:
+        """Creates the page (0644; a missing directory gets 0700) with `limits` in force.
+
+        Raises:
+            ValueError: a name or path that does not fit its field.
+            PageError: the page exists already or cannot be written.
+        """
+        name = _field("tenant", tenant, _NAME_BYTES)
+        driver = _field("driver_path", driver_path, _PATH_BYTES)
+        nvml = _field("nvml_path", nvml_path, _PATH_BYTES)
+        struct = _limits.to_struct(limits)
+        create_page(
+            path,
+            "quota",
+            lambda page: lib.penstock_quota_init(page, struct, name, driver, nvml),
+            mode=0o644,
+            backed=[(0, page_size("quota"))],
+        )
+        return cls.open(path)
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Goes on with an existing page, for instance after a restart. Raises PageError."""
+        fd = open_page(path, "quota", writable=True)
+        lock_path = path.with_name(path.name + ".lock")
+        try:
+            # Beside the page: whoever may read the page could hold a lock on the page itself.
+            lock_fd = os.open(
+                lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+            )
+        except OSError as error:
+            os.close(fd)
+            raise PageError(lock_path, f"cannot be opened ({error.strerror})") from None
+        return cls(path, fd, lock_fd)
+
+    @property
+    def limits(self) -> Limits:
+        """The limits in force. Raises PageError if they were scribbled over."""
+        return self.read().limits
+
+    def read(self) -> Quota:
+        """The page as it is now. Raises PageError."""
+        return read_quota(self.path)
+
+    def update(self, limits: Limits) -> int:
+        """Puts `limits` in force, wakes every gate, and returns the new generation.
+
+        Raises:
+            ValueError: the devices are not the page's devices in the page's order.
+            PageError: another writer holds the lock for more than five seconds.
+        """
+        return self.change(lambda _: limits)
+
+    def change(self, edit: Callable[[Limits], Limits]) -> int:
+        """Reads the limits, puts `edit` of them in force, as one step. Raises as `update`."""
+        with self._locked():
+            page = self._mapping.page
+            try:
+                before = _limits.from_struct(page.copies[page.current & 1])
+            except ValueError as error:
+                raise PageError(
+                    self.path, f"holds a field that is out of bounds ({error})"
+                ) from None
+            after = edit(before)
+            if [d.uuid.lower() for d in after.devices] != [d.uuid.lower() for d in before.devices]:
+                raise ValueError(
+                    "a tenant's devices do not change while it runs; start another tenant"
+                )
+            return int(lib.penstock_quota_publish(page, _limits.to_struct(after)))
+
+    def heartbeat(self) -> int:
+        """Says that the writer lives; CLOCK_MONOTONIC nanoseconds as written."""
+        return int(lib.penstock_quota_heartbeat(self._mapping.page))
+
+    def mark_dead(self, slot: int, owner: int) -> None:
+        """Says that the process with owner word `owner` (0: none) in `slot` is dead."""
+        if not 0 <= slot < _limits.MAX_SLOTS:
+            raise ValueError(f"slot {slot}: expected 0 to {_limits.MAX_SLOTS - 1}")
+        lib.penstock_quota_mark_dead(self._mapping.page, slot, owner)
+
+    def close(self) -> None:
+        """Ends writing; the page stays as it is. May be called twice."""
+        if self._fd >= 0:
+            self._mapping.close()
+            os.close(self._fd)
+            os.close(self._lock_fd)
+            self._fd = self._lock_fd = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        with self._mutex:
+            deadline = time.monotonic() + _LOCK_WAIT_S
+            while True:
+                try:
+                    fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > deadline:
+                        raise PageError(
+                            self.path,
+                            f"has been locked by another writer for {_LOCK_WAIT_S:.0f} s",
+                            "find it with `fuser` on the file beside it that ends in .lock",
+                        ) from None
+                    time.sleep(0.002)
+            try:
+                yield
+            finally:
+                fcntl.flock(self._lock_fd, fcntl.LOCK_UN)
+
+
+def _field(name: str, value: str, size: int) -> bytes:
+    raw = value.encode()
+    if len(raw) >= size or b"\0" in raw:
+        raise ValueError(f"{name} {value!r}: at most {size - 1} bytes, without NUL")
+    return raw

@@ -1,0 +1,259 @@
+"""The usage page: what a tenant uses, written by the tenant's shims.
+
+Nothing in it is trusted: it is read by `pread` (a truncated mapping would kill the reader), and
+every field is kept within its bounds.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock_shim._limits import MAX_DEVICES, MAX_SLOTS, UNIT_BYTES
+from penstock_shim._native import ffi, lib
+from penstock_shim._page_file import (
+    PageError,
+    check_page,
+    create_page,
+    mapped,
+    open_page,
+    page_size,
+    text_of,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import TracebackType
+    from typing import Literal
+
+    from typing_extensions import Self
+
+    from penstock_shim._native import CData
+
+_UNKNOWN_NAMESPACE: int = lib.PENSTOCK_MAX_PID_NAMESPACES
+_BACKED_SLOTS = 64
+
+
+@dataclass(frozen=True)
+class DeviceUsage:
+    """What a tenant uses on one device, all its processes together."""
+
+    total_bytes: int
+    peak_bytes: int
+    """Highest total ever seen."""
+    refusals: int
+    """Requests answered "out of memory" by the ledger."""
+    refused_bytes: int
+    """Size of the last refused request."""
+    origin_ns: int
+    """CLOCK_MONOTONIC of the first launch; 0: none yet."""
+    spent_ns: int
+    """Device time charged."""
+    closed: bool
+    launches: int
+    waits: int
+    waited_ns: int
+    debts: int
+    copied_bytes: int
+
+
+@dataclass(frozen=True)
+class SlotUsage:
+    """What one process holds and has in flight, by device."""
+
+    slot: int
+    state: Literal["live", "reaping"]
+    owner: int
+    """The whole owner word, for `QuotaWriter.mark_dead`."""
+    pid: int
+    """In the process's own pid namespace."""
+    pid_namespace: int | None
+    """Inode of that namespace; None: unknown."""
+    start_ticks: int
+    """Low 28 bits of field 22 of /proc/<pid>/stat."""
+    command: str
+    claimed_ns: int
+    """CLOCK_MONOTONIC."""
+    charged_bytes: tuple[int, ...]
+    estimate_ns: tuple[int, ...]
+    submitted: tuple[int, ...]
+    done: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class UsageSnapshot:
+    """A usage page as read at about one moment."""
+
+    devices: tuple[DeviceUsage, ...]
+    """One for each device of the layout, granted or not."""
+    slots: tuple[SlotUsage, ...]
+    """Slots in use."""
+
+
+class UsagePage:
+    """A tenant's usage page, open.
+
+    `snapshot` is safe on anybody's page. `reap` maps it and is for tenants of one's own: a tenant
+    that truncates the file meanwhile kills whoever has it mapped.
+    """
+
+    def __init__(self, path: Path, fd: int) -> None:
+        self.path = path
+        self._fd = fd
+
+    @classmethod
+    def create(cls, path: Path, *, devices: int = 1, mode: int = 0o600) -> Self:
+        """Creates an empty page.
+
+        Args:
+            path: Where; a missing directory gets 0700.
+            devices: How many devices get their memory now; the rest of the file is sparse.
+            mode: Permission bits; the tenant must be able to write.
+
+        Raises:
+            PageError: the page exists already or cannot be written.
+        """
+        gate = ffi.offsetof("penstock_usage_page", "gate")
+        slots = ffi.offsetof("penstock_usage_page", "slots")
+        create_page(
+            path,
+            "usage",
+            lib.penstock_usage_init,
+            mode=mode,
+            backed=[
+                (0, gate + max(1, min(devices, MAX_DEVICES)) * ffi.sizeof("penstock_gate_device")),
+                (slots, _BACKED_SLOTS * ffi.sizeof("penstock_slot")),
+            ],
+        )
+        return cls.open(path)
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Opens a page for reading and reaping. Raises PageError."""
+        return cls(path, open_page(path, "usage", writable=True))
+
+    def snapshot(self) -> UsageSnapshot:
+        """Reads the page. Raises PageError if it was truncated or overwritten."""
+        return _snapshot(self._fd, self.path)
+
+    def reap(self, quota: Path | None = None) -> int:
+        """Takes back what dead processes hold; returns how many slots were freed.
+
+        Args:
+            quota: The quota page, for marks of dead owners; by default the one beside this page, if
+                it is there.
+
+        Raises:
+            PageError: a page that cannot be used.
+        """
+        check_page(self._fd, self.path, "usage")
+        quota_path = quota or self.path.with_name("quota")
+        if quota is None and not quota_path.exists():
+            with mapped(self._fd, "usage") as usage:
+                return int(lib.penstock_reap_all(usage, ffi.NULL))
+        quota_fd = open_page(quota_path, "quota", writable=False)
+        try:
+            with (
+                mapped(self._fd, "usage") as usage,
+                mapped(quota_fd, "quota", writable=False) as page,
+            ):
+                return int(lib.penstock_reap_all(usage, page))
+        finally:
+            os.close(quota_fd)
+
+    def close(self) -> None:
+        """Closes the file; the page stays as it is. May be called twice."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def read_usage(path: Path) -> UsageSnapshot:
+    """Reads a page with nothing but read permission. Raises PageError."""
+    fd = open_page(path, "usage", writable=False)
+    try:
+        return _snapshot(fd, path)
+    finally:
+        os.close(fd)
+
+
+def _snapshot(fd: int, path: Path) -> UsageSnapshot:
+    check_page(fd, path, "usage")
+    page = ffi.new("penstock_usage_page *")
+    gates = ffi.offsetof("penstock_usage_page", "gate")
+    slots = ffi.offsetof("penstock_usage_page", "slots")
+    _read_range(fd, page, 0, gates, path)
+    for i in range(MAX_DEVICES):
+        start = gates + i * ffi.sizeof("penstock_gate_device")
+        _read_range(fd, page, start, ffi.offsetof("penstock_gate_device", "ring"), path)
+    high = min(page.slots_high, MAX_SLOTS)
+    _read_range(fd, page, slots, high * ffi.sizeof("penstock_slot"), path)
+    used = (_slot(page, i) for i in range(high))
+    return UsageSnapshot(
+        devices=tuple(_device(page.ledger[i], page.gate[i]) for i in range(MAX_DEVICES)),
+        slots=tuple(slot for slot in used if slot is not None),
+    )
+
+
+def _read_range(fd: int, page: CData, offset: int, length: int, path: Path) -> None:
+    raw = os.pread(fd, length, offset)
+    if len(raw) != length or offset + length > page_size("usage"):
+        raise PageError(path, "is shorter than the page it should hold")
+    ffi.memmove(ffi.cast("char *", page) + offset, raw, length)
+
+
+def _device(ledger: CData, gate: CData) -> DeviceUsage:
+    return DeviceUsage(
+        total_bytes=_bytes(ledger.total),
+        peak_bytes=ledger.peak_bytes,
+        refusals=ledger.refusals,
+        refused_bytes=ledger.refused_bytes,
+        origin_ns=gate.origin_ns,
+        spent_ns=gate.spent_ns,
+        closed=bool(gate.closed),
+        launches=gate.launches,
+        waits=gate.waits,
+        waited_ns=gate.waited_ns,
+        debts=gate.debts,
+        copied_bytes=gate.copied_bytes,
+    )
+
+
+def _bytes(word: int) -> int:
+    return (word >> 28) * UNIT_BYTES
+
+
+def _slot(page: CData, index: int) -> SlotUsage | None:
+    slot = page.slots[index]
+    owner: int = slot.owner
+    state = owner >> 62
+    if state not in {lib.PENSTOCK_SLOT_LIVE, lib.PENSTOCK_SLOT_REAPING}:
+        return None
+    namespace = owner >> 54 & 0xFF
+    inode = page.pid_namespaces[namespace] & 0xFFFFFFFF if namespace != _UNKNOWN_NAMESPACE else 0
+    return SlotUsage(
+        slot=index,
+        state="live" if state == lib.PENSTOCK_SLOT_LIVE else "reaping",
+        owner=owner,
+        pid=owner >> 32 & 0x3FFFFF,
+        pid_namespace=inode or None,
+        start_ticks=owner & 0xFFFFFFF,
+        command=text_of(slot.command),
+        claimed_ns=slot.claimed_ns,
+        charged_bytes=tuple(_bytes(words.charged) for words in slot.ledger),
+        estimate_ns=tuple(words.estimate_ns for words in slot.gate),
+        submitted=tuple(words.submitted for words in slot.gate),
+        done=tuple(words.done for words in slot.gate),
+    )

@@ -1,0 +1,47 @@
+"""A tenant's two pages: `quota` (what it is granted) and `usage` (what it uses).
+
+`QuotaWriter` and `UsagePage` are the supervisor's; `read_quota` and `read_usage` need nothing but
+read permission. The layout is one C header for all, `shim/native/abi/`.
+"""
+
+from penstock_shim._limits import (
+    MAX_DEVICES,
+    MAX_MEMORY_BYTES,
+    MAX_SLOTS,
+    UNIT_BYTES,
+    DeviceLimit,
+    Limits,
+    Mode,
+    uuid_from_bytes,
+    uuid_to_bytes,
+)
+from penstock_shim._page_file import PageError
+from penstock_shim._quota_page import Quota, QuotaWriter, read_quota
+from penstock_shim._usage_page import (
+    DeviceUsage,
+    SlotUsage,
+    UsagePage,
+    UsageSnapshot,
+    read_usage,
+)
+
+__all__ = [
+    "MAX_DEVICES",
+    "MAX_MEMORY_BYTES",
+    "MAX_SLOTS",
+    "UNIT_BYTES",
+    "DeviceLimit",
+    "DeviceUsage",
+    "Limits",
+    "Mode",
+    "PageError",
+    "Quota",
+    "QuotaWriter",
+    "SlotUsage",
+    "UsagePage",
+    "UsageSnapshot",
+    "read_quota",
+    "read_usage",
+    "uuid_from_bytes",
+    "uuid_to_bytes",
+]

@@ -1,0 +1,32 @@
+"""Where the installed libraries lie."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parent
+
+
+def _installed(relative: str) -> Path:
+    path = _PACKAGE / relative
+    if not path.exists():
+        raise FileNotFoundError(
+            f"{path} is missing: this installation has no native parts; "
+            "install the package with pip instead of running it from the source tree"
+        )
+    return path
+
+
+def so_path() -> Path:
+    """The shim to preload, `libpenstock.so`. Raises FileNotFoundError."""
+    return _installed("lib/libpenstock.so")
+
+
+def nvml_so_path() -> Path:
+    """The NVML view to preload, `libpenstock-nvml.so`. Raises FileNotFoundError."""
+    return _installed("lib/libpenstock-nvml.so")
+
+
+def sim_dir() -> Path:
+    """Where the simulated `libcuda.so.1` and `libnvidia-ml.so.1` lie. Raises FileNotFoundError."""
+    return _installed("sim")
