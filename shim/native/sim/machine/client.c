@@ -1,0 +1,129 @@
+/* Processes on a device: how they come, how their end is noticed.
+ *
+ * Each client's `alive` mutex is held by one thread of its process for as long as that lives. It is
+ * a robust mutex: the kernel marks it when the holder ends, in whatever way and in whatever pid
+ * namespace, so a look at it costs no system call and cannot be fooled by a reused pid.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "sim/machine/model.h"
+
+static uint64_t own_start_ticks(void) {
+  char text[1024];
+  int fd = open("/proc/self/stat", O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return 0;
+  ssize_t got = read(fd, text, sizeof text - 1);
+  close(fd);
+  if (got <= 0) return 0;
+  text[got] = 0;
+  char *at = strrchr(text, ')'); /* the command may hold anything */
+  for (int field = 2; at && field < 22; field++) at = strchr(at + 1, ' ');
+  return at ? strtoull(at + 1, NULL, 10) : 0;
+}
+
+static void own_comm(char comm[16]) {
+  memset(comm, 0, 16);
+  int fd = open("/proc/self/comm", O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return;
+  ssize_t got = read(fd, comm, 15);
+  close(fd);
+  if (got > 0 && comm[got - 1] == '\n') comm[got - 1] = 0;
+}
+
+/* A place never used, else the one whose process ended longest ago. */
+static uint32_t choose_place(sim_device *d) {
+  if (d->clients_high < SIM_CLIENTS) return d->clients_high;
+  uint32_t oldest = SIM_NONE;
+  for (uint32_t i = 0; i < SIM_CLIENTS; i++) {
+    sim_client *c = &d->clients[i];
+    if (c->state == SIM_CLIENT_FREE) return i;
+    if (c->state == SIM_CLIENT_ENDED &&
+        (oldest == SIM_NONE || c->ended_ns < d->clients[oldest].ended_ns))
+      oldest = i;
+  }
+  return oldest;
+}
+
+static void hold_alive(sim_client *c) {
+  pthread_mutexattr_t shared;
+  pthread_mutexattr_init(&shared);
+  pthread_mutexattr_setpshared(&shared, PTHREAD_PROCESS_SHARED);
+  pthread_mutexattr_setrobust(&shared, PTHREAD_MUTEX_ROBUST);
+  memset(&c->alive, 0, sizeof c->alive);
+  pthread_mutex_init(&c->alive, &shared);
+  pthread_mutexattr_destroy(&shared);
+  pthread_mutex_lock(&c->alive);
+}
+
+/* To be called on a thread that lives as long as the process. */
+uint32_t sim_attach(sim_machine *m, uint32_t device, const char *tag) {
+  sim_device *d = sim_lock(m, device);
+  sim_reap(m, d);
+  uint32_t place = choose_place(d);
+  if (place != SIM_NONE) {
+    sim_client *c = &d->clients[place];
+    uint64_t next_seq = c->next_seq; /* goes on for ever: no old reference matches a new operation */
+    memset(c, 0, sizeof *c);
+    c->next_seq = next_seq + 1;
+    c->pid = (int32_t)getpid();
+    c->start_ticks = own_start_ticks();
+    own_comm(c->comm);
+    snprintf(c->tag, sizeof c->tag, "%s", tag && *tag ? tag : c->comm);
+    c->began_ns = d->t_ns;
+    c->free_head = c->deliver_head = c->deliver_tail = SIM_NONE;
+    hold_alive(c);
+    sim_bit_set(d->live, place);
+    if (place >= d->clients_high) d->clients_high = place + 1;
+    __atomic_store_n(&c->state, SIM_CLIENT_LIVE, __ATOMIC_RELEASE);
+  }
+  sim_unlock(d);
+  return place;
+}
+
+void sim_forget_ops(sim_machine *m, sim_device *d, uint32_t client) {
+  sim_client *c = &d->clients[client];
+  sim_area *a = sim_area_of(m, (uint32_t)(d - m->devices), client);
+  for (uint16_t slot = 0; slot < c->op_high; slot++) a->ops[slot].seq = 0;
+  c->op_high = 0;
+  c->op_count = c->owner_count = c->lane_count = c->running_count = c->width_used = 0;
+  c->free_head = c->deliver_head = c->deliver_tail = SIM_NONE;
+  for (int k = 0; k < SIM_ENGINES; k++) {
+    if (d->engines[k].client == client) d->engines[k] = (sim_engine){SIM_NONE, 0};
+    sim_bit_clear(d->want_copy[k], client);
+  }
+  sim_bit_clear(d->want_compute, client);
+  sim_bit_clear(d->active, client);
+}
+
+static void bury(sim_machine *m, sim_device *d, uint32_t client) {
+  sim_client *c = &d->clients[client];
+  sim_forget_ops(m, d, client);
+  d->memory_used -= c->memory_bytes < d->memory_used ? c->memory_bytes : d->memory_used;
+  c->memory_bytes = 0;
+  c->ended_ns = d->t_ns;
+  sim_bit_clear(d->live, client);
+  c->state = SIM_CLIENT_ENDED;
+  sim_area *a = sim_area_of(m, (uint32_t)(d - m->devices), client);
+  madvise(a, sizeof *a & ~(size_t)4095, MADV_REMOVE); /* gives the pages back; the place reads as zero */
+}
+
+void sim_reap(sim_machine *m, sim_device *d) {
+  d->reaped_ns = sim_now_ns();
+  for (uint32_t word = 0; word * 64 < d->clients_high; word++) {
+    for (uint64_t bits = d->live[word]; bits; bits &= bits - 1) {
+      uint32_t client = word * 64 + (uint32_t)__builtin_ctzll(bits);
+      int answer = pthread_mutex_trylock(&d->clients[client].alive);
+      if (answer == EBUSY) continue;
+      if (answer == EOWNERDEAD) pthread_mutex_consistent(&d->clients[client].alive);
+      pthread_mutex_unlock(&d->clients[client].alive);
+      bury(m, d, client);
+    }
+  }
+}

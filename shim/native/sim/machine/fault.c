@@ -1,0 +1,56 @@
+/* Faults on demand. */
+#include <fnmatch.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "sim/machine/model.h"
+
+int sim_machine_inject(sim_machine *m, uint32_t device, const sim_fault *fault) {
+  if (!m || device >= m->file->device_count || fault->kind > SIM_FAULT_HANG) return -1;
+  sim_device *d = sim_lock(m, device);
+  int result = 0;
+  if (!fault->kind) {
+    __atomic_store_n(&d->fault_count, 0, __ATOMIC_RELEASE);
+    d->lost = 0;
+  } else if (fault->kind == SIM_FAULT_DEVICE_LOST) {
+    d->lost = 1;
+    for (uint32_t client = 0; client < d->clients_high; client++)
+      if (d->clients[client].state == SIM_CLIENT_LIVE) {
+        sim_forget_ops(m, d, client);
+        __atomic_add_fetch(&d->clients[client].done_bell, 1, __ATOMIC_RELEASE);
+        sim_futex_wake(&d->clients[client].done_bell);
+      }
+  } else if (d->fault_count < SIM_FAULTS) {
+    d->faults[d->fault_count] = *fault;
+    d->faults[d->fault_count].call[SIM_TAG_BYTES - 1] = 0;
+    /* Within the table: UINT64_MAX is "until lifted", 0 is "used up". */
+    if (!fault->count) d->faults[d->fault_count].count = UINT64_MAX;
+    __atomic_store_n(&d->fault_count, d->fault_count + 1, __ATOMIC_RELEASE);
+  } else {
+    result = -1;
+  }
+  sim_unlock(d);
+  return result;
+}
+
+bool sim_fault_hits(sim_machine *m, uint32_t device, uint32_t kind, const char *call,
+                    uint64_t *value_ns) {
+  sim_device *d = &m->devices[device];
+  if (!__atomic_load_n(&d->fault_count, __ATOMIC_ACQUIRE)) return false;
+  sim_lock_bare(m, device);
+  bool hit = false;
+  for (uint32_t i = 0; i < d->fault_count && !hit; i++) {
+    sim_fault *f = &d->faults[i];
+    if (f->kind != kind || !f->count || (f->pid && f->pid != getpid())) continue;
+    if (f->call[0] && fnmatch(f->call, call, 0)) continue;
+    if (f->skip) {
+      f->skip--;
+      continue;
+    }
+    if (f->count != UINT64_MAX) f->count--;
+    if (value_ns) *value_ns = f->value_ns;
+    hit = true;
+  }
+  sim_unlock(d);
+  return hit;
+}

@@ -1,0 +1,189 @@
+/* What lies in the machine's file. Every process maps the whole of it; pages that nobody touched
+ * cost nothing.
+ *
+ *   sim_file   header and devices, with a small struct for every client (a process on a device)
+ *   sim_area   one a device and client: its operations, event cells and samples
+ *
+ * All of it is guarded by the device's lock. What a killed holder of the lock may leave behind is
+ * put right from the operations themselves (repair.c): lanes, lists and sums are derived data.
+ */
+#pragma once
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "sim/machine/binding.h"
+
+#define SIM_MAGIC 0x31454e494843414dull /* "MACHINE1" */
+#define SIM_VERSION 1
+#define SIM_CLIENTS 4096
+#define SIM_OPS 4096     /* operations a process can have under way on a device, all streams */
+#define SIM_LANES 1024   /* streams of a process with work under way */
+#define SIM_RUNNING 128  /* kernels of a process on the device at once */
+#define SIM_CELLS 32768  /* events of a process on a device */
+#define SIM_FAULTS 8
+#define SIM_ENGINES 2
+#define SIM_NONE 0xffffu
+
+enum sim_kind {
+  SIM_KERNEL,      /* on the SMs; memsets and device-to-device copies too */
+  SIM_COPY,        /* on a copy engine */
+  SIM_MARK,        /* event record: takes the time when its turn comes */
+  SIM_WAIT,        /* until another operation is done */
+  SIM_HOST,        /* the owner calls a function; the stream waits for it */
+  SIM_WAIT_VALUE,  /* until the owner has seen a value in memory */
+  SIM_WRITE_VALUE, /* the owner writes a value; the stream does not wait for it */
+};
+
+enum sim_op_state { SIM_QUEUED, SIM_ACTIVE, SIM_OWNER, SIM_DELIVER };
+
+#define SIM_OP_FAIL 1    /* kernel: fails when done */
+#define SIM_OP_MEMORY 2  /* kernel that only moves memory: counted as memory traffic */
+
+/* Which streams wait for each other. */
+enum sim_lane_kind { SIM_LANE_BLOCKING, SIM_LANE_LEGACY, SIM_LANE_FREE };
+
+typedef struct sim_op {
+  uint64_t seq;            /* unique for ever on this device and client; 0: the place is free */
+  uint64_t duration_ns;
+  uint64_t end_ns;         /* active kernel: in the client's compute clock; active copy: device time */
+  uint64_t target_seq;     /* SIM_WAIT */
+  uint64_t owner_data;     /* SIM_HOST, SIM_*_VALUE: the owner's token */
+  uint64_t bytes;          /* copies and memory kernels */
+  uint32_t stream;
+  uint32_t launches;       /* kernels that this stands for (graphs fold a chain into one) */
+  uint32_t cell;           /* SIM_MARK */
+  uint16_t target_device, target_client, target_slot; /* SIM_WAIT */
+  uint16_t width;          /* permille of the device's threads, 1..1000 */
+  uint16_t next;           /* in its lane, in the delivery list, in the free list */
+  uint8_t kind, state, engine, flags, lane_kind;
+  uint8_t reserved[5];
+} sim_op;
+
+/* An event as the device sees it. */
+typedef struct sim_cell {
+  uint64_t seq;            /* newest recording submitted; 0: never recorded */
+  uint64_t done_seq;       /* == seq: it is complete, at time_ns */
+  uint64_t time_ns;
+  uint32_t slot;           /* operation of the newest recording */
+  uint32_t used;
+} sim_cell;
+
+typedef struct sim_lane {
+  uint32_t stream;
+  uint32_t kind;
+  uint16_t head, tail;
+  uint32_t count;
+  uint64_t ready_ns;       /* next kernel not before this */
+} sim_lane;
+
+typedef struct sim_area {
+  sim_op ops[SIM_OPS];
+  sim_lane lanes[SIM_LANES];
+  sim_cell cells[SIM_CELLS];
+  sim_sample samples[SIM_SAMPLES];
+} __attribute__((aligned(4096))) sim_area;
+
+enum sim_client_state { SIM_CLIENT_FREE, SIM_CLIENT_LIVE, SIM_CLIENT_ENDED };
+
+typedef struct sim_client {
+  uint32_t state;
+  int32_t pid;
+  uint64_t start_ticks;
+  char tag[SIM_TAG_BYTES];
+  char comm[16];
+  uint64_t began_ns, ended_ns;
+  pthread_mutex_t alive;   /* held by a thread of the owner for its life: the kernel marks its death */
+
+  /* truth */
+  uint64_t busy_ns;        /* also the client's compute clock: moves only while a kernel of it runs */
+  uint64_t copy_ns, memory_busy_ns;
+  uint64_t memory_bytes, peak_memory_bytes;
+  uint64_t launches, copies, refused;
+
+  uint64_t next_seq;
+  uint32_t failed;         /* sticky CUresult of a failed kernel; 0: none */
+  uint32_t frozen;         /* checkpoint calls: submissions wait */
+  uint32_t checkpoint;     /* CUprocessState */
+  uint32_t bell;           /* futex: the owner has something to call, write or look at */
+  uint32_t done_bell;      /* futex: the owner resolved something, or the state above changed */
+  uint32_t reserved;
+  uint64_t saved_bytes;    /* memory given back while checkpointed */
+
+  /* derived from the operations */
+  uint32_t cell_hint;
+  uint32_t op_count, owner_count, lane_count, running_count, width_used;
+  uint16_t free_head, op_high, deliver_head, deliver_tail;
+  uint16_t running[SIM_RUNNING];
+} sim_client;
+
+/* What `progress` is about to store, so that a kill in between changes no sum. */
+typedef struct sim_journal {
+  uint32_t valid;
+  uint32_t client;
+  uint64_t t_ns, client_busy_ns, device_busy_ns, switch_ns, copy_ns;
+  uint32_t engine_client[SIM_ENGINES];
+  uint64_t engine_copy_ns[SIM_ENGINES];
+} sim_journal;
+
+typedef struct sim_engine {
+  uint32_t client;         /* SIM_NONE: idle */
+  uint16_t op;
+} sim_engine;
+
+typedef struct sim_device {
+  pthread_mutex_t lock;
+  uint8_t uuid[16];
+  sim_profile profile;
+  uint64_t created_ns;
+  uint64_t t_ns;           /* simulated up to here */
+  uint64_t reaped_ns;      /* last look at who is dead */
+  uint64_t busy_ns, copy_ns, switch_ns, switches;
+  uint64_t memory_used;    /* all clients and the driver's own */
+  uint32_t resident;       /* client on the SMs; SIM_NONE before the first */
+  uint32_t lost;
+  uint64_t slice_end_ns, switch_end_ns;
+  uint64_t sample_next_ns;
+  uint32_t sample_count;   /* ever taken */
+  uint32_t clients_high;
+  uint32_t fault_count;
+  uint32_t locked_repairs; /* times a killed holder of the lock was cleaned up after */
+  sim_fault faults[SIM_FAULTS];
+  sim_engine engines[SIM_ENGINES];
+  sim_journal journal;
+  sim_sample samples[SIM_SAMPLES];
+  uint64_t active[SIM_CLIENTS / 64];                /* bit: has operations */
+  uint64_t want_compute[SIM_CLIENTS / 64];
+  uint64_t want_copy[SIM_ENGINES][SIM_CLIENTS / 64];
+  uint64_t live[SIM_CLIENTS / 64];
+  sim_client clients[SIM_CLIENTS];
+} __attribute__((aligned(4096))) sim_device;
+
+typedef struct sim_file {
+  uint64_t magic;
+  uint32_t version;
+  uint32_t device_count;
+  uint64_t size_bytes;
+  uint64_t created_ns;
+  uint32_t complete;
+  char boot_id[40];        /* CLOCK_MONOTONIC begins anew with each boot */
+} sim_file;
+
+struct sim_machine {
+  sim_file *file;
+  uint64_t size_bytes;
+  sim_device *devices;     /* [device_count] */
+  char *areas;
+};
+
+static inline sim_area *sim_area_of(const sim_machine *m, uint32_t device, uint32_t client) {
+  return (sim_area *)(m->areas + ((size_t)device * SIM_CLIENTS + client) * sizeof(sim_area));
+}
+static inline void sim_bit_set(uint64_t *bits, uint32_t i) { bits[i / 64] |= 1ull << (i % 64); }
+static inline void sim_bit_clear(uint64_t *bits, uint32_t i) { bits[i / 64] &= ~(1ull << (i % 64)); }
+static inline bool sim_bit_test(const uint64_t *bits, uint32_t i) {
+  return bits[i / 64] >> (i % 64) & 1;
+}
+/* The first set bit at or after `from`, going round; SIM_NONE when there is none. */
+uint32_t sim_bit_next(const uint64_t *bits, uint32_t from);

@@ -1,0 +1,87 @@
+/* The simulated device as the simulated driver uses it. `device` and `client` are indices; every
+ * function but those marked (locked) takes the device's lock itself and brings the device up to now.
+ */
+#pragma once
+#include "sim/machine/layout.h"
+
+/* lock.c */
+sim_device *sim_lock(sim_machine *m, uint32_t device); /* also advances to now and reaps */
+void sim_unlock(sim_device *d);
+sim_device *sim_lock_bare(sim_machine *m, uint32_t device);
+
+/* client.c */
+uint32_t sim_attach(sim_machine *m, uint32_t device, const char *tag); /* SIM_NONE: full */
+void sim_reap(sim_machine *m, sim_device *d);                          /* (locked) */
+void sim_forget_ops(sim_machine *m, sim_device *d, uint32_t client);   /* (locked) drop its queue */
+
+/* repair.c */
+void sim_repair(sim_machine *m, sim_device *d); /* (locked) */
+void sim_rebuild_client(sim_machine *m, sim_device *d, uint32_t client); /* (locked) */
+
+/* advance.c */
+void sim_advance(sim_machine *m, sim_device *d, uint64_t now_ns); /* (locked) */
+void sim_journal_apply(sim_device *d); /* (locked) what progress was about to store */
+void sim_dispatch(sim_machine *m, sim_device *d, uint32_t client); /* (locked) after a change */
+void sim_settle(sim_machine *m, sim_device *d); /* (locked) start what can start at this instant */
+
+/* lane.c (locked) */
+sim_lane *sim_lane_find(sim_client *c, sim_area *a, uint32_t stream);
+void sim_lane_push(sim_machine *m, sim_device *d, uint32_t client, uint16_t slot);
+uint16_t sim_op_allocate(sim_client *c, sim_area *a);
+void sim_op_free(sim_client *c, sim_area *a, uint16_t slot);
+
+/* submit.c: an operation's identity, for waiting. */
+typedef struct sim_ref {
+  uint64_t seq; /* 0: nothing, done at once */
+  uint16_t device, client, slot;
+} sim_ref;
+
+enum sim_submit_result {
+  SIM_SUBMITTED,
+  SIM_FULL,   /* the stream's queue or the process's share is full: wait, then try again */
+  SIM_FROZEN, /* a checkpoint call holds the process */
+  SIM_GONE,   /* this client was reaped, or the device is lost */
+  SIM_FAILED, /* a kernel of this process failed before */
+};
+enum sim_submit_result sim_submit(sim_machine *m, uint32_t device, uint32_t client,
+                                  const sim_op *op, sim_ref *ref);
+bool sim_done_quick(sim_machine *m, const sim_ref *ref); /* without lock: may lag behind */
+bool sim_done(sim_machine *m, const sim_ref *ref);
+/* Newest operation of a stream still under way; seq 0 when it is empty. */
+sim_ref sim_stream_tail(sim_machine *m, uint32_t device, uint32_t client, uint32_t stream);
+bool sim_stream_idle(sim_machine *m, uint32_t device, uint32_t client, uint32_t stream);
+
+/* wait.c: sleep until done; no CPU is burnt but for the last tens of microseconds.
+ * Returns 0, or -1 when the client failed, froze for good or went. */
+int sim_wait(sim_machine *m, const sim_ref *ref);
+int sim_wait_stream(sim_machine *m, uint32_t device, uint32_t client, uint32_t stream);
+int sim_wait_all(sim_machine *m, uint32_t device, uint32_t client);
+void sim_wait_room(sim_machine *m, uint32_t device, uint32_t client, uint32_t stream);
+/* Lower bound of the time when `slot` is done (locked); UINT64_MAX: not foreseeable. */
+uint64_t sim_estimate_before(sim_machine *m, sim_device *d, uint32_t client, uint16_t slot);
+uint64_t sim_estimate(sim_machine *m, sim_device *d, uint32_t client, uint16_t slot);
+void sim_sleep_until(uint64_t when_ns);
+void sim_spin_until(uint64_t when_ns);
+
+/* owner.c: what only the owning process can do. Calls `act` without any lock for each operation
+ * that is ready; it returns true when a SIM_HOST or SIM_WAIT_VALUE is resolved.
+ * Returns when to look again (UINT64_MAX: when the bell rings). */
+typedef bool (*sim_owner_act)(const sim_op *op);
+uint64_t sim_owner_run(sim_machine *m, uint32_t device, uint32_t client, sim_owner_act act);
+
+/* cell.c: events */
+uint32_t sim_cell_allocate(sim_machine *m, uint32_t device, uint32_t client); /* UINT32_MAX: none */
+void sim_cell_release(sim_machine *m, uint32_t device, uint32_t client, uint32_t cell);
+
+/* memory.c: accounting alone. */
+bool sim_memory_take(sim_machine *m, uint32_t device, uint32_t client, uint64_t bytes);
+void sim_memory_give(sim_machine *m, uint32_t device, uint32_t client, uint64_t bytes);
+void sim_memory_info(sim_machine *m, uint32_t device, uint64_t *free_bytes, uint64_t *total_bytes);
+
+/* fault.c: true when a fault of `kind` hits this call now; *value_ns gets its value. */
+bool sim_fault_hits(sim_machine *m, uint32_t device, uint32_t kind, const char *call,
+                    uint64_t *value_ns);
+
+/* futex.c */
+void sim_futex_wait(uint32_t *word, uint32_t seen, uint64_t at_most_ns);
+void sim_futex_wake(uint32_t *word);

@@ -1,0 +1,94 @@
+/* What only the owning process can do: call its functions, read and write its memory. */
+#include "sim/machine/model.h"
+
+#define LOOK_EVERY_NS 50000 /* at a value that a stream waits for */
+
+static bool take_delivery(sim_client *c, sim_area *a, sim_op *op, uint16_t *slot) {
+  if (c->deliver_head == SIM_NONE) return false;
+  *slot = c->deliver_head;
+  *op = a->ops[*slot];
+  c->deliver_head = op->next;
+  if (c->deliver_head == SIM_NONE) c->deliver_tail = SIM_NONE;
+  return true;
+}
+
+/* Heads that wait for the owner, from number `from` on. */
+static bool next_owned(sim_client *c, sim_area *a, uint32_t *from, sim_op *op, uint16_t *slot) {
+  for (; *from < c->lane_count; ++*from) {
+    *slot = a->lanes[*from].head;
+    if (a->ops[*slot].state != SIM_OWNER) continue;
+    *op = a->ops[*slot];
+    ++*from;
+    return true;
+  }
+  return false;
+}
+
+static void pop_head(sim_machine *m, sim_device *d, uint32_t client, uint16_t slot, uint64_t seq) {
+  sim_client *c = &d->clients[client];
+  sim_area *a = sim_area_of(m, (uint32_t)(d - m->devices), client);
+  if (a->ops[slot].seq != seq) return; /* dropped meanwhile */
+  for (uint32_t i = 0; i < c->lane_count; i++) {
+    sim_lane *lane = &a->lanes[i];
+    if (lane->head != slot) continue;
+    lane->head = a->ops[slot].next;
+    if (!--lane->count) a->lanes[i] = a->lanes[--c->lane_count];
+    break;
+  }
+  c->owner_count--;
+  sim_op_free(c, a, slot);
+  sim_dispatch(m, d, client);
+  sim_settle(m, d);
+  __atomic_add_fetch(&c->done_bell, 1, __ATOMIC_RELEASE);
+  sim_futex_wake(&c->done_bell);
+}
+
+/* When the first operation that needs the owner can become ready. */
+static uint64_t next_look(sim_machine *m, sim_device *d, uint32_t client) {
+  sim_client *c = &d->clients[client];
+  sim_area *a = sim_area_of(m, (uint32_t)(d - m->devices), client);
+  uint64_t next = UINT64_MAX;
+  for (uint32_t i = 0; i < c->lane_count; i++) {
+    if (a->ops[a->lanes[i].head].state == SIM_OWNER) {
+      if (d->t_ns + LOOK_EVERY_NS < next) next = d->t_ns + LOOK_EVERY_NS;
+      continue;
+    }
+    for (uint16_t slot = a->lanes[i].head; slot != SIM_NONE; slot = a->ops[slot].next) {
+      uint8_t kind = a->ops[slot].kind;
+      if (kind != SIM_HOST && kind != SIM_WAIT_VALUE && kind != SIM_WRITE_VALUE) continue;
+      uint64_t at = slot == a->lanes[i].head ? d->t_ns : sim_estimate_before(m, d, client, slot);
+      if (at == UINT64_MAX || at < d->t_ns + LOOK_EVERY_NS / 2) at = d->t_ns + LOOK_EVERY_NS / 2;
+      if (at < next) next = at;
+      break;
+    }
+  }
+  return next;
+}
+
+/* Only one thread of the process may be in here at a time: deliveries keep their order. */
+uint64_t sim_owner_run(sim_machine *m, uint32_t device, uint32_t client, sim_owner_act act) {
+  sim_device *d = sim_lock(m, device);
+  sim_client *c = &d->clients[client];
+  sim_area *a = sim_area_of(m, device, client);
+  sim_op op;
+  uint16_t slot;
+  while (take_delivery(c, a, &op, &slot)) {
+    sim_unlock(d);
+    act(&op);
+    d = sim_lock(m, device);
+    if (a->ops[slot].seq == op.seq) sim_op_free(c, a, slot);
+  }
+  uint32_t from = 0;
+  while (next_owned(c, a, &from, &op, &slot)) {
+    sim_unlock(d);
+    bool resolved = act(&op);
+    d = sim_lock(m, device);
+    if (!resolved) continue;
+    pop_head(m, d, client, slot, op.seq);
+    from = 0;
+  }
+  uint64_t next = c->deliver_head != SIM_NONE ? d->t_ns : next_look(m, d, client);
+  if (!c->op_count) sim_bit_clear(d->active, client);
+  sim_unlock(d);
+  return next;
+}

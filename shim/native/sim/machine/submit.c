@@ -1,0 +1,70 @@
+/* Handing operations to the device. */
+#include "sim/machine/model.h"
+
+static enum sim_submit_result refusal(const sim_device *d, const sim_client *c) {
+  if (c->state != SIM_CLIENT_LIVE || d->lost) return SIM_GONE;
+  if (c->failed) return SIM_FAILED;
+  if (c->frozen) return SIM_FROZEN;
+  return SIM_SUBMITTED;
+}
+
+enum sim_submit_result sim_submit(sim_machine *m, uint32_t device, uint32_t client,
+                                  const sim_op *op, sim_ref *ref) {
+  sim_device *d = sim_lock(m, device);
+  sim_client *c = &d->clients[client];
+  sim_area *a = sim_area_of(m, device, client);
+  enum sim_submit_result result = refusal(d, c);
+  uint16_t slot = SIM_NONE;
+  if (result == SIM_SUBMITTED) {
+    sim_lane *lane = sim_lane_find(c, a, op->stream);
+    bool full = lane ? lane->count >= d->profile.queue_depth : c->lane_count >= SIM_LANES;
+    if (!full) slot = sim_op_allocate(c, a);
+    if (slot == SIM_NONE) result = SIM_FULL;
+  }
+  if (result == SIM_SUBMITTED) {
+    sim_op *place = &a->ops[slot];
+    uint64_t seq = c->next_seq++;
+    *place = *op;
+    place->seq = 0;
+    place->state = SIM_QUEUED;
+    place->next = SIM_NONE;
+    if (op->kind == SIM_MARK) {
+      a->cells[op->cell].slot = slot;
+      a->cells[op->cell].seq = seq;
+    }
+    __atomic_store_n(&place->seq, seq, __ATOMIC_RELEASE);
+    sim_lane_push(m, d, client, slot);
+    *ref = (sim_ref){seq, (uint16_t)device, (uint16_t)client, slot};
+    sim_dispatch(m, d, client);
+    sim_settle(m, d); /* starts it at once if nothing is in its way */
+  }
+  sim_unlock(d);
+  return result;
+}
+
+bool sim_done_quick(sim_machine *m, const sim_ref *ref) {
+  if (!ref->seq) return true;
+  sim_area *a = sim_area_of(m, ref->device, ref->client);
+  return __atomic_load_n(&a->ops[ref->slot].seq, __ATOMIC_ACQUIRE) != ref->seq;
+}
+
+bool sim_done(sim_machine *m, const sim_ref *ref) {
+  if (sim_done_quick(m, ref)) return true;
+  sim_unlock(sim_lock(m, ref->device));
+  return sim_done_quick(m, ref);
+}
+
+sim_ref sim_stream_tail(sim_machine *m, uint32_t device, uint32_t client, uint32_t stream) {
+  sim_device *d = sim_lock(m, device);
+  sim_area *a = sim_area_of(m, device, client);
+  sim_lane *lane = sim_lane_find(&d->clients[client], a, stream);
+  sim_ref ref = {0};
+  if (lane)
+    ref = (sim_ref){a->ops[lane->tail].seq, (uint16_t)device, (uint16_t)client, lane->tail};
+  sim_unlock(d);
+  return ref;
+}
+
+bool sim_stream_idle(sim_machine *m, uint32_t device, uint32_t client, uint32_t stream) {
+  return sim_stream_tail(m, device, client, stream).seq == 0;
+}

@@ -1,0 +1,175 @@
+/* Waiting for the device: sleep until the earliest time at which the thing can be done, look again.
+ *
+ * A sleeping thread wakes some 25 us late even with the finest timer slack, so sleep a little
+ * shorter and spin the rest. The slack is the thread's own setting: it is put back.
+ */
+#define _GNU_SOURCE
+#include <sys/prctl.h>
+#include <time.h>
+
+#include "sim/machine/model.h"
+
+#define SPIN_NS 40000
+#define UNFORESEEN_NS 1000000 /* look again after this when the end cannot be foreseen */
+#define ROOM_NS 500000        /* a full queue is left to drain for about this long */
+#define DEPTH 8
+
+void sim_spin_until(uint64_t when) {
+  while (sim_now_ns() < when) __builtin_ia32_pause();
+}
+
+void sim_sleep_until(uint64_t when) {
+  uint64_t now = sim_now_ns();
+  if (when > now + SPIN_NS) {
+    int slack = prctl(PR_GET_TIMERSLACK, 0, 0, 0, 0);
+    uint64_t wake = when - SPIN_NS;
+    struct timespec at = {(time_t)(wake / 1000000000u), (long)(wake % 1000000000u)};
+    prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);
+    clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL);
+    prctl(PR_SET_TIMERSLACK, slack > 0 ? slack : 50000, 0, 0, 0);
+  }
+  sim_spin_until(when);
+}
+
+static uint64_t later(uint64_t a, uint64_t b) { return a > b ? a : b; }
+
+/* When a kernel of this client can run at the earliest, if it is not its turn. */
+static uint64_t turn_begins(const sim_device *d, uint32_t client) {
+  if (d->switch_end_ns > d->t_ns && d->resident == client) return d->switch_end_ns;
+  if (d->resident == client || d->resident == SIM_NONE) return d->t_ns;
+  if (!sim_bit_test(d->want_compute, d->resident)) return d->t_ns;
+  /* Its work may run dry before its slice ends, so only what runs now is sure. */
+  return d->t_ns + d->profile.context_switch_ns;
+}
+
+/* `before`: when its turn comes, else when it is done. */
+static uint64_t estimate(sim_machine *m, sim_device *d, uint32_t client, uint16_t slot, int depth,
+                         bool before) {
+  sim_client *c = &d->clients[client];
+  sim_area *a = sim_area_of(m, (uint32_t)(d - m->devices), client);
+  sim_lane *lane = sim_lane_find(c, a, a->ops[slot].stream);
+  if (!lane) return d->t_ns;
+  uint64_t at = d->t_ns;
+  bool waited_turn = false;
+  for (uint16_t i = lane->head; i != SIM_NONE; i = a->ops[i].next) {
+    const sim_op *op = &a->ops[i];
+    if (before && i == slot) break;
+    if (op->kind == SIM_KERNEL) {
+      if (!waited_turn) at = later(at, turn_begins(d, client));
+      waited_turn = true;
+      at += op->state == SIM_ACTIVE ? op->end_ns - c->busy_ns : op->duration_ns;
+    } else if (op->kind == SIM_COPY) {
+      at = op->state == SIM_ACTIVE ? later(at, op->end_ns) : at + op->duration_ns;
+    } else if (op->kind == SIM_HOST || op->kind == SIM_WAIT_VALUE) {
+      return UINT64_MAX;
+    } else if (op->kind == SIM_WAIT) {
+      if (&m->devices[op->target_device] != d || op->target_client != client) return UINT64_MAX;
+      if (depth && a->ops[op->target_slot].seq == op->target_seq) {
+        uint64_t target = estimate(m, d, client, op->target_slot, depth - 1, false);
+        if (target == UINT64_MAX) return target;
+        at = later(at, target);
+      }
+    }
+    if (i == slot) break;
+  }
+  return at;
+}
+
+uint64_t sim_estimate_before(sim_machine *m, sim_device *d, uint32_t client, uint16_t slot) {
+  return estimate(m, d, client, slot, DEPTH, true);
+}
+
+uint64_t sim_estimate(sim_machine *m, sim_device *d, uint32_t client, uint16_t slot) {
+  uint64_t at = estimate(m, d, client, slot, DEPTH, false);
+  sim_client *c = &d->clients[client];
+  if (at > d->t_ns || !c->op_count) return at;
+  /* Held back by another stream (default-stream rules): not before something here completes. */
+  sim_area *a = sim_area_of(m, (uint32_t)(d - m->devices), client);
+  uint64_t first = UINT64_MAX;
+  for (uint32_t i = 0; i < c->lane_count; i++) {
+    uint64_t head = estimate(m, d, client, a->lanes[i].head, DEPTH, false);
+    if (head > d->t_ns && head < first) first = head;
+  }
+  return first;
+}
+
+/* Sleeps, device unlocked, until something can have changed. */
+static void doze(sim_machine *m, sim_device *d, uint32_t client, uint64_t until) {
+  sim_client *c = &d->clients[client];
+  uint32_t seen = __atomic_load_n(&c->done_bell, __ATOMIC_ACQUIRE);
+  (void)m;
+  sim_unlock(d);
+  if (until == UINT64_MAX)
+    sim_futex_wait(&c->done_bell, seen, UNFORESEEN_NS);
+  else
+    sim_sleep_until(until);
+}
+
+static bool client_stopped(const sim_device *d, const sim_client *c) {
+  return c->state != SIM_CLIENT_LIVE || c->failed || d->lost;
+}
+
+int sim_wait(sim_machine *m, const sim_ref *ref) {
+  for (;;) {
+    if (sim_done_quick(m, ref)) break;
+    sim_device *d = sim_lock(m, ref->device);
+    if (sim_done_quick(m, ref) || client_stopped(d, &d->clients[ref->client])) {
+      sim_unlock(d);
+      break;
+    }
+    doze(m, d, ref->client, sim_estimate(m, d, ref->client, ref->slot));
+  }
+  return client_stopped(&m->devices[ref->device], &m->devices[ref->device].clients[ref->client]) ? -1 : 0;
+}
+
+int sim_wait_stream(sim_machine *m, uint32_t device, uint32_t client, uint32_t stream) {
+  sim_ref tail = sim_stream_tail(m, device, client, stream);
+  return tail.seq ? sim_wait(m, &tail) : client_stopped(&m->devices[device], &m->devices[device].clients[client]) ? -1 : 0;
+}
+
+/* The work submitted so far in all streams. */
+int sim_wait_all(sim_machine *m, uint32_t device, uint32_t client) {
+  sim_device *d = sim_lock(m, device);
+  sim_client *c = &d->clients[client];
+  sim_area *a = sim_area_of(m, device, client);
+  uint64_t limit = c->next_seq;
+  for (;;) {
+    if (client_stopped(d, c)) break;
+    uint16_t slot = SIM_NONE;
+    for (uint32_t i = 0; i < c->lane_count && slot == SIM_NONE; i++)
+      if (a->ops[a->lanes[i].head].seq < limit) {
+        slot = a->lanes[i].head;
+        for (uint16_t next = slot; next != SIM_NONE && a->ops[next].seq < limit; next = a->ops[next].next)
+          slot = next;
+      }
+    if (slot == SIM_NONE) break;
+    doze(m, d, client, sim_estimate(m, d, client, slot));
+    d = sim_lock(m, device);
+  }
+  bool stopped = client_stopped(d, c);
+  sim_unlock(d);
+  return stopped ? -1 : 0;
+}
+
+/* A full stream: sleep while a part of its queue drains, so that a backlogged launcher does not
+ * wake for each kernel. The rest keeps the device busy meanwhile. */
+void sim_wait_room(sim_machine *m, uint32_t device, uint32_t client, uint32_t stream) {
+  sim_device *d = sim_lock(m, device);
+  sim_client *c = &d->clients[client];
+  sim_area *a = sim_area_of(m, device, client);
+  sim_lane *lane = sim_lane_find(c, a, stream);
+  if (!lane && c->lane_count) lane = &a->lanes[0];
+  if (client_stopped(d, c) || !lane) {
+    sim_unlock(d);
+    return;
+  }
+  uint16_t slot = lane->head;
+  uint64_t until = sim_estimate(m, d, client, slot);
+  for (uint32_t n = 0; n < lane->count / 8 && until != UINT64_MAX && until < d->t_ns + ROOM_NS; n++) {
+    slot = a->ops[slot].next;
+    if (slot == SIM_NONE) break;
+    uint64_t more = a->ops[slot].kind == SIM_KERNEL || a->ops[slot].kind == SIM_COPY ? a->ops[slot].duration_ns : 0;
+    until += more;
+  }
+  doze(m, d, client, until);
+}
