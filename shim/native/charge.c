@@ -5,6 +5,7 @@
 #include "log.h"
 #include "mechanism/ledger.h"
 #include "process.h"
+#include "reserve.h"
 
 static CUresult refuse(int grant, uint64_t bytes, penstock_error error) {
   if (error == PENSTOCK_E_OVER_LIMIT) {
@@ -27,6 +28,10 @@ CUresult penstock_charge(int grant, uint64_t bytes) {
   }
   penstock_error error = penstock_ledger_reserve(&process->region, (unsigned)grant, bytes);
   if (__builtin_expect(error == PENSTOCK_OK, 1)) return CUDA_SUCCESS;
+  if (error == PENSTOCK_E_OVER_LIMIT && penstock_reserves_settle()) {
+    error = penstock_ledger_reserve(&process->region, (unsigned)grant, bytes);
+    if (error == PENSTOCK_OK) return CUDA_SUCCESS;
+  }
   return refuse(grant, bytes, error);
 }
 
@@ -34,17 +39,6 @@ void penstock_uncharge(int grant, uint64_t bytes) {
   penstock_process *process = penstock_process_get();
   if (!process || grant < 0 || bytes == 0) return;
   penstock_ledger_release(&process->region, (unsigned)grant, bytes);
-}
-
-CUresult penstock_here(CUcontext *context, int *grant) {
-  CUdevice device;
-  *context = NULL;
-  CUresult result = REAL(cuCtxGetDevice)(&device);
-  if (result != CUDA_SUCCESS) return result;
-  result = REAL(cuCtxGetCurrent)(context);
-  if (result != CUDA_SUCCESS) return result;
-  *grant = penstock_grant_of(device);
-  return CUDA_SUCCESS;
 }
 
 void penstock_object_remember(penstock_kind kind, uint64_t key, int grant, uint64_t bytes,

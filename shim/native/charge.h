@@ -13,6 +13,7 @@
 #include <cuda.h>
 #include <stdint.h>
 
+#include "contexts.h"
 #include "objects.h"
 
 /* CUDA_SUCCESS, and the bytes are this process's; CUDA_ERROR_OUT_OF_MEMORY when they do not fit (or
@@ -22,10 +23,6 @@ CUresult penstock_charge(int grant, uint64_t bytes);
 
 /* Gives back what was charged. */
 void penstock_uncharge(int grant, uint64_t bytes);
-
-/* Where a call on this thread allocates: context and grant. The driver's error without a context.
- * Charges the context itself if nobody saw it being made. */
-CUresult penstock_here(CUcontext *context, int *grant);
 
 /* Remembers what was charged; without memory for that, the charge stays until the process ends. */
 void penstock_object_remember(penstock_kind kind, uint64_t key, int grant, uint64_t bytes,

@@ -24,11 +24,14 @@ typedef enum penstock_kind {
   PENSTOCK_VMM_HANDLE,     /* CUmemGenericAllocationHandle; `detail` is the allocation's number */
   PENSTOCK_VMM_ALLOCATION, /* key is a number of our own */
   PENSTOCK_VMM_MAPPING,    /* key is the address; `bytes` its length, `detail` the allocation */
-  PENSTOCK_CONTEXT,        /* CUcontext */
-  PENSTOCK_GREEN_CONTEXT,  /* CUgreenCtx */
-  PENSTOCK_MODULE,         /* CUmodule */
-  PENSTOCK_LIBRARY,        /* CUlibrary */
-  PENSTOCK_GRAPH_EXEC,     /* CUgraphExec with memory nodes; `detail` what a launch may need */
+  PENSTOCK_VMM_EXPORT,     /* key tells a shareable handle; `detail` the allocation */
+  PENSTOCK_VMM_ARRAY_MAPPING, /* key is a number; `bytes` the array, `detail` the allocation */
+  PENSTOCK_CONTEXT_LIMIT,     /* key is the context's address plus the CUlimit */
+  PENSTOCK_CONTEXT,           /* CUcontext */
+  PENSTOCK_GREEN_CONTEXT,     /* CUgreenCtx */
+  PENSTOCK_MODULE,            /* CUmodule */
+  PENSTOCK_LIBRARY,           /* CUlibrary */
+  PENSTOCK_GRAPH_EXEC,        /* CUgraphExec with memory nodes; `detail` what a launch may need */
 } penstock_kind;
 
 typedef struct penstock_object {

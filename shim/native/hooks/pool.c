@@ -1,0 +1,175 @@
+/* Stream-ordered allocation and memory pools: charged by the growth of the pool's reserve. */
+#include "hooks/pool.h"
+
+#include "hooks/hook.h"
+#include "log.h"
+#include "reserve.h"
+
+static bool is_device(const CUmemLocation *location) {
+  return location->type == CU_MEM_LOCATION_TYPE_DEVICE;
+}
+
+/* The device that a stream belongs to: the current one for the default streams. */
+static CUresult device_of_stream(CUstream stream, CUdevice *device) {
+  CUcontext current, owner;
+  CUresult result = REAL(cuCtxGetDevice)(device);
+  if (result != CUDA_SUCCESS || (uintptr_t)stream <= (uintptr_t)CU_STREAM_PER_THREAD) return result;
+  if (REAL(cuCtxGetCurrent)(&current) != CUDA_SUCCESS ||
+      REAL(cuStreamGetCtx)(stream, &owner) != CUDA_SUCCESS || owner == current) {
+    return CUDA_SUCCESS;
+  }
+  if (REAL(cuCtxPushCurrent_v2)(owner) != CUDA_SUCCESS) return CUDA_SUCCESS;
+  result = REAL(cuCtxGetDevice)(device);
+  REAL(cuCtxPopCurrent_v2)(&owner);
+  return result;
+}
+
+/* The reserve that cuMemAllocAsync takes from. */
+static CUresult current_reserve(CUstream stream, penstock_reserve **reserve) {
+  CUdevice device;
+  CUmemoryPool pool;
+  CUresult result = device_of_stream(stream, &device);
+  if (result == CUDA_SUCCESS) result = REAL(cuDeviceGetMemPool)(&pool, device);
+  if (result != CUDA_SUCCESS) return result;
+  *reserve = penstock_reserve_of_pool(pool, device, false);
+  return *reserve ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* A pool that the program named: its own, or some device's default. NULL: imported from another
+ * process, where it is charged; or invalid. */
+static penstock_reserve *named_reserve(CUmemoryPool pool) {
+  penstock_reserve *reserve = penstock_reserve_find(pool);
+  int count = 0;
+  if (reserve || REAL(cuDeviceGetCount)(&count) != CUDA_SUCCESS) return reserve;
+  for (CUdevice device = 0; device < count; device++) {
+    CUmemoryPool other;
+    if (REAL(cuDeviceGetDefaultMemPool)(&other, device) == CUDA_SUCCESS && other == pool) {
+      return penstock_reserve_of_pool(pool, device, false);
+    }
+  }
+  return NULL;
+}
+
+/* A captured allocation becomes a graph node and takes nothing now. */
+static bool is_capturing(CUstream stream, bool per_thread) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  CUresult result = per_thread ? REAL(cuStreamIsCapturing_ptsz)(stream, &status)
+                               : REAL(cuStreamIsCapturing)(stream, &status);
+  return result == CUDA_SUCCESS && status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
+}
+
+static void remember(CUdeviceptr pointer, size_t bytes, penstock_reserve *reserve) {
+  penstock_object object = {.key = pointer,
+                            .bytes = bytes,
+                            .detail = (uint64_t)(uintptr_t)reserve,
+                            .grant = -1,
+                            .kind = PENSTOCK_POOL_MEMORY};
+  if (!penstock_object_put(&object)) penstock_log("no memory to remember an allocation");
+}
+
+#define ALLOCATE_FROM(find, pointer, size, capturing, call, undo)           \
+  do {                                                                      \
+    penstock_reserve *reserve = NULL;                                       \
+    uint64_t bound;                                                         \
+    CUresult result = PENSTOCK_BELOW(find);                                 \
+    if (result != CUDA_SUCCESS) return result;                              \
+    if (!reserve || PENSTOCK_BELOW(capturing)) return PENSTOCK_BELOW(call); \
+    result = penstock_reserve_admit(reserve, (size), &bound);               \
+    if (result != CUDA_SUCCESS) return result;                              \
+    result = PENSTOCK_BELOW(call);                                          \
+    if (result != CUDA_SUCCESS) {                                           \
+      penstock_reserve_cancel(reserve, (size), bound);                      \
+      return result;                                                        \
+    }                                                                       \
+    if (bound && !penstock_reserve_settle(reserve, bound)) {                \
+      PENSTOCK_BELOW(undo);                                                 \
+      penstock_reserve_unuse(reserve, (size));                              \
+      return CUDA_ERROR_OUT_OF_MEMORY;                                      \
+    }                                                                       \
+    remember(*(pointer), (size), reserve);                                  \
+    return CUDA_SUCCESS;                                                    \
+  } while (0)
+
+#define NAMED(pool) (reserve = named_reserve(pool), CUDA_SUCCESS)
+
+CUresult CUDAAPI HOOK_NAME(cuMemAllocAsync)(CUdeviceptr *pointer, size_t size, CUstream stream) {
+  PENSTOCK_PASS(cuMemAllocAsync, pointer, size, stream);
+  ALLOCATE_FROM(current_reserve(stream, &reserve), pointer, size, is_capturing(stream, false),
+                REAL(cuMemAllocAsync)(pointer, size, stream),
+                REAL(cuMemFreeAsync)(*pointer, stream));
+}
+
+CUresult CUDAAPI HOOK_NAME(cuMemAllocAsync_ptsz)(CUdeviceptr *pointer, size_t size,
+                                                 CUstream stream) {
+  PENSTOCK_PASS(cuMemAllocAsync_ptsz, pointer, size, stream);
+  ALLOCATE_FROM(current_reserve(stream, &reserve), pointer, size, is_capturing(stream, true),
+                REAL(cuMemAllocAsync_ptsz)(pointer, size, stream),
+                REAL(cuMemFreeAsync_ptsz)(*pointer, stream));
+}
+
+CUresult CUDAAPI HOOK_NAME(cuMemAllocFromPoolAsync)(CUdeviceptr *pointer, size_t size,
+                                                    CUmemoryPool pool, CUstream stream) {
+  PENSTOCK_PASS(cuMemAllocFromPoolAsync, pointer, size, pool, stream);
+  ALLOCATE_FROM(NAMED(pool), pointer, size, is_capturing(stream, false),
+                REAL(cuMemAllocFromPoolAsync)(pointer, size, pool, stream),
+                REAL(cuMemFreeAsync)(*pointer, stream));
+}
+
+CUresult CUDAAPI HOOK_NAME(cuMemAllocFromPoolAsync_ptsz)(CUdeviceptr *pointer, size_t size,
+                                                         CUmemoryPool pool, CUstream stream) {
+  PENSTOCK_PASS(cuMemAllocFromPoolAsync_ptsz, pointer, size, pool, stream);
+  ALLOCATE_FROM(NAMED(pool), pointer, size, is_capturing(stream, true),
+                REAL(cuMemAllocFromPoolAsync_ptsz)(pointer, size, pool, stream),
+                REAL(cuMemFreeAsync_ptsz)(*pointer, stream));
+}
+
+CUresult penstock_pool_free_end(const penstock_freeing *freeing, CUresult result) {
+  if (!freeing->found) return result;
+  if (result == CUDA_SUCCESS) {
+    penstock_reserve_unuse((penstock_reserve *)(uintptr_t)freeing->object.detail,
+                           freeing->object.bytes);
+  } else {
+    penstock_object_put(&freeing->object);
+  }
+  return result;
+}
+
+CUresult CUDAAPI HOOK_NAME(cuMemFreeAsync)(CUdeviceptr pointer, CUstream stream) {
+  PENSTOCK_PASS(cuMemFreeAsync, pointer, stream);
+  penstock_freeing freeing = penstock_free_begin(PENSTOCK_POOL_MEMORY, pointer);
+  return penstock_pool_free_end(&freeing, PENSTOCK_BELOW(REAL(cuMemFreeAsync)(pointer, stream)));
+}
+
+CUresult CUDAAPI HOOK_NAME(cuMemFreeAsync_ptsz)(CUdeviceptr pointer, CUstream stream) {
+  PENSTOCK_PASS(cuMemFreeAsync_ptsz, pointer, stream);
+  penstock_freeing freeing = penstock_free_begin(PENSTOCK_POOL_MEMORY, pointer);
+  return penstock_pool_free_end(&freeing,
+                                PENSTOCK_BELOW(REAL(cuMemFreeAsync_ptsz)(pointer, stream)));
+}
+
+CUresult CUDAAPI HOOK_NAME(cuMemPoolCreate)(CUmemoryPool *pool, const CUmemPoolProps *properties) {
+  PENSTOCK_PASS(cuMemPoolCreate, pool, properties);
+  CUresult result = PENSTOCK_BELOW(REAL(cuMemPoolCreate)(pool, properties));
+  if (result != CUDA_SUCCESS) return result;
+  penstock_reserve *reserve =
+      penstock_reserve_of_pool(*pool, properties->location.id, !is_device(&properties->location));
+  if (reserve) return CUDA_SUCCESS;
+  PENSTOCK_BELOW(REAL(cuMemPoolDestroy)(*pool)); /* a pool that nobody counts is no pool */
+  return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult CUDAAPI HOOK_NAME(cuMemPoolDestroy)(CUmemoryPool pool) {
+  PENSTOCK_PASS(cuMemPoolDestroy, pool);
+  penstock_reserve *reserve = penstock_reserve_find(pool);
+  if (!reserve) return PENSTOCK_BELOW(REAL(cuMemPoolDestroy)(pool));
+  penstock_reserve_retire(reserve);
+  return penstock_reserve_retired(reserve, PENSTOCK_BELOW(REAL(cuMemPoolDestroy)(pool)));
+}
+
+CUresult CUDAAPI HOOK_NAME(cuMemPoolTrimTo)(CUmemoryPool pool, size_t keep_bytes) {
+  PENSTOCK_PASS(cuMemPoolTrimTo, pool, keep_bytes);
+  CUresult result = PENSTOCK_BELOW(REAL(cuMemPoolTrimTo)(pool, keep_bytes));
+  penstock_reserve *reserve = penstock_reserve_find(pool);
+  if (result == CUDA_SUCCESS && reserve) penstock_reserve_settle(reserve, 0);
+  return result;
+}
