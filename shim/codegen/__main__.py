@@ -28,7 +28,6 @@ def find_headers() -> Path:
 
 
 def main() -> None:
-    """Parse the command line and write the files."""
     parser = argparse.ArgumentParser(prog="codegen", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder for the generated files")
     parser.add_argument("--include", type=Path, help="folder of cuda.h (default: from PyPI)")
@@ -54,8 +53,7 @@ def main() -> None:
         emit.emit_hook_prototypes(args.out, prefix, hooks)
         emit.emit_stubs(args.out, prefix, names, not_supported)
     emit.emit_variants(args.out, headers.cuda_variants(include, cuda, args.cc))
-    counts = f"{len(cuda)} driver names, {len(nvml)} NVML names"
-    print(f"codegen: {counts} from {include}", file=sys.stderr)
+    print(f"codegen: {len(cuda)} driver names, {len(nvml)} NVML names from {include}", file=sys.stderr)
 
 
 if __name__ == "__main__":

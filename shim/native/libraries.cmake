@@ -44,7 +44,7 @@ add_custom_command(OUTPUT ${GEN}/_native.c
   COMMAND ${Python_EXECUTABLE} ${CMAKE_SOURCE_DIR}/shim/penstock_shim/_build_native.py ${NATIVE} ${GEN}/_native.c
   DEPENDS ${CMAKE_SOURCE_DIR}/shim/penstock_shim/_build_native.py
           ${NATIVE}/abi/quota.h ${NATIVE}/abi/usage.h ${NATIVE}/abi/ledger.h ${NATIVE}/abi/gate.h
-          ${NATIVE}/mechanism/binding.h ${NATIVE}/sim/machine/binding.h)
+          ${NATIVE}/mechanism/gate.h ${NATIVE}/mechanism/cost.h ${NATIVE}/mechanism/binding.h ${NATIVE}/sim/machine/binding.h)
 Python_add_library(native MODULE WITH_SOABI ${GEN}/_native.c ${MECHANISM_SOURCES} ${MACHINE_SOURCES})
 set_target_properties(native PROPERTIES OUTPUT_NAME _native)
 target_include_directories(native PRIVATE ${NATIVE}/sim)

@@ -17,6 +17,8 @@ HEADERS = (
     "abi/ledger.h",
     "abi/gate.h",
     "abi/usage.h",
+    "mechanism/gate.h",
+    "mechanism/cost.h",
     "mechanism/binding.h",
     "sim/machine/binding.h",
 )

@@ -1,24 +1,26 @@
-/* Compute-gate words inside the usage page. See gate.h for the protocol. */
+/* Compute-gate words inside the usage page. See mechanism/gate.h for the protocol. */
 #pragma once
-#define PENSTOCK_RING_WORDS 8192         /* 32 bits of 16 us each a word: 4.19 s */
+#define PENSTOCK_RING_WORDS 8192 /* 32 bits of 16 us each a word: 4.19 s */
 #define PENSTOCK_RING_BIT_NS 16000
 
 typedef struct penstock_gate_device {
-  uint64_t origin_ns;              /* CLOCK_MONOTONIC of the first launch; 0: none yet */
-  uint64_t spent_ns;               /* device time charged since origin: the union of busy intervals */
-  uint64_t closed;                 /* 1: admission is shut until credit is full again */
-  uint64_t launches;               /* launches admitted, all processes */
-  uint64_t waits;                  /* launches that had to wait */
-  uint64_t waited_ns;              /* time spent waiting, all threads */
-  uint64_t debts;                  /* launches admitted as debt by the liveness rule */
-  uint64_t copied_bytes;           /* copy-engine traffic: metered, not gated */
-  uint64_t reserved[24];
+  uint64_t origin_ns;     /* CLOCK_MONOTONIC of the first launch; 0: none yet */
+  uint64_t spent_ns;      /* device time charged since origin: the union of busy intervals */
+  uint64_t paid_until_ns; /* CLOCK_MONOTONIC up to which the share's time is used up; later
+                             than now: debt. Charging x ns moves it on by x / share. */
+  uint64_t closed;        /* 1: admission is shut until credit is full again */
+  uint64_t launches;      /* launches admitted, all processes */
+  uint64_t waits;         /* launches that had to wait */
+  uint64_t waited_ns;     /* time spent waiting, all threads */
+  uint64_t debts;         /* launches admitted as debt by the liveness rule */
+  uint64_t copied_bytes;  /* copy-engine traffic: metered, not gated */
+  uint64_t reserved[23];
   uint64_t ring[PENSTOCK_RING_WORDS]; /* epoch (32 bits) | busy bits (32) */
 } penstock_gate_device;
 
 typedef struct penstock_gate_slot {
-  uint64_t estimate_ns;            /* admitted, not yet measured; vanishes with the process */
-  uint64_t submitted;              /* brackets opened */
-  uint64_t done;                   /* brackets settled */
-  uint64_t reserved;
+  uint64_t estimate_ns; /* admitted, not yet measured; vanishes with the process */
+  uint64_t submitted;   /* brackets opened */
+  uint64_t done;        /* brackets settled */
+  uint64_t launches;    /* launches admitted in this slot */
 } penstock_gate_slot;

@@ -1,1 +1,0 @@
-"""Benchmarks: figures as measured, in one run, as differences and ratios."""

@@ -1,0 +1,60 @@
+/* What launch-like hooks do before and after the driver's call, and what other hooks must tell the
+ * gate. See launch_state.h for the parts behind it and mechanism/gate.h for the arithmetic.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "abi/gate.h"
+#include "driver.h"
+
+/* What a launch is, as far as its cost goes: launches of one kind are expected to cost alike. */
+typedef struct penstock_kind_key {
+  const void *what; /* function or graph executable; NULL with one of the names below in `shape` */
+  uint64_t grid;
+  uint64_t block;
+  uint64_t shape; /* shared memory, bytes of a memset, … */
+} penstock_kind_key;
+
+#define PENSTOCK_KIND_MEMSET ((const void *)1)
+#define PENSTOCK_KIND_COPY ((const void *)2)
+
+struct gate_stream;
+struct gate_kind;
+
+/* One launch on its way through the gate. The caller sets `overlapping`. */
+typedef struct penstock_pass {
+  struct gate_stream *stream; /* NULL: not gated (capture, no context, a call of the shim's own) */
+  struct gate_kind *kind;
+  penstock_gate_slot *slot;
+  uint64_t bracket; /* number of the bracket that the launch was counted in; 0: none */
+  uint64_t estimate_ns;
+  uint64_t recorded_ns; /* the bracket begins with this launch: when its start was recorded */
+  bool overlapping;     /* programmatic stream serialisation: no marker directly before it */
+  bool alone;           /* its bracket is closed right behind it: a sample of this kind */
+} penstock_pass;
+
+/* Waits until the launch may go (never for any completion) and opens a bracket where one is due.
+ * Anything but CUDA_SUCCESS is to be returned to the program without calling the driver. */
+CUresult penstock_gate_enter(penstock_pass *pass, CUstream stream, bool per_thread_default,
+                             const penstock_kind_key *key);
+
+/* Takes in the driver's answer and returns it. */
+CUresult penstock_gate_leave(penstock_pass *pass, CUresult result);
+
+/* Something that is not compute was queued on the stream (a copy engine's copy, a host function, a
+ * wait): measured time must not run across it. */
+void penstock_gate_interrupt(CUstream stream, bool per_thread_default);
+
+/* Copy-engine traffic of the current context's device: metered, not gated. */
+void penstock_gate_copied(uint64_t bytes);
+
+/* Before the driver destroys it: its brackets are dropped, its estimates given up. */
+void penstock_gate_forget_stream(CUstream stream);
+void penstock_gate_forget_context(CUcontext context);
+
+/* A module or library was unloaded: function handles may come back with another meaning. */
+void penstock_gate_forget_functions(void);
+/* The same for one handle (a graph executable that was destroyed or changed). */
+void penstock_gate_forget_kind(const void *what);

@@ -1,0 +1,233 @@
+/* The way of a launch through the gate: admitted, counted in a bracket, let go. */
+#include "hooks/launch_state.h"
+
+#include "mechanism/lock.h"
+#include "mechanism/slots.h"
+
+#define ASK_AGAIN_NS 20000000
+#define CROWD_NS 10000000 /* how long siblings count as present after they were seen */
+#define DRY_SLACK_NS 5000
+#define SAMPLE_CALLS 5
+
+penstock_gate_device *gate_device(const penstock_process *process, int grant) {
+  return &process->region.usage->gate[grant];
+}
+
+penstock_gate_slot *gate_slot(penstock_process *process, gate_state *state, int grant) {
+  penstock_region *region = &process->region;
+  int slot = penstock_slot_own(region);
+  return slot < 0 ? &state->spare[grant] : &region->usage->slots[slot].gate[grant];
+}
+
+uint32_t gate_permille(const penstock_process *process, int grant) {
+  const penstock_limits *limits = penstock_region_limits(&process->region);
+  const penstock_device_limit *limit = &limits->devices[grant];
+  uint32_t permille = limit->cores_permille;
+  if (limits->mode == PENSTOCK_MODE_ELASTIC && limit->allowance_permille > permille) {
+    permille = limit->allowance_permille;
+  }
+  return permille ? permille : 1;
+}
+
+/* Estimates of every process of the tenant: slots are few, and a stale sum would let each of them
+ * overshoot by a burst. */
+uint64_t gate_in_flight_ns(penstock_process *process, gate_state *state, int grant,
+                           uint64_t now_ns) {
+  const penstock_usage_page *usage = process->region.usage;
+  const penstock_gate_slot *own = gate_slot(process, state, grant);
+  uint64_t high = __atomic_load_n(&usage->slots_high, __ATOMIC_RELAXED);
+  if (high > PENSTOCK_MAX_SLOTS) high = PENSTOCK_MAX_SLOTS;
+  uint64_t mine = __atomic_load_n(&own->estimate_ns, __ATOMIC_RELAXED), others = 0;
+  for (uint64_t i = 0; i < high; i++) {
+    const penstock_gate_slot *slot = &usage->slots[i].gate[grant];
+    if (slot != own) others += __atomic_load_n(&slot->estimate_ns, __ATOMIC_RELAXED);
+  }
+  if (others) __atomic_store_n(&state->crowded_ns[grant], now_ns, __ATOMIC_RELAXED);
+  return mine + others;
+}
+
+/* Tenants beside this one that may be on the device. */
+static uint32_t neighbours(const penstock_process *process, int grant) {
+  const penstock_device_limit *limit = &penstock_region_limits(&process->region)->devices[grant];
+  uint32_t sharers = limit->busy_sharers ? limit->busy_sharers : limit->sharers;
+  return sharers > 1 ? sharers - 1 : 0;
+}
+
+bool gate_is_disturbed(penstock_process *process, gate_state *state, int grant, uint64_t since_ns) {
+  if (neighbours(process, grant)) return true;
+  gate_in_flight_ns(process, state, grant, gate_now_ns());
+  return __atomic_load_n(&state->crowded_ns[grant], __ATOMIC_RELAXED) + CROWD_NS > since_ns;
+}
+
+bool gate_is_suspended(const penstock_process *process) {
+  return penstock_region_limits(&process->region)->flags & PENSTOCK_TENANT_SUSPENDED;
+}
+
+bool gate_may_go(penstock_process *process, gate_state *state, int grant, uint64_t now_ns,
+                 uint64_t *wait_ns) {
+  if (gate_is_suspended(process)) {
+    *wait_ns = ASK_AGAIN_NS;
+    return false;
+  }
+  uint32_t permille = gate_permille(process, grant);
+  if (permille >= PENSTOCK_GATE_FULL_PERMILLE) return true;
+  /* Turns (turn_begin_ns, turn_end_ns) will be asked for here, once the agent hands them out. */
+  return penstock_gate_admit(gate_device(process, grant), permille, now_ns,
+                             gate_in_flight_ns(process, state, grant, now_ns), wait_ns);
+}
+
+/* A stream that captures is left alone: its launches are charged when the graph is launched. */
+bool gate_is_capturing(const gate_state *state, const gate_stream *stream) {
+  if (__builtin_expect(!__atomic_load_n(&state->captures, __ATOMIC_RELAXED), 1)) return false;
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  REAL(cuStreamIsCapturing)(stream->handle, &status);
+  return status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+/* Opens, closes and settles what is due before a launch. */
+static void prepare(gate_state *state, gate_stream *stream, penstock_pass *pass, uint64_t now_ns) {
+  if (stream->oldest) gate_bracket_settle(state, stream, now_ns);
+  bool captures = __atomic_load_n(&state->captures, __ATOMIC_RELAXED) != 0;
+  bool behind = stream->newest != NULL; /* an earlier bracket is not through: the stream is busy */
+  bool dry = !behind && now_ns > stream->drained_ns + DRY_SLACK_NS;
+  bool unknown = penstock_cost_ns(&pass->kind->cost, 0) == 0;
+  gate_bracket *open = stream->open;
+  bool may_mark = !captures && !pass->overlapping;
+  if (open) {
+    bool upgrade = !open->start && !dry && may_mark && gate_may_call(state, now_ns, 4, 16);
+    bool stale = open->start && dry;
+    if (stale || upgrade) {
+      gate_bracket_close(state, stream, false, now_ns);
+    } else if (unknown && may_mark) {
+      gate_bracket_close(state, stream, true, now_ns);
+    }
+    behind = stream->newest != NULL;
+  }
+  if (stream->open) return;
+  bool sample = unknown || gate_may_call(state, now_ns, SAMPLE_CALLS, 32);
+  bool timed = may_mark && (behind || !dry || sample);
+  gate_bracket_open(state, stream, timed, now_ns);
+  open = stream->open;
+  if (!open) return;
+  pass->alone = open->start && (unknown || dry);
+  if (open->start && !open->chained && dry) pass->recorded_ns = gate_now_ns();
+}
+
+/* Counts the launch in the stream's open bracket, or on its stray account while another thread is
+ * at work there. */
+static void count(gate_stream *stream, penstock_pass *pass) {
+  penstock_lock_acquire(&stream->lock);
+  gate_bracket *open = stream->open;
+  if (!open) {
+    stream->stray_ns += pass->estimate_ns;
+    stream->stray_launches++;
+    penstock_lock_release(&stream->lock);
+    return;
+  }
+  open->estimate_ns += pass->estimate_ns;
+  open->launches++;
+  uint32_t i = 0;
+  while (i < open->part_count && open->parts[i].kind != pass->kind) i++;
+  if (i < GATE_PARTS) {
+    if (i == open->part_count) {
+      open->parts[i] = (gate_part){.kind = pass->kind, .generation = pass->kind->generation};
+      open->part_count++;
+    }
+    open->parts[i].launches++;
+  } else {
+    open->rest_ns += pass->estimate_ns;
+  }
+  pass->bracket = open->number;
+  penstock_lock_release(&stream->lock);
+}
+
+CUresult penstock_gate_enter(penstock_pass *pass, CUstream handle, bool per_thread_default,
+                             const penstock_kind_key *key) {
+  pass->stream = NULL;
+  if (penstock_depth) return CUDA_SUCCESS;
+  penstock_process *process = penstock_process_get();
+  if (__builtin_expect(!process, 0)) return CUDA_ERROR_SYSTEM_NOT_READY;
+  gate_state *state = gate_state_get();
+  if (__builtin_expect(!state, 0)) return CUDA_ERROR_OUT_OF_MEMORY;
+  gate_stream *stream = gate_stream_get(state, handle, per_thread_default);
+  if (!stream) return CUDA_SUCCESS; /* no context or no such stream: the driver says so itself */
+  int grant = stream->context->grant;
+  if (grant < 0) return CUDA_ERROR_NOT_PERMITTED; /* a device that was not granted */
+  if (gate_is_capturing(state, stream)) return CUDA_SUCCESS;
+  gate_kind *kind = gate_kind_get(state, key);
+  if (!kind) return CUDA_ERROR_OUT_OF_MEMORY;
+  pass->kind = kind;
+  pass->bracket = 0;
+  pass->recorded_ns = 0;
+  pass->alone = false;
+
+  uint64_t now_ns = gate_now_ns(), wait_ns;
+  if (!gate_may_go(process, state, grant, now_ns, &wait_ns)) {
+    penstock_depth++;
+    gate_wait(process, state, stream, wait_ns);
+    penstock_depth--;
+    now_ns = gate_now_ns();
+  }
+  uint64_t typical = __atomic_load_n(&state->typical_ns, __ATOMIC_RELAXED);
+  pass->estimate_ns = penstock_cost_ns(&kind->cost, typical ? typical : GATE_UNKNOWN_NS);
+  penstock_gate_slot *slot = gate_slot(process, state, grant);
+  __atomic_fetch_add(&slot->estimate_ns, pass->estimate_ns, __ATOMIC_RELAXED);
+
+  if (gate_stream_claim(stream)) {
+    penstock_depth++;
+    prepare(state, stream, pass, now_ns);
+    penstock_depth--;
+    gate_stream_release(stream);
+  }
+  count(stream, pass);
+  uint64_t from = stream->drained_ns > now_ns ? stream->drained_ns : now_ns;
+  stream->drained_ns = from + pass->estimate_ns * (1 + neighbours(process, grant));
+  pass->stream = stream;
+  pass->slot = slot;
+  penstock_depth++; /* until the driver has returned */
+  return CUDA_SUCCESS;
+}
+
+/* The driver refused: the launch never was. */
+static void uncount(gate_state *state, penstock_pass *pass) {
+  gate_stream *stream = pass->stream;
+  penstock_lock_acquire(&stream->lock);
+  gate_bracket *open = stream->open;
+  bool there = open && open->number == pass->bracket && open->estimate_ns >= pass->estimate_ns;
+  if (there) {
+    open->estimate_ns -= pass->estimate_ns;
+    open->launches--;
+    for (uint32_t i = 0; i < open->part_count; i++) {
+      if (open->parts[i].kind == pass->kind) open->parts[i].launches--;
+    }
+    __atomic_fetch_sub(&pass->slot->estimate_ns, pass->estimate_ns, __ATOMIC_RELAXED);
+  }
+  penstock_lock_release(&stream->lock);
+  (void)state;
+}
+
+CUresult penstock_gate_leave(penstock_pass *pass, CUresult result) {
+  gate_stream *stream = pass->stream;
+  if (!stream) return result;
+  gate_state *state = gate_state_get();
+  penstock_process *process = penstock_process_get();
+  if (result != CUDA_SUCCESS) {
+    uncount(state, pass);
+    penstock_depth--;
+    return result;
+  }
+  int grant = stream->context->grant;
+  __atomic_fetch_add(&gate_device(process, grant)->launches, 1, __ATOMIC_RELAXED);
+  gate_bracket *open = stream->open;
+  if (open && open->number == pass->bracket) {
+    if (pass->recorded_ns) open->lead_ns = gate_now_ns() - pass->recorded_ns;
+    bool gated = gate_permille(process, grant) < PENSTOCK_GATE_FULL_PERMILLE;
+    uint64_t enough = gated && !pass->overlapping ? GATE_BRACKET_NS : GATE_FREE_BRACKET_NS;
+    if ((pass->alone || open->estimate_ns >= enough) && gate_stream_claim(stream)) {
+      gate_bracket_close(state, stream, true, gate_now_ns());
+      gate_stream_release(stream);
+    }
+  }
+  penstock_depth--;
+  return result;
+}

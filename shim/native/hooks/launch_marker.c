@@ -1,0 +1,187 @@
+/* Markers: timed events, and the words by which completion is seen without asking the driver. */
+#include <sys/mman.h>
+
+#include "hooks/launch_state.h"
+#include "mechanism/lock.h"
+
+#define CALLS_A_SECOND 6000 /* of the 8,000 that a device may see; the rest is for what must be */
+#define CALLS_AT_ONCE 96
+
+/* Own calls that a capture in another thread would forbid go on in relaxed mode. */
+static CUstreamCaptureMode relax(void) {
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+  REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+  return mode;
+}
+static void restore(CUstreamCaptureMode mode) { REAL(cuThreadExchangeStreamCaptureMode)(&mode); }
+
+bool gate_may_call(gate_state *state, uint64_t now_ns, unsigned calls, unsigned spare) {
+  uint64_t each = 1000000000u / CALLS_A_SECOND;
+  uint64_t paid = __atomic_load_n(&state->calls_paid_ns, __ATOMIC_RELAXED);
+  if (now_ns > paid + CALLS_AT_ONCE * each) { /* an idle time saves up no more than this */
+    __atomic_store_n(&state->calls_paid_ns, now_ns - CALLS_AT_ONCE * each, __ATOMIC_RELAXED);
+    return true;
+  }
+  return paid + (calls + spare) * each <= now_ns;
+}
+
+void gate_called(gate_state *state, unsigned calls) {
+  __atomic_fetch_add(&state->calls_paid_ns, calls * (1000000000u / CALLS_A_SECOND),
+                     __ATOMIC_RELAXED);
+}
+
+/* The context is current. Words lie in memory of our own, so that a destroyed context takes none
+ * away; shared, so that a fork's copy-on-write does not part us from the device. */
+void gate_words_prepare(gate_context *context) {
+  if (!context->done) {
+    void *words = mmap(NULL, GATE_DONE_WORDS * sizeof(uint64_t), PROT_READ | PROT_WRITE,
+                       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (words == MAP_FAILED) return;
+    context->done = words;
+  }
+  CUstreamCaptureMode mode = relax();
+  CUdevice device = 0;
+  int able = 0;
+  context->done_device = 0;
+  if (REAL(cuCtxGetDevice)(&device) == CUDA_SUCCESS &&
+      REAL(cuDeviceGetAttribute)(&able, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS,
+                                 device) == CUDA_SUCCESS &&
+      able &&
+      REAL(cuMemHostRegister_v2)(context->done, GATE_DONE_WORDS * sizeof(uint64_t),
+                                 CU_MEMHOSTREGISTER_DEVICEMAP) == CUDA_SUCCESS) {
+    CUdeviceptr words = 0;
+    if (REAL(cuMemHostGetDevicePointer_v2)(&words, context->done, 0) == CUDA_SUCCESS) {
+      context->done_device = words;
+    }
+  }
+  restore(mode);
+}
+
+/* A free marker, or one without an event yet; NULL without memory. */
+static gate_marker *marker_take(gate_context *context) {
+  enum { BLOCK_BYTES = 4096, BLOCK = BLOCK_BYTES / sizeof(gate_marker) };
+  gate_marker *block = NULL;
+  penstock_lock_acquire(&context->lock);
+  gate_marker **list = context->markers ? &context->markers : &context->blanks;
+  if (!*list) {
+    block = mmap(NULL, BLOCK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    for (unsigned i = 0; block != MAP_FAILED && i < BLOCK; i++) {
+      block[i].next = *list;
+      *list = &block[i];
+    }
+  }
+  gate_marker *marker = *list;
+  if (marker) *list = marker->next;
+  penstock_lock_release(&context->lock);
+  return marker;
+}
+
+/* A new event in the stream's context, whichever is current. */
+static CUevent event_create(gate_context *context) {
+  CUcontext current = NULL, popped;
+  CUevent event = NULL;
+  CUstreamCaptureMode mode = relax();
+  REAL(cuCtxGetCurrent)(&current);
+  bool other = current != context->handle;
+  if (!other || REAL(cuCtxPushCurrent_v2)(context->handle) == CUDA_SUCCESS) {
+    if (REAL(cuEventCreate)(&event, CU_EVENT_DEFAULT) != CUDA_SUCCESS) event = NULL;
+    if (other) REAL(cuCtxPopCurrent_v2)(&popped);
+  }
+  restore(mode);
+  return event;
+}
+
+gate_marker *gate_marker_record(gate_stream *stream) {
+  gate_context *context = stream->context;
+  gate_marker *marker = marker_take(context);
+  if (!marker) return NULL;
+  if (!marker->event) marker->event = event_create(context);
+  marker->references = 1;
+  if (marker->event && REAL(cuEventRecord)(marker->event, stream->handle) == CUDA_SUCCESS) {
+    return marker;
+  }
+  gate_marker_put(context, marker);
+  return NULL;
+}
+
+void gate_marker_put(gate_context *context, gate_marker *marker) {
+  if (!marker || __atomic_sub_fetch(&marker->references, 1, __ATOMIC_ACQ_REL)) return;
+  penstock_lock_acquire(&context->lock);
+  gate_marker **list = marker->event ? &context->markers : &context->blanks;
+  marker->next = *list;
+  *list = marker;
+  penstock_lock_release(&context->lock);
+}
+
+bool gate_elapsed_ns(const gate_marker *from, const gate_marker *to, uint64_t *ns) {
+  float milliseconds = 0;
+  CUstreamCaptureMode mode = relax();
+  CUresult result = REAL(cuEventElapsedTime)(&milliseconds, from->event, to->event);
+  if (result == CUDA_ERROR_NOT_SUPPORTED) {
+    result = REAL(cuEventElapsedTime_v2)(&milliseconds, from->event, to->event);
+  }
+  restore(mode);
+  if (result != CUDA_SUCCESS || !(milliseconds >= 0)) return false;
+  *ns = (uint64_t)((double)milliseconds * 1e6);
+  return true;
+}
+
+void gate_word_write(gate_stream *stream, gate_bracket *bracket) {
+  gate_context *context = stream->context;
+  if (!context->done_device || stream->word == UINT32_MAX) return;
+  CUdeviceptr word = context->done_device + stream->word * sizeof(uint64_t);
+  if (REAL(cuStreamWriteValue64_v2)(stream->handle, word, bracket->number, 0) != CUDA_SUCCESS) {
+    stream->word = UINT32_MAX; /* completion is asked for by event from now on */
+  }
+}
+
+bool gate_is_through(const gate_stream *stream, const gate_bracket *bracket) {
+  if (stream->word != UINT32_MAX && stream->context->done_device) {
+    uint64_t word = __atomic_load_n(&stream->context->done[stream->word], __ATOMIC_ACQUIRE);
+    return (int64_t)(word - bracket->number) >= 0;
+  }
+  if (!bracket->end) return true;
+  CUstreamCaptureMode mode = relax();
+  CUresult result = REAL(cuEventQuery)(bracket->end->event);
+  restore(mode);
+  return result != CUDA_ERROR_NOT_READY;
+}
+
+uint32_t gate_word_take(gate_context *context, uint64_t *value) {
+  uint32_t taken = UINT32_MAX;
+  penstock_lock_acquire(&context->lock);
+  for (unsigned i = 0; context->done_device && i < GATE_DONE_WORDS / 64; i++) {
+    if (context->words_used[i] == UINT64_MAX) continue;
+    unsigned bit = (unsigned)__builtin_ctzll(~context->words_used[i]);
+    context->words_used[i] |= 1ULL << bit;
+    taken = i * 64 + bit;
+    *value = __atomic_load_n(&context->done[taken], __ATOMIC_RELAXED);
+    break;
+  }
+  penstock_lock_release(&context->lock);
+  return taken;
+}
+
+void gate_word_put(gate_context *context, uint32_t word) {
+  if (word == UINT32_MAX) return;
+  penstock_lock_acquire(&context->lock);
+  context->words_used[word / 64] &= ~(1ULL << word % 64);
+  penstock_lock_release(&context->lock);
+}
+
+/* The context's events go with it, so its markers become blanks. */
+void gate_context_clear(gate_context *context) {
+  if (context->base) gate_marker_put(context, context->base);
+  if (context->done_device) REAL(cuMemHostUnregister)(context->done);
+  penstock_lock_acquire(&context->lock);
+  context->base = NULL;
+  context->done_device = 0;
+  for (gate_marker *marker; (marker = context->markers);) {
+    context->markers = marker->next;
+    marker->event = NULL;
+    marker->next = context->blanks;
+    context->blanks = marker;
+  }
+  penstock_lock_release(&context->lock);
+  __atomic_store_n(&context->handle, NULL, __ATOMIC_RELEASE);
+}

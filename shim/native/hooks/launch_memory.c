@@ -1,0 +1,177 @@
+/* Memsets and copies inside device memory run on the SMs: gated. Copies to and from the host run on
+ * copy engines: counted in bytes, and kept out of what is measured on their stream. */
+#include "hooks/hook.h"
+#include "hooks/launch.h"
+#include "hooks/launch_pass.h"
+#include "objects.h"
+
+/* Sizes are told apart to an eighth: near sizes cost alike, and the kinds stay few. */
+static uint64_t size_class(uint64_t bytes) {
+  if (bytes < 16) return bytes;
+  unsigned low = 60 - (unsigned)__builtin_clzll(bytes);
+  return bytes >> low << low;
+}
+
+#define MEMSET_KEY(bytes) ((penstock_kind_key){PENSTOCK_KIND_MEMSET, 0, 0, size_class(bytes)})
+#define COPY_KEY(bytes) ((penstock_kind_key){PENSTOCK_KIND_COPY, 0, 0, size_class(bytes)})
+#define LIST(...) __VA_ARGS__
+
+/* Memsets: element type, and the pointer and size types of the ABI version. */
+#define MEMSET(symbol, width, type, pointer, size, per_thread)                     \
+  CUresult CUDAAPI HOOK_NAME(symbol)(pointer to, type value, size count) {         \
+    PENSTOCK_GATED(NULL, per_thread, false, MEMSET_KEY((uint64_t)count * (width)), \
+                   REAL(symbol)(to, value, count));                                \
+  }
+#define MEMSET_ASYNC(symbol, width, type, per_thread)                                             \
+  CUresult CUDAAPI HOOK_NAME(symbol)(CUdeviceptr to, type value, size_t count, CUstream stream) { \
+    PENSTOCK_GATED(stream, per_thread, false, MEMSET_KEY((uint64_t)count * (width)),              \
+                   REAL(symbol)(to, value, count, stream));                                       \
+  }
+#define MEMSET_2D(symbol, width, type, pointer, size, per_thread)                           \
+  CUresult CUDAAPI HOOK_NAME(symbol)(pointer to, size pitch, type value, size columns,      \
+                                     size rows) {                                           \
+    PENSTOCK_GATED(NULL, per_thread, false, MEMSET_KEY((uint64_t)columns * rows * (width)), \
+                   REAL(symbol)(to, pitch, value, columns, rows));                          \
+  }
+#define MEMSET_2D_ASYNC(symbol, width, type, per_thread)                                       \
+  CUresult CUDAAPI HOOK_NAME(symbol)(CUdeviceptr to, size_t pitch, type value, size_t columns, \
+                                     size_t rows, CUstream stream) {                           \
+    PENSTOCK_GATED(stream, per_thread, false, MEMSET_KEY((uint64_t)columns * rows * (width)),  \
+                   REAL(symbol)(to, pitch, value, columns, rows, stream));                     \
+  }
+#define MEMSET_FAMILY(bits, type)                                                   \
+  MEMSET(cuMemsetD##bits, bits / 8, type, CUdeviceptr_v1, unsigned int, false)      \
+  MEMSET(cuMemsetD##bits##_v2, bits / 8, type, CUdeviceptr, size_t, false)          \
+  MEMSET(cuMemsetD##bits##_v2_ptds, bits / 8, type, CUdeviceptr, size_t, true)      \
+  MEMSET_ASYNC(cuMemsetD##bits##Async, bits / 8, type, false)                       \
+  MEMSET_ASYNC(cuMemsetD##bits##Async_ptsz, bits / 8, type, true)                   \
+  MEMSET_2D(cuMemsetD2D##bits, bits / 8, type, CUdeviceptr_v1, unsigned int, false) \
+  MEMSET_2D(cuMemsetD2D##bits##_v2, bits / 8, type, CUdeviceptr, size_t, false)     \
+  MEMSET_2D(cuMemsetD2D##bits##_v2_ptds, bits / 8, type, CUdeviceptr, size_t, true) \
+  MEMSET_2D_ASYNC(cuMemsetD2D##bits##Async, bits / 8, type, false)                  \
+  MEMSET_2D_ASYNC(cuMemsetD2D##bits##Async_ptsz, bits / 8, type, true)
+MEMSET_FAMILY(8, unsigned char)
+MEMSET_FAMILY(16, unsigned short)
+MEMSET_FAMILY(32, unsigned int)
+
+/* A copy that stays inside the device. */
+#define INSIDE(symbol, stream, per_thread, bytes, parameters, arguments)                 \
+  CUresult CUDAAPI HOOK_NAME(symbol)(parameters) {                                       \
+    PENSTOCK_GATED(stream, per_thread, false, COPY_KEY(bytes), REAL(symbol)(arguments)); \
+  }
+/* A copy that a copy engine does. */
+#define BY_ENGINE(symbol, stream, per_thread, bytes, parameters, arguments) \
+  CUresult CUDAAPI HOOK_NAME(symbol)(parameters) {                          \
+    penstock_gate_interrupt(stream, per_thread);                            \
+    CUresult result = PENSTOCK_BELOW(REAL(symbol)(arguments));              \
+    if (result == CUDA_SUCCESS) penstock_gate_copied(bytes);                \
+    return result;                                                          \
+  }
+/* A copy of either sort: `inside` tells. */
+#define EITHER(symbol, inside, stream, per_thread, bytes, parameters, arguments)           \
+  CUresult CUDAAPI HOOK_NAME(symbol)(parameters) {                                         \
+    if (inside) {                                                                          \
+      PENSTOCK_GATED(stream, per_thread, false, COPY_KEY(bytes), REAL(symbol)(arguments)); \
+    }                                                                                      \
+    penstock_gate_interrupt(stream, per_thread);                                           \
+    CUresult result = PENSTOCK_BELOW(REAL(symbol)(arguments));                             \
+    if (result == CUDA_SUCCESS) penstock_gate_copied(bytes);                               \
+    return result;                                                                         \
+  }
+
+/* Linear: to the plain name's types, then to the newer version's and its per-thread twin. */
+#define LINEAR(body, name, to_v1, from_v1, to, from)                                  \
+  body(name, NULL, false, n, LIST(to_v1 d, from_v1 s, unsigned int n), LIST(d, s, n)) \
+      body(name##_v2, NULL, false, n, LIST(to d, from s, size_t n), LIST(d, s, n))    \
+          body(name##_v2_ptds, NULL, true, n, LIST(to d, from s, size_t n), LIST(d, s, n))
+#define LINEAR_ASYNC(body, name, to_v1, from_v1, to, from)                                     \
+  body(name, stream, false, n, LIST(to_v1 d, from_v1 s, unsigned int n, CUstream stream),      \
+       LIST(d, s, n, stream))                                                                  \
+      body(name##_v2, stream, false, n, LIST(to d, from s, size_t n, CUstream stream),         \
+           LIST(d, s, n, stream))                                                              \
+          body(name##_v2_ptsz, stream, true, n, LIST(to d, from s, size_t n, CUstream stream), \
+               LIST(d, s, n, stream))
+LINEAR(INSIDE, cuMemcpyDtoD, CUdeviceptr_v1, CUdeviceptr_v1, CUdeviceptr, CUdeviceptr)
+LINEAR_ASYNC(INSIDE, cuMemcpyDtoDAsync, CUdeviceptr_v1, CUdeviceptr_v1, CUdeviceptr, CUdeviceptr)
+LINEAR(BY_ENGINE, cuMemcpyHtoD, CUdeviceptr_v1, const void *, CUdeviceptr, const void *)
+LINEAR_ASYNC(BY_ENGINE, cuMemcpyHtoDAsync, CUdeviceptr_v1, const void *, CUdeviceptr, const void *)
+LINEAR(BY_ENGINE, cuMemcpyDtoH, void *, CUdeviceptr_v1, void *, CUdeviceptr)
+LINEAR_ASYNC(BY_ENGINE, cuMemcpyDtoHAsync, void *, CUdeviceptr_v1, void *, CUdeviceptr)
+
+/* Arrays: an offset beside each array. */
+#define ARRAY(body, name, to_v1, to, from_v1, from, arguments)                         \
+  body(name, NULL, false, n, LIST(to_v1, from_v1, unsigned int n), LIST(arguments, n)) \
+      body(name##_v2, NULL, false, n, LIST(to, from, size_t n), LIST(arguments, n))    \
+          body(name##_v2_ptds, NULL, true, n, LIST(to, from, size_t n), LIST(arguments, n))
+ARRAY(INSIDE, cuMemcpyDtoA, LIST(CUarray d, unsigned int i), LIST(CUarray d, size_t i),
+      CUdeviceptr_v1 s, CUdeviceptr s, LIST(d, i, s))
+ARRAY(INSIDE, cuMemcpyAtoD, CUdeviceptr_v1 d, CUdeviceptr d, LIST(CUarray s, unsigned int i),
+      LIST(CUarray s, size_t i), LIST(d, s, i))
+ARRAY(INSIDE, cuMemcpyAtoA, LIST(CUarray d, unsigned int i), LIST(CUarray d, size_t i),
+      LIST(CUarray s, unsigned int k), LIST(CUarray s, size_t k), LIST(d, i, s, k))
+ARRAY(BY_ENGINE, cuMemcpyHtoA, LIST(CUarray d, unsigned int i), LIST(CUarray d, size_t i),
+      const void *s, const void *s, LIST(d, i, s))
+ARRAY(BY_ENGINE, cuMemcpyAtoH, void *d, void *d, LIST(CUarray s, unsigned int i),
+      LIST(CUarray s, size_t i), LIST(d, s, i))
+
+#define ARRAY_ASYNC(name, to_v1, to, from_v1, from, arguments)                             \
+  BY_ENGINE(name, stream, false, n, LIST(to_v1, from_v1, unsigned int n, CUstream stream), \
+            LIST(arguments, n, stream))                                                    \
+  BY_ENGINE(name##_v2, stream, false, n, LIST(to, from, size_t n, CUstream stream),        \
+            LIST(arguments, n, stream))                                                    \
+  BY_ENGINE(name##_v2_ptsz, stream, true, n, LIST(to, from, size_t n, CUstream stream),    \
+            LIST(arguments, n, stream))
+ARRAY_ASYNC(cuMemcpyHtoAAsync, LIST(CUarray d, unsigned int i), LIST(CUarray d, size_t i),
+            const void *s, const void *s, LIST(d, i, s))
+ARRAY_ASYNC(cuMemcpyAtoHAsync, void *d, void *d, LIST(CUarray s, unsigned int i),
+            LIST(CUarray s, size_t i), LIST(d, s, i))
+
+/* By pointer: what this process allocated on the device is told apart from the rest. */
+#define BOTH_ON_DEVICE (penstock_pointer_is_known(d) && penstock_pointer_is_known(s))
+#define GENERIC_LIST LIST(CUdeviceptr d, CUdeviceptr s, size_t n)
+#define GENERIC_ASYNC LIST(CUdeviceptr d, CUdeviceptr s, size_t n, CUstream stream)
+EITHER(cuMemcpy, BOTH_ON_DEVICE, NULL, false, n, GENERIC_LIST, LIST(d, s, n))
+EITHER(cuMemcpy_ptds, BOTH_ON_DEVICE, NULL, true, n, GENERIC_LIST, LIST(d, s, n))
+EITHER(cuMemcpyAsync, BOTH_ON_DEVICE, stream, false, n, GENERIC_ASYNC, LIST(d, s, n, stream))
+EITHER(cuMemcpyAsync_ptsz, BOTH_ON_DEVICE, stream, true, n, GENERIC_ASYNC, LIST(d, s, n, stream))
+
+/* Rectangles: each end says what it is. */
+static bool on_device(CUmemorytype type, CUdeviceptr pointer) {
+  return type == CU_MEMORYTYPE_DEVICE || type == CU_MEMORYTYPE_ARRAY ||
+         (type == CU_MEMORYTYPE_UNIFIED && penstock_pointer_is_known(pointer));
+}
+#define RECTANGLE_INSIDE \
+  (p && on_device(p->srcMemoryType, p->srcDevice) && on_device(p->dstMemoryType, p->dstDevice))
+#define AREA (p ? (uint64_t)p->WidthInBytes * p->Height : 0)
+#define VOLUME (p ? (uint64_t)p->WidthInBytes * p->Height * p->Depth : 0)
+#define RECTANGLE(name, type, bytes)                                        \
+  EITHER(name, RECTANGLE_INSIDE, NULL, false, bytes, const type##_v1 *p, p) \
+  EITHER(name##_v2, RECTANGLE_INSIDE, NULL, false, bytes, const type *p, p) \
+  EITHER(name##_v2_ptds, RECTANGLE_INSIDE, NULL, true, bytes, const type *p, p)
+#define RECTANGLE_ASYNC(name, type, bytes)                                                        \
+  EITHER(name, RECTANGLE_INSIDE, stream, false, bytes, LIST(const type##_v1 *p, CUstream stream), \
+         LIST(p, stream))                                                                         \
+  EITHER(name##_v2, RECTANGLE_INSIDE, stream, false, bytes, LIST(const type *p, CUstream stream), \
+         LIST(p, stream))                                                                         \
+  EITHER(name##_v2_ptsz, RECTANGLE_INSIDE, stream, true, bytes,                                   \
+         LIST(const type *p, CUstream stream), LIST(p, stream))
+RECTANGLE(cuMemcpy2D, CUDA_MEMCPY2D, AREA)
+RECTANGLE(cuMemcpy2DUnaligned, CUDA_MEMCPY2D, AREA)
+RECTANGLE(cuMemcpy3D, CUDA_MEMCPY3D, VOLUME)
+RECTANGLE_ASYNC(cuMemcpy2DAsync, CUDA_MEMCPY2D, AREA)
+RECTANGLE_ASYNC(cuMemcpy3DAsync, CUDA_MEMCPY3D, VOLUME)
+
+/* Between devices. */
+#define PEER LIST(CUdeviceptr d, CUcontext dc, CUdeviceptr s, CUcontext sc, size_t n)
+BY_ENGINE(cuMemcpyPeer, NULL, false, n, PEER, LIST(d, dc, s, sc, n))
+BY_ENGINE(cuMemcpyPeer_ptds, NULL, true, n, PEER, LIST(d, dc, s, sc, n))
+BY_ENGINE(cuMemcpyPeerAsync, stream, false, n, LIST(PEER, CUstream stream),
+          LIST(d, dc, s, sc, n, stream))
+BY_ENGINE(cuMemcpyPeerAsync_ptsz, stream, true, n, LIST(PEER, CUstream stream),
+          LIST(d, dc, s, sc, n, stream))
+BY_ENGINE(cuMemcpy3DPeer, NULL, false, VOLUME, const CUDA_MEMCPY3D_PEER *p, p)
+BY_ENGINE(cuMemcpy3DPeer_ptds, NULL, true, VOLUME, const CUDA_MEMCPY3D_PEER *p, p)
+BY_ENGINE(cuMemcpy3DPeerAsync, stream, false, VOLUME,
+          LIST(const CUDA_MEMCPY3D_PEER *p, CUstream stream), LIST(p, stream))
+BY_ENGINE(cuMemcpy3DPeerAsync_ptsz, stream, true, VOLUME,
+          LIST(const CUDA_MEMCPY3D_PEER *p, CUstream stream), LIST(p, stream))

@@ -1,0 +1,328 @@
+/* Tables of kinds, contexts and streams. */
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#include "fork_wiped.h"
+#include "hooks/launch_state.h"
+#include "mechanism/lock.h"
+
+static uint32_t births; /* survives a fork: no two states have the same number */
+
+/* What this thread looked up last, and in which state of the tables. */
+typedef struct recent_kind {
+  penstock_kind_key key;
+  gate_kind *kind;
+} recent_kind;
+#define RECENT_KINDS 64
+static __thread struct {
+  uint64_t tables; /* ready | generation: anything older is stale */
+  CUstream handle;
+  const void *owner;
+  gate_stream *stream;
+  recent_kind kinds[RECENT_KINDS];
+} recent;
+static __thread char thread_mark; /* its address names the thread */
+
+uint64_t gate_now_ns(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+gate_state *gate_state_get(void) {
+  static penstock_fork_wiped wiped;
+  gate_state *state = penstock_fork_wiped_get(&wiped, sizeof *state);
+  if (__builtin_expect(!state, 0)) return NULL;
+  if (__builtin_expect(__atomic_load_n(&state->ready, __ATOMIC_ACQUIRE) == 0, 0)) {
+    penstock_lock_acquire(&state->lock);
+    if (!state->ready) __atomic_store_n(&state->ready, ++births, __ATOMIC_RELEASE);
+    penstock_lock_release(&state->lock);
+  }
+  uint64_t tables =
+      (uint64_t)state->ready << 32 | __atomic_load_n(&state->generation, __ATOMIC_ACQUIRE);
+  if (__builtin_expect(recent.tables != tables, 0)) {
+    memset(&recent, 0, sizeof recent);
+    recent.tables = tables;
+  }
+  return state;
+}
+
+/* An object of `bytes` zero bytes that will never be freed. */
+static void *object(size_t bytes) {
+  void *made = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  return made == MAP_FAILED ? NULL : made;
+}
+
+/* One page of objects at a time, linked into the free list `head` (state->lock held). */
+#define REFILL(head, type)                          \
+  do {                                              \
+    enum { COUNT = 65536 / sizeof(type) };          \
+    type *block = object(COUNT * sizeof(type));     \
+    for (unsigned i = 0; block && i < COUNT; i++) { \
+      block[i].next = (head);                       \
+      (head) = &block[i];                           \
+    }                                               \
+  } while (0)
+
+static uint64_t mix(uint64_t hash, uint64_t value) {
+  hash ^= value;
+  hash *= 0x9e3779b97f4a7c15u;
+  return hash ^ hash >> 29;
+}
+
+static uint64_t kind_hash(const penstock_kind_key *key) {
+  uint64_t hash = mix(0, (uint64_t)(uintptr_t)key->what);
+  hash = mix(hash, key->grid ^ key->block << 40 ^ key->shape << 20);
+  return mix(hash, key->shape + key->block);
+}
+
+static bool same_kind(const penstock_kind_key *a, const penstock_kind_key *b) {
+  return a->what == b->what && a->grid == b->grid && a->block == b->block && a->shape == b->shape;
+}
+
+static gate_kind *kind_find(gate_state *state, const penstock_kind_key *key, uint64_t hash) {
+  gate_kind **bucket = &state->kinds[hash % GATE_BUCKETS];
+  penstock_lock_acquire(&state->lock);
+  gate_kind *kind = *bucket;
+  while (kind && !same_kind(&kind->key, key)) kind = kind->next;
+  if (!kind) {
+    if (!state->free_kinds) REFILL(state->free_kinds, gate_kind);
+    kind = state->free_kinds;
+    if (kind) {
+      state->free_kinds = kind->next;
+      kind->generation++;
+      kind->key = *key;
+      memset(&kind->cost, 0, sizeof kind->cost);
+      kind->next = *bucket;
+      *bucket = kind;
+    }
+  }
+  penstock_lock_release(&state->lock);
+  return kind;
+}
+
+gate_kind *gate_kind_get(gate_state *state, const penstock_kind_key *key) {
+  uint64_t hash = kind_hash(key);
+  recent_kind *slot = &recent.kinds[hash >> 40 & (RECENT_KINDS - 1)];
+  if (__builtin_expect(slot->kind && same_kind(&slot->key, key), 1)) return slot->kind;
+  gate_kind *kind = kind_find(state, key, hash);
+  if (kind) {
+    slot->key = *key;
+    slot->kind = kind;
+  }
+  return kind;
+}
+
+static void forget_kinds(const void *what, bool all) {
+  gate_state *state = gate_state_get();
+  if (!state) return;
+  penstock_lock_acquire(&state->lock);
+  for (unsigned i = 0; i < GATE_BUCKETS; i++) {
+    for (gate_kind **link = &state->kinds[i]; *link;) {
+      gate_kind *kind = *link;
+      if (all ? kind->key.what <= PENSTOCK_KIND_COPY : kind->key.what != what) {
+        link = &kind->next;
+        continue;
+      }
+      *link = kind->next;
+      kind->generation++;
+      kind->next = state->free_kinds;
+      state->free_kinds = kind;
+    }
+  }
+  __atomic_fetch_add(&state->generation, 1, __ATOMIC_RELEASE);
+  penstock_lock_release(&state->lock);
+}
+
+void penstock_gate_forget_functions(void) { forget_kinds(NULL, true); }
+void penstock_gate_forget_kind(const void *what) { forget_kinds(what, false); }
+
+/* Runs `call` with `context` current. */
+#define WITH_CONTEXT(context, call)                                          \
+  do {                                                                       \
+    CUcontext current_ = NULL, popped_;                                      \
+    REAL(cuCtxGetCurrent)(&current_);                                        \
+    bool other_ = current_ != (context);                                     \
+    if (other_ && REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS) break; \
+    call;                                                                    \
+    if (other_) REAL(cuCtxPopCurrent_v2)(&popped_);                          \
+  } while (0)
+
+/* Driver calls; no lock held. Two threads may both make one: the loser's is left for reuse. */
+static gate_context *context_get(gate_state *state, CUcontext handle) {
+  penstock_lock_acquire(&state->lock);
+  gate_context *context = state->contexts, *spare = NULL;
+  for (; context && context->handle != handle; context = context->next) {
+    if (!context->handle) spare = context;
+  }
+  penstock_lock_release(&state->lock);
+  if (context) return context;
+  int grant = -1;
+  WITH_CONTEXT(handle, grant = penstock_current_grant());
+  gate_context *fresh = spare ? NULL : object(sizeof *fresh);
+  penstock_lock_acquire(&state->lock);
+  for (context = state->contexts; context && context->handle != handle; context = context->next) {
+  }
+  if (!context && spare && !spare->handle) context = spare;
+  if (!context && fresh) {
+    context = fresh;
+    context->next = state->contexts;
+    state->contexts = context;
+  }
+  bool made = context && !context->handle;
+  if (made) {
+    context->handle = handle;
+    context->grant = grant;
+  }
+  penstock_lock_release(&state->lock);
+  if (made) WITH_CONTEXT(handle, gate_words_prepare(context));
+  return context;
+}
+
+static gate_stream *stream_find(gate_state *state, CUstream handle, const void *owner,
+                                uint64_t thread) {
+  uint64_t hash = mix(mix((uint64_t)(uintptr_t)handle, (uint64_t)(uintptr_t)owner), thread);
+  gate_stream **bucket = &state->streams[hash % GATE_BUCKETS];
+  penstock_lock_acquire(&state->lock);
+  gate_stream *stream = *bucket;
+  while (stream &&
+         (stream->handle != handle || stream->owner != owner || stream->thread != thread)) {
+    stream = stream->next;
+  }
+  penstock_lock_release(&state->lock);
+  if (stream) return stream;
+
+  CUcontext of = (CUcontext)(uintptr_t)owner;
+  if (!of) {
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    if (REAL(cuStreamGetCtx)(handle, &of) != CUDA_SUCCESS) of = NULL;
+    REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+  }
+  gate_context *context = of ? context_get(state, of) : NULL;
+  if (!context) return NULL;
+
+  penstock_lock_acquire(&state->lock);
+  for (stream = *bucket; stream; stream = stream->next) {
+    if (stream->handle == handle && stream->owner == owner && stream->thread == thread) break;
+  }
+  if (!stream) {
+    if (!state->free_streams) REFILL(state->free_streams, gate_stream);
+    stream = state->free_streams;
+    if (stream) {
+      state->free_streams = stream->next;
+      uint64_t before = 0; /* the word's last user may still write to it: its numbers stay old */
+      uint32_t word = gate_word_take(context, &before);
+      *stream = (gate_stream){.next = *bucket,
+                              .handle = handle,
+                              .owner = owner,
+                              .thread = thread,
+                              .context = context,
+                              .number = before + 100000,
+                              .word = word};
+      *bucket = stream;
+    }
+  }
+  penstock_lock_release(&state->lock);
+  return stream;
+}
+
+gate_stream *gate_stream_get(gate_state *state, CUstream handle, bool per_thread_default) {
+  const void *owner = NULL;
+  uint64_t thread = 0;
+  if (__builtin_expect((uintptr_t)handle <= 2, 0)) {
+    if (!handle) handle = per_thread_default ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
+    if (handle == CU_STREAM_PER_THREAD) thread = (uint64_t)(uintptr_t)&thread_mark;
+    CUcontext current = NULL;
+    if (REAL(cuCtxGetCurrent)(&current) != CUDA_SUCCESS || !current) return NULL;
+    owner = current;
+  }
+  if (__builtin_expect(recent.stream && recent.handle == handle && recent.owner == owner, 1)) {
+    return recent.stream;
+  }
+  penstock_depth++;
+  gate_stream *stream = stream_find(state, handle, owner, thread);
+  penstock_depth--;
+  if (stream) {
+    recent.handle = handle;
+    recent.owner = owner;
+    recent.stream = stream;
+  }
+  return stream;
+}
+
+/* Takes `stream` out of use: nobody finds it any more, nobody works on it. */
+static void stream_drop(gate_state *state, gate_stream *stream) {
+  for (;;) {
+    penstock_lock_acquire(&stream->lock);
+    bool busy = stream->working;
+    stream->dead = true;
+    penstock_lock_release(&stream->lock);
+    if (!busy) break;
+    nanosleep(&(struct timespec){0, 20000}, NULL);
+  }
+  gate_stream_abandon(state, stream);
+}
+
+static void forget_streams(CUstream handle, gate_context *context) {
+  gate_state *state = gate_state_get();
+  if (!state) return;
+  for (unsigned i = 0; i < GATE_BUCKETS;) {
+    penstock_lock_acquire(&state->lock);
+    gate_stream **link = &state->streams[i];
+    while (*link &&
+           ((*link)->dead || (handle ? (*link)->handle != handle : (*link)->context != context))) {
+      link = &(*link)->next;
+    }
+    gate_stream *stream = *link;
+    if (stream) {
+      *link = stream->next;
+      __atomic_fetch_add(&state->generation, 1, __ATOMIC_RELEASE);
+    }
+    penstock_lock_release(&state->lock);
+    if (!stream) {
+      i++;
+      continue;
+    }
+    stream_drop(state, stream);
+    gate_word_put(stream->context, stream->word);
+    penstock_lock_acquire(&state->lock);
+    stream->next = state->free_streams;
+    state->free_streams = stream;
+    penstock_lock_release(&state->lock);
+  }
+}
+
+void penstock_gate_forget_stream(CUstream stream) {
+  if ((uintptr_t)stream > 2) forget_streams(stream, NULL);
+}
+
+void penstock_gate_forget_context(CUcontext handle) {
+  gate_state *state = gate_state_get();
+  if (!state || !handle) return;
+  penstock_lock_acquire(&state->lock);
+  gate_context *context = state->contexts;
+  while (context && context->handle != handle) context = context->next;
+  penstock_lock_release(&state->lock);
+  if (!context) return;
+  forget_streams(NULL, context);
+  gate_context_clear(context);
+}
+
+gate_bracket *gate_bracket_get(gate_state *state) {
+  penstock_lock_acquire(&state->lock);
+  if (!state->free_brackets) REFILL(state->free_brackets, gate_bracket);
+  gate_bracket *bracket = state->free_brackets;
+  if (bracket) state->free_brackets = bracket->next;
+  penstock_lock_release(&state->lock);
+  if (bracket) memset(bracket, 0, sizeof *bracket);
+  return bracket;
+}
+
+void gate_bracket_put(gate_state *state, gate_bracket *bracket) {
+  penstock_lock_acquire(&state->lock);
+  bracket->next = state->free_brackets;
+  state->free_brackets = bracket;
+  penstock_lock_release(&state->lock);
+}

@@ -1,0 +1,146 @@
+/* What else happens on a stream: synchronising calls, captures, waits, host functions, the end. */
+#include "hooks/hook.h"
+#include "hooks/launch_state.h"
+
+/* Nothing of the gate is held while a program waits: brackets are closed before, settled after. */
+#define SYNCHRONISING(symbol, before, after, parameters, arguments) \
+  CUresult CUDAAPI HOOK_NAME(symbol) parameters {                   \
+    PENSTOCK_PASS_LIST(symbol, arguments);                          \
+    before;                                                         \
+    CUresult result = PENSTOCK_BELOW(REAL(symbol) arguments);       \
+    if (result == CUDA_SUCCESS) after;                              \
+    return result;                                                  \
+  }
+#define PENSTOCK_PASS_LIST(symbol, arguments) \
+  if (penstock_depth) return REAL(symbol) arguments
+
+SYNCHRONISING(cuStreamSynchronize, gate_before_wait(stream, false), gate_after_wait(stream, false),
+              (CUstream stream), (stream))
+SYNCHRONISING(cuStreamSynchronize_ptsz, gate_before_wait(stream, true),
+              gate_after_wait(stream, true), (CUstream stream), (stream))
+SYNCHRONISING(cuCtxSynchronize, gate_before_wait_all(NULL), gate_after_wait_all(NULL), (void), ())
+SYNCHRONISING(cuCtxSynchronize_v2, gate_before_wait_all(context), gate_after_wait_all(context),
+              (CUcontext context), (context))
+SYNCHRONISING(cuEventSynchronize, (void)0, gate_after_event(), (CUevent event), (event))
+
+/* Work that is not compute, queued between kernels. */
+#define INTERRUPTING(symbol, per_thread, parameters, arguments) \
+  CUresult CUDAAPI HOOK_NAME(symbol) parameters {               \
+    penstock_gate_interrupt(stream, per_thread);                \
+    return REAL(symbol) arguments;                              \
+  }
+#define WAIT_VALUE(symbol, per_thread, type)                                           \
+  INTERRUPTING(symbol, per_thread,                                                     \
+               (CUstream stream, CUdeviceptr address, type value, unsigned int flags), \
+               (stream, address, value, flags))
+WAIT_VALUE(cuStreamWaitValue32, false, cuuint32_t)
+WAIT_VALUE(cuStreamWaitValue32_ptsz, true, cuuint32_t)
+WAIT_VALUE(cuStreamWaitValue32_v2, false, cuuint32_t)
+WAIT_VALUE(cuStreamWaitValue32_v2_ptsz, true, cuuint32_t)
+WAIT_VALUE(cuStreamWaitValue64, false, cuuint64_t)
+WAIT_VALUE(cuStreamWaitValue64_ptsz, true, cuuint64_t)
+WAIT_VALUE(cuStreamWaitValue64_v2, false, cuuint64_t)
+WAIT_VALUE(cuStreamWaitValue64_v2_ptsz, true, cuuint64_t)
+
+#define BATCH(symbol, per_thread)                                                                \
+  INTERRUPTING(                                                                                  \
+      symbol, per_thread,                                                                        \
+      (CUstream stream, unsigned int count, CUstreamBatchMemOpParams *list, unsigned int flags), \
+      (stream, count, list, flags))
+BATCH(cuStreamBatchMemOp, false)
+BATCH(cuStreamBatchMemOp_ptsz, true)
+BATCH(cuStreamBatchMemOp_v2, false)
+BATCH(cuStreamBatchMemOp_v2_ptsz, true)
+
+#define WAIT_EVENT(symbol, per_thread)                                                   \
+  INTERRUPTING(symbol, per_thread, (CUstream stream, CUevent event, unsigned int flags), \
+               (stream, event, flags))
+WAIT_EVENT(cuStreamWaitEvent, false)
+WAIT_EVENT(cuStreamWaitEvent_ptsz, true)
+
+#define HOST_FUNCTION(symbol, per_thread)                                            \
+  INTERRUPTING(symbol, per_thread, (CUstream stream, CUhostFn function, void *data), \
+               (stream, function, data))
+HOST_FUNCTION(cuLaunchHostFunc, false)
+HOST_FUNCTION(cuLaunchHostFunc_ptsz, true)
+#define HOST_FUNCTION_V2(symbol, per_thread)                                        \
+  INTERRUPTING(symbol, per_thread,                                                  \
+               (CUstream stream, CUhostFn function, void *data, unsigned int mode), \
+               (stream, function, data, mode))
+HOST_FUNCTION_V2(cuLaunchHostFunc_v2, false)
+HOST_FUNCTION_V2(cuLaunchHostFunc_v2_ptsz, true)
+#define CALLBACK(symbol, per_thread)                                                         \
+  INTERRUPTING(symbol, per_thread,                                                           \
+               (CUstream stream, CUstreamCallback callback, void *data, unsigned int flags), \
+               (stream, callback, data, flags))
+CALLBACK(cuStreamAddCallback, false)
+CALLBACK(cuStreamAddCallback_ptsz, true)
+
+/* Captures under way are counted, so that nobody else pays for asking. An open bracket is ended
+ * before: it could not be while the stream captures. */
+static void capture_ends(void) {
+  gate_state *state = gate_state_get();
+  uint32_t count = state ? __atomic_load_n(&state->captures, __ATOMIC_RELAXED) : 0;
+  while (count && !__atomic_compare_exchange_n(&state->captures, &count, count - 1, true,
+                                               __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+  }
+}
+
+static void capture_begins(CUstream stream, bool per_thread) {
+  penstock_gate_interrupt(stream, per_thread);
+  gate_state *state = gate_state_get();
+  if (state) __atomic_fetch_add(&state->captures, 1, __ATOMIC_RELAXED);
+}
+
+#define BEGIN_CAPTURE(symbol, per_thread, parameters, arguments) \
+  CUresult CUDAAPI HOOK_NAME(symbol) parameters {                \
+    PENSTOCK_PASS_LIST(symbol, arguments);                       \
+    capture_begins(stream, per_thread);                          \
+    CUresult result = PENSTOCK_BELOW(REAL(symbol) arguments);    \
+    if (result != CUDA_SUCCESS) capture_ends();                  \
+    return result;                                               \
+  }
+BEGIN_CAPTURE(cuStreamBeginCapture, false, (CUstream stream), (stream))
+BEGIN_CAPTURE(cuStreamBeginCapture_ptsz, true, (CUstream stream), (stream))
+BEGIN_CAPTURE(cuStreamBeginCapture_v2, false, (CUstream stream, CUstreamCaptureMode mode),
+              (stream, mode))
+BEGIN_CAPTURE(cuStreamBeginCapture_v2_ptsz, true, (CUstream stream, CUstreamCaptureMode mode),
+              (stream, mode))
+#define CAPTURE_TO_GRAPH                                                                   \
+  (CUstream stream, CUgraph graph, const CUgraphNode *nodes, const CUgraphEdgeData *edges, \
+   size_t count, CUstreamCaptureMode mode)
+BEGIN_CAPTURE(cuStreamBeginCaptureToGraph, false, CAPTURE_TO_GRAPH,
+              (stream, graph, nodes, edges, count, mode))
+BEGIN_CAPTURE(cuStreamBeginCaptureToGraph_ptsz, true, CAPTURE_TO_GRAPH,
+              (stream, graph, nodes, edges, count, mode))
+#define RECAPTURE                                                                           \
+  (CUstream stream, CUstreamCaptureMode mode, CUgraph graph, CUgraphRecaptureCallback call, \
+   void *data)
+BEGIN_CAPTURE(cuStreamBeginRecaptureToGraph, false, RECAPTURE, (stream, mode, graph, call, data))
+BEGIN_CAPTURE(cuStreamBeginRecaptureToGraph_ptsz, true, RECAPTURE,
+              (stream, mode, graph, call, data))
+
+/* Also a capture that went wrong ends here; one that was called for wrongly goes on. */
+static bool capture_is_over(CUresult result) {
+  return result == CUDA_SUCCESS || result == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED ||
+         result == CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
+}
+
+#define END_CAPTURE(symbol)                                              \
+  CUresult CUDAAPI HOOK_NAME(symbol)(CUstream stream, CUgraph * graph) { \
+    if (penstock_depth) return REAL(symbol)(stream, graph);              \
+    CUresult result = PENSTOCK_BELOW(REAL(symbol)(stream, graph));       \
+    if (capture_is_over(result)) capture_ends();                         \
+    return result;                                                       \
+  }
+END_CAPTURE(cuStreamEndCapture)
+END_CAPTURE(cuStreamEndCapture_ptsz)
+
+/* The end of things. */
+#define DESTROY_STREAM(symbol)                                \
+  CUresult CUDAAPI HOOK_NAME(symbol)(CUstream stream) {       \
+    if (!penstock_depth) penstock_gate_forget_stream(stream); \
+    return REAL(symbol)(stream);                              \
+  }
+DESTROY_STREAM(cuStreamDestroy)
+DESTROY_STREAM(cuStreamDestroy_v2)

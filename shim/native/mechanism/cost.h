@@ -1,0 +1,37 @@
+/* Learned costs: what one launch of a kind takes on the device, as far as measured.
+ *
+ * A kind is a function with its grid, block and shared memory, a graph executable, a memset of a
+ * size. Costs decide when to admit and when to close a bracket; while nobody else is on the device,
+ * they never decide what is charged.
+ *
+ * The mean is the quotient of two decaying sums, not a mean of quotients: that would weigh short
+ * brackets as much as long ones. While others are on the device, a bracket also holds their time
+ * slices; such a sample counts only if it is close to the shortest seen of late (`floor`), which
+ * the undisturbed ones are.
+ *
+ * Plain declarations without inline code: cffi reads this very file.
+ */
+#pragma once
+
+#include <stdint.h>
+
+#define PENSTOCK_COST_WINDOW_NS 1000000000 /* the floor is that of this and the last window */
+
+typedef struct penstock_cost {
+  uint64_t mean_ns;         /* a launch; 0: unknown */
+  uint64_t least_ns;        /* shortest ever */
+  uint64_t floor_ns;        /* shortest in the window before this one; 0: none */
+  uint64_t window_floor_ns; /* shortest in this window; 0: none */
+  uint64_t window_began_ns;
+  uint64_t sampled_ns; /* CLOCK_MONOTONIC of the last sample that counted */
+  double time_ns;      /* decaying sum of measured time … */
+  double launches;     /* … and of launches */
+} penstock_cost;
+
+/* Takes in that `launches` launches took `time_ns` together. `disturbed`: other processes or
+ * tenants were on the device meanwhile. Returns 1 if the sample counted. Callers serialise. */
+int penstock_cost_learn(penstock_cost *cost, uint64_t time_ns, uint64_t launches, int disturbed,
+                        uint64_t now_ns);
+
+/* The cost of a launch, or `otherwise_ns` while it is unknown. Safe beside a learner. */
+uint64_t penstock_cost_ns(const penstock_cost *cost, uint64_t otherwise_ns);

@@ -1,0 +1,116 @@
+#include "mechanism/gate.h"
+
+#include <stdbool.h>
+
+#define WORD_BITS 32
+
+static uint64_t load(const uint64_t *word) { return __atomic_load_n(word, __ATOMIC_RELAXED); }
+
+uint64_t penstock_gate_burst_ns(uint32_t permille) {
+  return (uint64_t)PENSTOCK_GATE_PERIOD_NS * permille / PENSTOCK_GATE_FULL_PERMILLE;
+}
+
+static int64_t earned_ns(uint64_t paid_until_ns, uint32_t permille, uint64_t now_ns) {
+  return (int64_t)(now_ns - paid_until_ns) * (int64_t)permille / PENSTOCK_GATE_FULL_PERMILLE;
+}
+
+/* Wall time in which a share of `permille` earns `ns`. */
+static uint64_t wall_ns(uint64_t ns, uint32_t permille) {
+  return ns * PENSTOCK_GATE_FULL_PERMILLE / (permille ? permille : 1);
+}
+
+int64_t penstock_gate_credit_ns(const penstock_gate_device *gate, uint32_t permille,
+                                uint64_t now_ns, uint64_t in_flight_ns) {
+  return earned_ns(load(&gate->paid_until_ns), permille, now_ns) - (int64_t)in_flight_ns;
+}
+
+/* Forgets credit above `most_ns`. Of several processes that do so at once, one succeeds. */
+static void drop(penstock_gate_device *gate, uint32_t permille, uint64_t now_ns, int64_t most_ns,
+                 uint64_t in_flight_ns) {
+  uint64_t paid = load(&gate->paid_until_ns);
+  int64_t excess = earned_ns(paid, permille, now_ns) - (int64_t)in_flight_ns - most_ns;
+  if (excess <= 0) return;
+  __atomic_compare_exchange_n(&gate->paid_until_ns, &paid,
+                              paid + wall_ns((uint64_t)excess, permille), false, __ATOMIC_RELAXED,
+                              __ATOMIC_RELAXED);
+}
+
+int penstock_gate_admit(penstock_gate_device *gate, uint32_t permille, uint64_t now_ns,
+                        uint64_t in_flight_ns, uint64_t *wait_ns) {
+  if (__builtin_expect(load(&gate->origin_ns) == 0, 0)) {
+    uint64_t none = 0;
+    __atomic_compare_exchange_n(&gate->origin_ns, &none, now_ns, false, __ATOMIC_RELAXED,
+                                __ATOMIC_RELAXED);
+  }
+  int64_t burst = (int64_t)penstock_gate_burst_ns(permille);
+  bool closed = load(&gate->closed) != 0;
+  int64_t most = burst + (closed ? PENSTOCK_GATE_LATE_NS : PENSTOCK_GATE_SAVED_NS);
+  int64_t credit = penstock_gate_credit_ns(gate, permille, now_ns, in_flight_ns);
+  if (credit > most) {
+    drop(gate, permille, now_ns, most, in_flight_ns);
+    credit = most;
+  }
+  if (credit >= (closed ? burst : 0)) {
+    if (closed) __atomic_store_n(&gate->closed, 0, __ATOMIC_RELAXED);
+    return 1;
+  }
+  if (!closed) __atomic_store_n(&gate->closed, 1, __ATOMIC_RELAXED);
+  *wait_ns = wall_ns((uint64_t)(burst - credit), permille);
+  return 0;
+}
+
+/* `bits` without all but its `most` lowest ones. */
+static uint32_t lowest(uint32_t bits, uint64_t most) {
+  uint32_t kept = 0;
+  for (; most && bits; most--) {
+    kept |= bits & -bits;
+    bits &= bits - 1;
+  }
+  return kept;
+}
+
+/* Sets up to `most` of the bits of `want` in the word of `index`; returns how many were new. The
+ * upper half of a word says which turn of the ring it belongs to; 0 is never a turn. */
+static uint64_t mark_word(penstock_gate_device *gate, uint64_t index, uint32_t want,
+                          uint64_t most) {
+  uint64_t *word = &gate->ring[index % PENSTOCK_RING_WORDS];
+  uint32_t turn = (uint32_t)(index / PENSTOCK_RING_WORDS + 1);
+  uint64_t seen = load(word);
+  for (;;) {
+    int32_t age = (int32_t)((uint32_t)(seen >> 32) - turn);
+    if ((seen >> 32) != 0 && age > 0) { /* the ring has moved on: nobody can tell any more */
+      return (uint64_t)__builtin_popcount(lowest(want, most));
+    }
+    uint32_t have = age == 0 ? (uint32_t)seen : 0;
+    uint32_t fresh = lowest(want & ~have, most);
+    uint64_t next = (uint64_t)turn << 32 | have | fresh;
+    if (__atomic_compare_exchange_n(word, &seen, next, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+      return (uint64_t)__builtin_popcount(fresh);
+    }
+  }
+}
+
+uint64_t penstock_gate_mark(penstock_gate_device *gate, uint64_t begin_ns, uint64_t end_ns,
+                            uint64_t limit_ns) {
+  uint64_t first = begin_ns / PENSTOCK_RING_BIT_NS;
+  uint64_t last = end_ns / PENSTOCK_RING_BIT_NS; /* exclusive */
+  uint64_t left = limit_ns / PENSTOCK_RING_BIT_NS;
+  uint64_t fresh = 0;
+  while (first < last && left) {
+    uint32_t low = (uint32_t)(first % WORD_BITS);
+    uint64_t count = WORD_BITS - low;
+    if (count > last - first) count = last - first;
+    uint32_t want = (uint32_t)(((1ULL << count) - 1) << low);
+    uint64_t got = mark_word(gate, first / WORD_BITS, want, left);
+    fresh += got;
+    left -= got;
+    first += count;
+  }
+  return fresh * PENSTOCK_RING_BIT_NS;
+}
+
+void penstock_gate_charge(penstock_gate_device *gate, uint32_t permille, uint64_t ns) {
+  if (!ns) return;
+  __atomic_fetch_add(&gate->spent_ns, ns, __ATOMIC_RELAXED);
+  __atomic_fetch_add(&gate->paid_until_ns, wall_ns(ns, permille), __ATOMIC_RELAXED);
+}

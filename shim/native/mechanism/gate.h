@@ -1,0 +1,50 @@
+/* The compute gate's arithmetic and shared words: how much device time a tenant may still use.
+ *
+ * Nothing here knows CUDA, reads a clock or waits: times are CLOCK_MONOTONIC nanoseconds that the
+ * caller passes in. Everything is lock-free between processes, and a process that is killed between
+ * any two instructions loses at most the charge of the interval that it was entering.
+ *
+ *   credit = share * (now - paid_until) - in flight
+ *
+ * `paid_until` is the one word that holds the balance: a charge of x ns moves it on by x / share.
+ * So a changed share needs no conversion, and no process can see half of a change.
+ *
+ * Admission has hysteresis: shut when credit falls below zero, open again when it is a full burst.
+ * That makes chunks of one period, and a tenant's processes and threads all open together.
+ *
+ * Plain declarations without inline code: cffi reads this very file.
+ */
+#pragma once
+
+#include <stdint.h>
+
+#include "abi/gate.h"
+
+#define PENSTOCK_GATE_PERIOD_NS 20000000
+/* Credit above the burst that an idle tenant keeps, and one that was waiting: its wake-up was late,
+ * it saved nothing up. */
+#define PENSTOCK_GATE_SAVED_NS 5000000
+#define PENSTOCK_GATE_LATE_NS 25000000
+#define PENSTOCK_GATE_FULL_PERMILLE 1000
+
+/* Device time that a share of `permille` lets through at once. */
+uint64_t penstock_gate_burst_ns(uint32_t permille);
+
+/* Credit in ns of device time; below zero is debt. */
+int64_t penstock_gate_credit_ns(const penstock_gate_device *gate, uint32_t permille,
+                                uint64_t now_ns, uint64_t in_flight_ns);
+
+/* May a launch go now? 1: yes. 0: no, and *wait_ns says when to ask again if nothing changes.
+ * Drops what may not be saved up, and opens or shuts the gate for all processes. */
+int penstock_gate_admit(penstock_gate_device *gate, uint32_t permille, uint64_t now_ns,
+                        uint64_t in_flight_ns, uint64_t *wait_ns);
+
+/* Marks [begin_ns, end_ns) as busy, at most `limit_ns` of it, oldest first, and returns what was
+ * not marked before: the part that is to be charged. Resolution is PENSTOCK_RING_BIT_NS, unbiased
+ * over many intervals: both ends are rounded down. `limit_ns` is rounded down as well: the caller
+ * carries the rest. Intervals older than the ring count as new. */
+uint64_t penstock_gate_mark(penstock_gate_device *gate, uint64_t begin_ns, uint64_t end_ns,
+                            uint64_t limit_ns);
+
+/* Charges `ns` of device time. */
+void penstock_gate_charge(penstock_gate_device *gate, uint32_t permille, uint64_t ns);

@@ -1,0 +1,66 @@
+"""Learned costs: what a launch of a kind takes, told apart from what others' time adds."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from penstock_shim._native import ffi, lib
+
+US = 1_000
+MS = 1_000_000
+UNKNOWN = 777
+
+
+@pytest.fixture
+def cost() -> Any:
+    return ffi.new("penstock_cost *")
+
+
+def learn(cost: Any, time_ns: float, launches: int, now: int, *, disturbed: bool = False) -> bool:
+    return bool(lib.penstock_cost_learn(cost, int(time_ns), launches, disturbed, now))
+
+
+def value(cost: Any) -> int:
+    return int(lib.penstock_cost_ns(cost, UNKNOWN))
+
+
+def test_a_kind_that_never_ran_has_no_cost(cost: Any) -> None:
+    assert value(cost) == UNKNOWN
+
+
+def test_the_first_sample_is_believed(cost: Any) -> None:
+    assert learn(cost, 2 * MS, 10, MS)
+    assert value(cost) == 200 * US
+
+
+def test_brackets_weigh_by_their_launches(cost: Any) -> None:
+    for step in range(200):
+        learn(cost, 100 * US, 1, step * MS)
+        learn(cost, 900 * US, 3, step * MS)
+    assert value(cost) == pytest.approx(250 * US, rel=0.05)
+
+
+def test_others_time_slices_inside_a_bracket_do_not_count(cost: Any) -> None:
+    rng = random.Random(1)  # noqa: S311 - a repeatable sequence is the point
+    for step in range(2000):
+        own = 5 * 200 * US * rng.uniform(0.95, 1.05)
+        others = 0 if rng.random() < 0.2 else 2 * MS * rng.randint(1, 3)
+        learn(cost, own + others, 5, step * MS, disturbed=True)
+    assert value(cost) == pytest.approx(200 * US, rel=0.03)
+
+
+def test_a_kind_first_met_in_a_crowd_is_corrected_by_the_first_quiet_bracket(cost: Any) -> None:
+    learn(cost, 30 * MS, 5, MS, disturbed=True)
+    assert learn(cost, 1 * MS, 5, 2 * MS, disturbed=True)
+    assert value(cost) == 200 * US
+
+
+def test_a_kind_that_grew_is_found_out_within_two_windows_even_in_a_crowd(cost: Any) -> None:
+    for step in range(100):
+        learn(cost, 1 * MS, 5, step * MS, disturbed=True)
+    for step in range(100, 2600, 5):
+        learn(cost, 5 * MS, 5, step * MS, disturbed=True)
+    assert value(cost) == pytest.approx(1 * MS, rel=0.05)
