@@ -100,7 +100,7 @@ def test_an_unknown_key_is_named_with_its_line_and_the_nearest_valid_key():
         ("min: 1", "min: 9", 11, "spec.scale", "min (9) must be at most max (8)"),
         ("up: 80, down: 40", "up: 40, down: 80", 14, "spec.scale.metrics.cpu", "above down"),
         ("up: 80, down: 40", "up: 180, down: 40", 14, "spec.scale.metrics.cpu.up", "equal to 100"),
-        ("stabilization: 60s", "stabilization: 1 hour", 16, "spec.scale.stabilization", "unit 'hour'"),
+        ("stabilization: 60s", "stabilization: 9 hours", 16, "spec.scale.stabilization", "unit"),
         ("{name: small-inference}", "{name: Small_Inference}", 3, "metadata.name", "is not a name"),
         ("{name: small-inference}", "{}", 3, "metadata.name", "is missing"),
         ("v1alpha1", "v2", 1, "apiVersion", "use 'penstock.io/v1alpha1'"),

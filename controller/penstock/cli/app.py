@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from penstock import __version__
-from penstock.cli import policy
+from penstock.cli import policy, ps, quota, run, simulate, top
 
 app = typer.Typer(
     name="penstock",
@@ -17,6 +17,13 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+# `penstock run -- prog -v`: what follows the first word of the command belongs to the command.
+AS_IS = {"allow_interspersed_args": False}
+app.command(context_settings=AS_IS)(run.run)
+app.command(context_settings=AS_IS)(simulate.simulate)
+app.add_typer(quota.app, name="quota")
+app.command()(ps.ps)
+app.command()(top.top)
 app.add_typer(policy.app, name="policy")
 
 

@@ -1,1 +1,22 @@
-"""Devices of this machine: real or simulated, behind one interface."""
+"""Devices of this machine, real or simulated, behind one interface. N/A (None) is a value."""
+
+from penstock.devices.interface import (
+    Device,
+    DeviceProcess,
+    DeviceSource,
+    DriverLibraries,
+    find_device,
+    find_devices,
+)
+from penstock.devices.open import open_devices, open_machine
+
+__all__ = [
+    "Device",
+    "DeviceProcess",
+    "DeviceSource",
+    "DriverLibraries",
+    "find_device",
+    "find_devices",
+    "open_devices",
+    "open_machine",
+]

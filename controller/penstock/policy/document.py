@@ -113,7 +113,7 @@ def read_text(file: Path) -> str:
 
 
 def parse(text: str, file: str) -> list[Document]:
-    """All documents in `text`, without empty ones. Raises `PolicyError` for bad YAML, duplicates."""
+    """The documents in `text` that are not empty. Raises `PolicyError` for bad YAML, duplicates."""
     problems: list[Problem] = []
     documents = []
     loader = None

@@ -1,0 +1,44 @@
+"""`penstock ps`: tenants, once."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from penstock.cli.options import Output, StateDir
+
+WINDOW_S = 0.5  # rates need two looks
+
+
+def ps(
+    output: Annotated[
+        Output, typer.Option("--output", "-o", help="table, json or yaml.")
+    ] = Output.table,
+    state_dir: StateDir = None,
+) -> None:
+    """List tenants with what they use beside their quota, by the shim and by the device."""
+    from penstock.node.report import Reporter
+    from penstock.node.state import State
+    from penstock.node.tenant import collect
+
+    state = State.open(state_dir)
+    with state.lock():
+        collect(state)
+    reporter = Reporter(state)
+    rows = reporter.rows()
+    if rows:
+        time.sleep(WINDOW_S)
+        rows = reporter.rows()
+    if output is Output.table:
+        from penstock.cli.table import console, tenant_table
+
+        if rows:
+            console().print(tenant_table(rows))
+        else:
+            print("no tenants")
+        return
+    from penstock.cli.output import print_data
+
+    print_data([row.as_dict() for row in rows], output)

@@ -1,0 +1,102 @@
+"""`penstock quota set|show`: a running tenant's quota."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.cli.options import Mode, Output, StateDir
+
+if TYPE_CHECKING:
+    from penstock.node.state import State
+
+app = typer.Typer(help="Show or change the quota of a running tenant.", no_args_is_help=True)
+
+TenantName = Annotated[str, typer.Argument(metavar="TENANT", help="As penstock ps names it.")]
+
+
+@app.command("set")
+def set_(
+    tenant: TenantName,
+    memory: Annotated[
+        str | None, typer.Option(metavar="QUANTITY", help="Device memory: 8Gi.")
+    ] = None,
+    cores: Annotated[
+        str | None, typer.Option(metavar="PERCENT", help="Share of device time.")
+    ] = None,
+    mode: Annotated[Mode | None, typer.Option(help="strict or elastic.")] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(metavar="WHICH", help="Only this device of the tenant's (index, UUID)."),
+    ] = None,
+    oversubscribe: Annotated[
+        bool, typer.Option("--oversubscribe", help="Grant what is granted already; warns.")
+    ] = False,
+    state_dir: StateDir = None,
+) -> None:
+    """Change the quota of a running tenant. It holds from the next launch and allocation on."""
+    import sys
+
+    from penstock.model import parse_cores, parse_memory
+    from penstock.node.resize import Resize, resize
+    from penstock.node.state import State
+
+    change = Resize(
+        memory_bytes=parse_memory(memory) if memory is not None else None,
+        cores_permille=parse_cores(cores) if cores is not None else None,
+        mode=mode.value if mode else None,
+        device=device,
+        oversubscribe=oversubscribe,
+    )
+    state = State.open(state_dir)
+    for note in resize(state, tenant, change):
+        print(f"penstock: {note}", file=sys.stderr)
+    _show(state, tenant, Output.table)
+
+
+@app.command()
+def show(
+    tenant: TenantName,
+    output: Annotated[
+        Output, typer.Option("--output", "-o", help="table, json or yaml.")
+    ] = Output.table,
+    state_dir: StateDir = None,
+) -> None:
+    """Show what a tenant was granted, and what holds right now."""
+    from penstock.node.state import State
+
+    _show(State.open(state_dir), tenant, output)
+
+
+def _show(state: State, name: str, output: Output) -> None:
+    from penstock.cli.output import print_data
+    from penstock.model import format_cores, format_memory
+    from penstock.node.tenant import find_tenant
+    from penstock_shim.pages import read_quota
+
+    tenant = find_tenant(state, name)
+    grant = tenant.grant()
+    limits = read_quota(tenant.quota_page).limits
+    shares = [
+        {
+            "device": share.index,
+            "uuid": share.uuid,
+            "name": share.name,
+            "memory": format_memory(limit.memory_bytes),
+            "cores": format_cores(limit.cores_permille),
+            "allowed_now": format_cores(limit.allowance),
+        }
+        for share, limit in zip(grant.devices, limits.devices, strict=True)
+    ]
+    if output is not Output.table:
+        print_data(
+            {"tenant": name, "mode": limits.mode, "policy": grant.policy, "devices": shares}, output
+        )
+        return
+    for share in shares:
+        print(
+            f"{name}: memory {share['memory']}, cores {share['cores']} "
+            f"(now {share['allowed_now']}), {limits.mode}, "
+            f"device {share['device']} ({share['name']}, {share['uuid']})"
+        )

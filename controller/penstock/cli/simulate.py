@@ -1,0 +1,47 @@
+"""`penstock simulate`: a command on the simulated GPU, without shim and quota."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Annotated
+
+import typer
+
+from penstock.cli.options import StateDir
+
+
+def simulate(
+    profile: Annotated[
+        str, typer.Argument(metavar="PROFILE[,N]", help="h200, a100-80g, l4, t4, or a file.")
+    ],
+    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND…", help="What to run.")],
+    state_dir: StateDir = None,
+) -> None:
+    """Run a command on a simulated GPU, without shim and quota: the baseline of every comparison.
+
+    Commands started with the same profile at the same time share the machine, `penstock run` in it
+    included. The command replaces this process.
+    """
+    from penstock.model import PenstockError
+    from penstock.node.machines import simulated_machine
+    from penstock.node.processes import TENANT_VARIABLE
+    from penstock.node.state import State
+
+    if os.environ.get(TENANT_VARIABLE):
+        raise PenstockError(
+            "this is already a tenant", "a simulated GPU inside would stand in for the granted one",
+            "start it from outside",
+        )  # fmt: skip
+    if command[0] == "--" and len(command) > 1:
+        command = command[1:]  # the parser takes it for a word once PROFILE has been read
+    source = simulated_machine(State.open(state_dir), profile)
+    environment = {**os.environ, **source.environment("")}
+    for ignored_by_python in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(ignored_by_python, signal.SIG_DFL)
+    try:
+        os.execvpe(command[0], command, environment)  # noqa: S606 - this is what was asked for
+    except OSError as error:
+        print(f"penstock: cannot run {command[0]!r}: {error.strerror}", file=sys.stderr)
+        sys.exit(127 if isinstance(error, FileNotFoundError) else 126)

@@ -1,0 +1,105 @@
+"""What every kind of device answers, and how a user's word for a device is understood."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from penstock.model import PenstockError, human_memory
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Device:
+    """One accelerator. `uuid` as NVML spells it ("GPU-…"); None: the tools do not tell."""
+
+    index: int
+    uuid: str
+    name: str
+    memory_bytes: int
+    context_bytes: int  # what a process's context takes; an estimate on real devices
+    tflops: float | None  # rated dense fp16/bf16 tensor rate
+    simulated: bool
+
+    def __str__(self) -> str:
+        kind = "simulated " if self.simulated else ""
+        return f"{kind}device {self.index} ({self.name}, {human_memory(self.memory_bytes)})"
+
+
+@dataclass(frozen=True)
+class DeviceProcess:
+    """A process as the device or its driver sees it, never as a shim reports it."""
+
+    pid: int
+    tag: str | None  # the tenant, where the device knows it (simulated)
+    memory_bytes: int | None
+    peak_memory_bytes: int | None
+    busy_ns: int | None  # device time since it began; exact at `at_ns`
+    busy_permille: int | None  # recent utilisation, where only that is known
+    at_ns: int  # CLOCK_MONOTONIC
+    alive: bool
+
+
+@dataclass(frozen=True)
+class DriverLibraries:
+    """Absolute paths of the driver's libraries below the shim; empty: the shim searches."""
+
+    cuda: str
+    nvml: str
+
+
+class DeviceSource(Protocol):
+    """One kind of device on this machine."""
+
+    @property
+    def machine(self) -> Path | None:
+        """The simulated machine's file; None for real devices."""
+
+    def devices(self) -> list[Device]:
+        """All devices, in index order."""
+
+    def libraries(self) -> DriverLibraries:
+        """Where the driver is."""
+
+    def environment(self, tag: str) -> dict[str, str]:
+        """What a program needs in its environment to reach these devices."""
+
+    def processes(self, device: Device) -> list[DeviceProcess]:
+        """Processes that the device has seen; ended ones too where it remembers them."""
+
+
+def find_device(devices: Sequence[Device], word: str) -> Device:
+    """The device that `word` means: an index, a UUID or the unique start of a UUID.
+
+    Raises `PenstockError` that lists what there is.
+    """
+    if word.isascii() and word.isdigit():
+        matching = [device for device in devices if device.index == int(word)]
+    else:
+        start = word.lower().removeprefix("gpu-")
+        uuids = {device.uuid.lower().removeprefix("gpu-"): device for device in devices}
+        exact = uuids.get(start)
+        matching = (
+            [exact]
+            if exact
+            else [d for uuid, d in uuids.items() if start and uuid.startswith(start)]
+        )
+    if len(matching) == 1:
+        return matching[0]
+    why = f"several devices start with {word!r}" if matching else "there is no such device"
+    listing = ", ".join(f"{device.index} = {device.uuid} ({device.name})" for device in devices)
+    raise PenstockError(f"unknown device {word!r}", why, f"this machine has {listing}")
+
+
+def find_devices(devices: Sequence[Device], words: Sequence[str]) -> list[Device]:
+    """The devices that comma-separated `words` mean, each once, in the order given."""
+    found: dict[str, Device] = {}
+    for word in (part.strip() for words_ in words for part in words_.split(",")):
+        device = find_device(devices, word)
+        if device.uuid in found:
+            raise PenstockError(f"device {word!r} is named twice", f"it is {device}")
+        found[device.uuid] = device
+    return list(found.values())

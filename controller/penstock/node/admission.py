@@ -1,0 +1,96 @@
+"""Admission: grants on one device never add up to more than the device. Pure decisions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.model import PenstockError, format_cores, human_memory
+from penstock.model.quantity import FULL_DEVICE_PERMILLE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from penstock.devices import Device
+    from penstock.node.grant import Grant
+
+
+@dataclass(frozen=True)
+class Held:
+    """What one live tenant holds of a device."""
+
+    tenant: str
+    memory_bytes: int
+    cores_permille: int
+
+    def __str__(self) -> str:
+        cores = format_cores(self.cores_permille)
+        return f"{self.tenant} holds {human_memory(self.memory_bytes)} and {cores} cores"
+
+
+@dataclass(frozen=True)
+class Free:
+    """What is left of a device."""
+
+    memory_bytes: int
+    cores_permille: int
+    holders: tuple[Held, ...]
+
+
+def free_share(device: Device, machine: str | None, grants: Iterable[Grant]) -> Free:
+    """What `grants` leave of `device`. The same UUID on another machine is another device."""
+    holders = tuple(
+        Held(grant.tenant, share.memory_bytes, share.cores_permille)
+        for grant in grants
+        if grant.machine == machine
+        for share in grant.devices
+        if share.uuid == device.uuid
+    )
+    return Free(
+        max(0, device.memory_bytes - sum(held.memory_bytes for held in holders)),
+        max(0, FULL_DEVICE_PERMILLE - sum(held.cores_permille for held in holders)),
+        holders,
+    )
+
+
+def check_size(device: Device, memory_bytes: int) -> None:
+    """No device is granted more memory than it has, oversubscribed or not."""
+    if memory_bytes > device.memory_bytes:
+        raise PenstockError(
+            f"memory {human_memory(memory_bytes)} is more than the device has",
+            f"{device} has {device.memory_bytes} bytes",
+            f"ask for at most {human_memory(device.memory_bytes)}",
+        )
+
+
+def check_admission(device: Device, free: Free, memory_bytes: int, cores_permille: int) -> None:
+    """Raises `PenstockError`, which names what is free and who holds the rest, when too much."""
+    lacking = []
+    if memory_bytes > free.memory_bytes:
+        lacking.append(
+            f"{human_memory(memory_bytes)} memory ({human_memory(free.memory_bytes)} free)"
+        )
+    if cores_permille > free.cores_permille:
+        lacking.append(
+            f"{format_cores(cores_permille)} cores ({format_cores(free.cores_permille)} free)"
+        )
+    if lacking:
+        raise PenstockError(
+            f"{device} has not enough left for {' and '.join(lacking)}",
+            ", ".join(map(str, free.holders)),
+            "ask for less, wait for a tenant to end, or grant it twice with --oversubscribe",
+        )
+
+
+def roomiest(devices: Sequence[Device], free: dict[str, Free], count: int) -> list[Device]:
+    """The `count` devices with the most cores left, then the most memory, then the lowest index."""
+    if count > len(devices):
+        raise PenstockError(
+            f"{count} devices asked for",
+            f"this machine has {len(devices)}",
+            "ask for fewer devices",
+        )
+    order = sorted(
+        devices, key=lambda d: (-free[d.uuid].cores_permille, -free[d.uuid].memory_bytes, d.index)
+    )
+    return order[:count]

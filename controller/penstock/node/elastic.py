@@ -1,0 +1,74 @@
+"""Elastic allowance: what others leave idle goes to elastic tenants. A pure function.
+
+Every supervisor works it out for all tenants of a device from the same figures and applies its own
+part, so no process decides for others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.model.quantity import FULL_DEVICE_PERMILLE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# Kept above recent use for a tenant that asks for no more, so that growth is seen as growth.
+HEADROOM_PERMILLE = 20
+
+
+@dataclass(frozen=True)
+class Demand:
+    """One tenant's recent use of a device."""
+
+    tenant: str
+    cores_permille: int
+    elastic: bool
+    used_permille: int  # over about the last second
+    asking: bool  # launches waited, or work was queued, in the last moments
+    active: bool  # any work in the last second
+
+    @property
+    def need_permille(self) -> int:
+        """What it could use now: everything while it asks, else a little above its use."""
+        if self.asking:
+            return FULL_DEVICE_PERMILLE if self.elastic else self.cores_permille
+        return self.used_permille + HEADROOM_PERMILLE if self.active else 0
+
+
+def allowances(demands: Sequence[Demand]) -> dict[str, int]:
+    """Permille that each tenant may use right now; never below its cores, above only if elastic.
+
+    A tenant keeps its cores free while it can use them; the moment it asks, all of them. What
+    remains is shared among elastic tenants by cores, none beyond its need.
+    """
+    kept = {d.tenant: min(d.cores_permille, d.need_permille) for d in demands}
+    spare = max(0, FULL_DEVICE_PERMILLE - sum(kept.values()))
+    extra = _share_out(spare, [d for d in demands if d.elastic])
+    return {
+        d.tenant: min(
+            FULL_DEVICE_PERMILLE, max(d.cores_permille, kept[d.tenant] + extra.get(d.tenant, 0))
+        )
+        for d in demands
+    }
+
+
+def _share_out(spare: int, elastic: Sequence[Demand]) -> dict[str, int]:
+    """`spare` by weight; what one cannot use goes to the others (water-filling)."""
+    room = {d.tenant: max(0, d.need_permille - d.cores_permille) for d in elastic}
+    weight = {d.tenant: d.cores_permille for d in elastic}
+    given = dict.fromkeys(room, 0)
+    thirsty = [tenant for tenant in sorted(room) if room[tenant]]
+    while spare and thirsty:
+        total = sum(weight[tenant] for tenant in thirsty)
+        portions = {t: min(room[t] - given[t], spare * weight[t] // total) for t in thirsty}
+        if not any(portions.values()):
+            # Less than one permille each: the heaviest has it.
+            given[max(thirsty, key=lambda t: (weight[t], t))] += spare
+            break
+        for tenant, portion in portions.items():
+            given[tenant] += portion
+            spare -= portion
+        thirsty = [tenant for tenant in thirsty if given[tenant] < room[tenant]]
+    return given

@@ -1,0 +1,149 @@
+"""grant.yaml: what was granted to a tenant, by which policy; the record that survives us."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from penstock.model import PenstockError, format_cores, format_memory, parse_cores, parse_memory
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FILE = "grant.yaml"
+API_VERSION = "penstock.io/v1alpha1"
+Mode = Literal["strict", "elastic"]
+
+
+@dataclass(frozen=True)
+class DeviceGrant:
+    """A share of one device."""
+
+    uuid: str
+    index: int
+    name: str
+    memory_bytes: int
+    cores_permille: int
+    device_memory_bytes: int
+    context_bytes: int
+
+
+@dataclass(frozen=True)
+class Grant:
+    """Everything granted to one tenant."""
+
+    tenant: str
+    mode: Mode
+    devices: tuple[DeviceGrant, ...]
+    command: tuple[str, ...]
+    user: str
+    created: str  # UTC, ISO 8601
+    policy: str | None = None  # "name (file:line)"
+    machine: str | None = None  # the simulated machine's file; None: real devices
+    oversubscribed: bool = False
+
+    def to_yaml(self) -> str:
+        """The file's text: amounts as quantities, exact."""
+        import yaml
+
+        document = {
+            "apiVersion": API_VERSION,
+            "kind": "Grant",
+            "metadata": {"name": self.tenant, "created": self.created, "user": self.user},
+            "spec": {
+                "command": list(self.command),
+                "policy": self.policy,
+                "mode": self.mode,
+                "machine": self.machine,
+                "oversubscribed": self.oversubscribed,
+                "devices": [_device_to_plain(device) for device in self.devices],
+            },
+        }
+        return yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+
+
+def read_grant(directory: Path) -> Grant:
+    """The grant of the tenant in `directory`. Raises `PenstockError` if none can be read."""
+    import yaml
+
+    file = directory / FILE
+    try:
+        document = yaml.load(file.read_text(encoding="utf-8"), Loader=_loader())  # noqa: S506 - safe
+        return _from_plain(document)
+    except FileNotFoundError as error:
+        raise PenstockError(
+            f"no grant in {directory}", "the tenant is gone", "see penstock ps"
+        ) from error
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError, ValueError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise PenstockError(
+            f"{file} cannot be used", reason, "end that tenant's processes"
+        ) from error
+
+
+def write_grant(directory: Path, grant: Grant) -> None:
+    """Replaces the file whole or not at all, also when the machine loses power in between."""
+    file = directory / FILE
+    aside = directory / f".{FILE}.{os.getpid()}"
+    with aside.open("w", encoding="utf-8") as stream:
+        stream.write(grant.to_yaml())
+        stream.flush()
+        os.fsync(stream.fileno())
+    aside.replace(file)
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _loader() -> Any:  # noqa: ANN401 - one of two loader classes
+    """The parser in C where PyYAML was built with it: `penstock ps` reads many grants."""
+    import yaml
+
+    return getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def _device_to_plain(device: DeviceGrant) -> dict[str, object]:
+    return {
+        "uuid": device.uuid,
+        "index": device.index,
+        "name": device.name,
+        "memory": format_memory(device.memory_bytes),
+        "cores": format_cores(device.cores_permille),
+        "deviceMemory": format_memory(device.device_memory_bytes),
+        "contextReserve": format_memory(device.context_bytes) if device.context_bytes else "0",
+    }
+
+
+def _from_plain(document: Any) -> Grant:  # noqa: ANN401 - parsed YAML
+    if document["apiVersion"] != API_VERSION or document["kind"] != "Grant":
+        raise ValueError(f"not a Grant of {API_VERSION}")
+    metadata, spec = document["metadata"], document["spec"]
+    if spec["mode"] not in ("strict", "elastic"):
+        raise ValueError(f"mode {spec['mode']!r}")
+    return Grant(
+        tenant=str(metadata["name"]),
+        mode=spec["mode"],
+        devices=tuple(
+            DeviceGrant(
+                uuid=str(device["uuid"]),
+                index=int(device["index"]),
+                name=str(device["name"]),
+                memory_bytes=parse_memory(device["memory"]),
+                cores_permille=parse_cores(device["cores"]),
+                device_memory_bytes=parse_memory(device["deviceMemory"]),
+                context_bytes=0
+                if str(device["contextReserve"]) == "0"
+                else parse_memory(device["contextReserve"]),
+            )
+            for device in spec["devices"]
+        ),
+        command=tuple(map(str, spec["command"])),
+        user=str(metadata["user"]),
+        created=str(metadata["created"]),
+        policy=spec["policy"],
+        machine=spec["machine"],
+        oversubscribed=bool(spec["oversubscribed"]),
+    )

@@ -1,0 +1,113 @@
+"""Runs a command as if it had been started without us: signals, stops, exit code, terminal.
+
+The command stays in our process group, so the terminal's signals and job control reach it directly;
+what only we receive is passed on. All signals are blocked and read from `sigtimedwait`, which is
+also the clock of the supervisor: no handler ever runs.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import time
+from typing import TYPE_CHECKING
+
+from penstock.model import PenstockError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+PASSED_ON = (
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGWINCH,
+    signal.SIGALRM,
+    signal.SIGCONT,
+    signal.SIGTSTP,
+)
+# Stops that come from the terminal: when the command stops by one of these, so do we.
+JOB_STOPS = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
+_SENT_BY_KERNEL = 0x80  # si_code of the terminal's signals
+_RESET = (signal.SIGPIPE, signal.SIGXFSZ)  # ignored by Python, not by whoever started us
+
+
+class CommandNotStartedError(PenstockError):
+    """The command could not be started; `exit_code` is the shell's: 127 not found, else 126."""
+
+    def __init__(self, command: str, error: OSError) -> None:
+        self.exit_code = 127 if error.errno == errno.ENOENT else 126
+        super().__init__(
+            f"cannot run {command!r}", error.strerror or str(error), "check the command"
+        )
+
+
+class Child:
+    """A running command."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        """Starts `command`. Raises `CommandNotStartedError`.
+
+        Signals stay blocked in this process from here on.
+        """
+        watched = {*PASSED_ON, *JOB_STOPS, signal.SIGCHLD}
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
+        # A disposition of "ignore" for SIGCHLD, inherited, would hide the exit code.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        try:
+            self.pid = os.posix_spawnp(
+                command[0], list(command), dict(environment), setsigmask=before, setsigdef=_RESET
+            )
+        except OSError as error:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            raise CommandNotStartedError(command[0], error) from error
+        self._watched = watched
+        self._exit_code: int | None = None
+
+    def wait(self, tick: Callable[[], None], period_s: float) -> int:
+        """The command's exit code, 128+n when signal n killed it; calls `tick` every `period_s`."""
+        due = time.monotonic()
+        while self._exit_code is None:
+            now = time.monotonic()
+            if now >= due:
+                tick()
+                due = max(due + period_s, now + period_s / 2)
+            received = signal.sigtimedwait(self._watched, max(0.0, due - time.monotonic()))
+            if received is None:
+                continue
+            if received.si_signo == signal.SIGCHLD:
+                self._look_at_child()
+            else:
+                self._pass_on(received)
+        return self._exit_code
+
+    def _look_at_child(self) -> None:
+        """Takes in an exit or a stop; children that we did not start (none as a rule) are left."""
+        options = os.WEXITED | os.WSTOPPED | os.WNOHANG
+        while self._exit_code is None:
+            result = os.waitid(os.P_PID, self.pid, options)
+            if result is None:
+                return
+            if result.si_code == os.CLD_EXITED:
+                self._exit_code = result.si_status
+            elif result.si_code in (os.CLD_KILLED, os.CLD_DUMPED):
+                self._exit_code = 128 + result.si_status
+            elif result.si_status in JOB_STOPS:
+                # Whoever waits for us (a shell) is to see the job as stopped, and to wake us both.
+                os.kill(os.getpid(), signal.SIGSTOP)
+                os.kill(self.pid, signal.SIGCONT)
+
+    def _pass_on(self, received: signal.struct_siginfo) -> None:
+        """Passes a signal on, unless the command had it from the terminal or sent it itself."""
+        if received.si_pid == self.pid and received.si_code != _SENT_BY_KERNEL:
+            return
+        try:
+            if received.si_code == _SENT_BY_KERNEL and os.getpgid(self.pid) == os.getpgrp():
+                return
+            os.kill(self.pid, received.si_signo)
+        except ProcessLookupError:
+            return

@@ -1,0 +1,83 @@
+"""Who belongs to a tenant: told from /proc alone, so that it holds after any of us was killed."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+TENANT_VARIABLE = "PENSTOCK_TENANT_DIR"
+MACHINE_VARIABLE = "PENSTOCK_SIM_MACHINE"
+
+
+def environments(*names: str) -> dict[int, dict[str, str]]:
+    """For every process that was started with one of `names` set: those variables, by pid.
+
+    Zombies and other users' processes tell nothing and are left out. The environment is the one a
+    process was started with: a child of a fork has its parent's.
+    """
+    wanted = [os.fsencode(name) + b"=" for name in names]
+    found: dict[int, dict[str, str]] = {}
+    unclear = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]  # noqa: PTH208
+    own = os.getpid()
+    # A process in the middle of execve shows an empty environment for a moment: look again.
+    for attempt in range(3):
+        if attempt:
+            time.sleep(0.002)
+        waiting = []
+        for pid in unclear:
+            raw = _read_environment(pid)
+            if raw is None or pid == own:
+                continue
+            if not raw and _is_running_program(pid):
+                waiting.append(pid)
+            variables = _matching(raw, wanted)
+            if variables:
+                found[pid] = variables
+        unclear = waiting
+        if not unclear:
+            break
+    return found
+
+
+def members(tenant_directory: Path) -> list[int]:
+    """Pids of the processes that run under the tenant of `tenant_directory`."""
+    return members_of(environments(TENANT_VARIABLE), tenant_directory)
+
+
+def members_of(found: Mapping[int, Mapping[str, str]], tenant_directory: Path) -> list[int]:
+    """Those of `found` (from `environments`) that run under the tenant."""
+    return sorted(
+        pid for pid, v in found.items() if v.get(TENANT_VARIABLE) == str(tenant_directory)
+    )
+
+
+def _read_environment(pid: int) -> bytes | None:
+    try:
+        with open(f"/proc/{pid}/environ", "rb", buffering=0) as stream:  # noqa: PTH123
+            return stream.readall()
+    except OSError:
+        return None
+
+
+def _matching(raw: bytes, wanted: list[bytes]) -> dict[str, str]:
+    variables = {}
+    for name in wanted:
+        start = 0 if raw.startswith(name) else raw.find(b"\0" + name) + 1
+        if start or raw.startswith(name):
+            value = raw[start + len(name) :].split(b"\0", 1)[0]
+            variables[os.fsdecode(name[:-1])] = os.fsdecode(value)
+    return variables
+
+
+def _is_running_program(pid: int) -> bool:
+    """False for zombies and kernel threads, which have no program file."""
+    try:
+        os.readlink(f"/proc/{pid}/exe")  # noqa: PTH115
+    except OSError:
+        return False
+    return True

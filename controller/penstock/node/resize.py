@@ -1,0 +1,99 @@
+"""Changes the quota of a running tenant: the same admission as for a new one."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.devices import Device, find_device
+from penstock.model import PenstockError
+from penstock.node.admission import check_admission, check_size, free_share
+from penstock.node.tenant import change_grant, collect, find_tenant, live_grants
+
+if TYPE_CHECKING:
+    from penstock.node.grant import DeviceGrant, Grant, Mode
+    from penstock.node.state import State
+
+
+@dataclass(frozen=True)
+class Resize:
+    """What is to change; None: as it is. Without `device`, on all devices of the tenant."""
+
+    memory_bytes: int | None = None
+    cores_permille: int | None = None
+    mode: Mode | None = None
+    device: str | None = None
+    oversubscribe: bool = False
+
+
+def resize(state: State, name: str, change: Resize) -> list[str]:
+    """Admits the change, puts it in force, returns what is to be said. Raises `PenstockError`."""
+    if change.memory_bytes is None and change.cores_permille is None and change.mode is None:
+        raise PenstockError(
+            "nothing to change", "no limit is given", "add --memory, --cores or --mode"
+        )
+    notes = []
+    with state.lock():
+        living = collect(state)
+        tenant = find_tenant(state, name)
+        grant = tenant.grant()
+        others = live_grants([other for other in living if other.name != name])
+        chosen = _chosen(grant, change.device)
+        shares = []
+        for share in grant.devices:
+            if share.uuid in chosen:
+                new = _resized(share, change)
+                device = _as_device(share, grant)
+                check_size(device, new.memory_bytes)
+                if change.oversubscribe:
+                    notes.append(
+                        f"{device} may be granted more than once: quotas are not guaranteed"
+                    )
+                elif _grows(share, new):
+                    free = free_share(device, grant.machine, others)
+                    check_admission(device, free, new.memory_bytes, new.cores_permille)
+                shares.append(new)
+            else:
+                shares.append(share)
+        after = dataclasses.replace(
+            grant,
+            devices=tuple(shares),
+            mode=change.mode or grant.mode,
+            oversubscribed=grant.oversubscribed or change.oversubscribe,
+        )
+        return notes + change_grant(tenant, after)
+
+
+def _chosen(grant: Grant, word: str | None) -> set[str]:
+    if word is None:
+        return {share.uuid for share in grant.devices}
+    return {find_device([_as_device(share, grant) for share in grant.devices], word).uuid}
+
+
+def _resized(share: DeviceGrant, change: Resize) -> DeviceGrant:
+    return dataclasses.replace(
+        share,
+        memory_bytes=share.memory_bytes if change.memory_bytes is None else change.memory_bytes,
+        cores_permille=share.cores_permille
+        if change.cores_permille is None
+        else change.cores_permille,
+    )
+
+
+def _grows(before: DeviceGrant, after: DeviceGrant) -> bool:
+    """Shrinking is always admitted, also where a device is oversubscribed."""
+    return after.memory_bytes > before.memory_bytes or after.cores_permille > before.cores_permille
+
+
+def _as_device(share: DeviceGrant, grant: Grant) -> Device:
+    """The device as the grant remembers it: it need not be asked again."""
+    return Device(
+        index=share.index,
+        uuid=share.uuid,
+        name=share.name,
+        memory_bytes=share.device_memory_bytes,
+        context_bytes=share.context_bytes,
+        tflops=None,
+        simulated=grant.machine is not None,
+    )

@@ -1,0 +1,280 @@
+"""From a request to a running tenant: choose devices, admit, make the tenant, run the command."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from penstock.devices import Device, DeviceSource, find_devices
+from penstock.model import (
+    PenstockError,
+    check_tenant_name,
+    cores_from_tflops,
+    format_cores,
+    human_memory,
+)
+from penstock.model.names import name_from_command
+from penstock.node.admission import check_admission, check_size, free_share, roomiest
+from penstock.node.events import record_event
+from penstock.node.grant import DeviceGrant, Grant, Mode
+from penstock.node.launch import Child
+from penstock.node.processes import TENANT_VARIABLE
+from penstock.node.supervisor import PERIOD_S, Supervisor
+from penstock.node.tenant import Tenant, collect, create_tenant, has_processes, live_grants
+from penstock_shim import paths
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from penstock.node.state import State
+
+MEMBERS_PERIOD_S = 0.5  # how often left-over processes are looked for in /proc
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a user asks for. Exactly one of `cores_permille` and `tflops` is given."""
+
+    command: Sequence[str]
+    memory_bytes: int
+    cores_permille: int | None
+    tflops: float | None = None
+    mode: Mode = "strict"
+    devices: Sequence[str] = ()  # indexes, UUIDs; none: the roomiest
+    count: int = 1
+    name: str | None = None
+    oversubscribe: bool = False
+    policy: str | None = None
+
+
+@dataclass
+class Admitted:
+    """A tenant that may start, and what its user is to be told."""
+
+    tenant: Tenant
+    grant: Grant
+    lock: int
+    notes: list[str] = field(default_factory=list)
+
+
+def admit(state: State, request: Request, source: DeviceSource) -> Admitted:
+    """Decides on the request and makes the tenant. Raises `PenstockError`; then nothing is left."""
+    notes: list[str] = []
+    machine = str(source.machine) if source.machine else None
+    with state.lock():
+        living = collect(state)
+        grants = live_grants(living)
+        devices = _candidates(source)
+        free = {device.uuid: free_share(device, machine, grants) for device in devices}
+        if request.devices:
+            chosen = find_devices(source.devices(), request.devices)
+            free |= {device.uuid: free_share(device, machine, grants) for device in chosen}
+        else:
+            chosen = roomiest(devices, free, request.count)
+        shares = []
+        for device in chosen:
+            share = _share(device, request, notes)
+            if request.oversubscribe:
+                notes.append(
+                    f"{device} may be granted more than once: quotas there are not guaranteed"
+                )
+            else:
+                check_admission(device, free[device.uuid], share.memory_bytes, share.cores_permille)
+            shares.append(share)
+        name = request.name or name_from_command(
+            request.command, [tenant.name for tenant in living]
+        )
+        grant = Grant(
+            tenant=check_tenant_name(name),
+            mode=request.mode,
+            devices=tuple(shares),
+            command=tuple(request.command),
+            user=_user(),
+            created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            policy=request.policy,
+            machine=machine,
+            oversubscribed=request.oversubscribe,
+        )
+        tenant, lock = create_tenant(state, grant, source.libraries())
+    return Admitted(tenant, grant, lock, notes)
+
+
+def run_tenant(state: State, admitted: Admitted, source: DeviceSource) -> int:
+    """Runs the command to its end; returns its exit code. Left-over children keep the tenant.
+
+    Raises `CommandNotStartedError`; the tenant is gone then.
+    """
+    tenant = admitted.tenant
+    supervisor = Supervisor(state, tenant)
+    supervisor.tick()
+    try:
+        child = Child(admitted.grant.command, tenant_environment(state, admitted, source))
+    except BaseException:
+        supervisor.close()
+        tenant.remove()
+        raise
+    _let_go_of_files()
+    exit_code = child.wait(_guarded(supervisor.tick, tenant), PERIOD_S)
+    if has_processes(tenant):
+        _keep_in_background(supervisor, tenant)
+    else:
+        supervisor.close()
+        tenant.remove()
+    return exit_code
+
+
+def tenant_environment(state: State, admitted: Admitted, source: DeviceSource) -> dict[str, str]:
+    """The command's environment: ours, the device's, the preload, and where its quota is."""
+    environment = {**os.environ, **source.environment(admitted.tenant.name)}
+    libraries = [_preloadable(state, paths.so_path()), _preloadable(state, paths.nvml_so_path())]
+    # The user's own preloads go behind ours: the shim must be asked first.
+    own = environment.get("LD_PRELOAD", "").replace(":", " ").split()
+    environment["LD_PRELOAD"] = ":".join([*libraries, *(p for p in own if p not in libraries)])
+    environment["CUDA_VISIBLE_DEVICES"] = ",".join(device.uuid for device in admitted.grant.devices)
+    environment[TENANT_VARIABLE] = str(admitted.tenant.directory)
+    return environment
+
+
+def _preloadable(state: State, library: Path) -> str:
+    """`library` by a path without blanks and colons, which LD_PRELOAD cannot hold."""
+    if not any(character in str(library) for character in " :\t"):
+        return str(library)
+    link = state.directory / library.name
+    if any(character in str(link) for character in " :\t"):
+        raise PenstockError(
+            f"cannot preload {library}",
+            "LD_PRELOAD holds no path with a blank or a colon",
+            "name a --state-dir without them",
+        )
+    aside = link.with_name(f".{link.name}.{os.getpid()}")
+    aside.symlink_to(library)
+    aside.replace(link)
+    return str(link)
+
+
+def _candidates(source: DeviceSource) -> list[Device]:
+    """The devices that $CUDA_VISIBLE_DEVICES leaves. It was not meant for a simulated machine."""
+    devices = source.devices()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").strip()
+    if not visible or source.machine is not None:
+        return devices
+    try:
+        return find_devices(devices, [visible])
+    except PenstockError as error:
+        raise PenstockError(
+            f"$CUDA_VISIBLE_DEVICES is {visible!r}", str(error), "unset it or name a --device"
+        ) from error
+
+
+def _share(device: Device, request: Request, notes: list[str]) -> DeviceGrant:
+    check_size(device, request.memory_bytes)
+    cores = request.cores_permille
+    if cores is None:
+        cores = _cores_of_tflops(device, request.tflops, notes)
+    if request.memory_bytes <= device.context_bytes:
+        notes.append(
+            f"{human_memory(request.memory_bytes)} is not more than one process's context takes "
+            f"on this device ({human_memory(device.context_bytes)}): no CUDA program can start"
+        )
+    return DeviceGrant(
+        uuid=device.uuid,
+        index=device.index,
+        name=device.name,
+        memory_bytes=request.memory_bytes,
+        cores_permille=cores,
+        device_memory_bytes=device.memory_bytes,
+        context_bytes=device.context_bytes,
+    )
+
+
+def _cores_of_tflops(device: Device, tflops: float | None, notes: list[str]) -> int:
+    if tflops is None:
+        raise PenstockError(
+            "no share of compute is given", "a quota has memory and cores", "add --cores"
+        )
+    if device.tflops is None:
+        raise PenstockError(
+            f"tflops: {tflops:g} cannot be granted", f"the rated TFLOPS of {device} are not known",
+            "ask for cores instead",
+        )  # fmt: skip
+    cores = cores_from_tflops(tflops, device.tflops)
+    notes.append(
+        f"tflops: {tflops:g} of {device.tflops:g} on {device} is {format_cores(cores)} cores "
+        "(rounded up to whole percents)"
+    )
+    return cores
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a uid without a name, as in containers
+        return str(os.getuid())
+
+
+def _let_go_of_files() -> None:
+    """Points standard input and outputs at /dev/null and closes what else was inherited.
+
+    The command has them; a reader of its pipe must see the end when the command closes it, not when
+    we do. What is to be said from here on goes to the tenant's events.
+    """
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    for descriptor in (0, 1, 2):
+        os.dup2(null, descriptor)
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
+        # Whatever we opened ourselves is not inheritable, so the rest came from whoever started us.
+        with contextlib.suppress(OSError):
+            if int(name) > 2 and os.get_inheritable(int(name)):
+                os.close(int(name))
+
+
+def _guarded(tick: Callable[[], None], tenant: Tenant) -> Callable[[], None]:
+    """A round that fails is recorded once and never ends the user's command."""
+    said: set[str] = set()
+
+    def guarded() -> None:
+        try:
+            tick()
+        except Exception as error:  # noqa: BLE001 - the command must run on whatever happens here
+            text = f"{type(error).__name__}: {error}"
+            if text not in said:
+                said.add(text)
+                record_event(tenant.directory, "supervision-failed", reason=text)
+
+    return guarded
+
+
+def _keep_in_background(supervisor: Supervisor, tenant: Tenant) -> None:
+    """Goes on supervising in a process of its own session, until the tenant's last process ends.
+
+    The child inherits the supervisor's lock; this process returns at once.
+    """
+    if os.fork():
+        return
+    try:
+        os.setsid()
+        os.chdir("/")
+        signal.pthread_sigmask(signal.SIG_SETMASK, [])
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        tick = _guarded(supervisor.tick, tenant)
+        look_at = 0.0
+        while True:
+            tick()
+            if time.monotonic() >= look_at:
+                if not has_processes(tenant):
+                    break
+                look_at = time.monotonic() + MEMBERS_PERIOD_S
+            time.sleep(PERIOD_S)
+        tenant.remove()
+    finally:
+        os._exit(0)

@@ -1,0 +1,94 @@
+"""The state directory: where tenants, simulated machines and the lock of admission live."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.model import PenstockError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def default_directory() -> Path:
+    """`$PENSTOCK_STATE_DIR`, else /run/penstock for root, else the user's runtime directory."""
+    named = os.environ.get("PENSTOCK_STATE_DIR")
+    if named:
+        return Path(named)
+    if os.geteuid() == 0:
+        return Path("/run/penstock")
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    return Path(runtime) / "penstock" if runtime else Path(f"/tmp/penstock-{os.getuid()}")  # noqa: S108
+
+
+class State:
+    """An open state directory: ours, and not writable by others."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.tenants = directory / "tenants"
+        self.machines = directory / "machines"
+
+    @classmethod
+    def open(cls, directory: Path | None = None) -> State:
+        """Makes a missing directory. Raises `PenstockError` when it cannot be trusted."""
+        state = cls((directory or default_directory()).absolute())
+        for folder in (state.directory, state.tenants, state.machines):
+            _own_folder(folder)
+        return state
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """One process at a time decides about grants. The kernel drops the lock of a killed one."""
+        with locked(self.directory / "lock"):
+            yield
+
+
+@contextmanager
+def locked(file: Path) -> Iterator[None]:
+    """Exclusive flock on `file`, which is made when missing."""
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def is_locked(file: Path) -> bool:
+    """Whether a process holds `file` by flock. A missing file is held by nobody."""
+    try:
+        descriptor = os.open(file, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _own_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = folder.lstat()
+    except OSError as error:
+        raise PenstockError(
+            f"cannot use the state directory {folder}",
+            error.strerror or str(error),
+            "name another one with --state-dir or $PENSTOCK_STATE_DIR",
+        ) from error
+    # Somebody else's directory under a guessable name could feed us their quota pages.
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        raise PenstockError(
+            f"the state directory {folder} cannot be trusted",
+            "it is not a directory of this user's that only this user can write",
+            "remove it or name another one with --state-dir",
+        )

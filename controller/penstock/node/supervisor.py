@@ -1,0 +1,174 @@
+"""The supervisor of one tenant: about ten times a second, while the tenant has processes.
+
+It renews the heartbeat, reaps slots of dead processes, tells the tenant how many share its devices,
+works out its elastic allowance, and writes down refusals. It decides for its own tenant only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from penstock.model import PenstockError
+from penstock.node.elastic import Demand, allowances
+from penstock.node.events import record_event
+from penstock.node.grant import FILE as GRANT_FILE
+from penstock.node.grant import DeviceGrant, Grant, read_grant
+from penstock.node.tenant import Tenant, tenants_of
+from penstock.node.use import RecentUse
+from penstock_shim.pages import DeviceLimit, Limits, PageError, QuotaWriter, UsagePage, read_usage
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from penstock.node.state import State
+
+PERIOD_S = 0.1
+
+
+@dataclass
+class _Neighbour:
+    """Another tenant as last seen, with its grant kept until the file changes."""
+
+    stamp: tuple[int, int] = (0, 0)
+    grant: Grant | None = None
+    use: dict[str, RecentUse] = field(default_factory=dict)  # by device UUID
+
+
+class Supervisor:
+    """Looks after one tenant. `tick` does one round; `close` lets go of the pages."""
+
+    def __init__(self, state: State, tenant: Tenant) -> None:
+        self.tenant = tenant
+        self._state = state
+        self._quota = QuotaWriter.open(tenant.quota_page)
+        self._usage = UsagePage.open(tenant.usage_page)
+        self._neighbours: dict[Path, _Neighbour] = {}
+        self._refusals: dict[str, int] = {}
+        self._damaged = False
+
+    def tick(self) -> None:
+        """One round. A usage page that was damaged is recorded once and never stops the tenant."""
+        now_ns = time.monotonic_ns()
+        self._quota.heartbeat()
+        try:
+            self._usage.reap()
+        except PageError as error:
+            self._damage(str(error))
+        self._look_around(now_ns)
+        me = self._neighbours.get(self.tenant.directory)
+        if me is None or me.grant is None:
+            return
+        self._record_refusals(me.grant)
+        self._publish(now_ns)
+
+    def close(self) -> None:
+        """Lets go of the pages; they stay as they are."""
+        self._quota.close()
+        self._usage.close()
+
+    def _damage(self, reason: str) -> None:
+        if not self._damaged:
+            record_event(self.tenant.directory, "damaged", reason=reason)
+        self._damaged = True
+
+    def _look_around(self, now_ns: int) -> None:
+        """Takes in grants and recent use of every tenant, this one included."""
+        seen = {tenant.directory for tenant in tenants_of(self._state)}
+        for gone in self._neighbours.keys() - seen:
+            del self._neighbours[gone]
+        for directory in seen:
+            neighbour = self._neighbours.setdefault(directory, _Neighbour())
+            try:
+                self._refresh(directory, neighbour)
+                usage = read_usage(directory / "usage")
+            except (OSError, PageError, PenstockError):
+                continue  # about to end, or damaged: what was known of it stands
+            if neighbour.grant is None:
+                continue
+            for index, device in enumerate(neighbour.grant.devices):
+                neighbour.use.setdefault(device.uuid, RecentUse()).add(now_ns, usage, index)
+
+    @staticmethod
+    def _refresh(directory: Path, neighbour: _Neighbour) -> None:
+        """Reads the grant again when its file was replaced."""
+        found = (directory / GRANT_FILE).stat()
+        if neighbour.stamp != (found.st_ino, found.st_mtime_ns):
+            neighbour.grant = read_grant(directory)
+            neighbour.stamp = (found.st_ino, found.st_mtime_ns)
+
+    def _record_refusals(self, grant: Grant) -> None:
+        try:
+            usage = self._usage.snapshot()
+        except PageError as error:
+            self._damage(str(error))
+            return
+        for index, device in enumerate(grant.devices):
+            figures = usage.devices[index]
+            before = self._refusals.get(device.uuid, 0)
+            if figures.refusals > before:
+                record_event(
+                    self.tenant.directory,
+                    "deny",
+                    device=device.uuid,
+                    count=figures.refusals - before,
+                    last_bytes=figures.refused_bytes,
+                    used_bytes=figures.total_bytes,
+                    limit_bytes=device.memory_bytes,
+                    reason="allocation would exceed the memory quota",
+                )
+            self._refusals[device.uuid] = figures.refusals
+
+    def _publish(self, now_ns: int) -> None:
+        """Writes what was granted, sharers and allowances into the page when they changed."""
+        me = self._neighbours[self.tenant.directory]
+
+        def edit(limits: Limits) -> Limits:
+            # A resize writes the grant, then the page. Read under the page's lock, the grant is
+            # never older than the page: a resize is never undone here, and is finished if its
+            # command was killed half-way.
+            self._refresh(self.tenant.directory, me)
+            grant = me.grant
+            if grant is None:
+                return limits
+            shares = tuple(
+                self._shared(limit, device, grant, now_ns)
+                for limit, device in zip(limits.devices, grant.devices, strict=True)
+            )
+            return dataclasses.replace(limits, devices=shares, mode=grant.mode)
+
+        limits = self._quota.limits
+        if edit(limits) != limits:
+            self._quota.change(edit)
+
+    def _shared(
+        self, limit: DeviceLimit, device: DeviceGrant, grant: Grant, now_ns: int
+    ) -> DeviceLimit:
+        demands = []
+        for directory, neighbour in self._neighbours.items():
+            other = neighbour.grant
+            if other is None or other.machine != grant.machine:
+                continue
+            share = next((d for d in other.devices if d.uuid == limit.uuid), None)
+            use = neighbour.use.get(limit.uuid)
+            if share is None or use is None:
+                continue
+            demand = Demand(
+                tenant=directory.name,
+                cores_permille=share.cores_permille,
+                elastic=other.mode == "elastic",
+                used_permille=use.permille,
+                asking=use.is_asking(now_ns),
+                active=use.is_active(now_ns),
+            )
+            demands.append(demand)
+        return dataclasses.replace(
+            limit,
+            memory_bytes=device.memory_bytes,
+            cores_permille=device.cores_permille,
+            sharers=max(1, len(demands)),
+            busy_sharers=sum(demand.active for demand in demands),
+            allowance_permille=allowances(demands).get(self.tenant.name, device.cores_permille),
+        )

@@ -1,0 +1,211 @@
+"""A tenant's directory: grant.yaml, quota and usage pages, events, the supervisor's lock."""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import os
+import shutil
+from typing import TYPE_CHECKING
+
+from penstock.model import PenstockError
+from penstock.node.events import record_event
+from penstock.node.grant import Grant, read_grant, write_grant
+from penstock.node.processes import TENANT_VARIABLE, environments, members_of
+from penstock.node.state import State, is_locked
+from penstock_shim.pages import DeviceLimit, Limits, PageError, QuotaWriter, UsagePage, read_usage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from penstock.devices import DriverLibraries
+
+SUPERVISOR_LOCK = "supervisor.lock"
+
+
+@dataclasses.dataclass(frozen=True)
+class Tenant:
+    """A tenant that exists on disk."""
+
+    directory: Path
+
+    @property
+    def name(self) -> str:
+        """The tenant's name: its directory's."""
+        return self.directory.name
+
+    def grant(self) -> Grant:
+        """What was granted. Raises `PenstockError`."""
+        return read_grant(self.directory)
+
+    @property
+    def quota_page(self) -> Path:
+        """The page that the shim reads."""
+        return self.directory / "quota"
+
+    @property
+    def usage_page(self) -> Path:
+        """The page that the shim writes."""
+        return self.directory / "usage"
+
+    def is_supervised(self) -> bool:
+        """Whether a `penstock run` looks after it."""
+        return is_locked(self.directory / SUPERVISOR_LOCK)
+
+    def remove(self) -> None:
+        """Deletes the directory; its name is free at once."""
+        aside = self.directory.with_name(f".gone-{self.name}-{os.getpid()}")
+        try:
+            self.directory.rename(aside)
+        except FileNotFoundError:
+            return
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def limits_of(grant: Grant) -> Limits:
+    """The grant as the quota page holds it, before any supervisor has looked at the neighbours."""
+    return Limits(
+        devices=tuple(
+            DeviceLimit(
+                uuid=device.uuid,
+                memory_bytes=device.memory_bytes,
+                cores_permille=device.cores_permille,
+                context_reserve_bytes=device.context_bytes,
+            )
+            for device in grant.devices
+        ),
+        mode=grant.mode,
+    )
+
+
+def create_tenant(state: State, grant: Grant, libraries: DriverLibraries) -> tuple[Tenant, int]:
+    """Makes the tenant's directory whole, then visible. Call it under `state.lock()`.
+
+    Returns the tenant and a descriptor that holds the supervisor's lock until it is closed by all
+    who inherited it. Raises `PenstockError` when a tenant of that name lives.
+    """
+    directory = state.tenants / grant.tenant
+    if directory.exists():
+        raise PenstockError(
+            f"tenant {grant.tenant!r} exists already", "names are unique", "choose another --name"
+        )
+    aside = state.tenants / f".new-{grant.tenant}-{os.getpid()}"
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(mode=0o700)
+    try:
+        lock = os.open(aside / SUPERVISOR_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        write_grant(aside, grant)
+        QuotaWriter.create(
+            aside / "quota",
+            limits_of(grant),
+            tenant=grant.tenant,
+            driver_path=libraries.cuda,
+            nvml_path=libraries.nvml,
+        ).close()
+        UsagePage.create(aside / "usage", devices=len(grant.devices)).close()
+        record_event(
+            aside, "granted", command=list(grant.command), oversubscribed=grant.oversubscribed
+        )
+        aside.rename(directory)
+    except BaseException:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
+    return Tenant(directory), lock
+
+
+def tenants_of(state: State) -> list[Tenant]:
+    """All tenants on disk, by name, living or not."""
+    return [Tenant(d) for d in sorted(state.tenants.iterdir()) if not d.name.startswith(".")]
+
+
+def find_tenant(state: State, name: str) -> Tenant:
+    """The tenant called `name`. Raises `PenstockError` that lists those there are."""
+    tenants = {tenant.name: tenant for tenant in tenants_of(state)}
+    if name in tenants:
+        return tenants[name]
+    listing = ", ".join(tenants) or "none is running"
+    raise PenstockError(
+        f"no tenant {name!r} in {state.directory}", f"tenants: {listing}", "see penstock ps"
+    )
+
+
+def collect(state: State) -> list[Tenant]:
+    """Removes tenants whose processes and supervisor are gone; returns those that live.
+
+    Call it under `state.lock()`. This is how the tenants of a killed `penstock run` end.
+    """
+    tenants = tenants_of(state)
+    unsupervised = [tenant for tenant in tenants if not tenant.is_supervised()]
+    if unsupervised:
+        found = environments(TENANT_VARIABLE)
+        for tenant in unsupervised:
+            if not has_processes(tenant, found):
+                tenant.remove()
+                tenants.remove(tenant)
+    for leftover in state.tenants.glob(".*"):
+        if not is_locked(leftover / SUPERVISOR_LOCK):
+            shutil.rmtree(leftover, ignore_errors=True)
+    return tenants
+
+
+def has_processes(tenant: Tenant, found: Mapping[int, Mapping[str, str]] | None = None) -> bool:
+    """Whether any process runs under the tenant: by its environment, or by a live slot."""
+    if members_of(environments(TENANT_VARIABLE) if found is None else found, tenant.directory):
+        return True
+    try:
+        with UsagePage.open(tenant.usage_page) as usage:
+            usage.reap()
+            return bool(usage.snapshot().slots)
+    except PageError:
+        return False  # scribbled over: what the environment says is all there is
+
+
+def live_grants(tenants: list[Tenant]) -> list[Grant]:
+    """The grants of `tenants`. A grant that cannot be read is an error: admission must count it."""
+    return [tenant.grant() for tenant in tenants]
+
+
+def change_grant(tenant: Tenant, grant: Grant) -> list[str]:
+    """Puts `grant` in force for a running tenant; returns what is to be said about it.
+
+    Call it under `state.lock()`, after admission. The grant is written first: should we be killed
+    in between, the tenant's supervisor finishes the change.
+    """
+    notes = []
+    usage = read_usage(tenant.usage_page)
+    for index, device in enumerate(grant.devices):
+        used = usage.devices[index].total_bytes
+        if used > device.memory_bytes:
+            notes.append(
+                f"device {device.index}: {used} bytes are in use, more than the new "
+                f"{device.memory_bytes}; new allocations are refused until enough is freed"
+            )
+    write_grant(tenant.directory, grant)
+    with QuotaWriter.open(tenant.quota_page) as writer:
+        writer.change(_change_to(grant))
+    shares = [
+        {"device": d.uuid, "memory_bytes": d.memory_bytes, "cores_permille": d.cores_permille}
+        for d in grant.devices
+    ]
+    record_event(tenant.directory, "resized", mode=grant.mode, shares=shares)
+    return notes
+
+
+def _change_to(grant: Grant) -> Callable[[Limits], Limits]:
+    """Edits a page's limits to `grant`, keeping what the supervisor maintains."""
+
+    def edit(limits: Limits) -> Limits:
+        devices = tuple(
+            dataclasses.replace(
+                limit,
+                memory_bytes=device.memory_bytes,
+                cores_permille=device.cores_permille,
+                allowance_permille=None,
+            )
+            for limit, device in zip(limits.devices, grant.devices, strict=True)
+        )
+        return dataclasses.replace(limits, devices=devices, mode=grant.mode)
+
+    return edit
