@@ -157,6 +157,16 @@ void penstock_region_close(penstock_region *region) {
   memset(region, 0, sizeof *region);
 }
 
+/* Word by word, as the writer stores them. */
+static void copy_limit(penstock_device_limit *to, const penstock_device_limit *from) {
+  _Static_assert(sizeof *to % 8 == 0, "a device's limit is whole words");
+  uint64_t words[sizeof *to / 8];
+  for (size_t i = 0; i < sizeof *to / 8; i++) {
+    words[i] = __atomic_load_n((const uint64_t *)from + i, __ATOMIC_RELAXED);
+  }
+  memcpy(to, words, sizeof *to);
+}
+
 bool penstock_region_device_limit(const penstock_region *region, unsigned device,
                                   penstock_device_limit *out) {
   /* A copy is rewritten only after the index has moved on, so a retry finds the other copy. Bounded
@@ -165,7 +175,7 @@ bool penstock_region_device_limit(const penstock_region *region, unsigned device
     const penstock_limits *limits = penstock_region_limits(region);
     uint64_t before = __atomic_load_n(&limits->generation, __ATOMIC_ACQUIRE);
     if (device >= limits->device_count || device >= PENSTOCK_MAX_DEVICES) return false;
-    *out = limits->devices[device];
+    copy_limit(out, &limits->devices[device]);
     __atomic_thread_fence(__ATOMIC_ACQUIRE);
     if (before != 0 && __atomic_load_n(&limits->generation, __ATOMIC_RELAXED) == before) break;
   }
