@@ -1,6 +1,8 @@
 /* builds: plain address */
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -11,9 +13,10 @@
 #define LIMIT (64 * MIB)
 
 /* One reservation or release at random; `held` has `slots` places. */
-static void one_move(penstock_region *region, uint64_t *seed, uint64_t *held, unsigned places,
-                     bool *refused) {
+static void one_move(penstock_region *region, uint64_t *seed, uint64_t *held, unsigned places) {
   uint64_t random = random_next(seed);
+  /* Moves are so short that without this each process would run nearly alone in its time slice. */
+  if (random >> 60 == 0) sched_yield();
   uint64_t *one = &held[random % places];
   if (*one) {
     penstock_ledger_release(region, 0, *one);
@@ -24,7 +27,6 @@ static void one_move(penstock_region *region, uint64_t *seed, uint64_t *held, un
   penstock_error error = penstock_ledger_reserve(region, 0, bytes);
   CHECK(error == PENSTOCK_OK || error == PENSTOCK_E_OVER_LIMIT);
   if (error == PENSTOCK_OK) *one = bytes;
-  if (error == PENSTOCK_E_OVER_LIMIT) *refused = true;
 }
 
 TEST(eight_racing_processes_with_ten_thousand_reservations_each_never_exceed_the_limit) {
@@ -34,12 +36,10 @@ TEST(eight_racing_processes_with_ten_thousand_reservations_each_never_exceed_the
     children[i] = fork();
     if (children[i] != 0) continue;
     uint64_t seed = (uint64_t)i + 1, held[16] = {0};
-    bool refused = false;
     for (int n = 0; n < 20000; n++) { /* every other one gives back */
-      one_move(&region, &seed, held, 16, &refused);
+      one_move(&region, &seed, held, 16);
       CHECK(penstock_ledger_total(&region, 0) <= LIMIT);
     }
-    CHECK(refused);
     for (int n = 0; n < 16; n++) penstock_ledger_release(&region, 0, held[n]);
     CHECK_EQUAL(penstock_ledger_own(&region, 0), 0);
     _exit(0);
@@ -58,7 +58,7 @@ TEST(eight_racing_processes_with_ten_thousand_reservations_each_never_exceed_the
   CHECK(busy > 0);
   tenant_check_empty(&region);
   CHECK(region.usage->ledger[0].peak_bytes <= LIMIT);
-  CHECK(region.usage->ledger[0].peak_bytes > LIMIT / 2);
+  CHECK(region.usage->ledger[0].peak_bytes > LIMIT / 2 && region.usage->ledger[0].refusals > 100);
 }
 
 TEST(after_a_kill_at_a_random_moment_the_ledger_is_exactly_zero_two_hundred_times) {
@@ -71,8 +71,7 @@ TEST(after_a_kill_at_a_random_moment_the_ledger_is_exactly_zero_two_hundred_time
       children[i] = fork();
       if (children[i] != 0) continue;
       uint64_t held[16] = {0};
-      bool refused = false;
-      for (;;) one_move(&region, &child_seed, held, 16, &refused);
+      for (;;) one_move(&region, &child_seed, held, 16);
     }
     uint64_t until = monotonic_ns() + 1000000 + random_next(&seed) % 8000000;
     while (monotonic_ns() < until) {
@@ -102,6 +101,7 @@ TEST(after_a_kill_at_a_random_moment_the_ledger_is_exactly_zero_two_hundred_time
 TEST(reapers_killed_at_random_moments_leave_nothing_that_the_last_one_cannot_finish) {
   penstock_region region = tenant_open("t", 1, LIMIT);
   uint64_t seed = 42;
+  CHECK(prctl(PR_SET_CHILD_SUBREAPER, 1) == 0);
   for (int round = 0; round < 60; round++) {
     pid_t children[4];
     for (int i = 0; i < 4; i++) {
@@ -114,8 +114,7 @@ TEST(reapers_killed_at_random_moments_leave_nothing_that_the_last_one_cannot_fin
         pid_t grandchild = fork();
         if (grandchild == 0) {
           uint64_t held[4] = {0};
-          bool refused = false;
-          for (int n = 0; n < 7; n++) one_move(&region, &child_seed, held, 4, &refused);
+          for (int n = 0; n < 7; n++) one_move(&region, &child_seed, held, 4);
           _exit(0);
         }
         random_next(&child_seed);
@@ -125,12 +124,10 @@ TEST(reapers_killed_at_random_moments_leave_nothing_that_the_last_one_cannot_fin
     usleep(1000 + random_next(&seed) % 6000);
     for (int i = 0; i < 4; i++) kill(children[i], SIGKILL);
     for (int i = 0; i < 4; i++) wait_for_killed(children[i]);
-    /* A grandchild may outlive its parent for a moment. */
-    uint64_t deadline = monotonic_ns() + 1000000000;
-    do {
-      penstock_reap_all(region.usage, region.quota);
-      CHECK(monotonic_ns() < deadline);
-    } while (tenant_slots_in_use(&region) > 0);
+    while (wait(NULL) > 0) { /* grandchildren that outlived their parent come to us */
+    }
+    penstock_reap_all(region.usage, region.quota);
     tenant_check_empty(&region);
+    CHECK_EQUAL(tenant_slots_in_use(&region), 0);
   }
 }

@@ -1,4 +1,5 @@
 /* builds: address */
+#define _GNU_SOURCE /* close_range */
 #include <fcntl.h>
 #include <stddef.h>
 #include <stdio.h>

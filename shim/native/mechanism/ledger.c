@@ -128,7 +128,7 @@ static bool run(penstock_ledger_op *op) {
 
 uint64_t penstock_ledger_limit(const penstock_region *region, unsigned device) {
   const penstock_limits *limits = penstock_region_limits(region);
-  if (device >= limits->device_count || device >= PENSTOCK_MAX_DEVICES) return 0;
+  if (device >= penstock_region_device_count(region)) return 0;
   uint64_t bytes = __atomic_load_n(&limits->devices[device].memory_bytes, __ATOMIC_RELAXED);
   return bytes / PENSTOCK_LEDGER_UNIT_BYTES * PENSTOCK_LEDGER_UNIT_BYTES;
 }

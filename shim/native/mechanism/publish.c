@@ -19,9 +19,10 @@ static void copy_text(char *to, size_t size, const char *from) {
   memset(to + length, 0, size - length);
 }
 
-/* Word by word: readers of a single field must never see half of it. */
+/* Word by word: readers of a single field must never see half of it. Each with release: who sees a
+ * new word also sees that the generation was zeroed before. */
 static void copy_words(uint64_t *to, const uint64_t *from, size_t count) {
-  for (size_t i = 0; i < count; i++) __atomic_store_n(&to[i], from[i], __ATOMIC_RELAXED);
+  for (size_t i = 0; i < count; i++) __atomic_store_n(&to[i], from[i], __ATOMIC_RELEASE);
 }
 
 static void fill(penstock_limits *copy, const penstock_limits *limits, uint64_t generation) {
@@ -29,7 +30,6 @@ static void fill(penstock_limits *copy, const penstock_limits *limits, uint64_t 
   const uint64_t *from = (const uint64_t *)limits;
   uint64_t *to = (uint64_t *)copy;
   __atomic_store_n(&copy->generation, 0, __ATOMIC_RELAXED);
-  __atomic_thread_fence(__ATOMIC_RELEASE);
   copy_words(to + 1, from + 1, sizeof *copy / 8 - 1);
   __atomic_store_n(&copy->generation, generation, __ATOMIC_RELEASE);
 }

@@ -157,12 +157,13 @@ void penstock_region_close(penstock_region *region) {
   memset(region, 0, sizeof *region);
 }
 
-/* Word by word, as the writer stores them. */
+/* Word by word, as the writer stores them; each with acquire, so that the generation is looked at
+ * after them. */
 static void copy_limit(penstock_device_limit *to, const penstock_device_limit *from) {
   _Static_assert(sizeof *to % 8 == 0, "a device's limit is whole words");
   uint64_t words[sizeof *to / 8];
   for (size_t i = 0; i < sizeof *to / 8; i++) {
-    words[i] = __atomic_load_n((const uint64_t *)from + i, __ATOMIC_RELAXED);
+    words[i] = __atomic_load_n((const uint64_t *)from + i, __ATOMIC_ACQUIRE);
   }
   memcpy(to, words, sizeof *to);
 }
@@ -174,9 +175,8 @@ bool penstock_region_device_limit(const penstock_region *region, unsigned device
   for (int i = 0; i < 8; i++) {
     const penstock_limits *limits = penstock_region_limits(region);
     uint64_t before = __atomic_load_n(&limits->generation, __ATOMIC_ACQUIRE);
-    if (device >= limits->device_count || device >= PENSTOCK_MAX_DEVICES) return false;
+    if (device >= penstock_region_device_count(region)) return false;
     copy_limit(out, &limits->devices[device]);
-    __atomic_thread_fence(__ATOMIC_ACQUIRE);
     if (before != 0 && __atomic_load_n(&limits->generation, __ATOMIC_RELAXED) == before) break;
   }
   return true;

@@ -64,7 +64,7 @@ bool penstock_region_device_limit(const penstock_region *region, unsigned device
 
 /* Devices granted, never above PENSTOCK_MAX_DEVICES. */
 static inline unsigned penstock_region_device_count(const penstock_region *region) {
-  uint32_t count = penstock_region_limits(region)->device_count;
+  uint32_t count = __atomic_load_n(&penstock_region_limits(region)->device_count, __ATOMIC_RELAXED);
   return count < PENSTOCK_MAX_DEVICES ? count : PENSTOCK_MAX_DEVICES;
 }
 
