@@ -28,6 +28,7 @@ def find_headers() -> Path:
 
 
 def main() -> None:
+    """Parse the command line and write the files."""
     parser = argparse.ArgumentParser(prog="codegen", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder for the generated files")
     parser.add_argument("--include", type=Path, help="folder of cuda.h (default: from PyPI)")
@@ -53,7 +54,8 @@ def main() -> None:
         emit.emit_hook_prototypes(args.out, prefix, hooks)
         emit.emit_stubs(args.out, prefix, names, not_supported)
     emit.emit_variants(args.out, headers.cuda_variants(include, cuda, args.cc))
-    print(f"codegen: {len(cuda)} driver names, {len(nvml)} NVML names from {include}", file=sys.stderr)
+    counts = f"{len(cuda)} driver names, {len(nvml)} NVML names"
+    print(f"codegen: {counts} from {include}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from .headers import Variant
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from .headers import Variant
 
 BANNER = "/* Generated from the vendor's headers by shim/codegen; do not edit. */\n"
 
@@ -64,7 +67,7 @@ def emit_forwarders(out: Path, prefix: str, names: list[str], hooks: dict[str, s
     unknown = sorted(set(hooks) - set(names))
     if unknown:
         raise ValueError(f"hooks.def names symbols that the headers lack: {', '.join(unknown)}")
-    lines = [BANNER, f'#include "forward.h"', "", f"PENSTOCK_FORWARD_BEGIN({prefix})"]
+    lines = [BANNER, '#include "forward.h"', "", f"PENSTOCK_FORWARD_BEGIN({prefix})"]
     for index, name in enumerate(names):
         if name in hooks:
             lines.append(f"PENSTOCK_HOOKED({prefix}, {name}, {index})")
@@ -79,7 +82,7 @@ def emit_forwarders(out: Path, prefix: str, names: list[str], hooks: dict[str, s
 
 
 def emit_hook_prototypes(out: Path, prefix: str, hooks: dict[str, str]) -> None:
-    """`<prefix>_hooks.h`: each hook declared with the header's own prototype, checked by the compiler."""
+    """`<prefix>_hooks.h`: each hook declared with the header's own prototype, for the compiler."""
     lines = [BANNER, "#pragma once"]
     lines += [f"extern __typeof__({name}) hook_{name};" for name in sorted(hooks)]
     _write(out / f"{prefix}_hooks.h", lines)
@@ -97,7 +100,7 @@ def emit_stubs(out: Path, prefix: str, names: list[str], result: int) -> None:
 
 
 def emit_variants(out: Path, variants: list[Variant]) -> None:
-    """`cuda_variants.c`: the simulated driver's table for `cuGetProcAddress`, sorted by base name."""
+    """`cuda_variants.c`: the simulated driver's table for `cuGetProcAddress`, sorted by base."""
     lines = [BANNER, '#include "cuda_variants.h"', ""]
     symbols = sorted({v.symbol for v in variants})
     lines += [f"extern char {symbol}[];" for symbol in symbols]

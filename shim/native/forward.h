@@ -7,6 +7,7 @@
  *
  * `penstock_<lib>_resolve` (C) stores the answer into the table, so the thunk runs once.
  */
+/* clang-format off: assembly */
 #if defined(__x86_64__)
 
 #define PENSTOCK_FORWARD_BEGIN(lib) \

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+
 from codegen import emit, headers
 from codegen.__main__ import find_headers
-
 from penstock_shim import paths
 
 INCLUDE = find_headers()

@@ -1,9 +1,9 @@
 """What the shim adds to a launch and to an allocation, against the same program without it.
 
 One round runs the same binary three ways in turn: without the shim, under it with all cores (the
-gate is open and only counts), and under it with 99 % (the gate decides on every launch, and with so
-light a load never has to wait). The difference is taken inside a round, so that a slow minute of the
-machine hits all three; reported is the median over rounds, with the quartiles.
+gate is open and only counts), and under it with 99 % (the gate decides on every launch, and with
+so light a load never has to wait). The difference is taken inside a round, so that a slow minute of
+the machine hits all three; reported is the median over rounds, with the quartiles.
 """
 
 from __future__ import annotations
@@ -14,11 +14,14 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from penstock_shim import paths
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 CALLS = ("launch", "allocate", "free", "refuse")
 ARMS = {"ungated": "100", "gated": "99"}  # name → cores granted, percent

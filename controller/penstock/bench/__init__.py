@@ -1,0 +1,1 @@
+"""Benchmarks: figures as measured, in one run, as differences and ratios."""

@@ -1,0 +1,114 @@
+#define _GNU_SOURCE /* secure_getenv */
+#include "tenant.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "driver.h"
+#include "mechanism/slots.h"
+
+/* A container's mount: the environment is not asked when it is there, a tenant cannot choose. */
+#define MOUNTED_DIRECTORY "/run/penstock/tenant"
+
+static const char *directory(void) {
+  if (access(MOUNTED_DIRECTORY "/quota", F_OK) == 0 || (errno != ENOENT && errno != ENOTDIR)) {
+    return MOUNTED_DIRECTORY;
+  }
+  return secure_getenv("PENSTOCK_TENANT_DIR");
+}
+
+static const penstock_region *open_tenant(void) {
+  static const penstock_region *attached;
+  const penstock_region *known = __atomic_load_n(&attached, __ATOMIC_ACQUIRE);
+  if (known) return known;
+  const char *path = directory();
+  penstock_region *region = path ? calloc(1, sizeof *region) : NULL;
+  if (!region || penstock_region_open_view(region, path) != PENSTOCK_OK) {
+    free(region);
+    return NULL; /* looked for again at the next call */
+  }
+  if (!__atomic_compare_exchange_n(&attached, &known, region, false, __ATOMIC_ACQ_REL,
+                                   __ATOMIC_ACQUIRE)) {
+    penstock_region_close(region);
+    free(region);
+    return known; /* another thread was first */
+  }
+  return region;
+}
+
+const penstock_region *penstock_nvml_tenant(void) {
+  int saved_errno = errno;
+  const penstock_region *region = open_tenant();
+  errno = saved_errno;
+  return region;
+}
+
+bool penstock_nvml_owns_pid(const penstock_region *region, unsigned pid) {
+  uint64_t high = __atomic_load_n(&region->usage->slots_high, __ATOMIC_ACQUIRE);
+  if (high > PENSTOCK_MAX_SLOTS) high = PENSTOCK_MAX_SLOTS;
+  for (uint64_t slot = 0; slot < high; slot++) {
+    uint64_t owner = __atomic_load_n(&region->usage->slots[slot].owner, __ATOMIC_ACQUIRE);
+    if (penstock_owner_state(owner) == PENSTOCK_SLOT_LIVE && penstock_owner_pid(owner) == pid) {
+      return true;
+    }
+  }
+  return false;
+}
+
+static int hex_digit(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+  return -1;
+}
+
+/* "GPU-xxxxxxxx-…" or "MIG-xxxxxxxx-…" as 16 bytes; false for anything else. */
+static bool parse_uuid(const char *text, uint8_t *uuid) {
+  if (strncmp(text, "GPU-", 4) != 0 && strncmp(text, "MIG-", 4) != 0) return false;
+  unsigned digits = 0;
+  for (text += 4; *text; text++) {
+    if (*text == '-') continue;
+    int digit = hex_digit(*text);
+    if (digit < 0 || digits >= 32) return false;
+    uuid[digits / 2] = (uint8_t)(digits % 2 ? uuid[digits / 2] | digit : digit << 4);
+    digits++;
+  }
+  return digits == 32;
+}
+
+int penstock_nvml_grant_of(const penstock_region *region, nvmlDevice_t device) {
+  char text[NVML_DEVICE_UUID_V2_BUFFER_SIZE];
+  uint8_t uuid[16];
+  if (REAL(nvmlDeviceGetUUID)(device, text, sizeof text) != NVML_SUCCESS) return -1;
+  if (!parse_uuid(text, uuid)) return -1;
+  const penstock_limits *limits = penstock_region_limits(region);
+  for (unsigned grant = 0; grant < penstock_region_device_count(region); grant++) {
+    if (memcmp(limits->devices[grant].uuid, uuid, sizeof uuid) == 0) return (int)grant;
+  }
+  return -1;
+}
+
+nvmlReturn_t penstock_nvml_granted(const penstock_region *region, unsigned grant,
+                                   nvmlDevice_t *device) {
+  unsigned count;
+  nvmlReturn_t result = REAL(nvmlDeviceGetCount_v2)(&count);
+  if (result != NVML_SUCCESS) return result;
+  for (unsigned i = 0; i < count; i++) {
+    nvmlDevice_t found;
+    result = REAL(nvmlDeviceGetHandleByIndex_v2)(i, &found);
+    if (result == NVML_SUCCESS && penstock_nvml_grant_of(region, found) == (int)grant) {
+      *device = found;
+      return NVML_SUCCESS;
+    }
+  }
+  /* The granted device has gone from the machine, or its handle is not to be had. */
+  return result == NVML_SUCCESS ? NVML_ERROR_GPU_IS_LOST : result;
+}
+
+nvmlReturn_t penstock_nvml_refusal(nvmlDevice_t device) {
+  char text[NVML_DEVICE_UUID_V2_BUFFER_SIZE];
+  nvmlReturn_t result = REAL(nvmlDeviceGetUUID)(device, text, sizeof text);
+  return result == NVML_SUCCESS ? NVML_ERROR_NOT_FOUND : result;
+}

@@ -1,0 +1,88 @@
+/* Which processes hold a context on a device, and how much memory. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "state.h"
+
+#define NO_INSTANCE 0xffffffffu /* no MIG instance */
+
+/* The versions of the entry differ in what follows `usedGpuMemory`. */
+static nvmlReturn_t list_processes(nvmlDevice_t device, unsigned *count, void *infos,
+                                   size_t entry_bytes) {
+  CHECK_DEVICE(device, count);
+  unsigned seen, found = 0, capacity = *count;
+  uint64_t at_ns;
+  sim_process_record *records = sim_nvml_record(device, &seen, &at_ns);
+  if (!records) return NVML_ERROR_MEMORY;
+  for (unsigned i = 0; i < seen; i++) {
+    if (!records[i].alive || !records[i].memory_bytes) continue;
+    if (found < capacity && infos) {
+      nvmlProcessInfo_v2_t entry = {(unsigned)records[i].pid, records[i].memory_bytes, NO_INSTANCE,
+                                    NO_INSTANCE};
+      memcpy((char *)infos + found * entry_bytes, &entry, entry_bytes);
+    }
+    found++;
+  }
+  free(records);
+  *count = found;
+  if (found > capacity) return NVML_ERROR_INSUFFICIENT_SIZE;
+  return found && !infos ? NVML_ERROR_INVALID_ARGUMENT : NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, unsigned *count,
+                                                         nvmlProcessInfo_v1_t *infos) {
+  return list_processes(device, count, infos, sizeof *infos);
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device, unsigned *count,
+                                                            nvmlProcessInfo_v2_t *infos) {
+  return list_processes(device, count, infos, sizeof *infos);
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned *count,
+                                                            nvmlProcessInfo_t *infos) {
+  return list_processes(device, count, infos, sizeof *infos);
+}
+
+/* There are no graphics contexts and there is no MPS server on a simulated device. */
+static nvmlReturn_t list_none(nvmlDevice_t device, unsigned *count) {
+  CHECK_DEVICE(device, count);
+  *count = 0;
+  return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses(nvmlDevice_t device, unsigned *count,
+                                                          nvmlProcessInfo_v1_t *infos) {
+  (void)infos;
+  return list_none(device, count);
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v2(nvmlDevice_t device, unsigned *count,
+                                                             nvmlProcessInfo_v2_t *infos) {
+  (void)infos;
+  return list_none(device, count);
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t device, unsigned *count,
+                                                             nvmlProcessInfo_t *infos) {
+  (void)infos;
+  return list_none(device, count);
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses(nvmlDevice_t device, unsigned *count,
+                                                            nvmlProcessInfo_v1_t *infos) {
+  (void)infos;
+  return list_none(device, count);
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v2(nvmlDevice_t device, unsigned *count,
+                                                               nvmlProcessInfo_v2_t *infos) {
+  (void)infos;
+  return list_none(device, count);
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t device, unsigned *count,
+                                                               nvmlProcessInfo_t *infos) {
+  (void)infos;
+  return list_none(device, count);
+}

@@ -1,0 +1,320 @@
+"""An open simulated machine: its devices, what they really did, faults to inject."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, get_args
+
+from ._native import ffi, lib
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+
+    from ._native import CData
+
+FaultKind = Literal["out-of-memory", "launch-failed", "device-lost", "slow", "hang"]
+
+_FAULTS: dict[str, int] = {
+    "out-of-memory": lib.SIM_FAULT_OUT_OF_MEMORY,
+    "launch-failed": lib.SIM_FAULT_LAUNCH_FAILED,
+    "device-lost": lib.SIM_FAULT_DEVICE_LOST,
+    "slow": lib.SIM_FAULT_SLOW,
+    "hang": lib.SIM_FAULT_HANG,
+}
+
+
+class MachineError(RuntimeError):
+    """A machine file that cannot be made, opened or used."""
+
+
+@dataclass(frozen=True)
+class Device:
+    """A simulated device as it was made."""
+
+    index: int
+    uuid: str  # "GPU-…", as NVML spells it; the same for the n-th device of a kind everywhere
+    name: str
+    memory_bytes: int
+    compute_capability: tuple[int, int]
+    sm_count: int
+    max_threads_per_sm: int
+    tflops: float  # rated dense fp16/bf16 tensor rate
+    context_bytes: int  # device memory that a process's context takes
+    time_slice_ns: int
+    sample_period_ns: int
+    lost: bool  # a device-lost fault was injected
+
+
+@dataclass(frozen=True)
+class ProcessRecord:
+    """One process on one device since the machine was made, ended processes included."""
+
+    device: int
+    at_ns: int  # CLOCK_MONOTONIC; every figure is exact at this time
+    pid: int  # in the pid namespace of the process itself
+    alive: bool
+    tag: str  # PENSTOCK_SIM_TAG of the process, else its comm
+    command: str
+    began_ns: int
+    ended_ns: int  # 0 while alive
+    busy_ns: int  # device time of its kernels: the union over its streams
+    copy_ns: int
+    memory_bytes: int  # now, contexts included; 0 once ended
+    peak_memory_bytes: int
+    launches: int
+    copies: int
+    pending: int  # operations submitted and not completed
+    refused: int  # allocations that the device had no memory for
+
+
+@dataclass(frozen=True)
+class DeviceUsage:
+    """A device as a whole since the machine was made."""
+
+    device: int
+    at_ns: int  # CLOCK_MONOTONIC; every figure is exact at this time
+    created_ns: int
+    busy_ns: int
+    copy_ns: int
+    switch_ns: int  # spent on context switches
+    switches: int
+    memory_used_bytes: int
+    memory_total_bytes: int
+    processes: int  # alive with a context
+    computing: int  # of those, with kernels waiting or running
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Running sums at one of the device's sample times."""
+
+    at_ns: int
+    busy_ns: int
+    memory_busy_ns: int  # device memory traffic, as time at full bandwidth
+    memory_bytes: int
+
+
+class Machine:
+    """An open simulated machine. Close it, or use it in a `with`."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Open the machine at `path`.
+
+        Raises:
+            MachineError: there is none, or the file is not one.
+        """
+        self.path = Path(path).absolute()
+        error = ffi.new("char[]", lib.SIM_ERROR_BYTES)
+        self._machine = lib.sim_machine_open(os.fsencode(self.path), error)
+        if self._machine == ffi.NULL:
+            raise MachineError(text(error))
+
+    def __enter__(self) -> Machine:  # noqa: PYI034  typing.Self needs Python 3.11
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the machine; the file stays. Closing twice does nothing."""
+        if self._machine != ffi.NULL:
+            lib.sim_machine_close(self._machine)
+            self._machine = ffi.NULL
+
+    def devices(self) -> list[Device]:
+        """The devices, in index order."""
+        return [_device(info) for info in self._infos()]
+
+    def usage(self, device: int = 0) -> DeviceUsage:
+        """What the device as a whole has done so far.
+
+        Raises:
+            IndexError: no such device.
+        """
+        usage = ffi.new("sim_device_usage *")
+        lib.sim_machine_usage(self._open(), self._checked(device), usage)
+        return DeviceUsage(
+            device=device,
+            at_ns=usage.at_ns,
+            created_ns=usage.created_ns,
+            busy_ns=usage.busy_ns,
+            copy_ns=usage.copy_ns,
+            switch_ns=usage.switch_ns,
+            switches=usage.switches,
+            memory_used_bytes=usage.memory_used_bytes,
+            memory_total_bytes=usage.memory_total_bytes,
+            processes=usage.processes,
+            computing=usage.computing,
+        )
+
+    def record(self, device: int | None = None) -> list[ProcessRecord]:
+        """Every process that the device (default: each) has seen: the ground truth.
+
+        The figures of one device are taken in one instant.
+
+        Raises:
+            IndexError: no such device.
+        """
+        indices = range(len(self)) if device is None else [self._checked(device)]
+        return [record for index in indices for record in self._record(index)]
+
+    def samples(self, device: int = 0, pid: int = 0) -> list[Sample]:
+        """The last utilisation samples of a device, or of one live process on it, oldest first.
+
+        Raises:
+            IndexError: no such device.
+        """
+        samples = ffi.new("sim_sample[]", lib.SIM_SAMPLES)
+        count = lib.sim_machine_samples(
+            self._open(), self._checked(device), pid, samples, lib.SIM_SAMPLES
+        )
+        return [
+            Sample(s.at_ns, s.busy_ns, s.memory_busy_ns, s.memory_bytes) for s in samples[0:count]
+        ]
+
+    def inject(
+        self,
+        kind: FaultKind,
+        *,
+        device: int = 0,
+        pid: int = 0,
+        skip: int = 0,
+        count: int = 0,
+        delay_ns: int = 0,
+        call: str = "",
+    ) -> None:
+        """Make a fault happen on the device.
+
+        Args:
+            kind: which fault.
+            device: the device that has it.
+            pid: the process it happens to; 0: any.
+            skip: calls that are let through first.
+            count: calls that are hit; 0: all until `lift`.
+            delay_ns: for ``slow``: how much longer a driver call takes.
+            call: glob over the driver function's base name; empty: every call that fits the kind.
+
+        Raises:
+            IndexError: no such device.
+            MachineError: the machine refused.
+        """
+        if kind not in get_args(FaultKind):
+            raise MachineError(f"{kind!r} is no fault; there are {', '.join(get_args(FaultKind))}")
+        fault = ffi.new("sim_fault *")
+        fault.kind, fault.pid, fault.skip, fault.count = _FAULTS[kind], pid, skip, count
+        fault.value_ns = delay_ns
+        put(fault, "call", call, lib.SIM_TAG_BYTES)
+        self._inject(device, fault)
+
+    def lift(self, device: int = 0) -> None:
+        """End every fault of the device.
+
+        Raises:
+            IndexError: no such device.
+        """
+        self._inject(device, ffi.new("sim_fault *"))
+
+    def __len__(self) -> int:
+        return int(lib.sim_machine_device_count(self._open()))
+
+    def _inject(self, device: int, fault: CData) -> None:
+        if lib.sim_machine_inject(self._open(), self._checked(device), fault) < 0:
+            raise MachineError(f"device {device} of {self.path} refused the fault")
+
+    def _record(self, device: int) -> Iterator[ProcessRecord]:
+        at_ns = ffi.new("uint64_t *")
+        capacity = 256
+        while True:
+            records = ffi.new("sim_process_record[]", capacity)
+            count = lib.sim_machine_record(self._open(), device, records, capacity, at_ns)
+            if count <= capacity:
+                break
+            capacity = 2 * count
+        for record in records[0 : max(count, 0)]:
+            yield ProcessRecord(
+                device=device,
+                at_ns=at_ns[0],
+                pid=record.pid,
+                alive=bool(record.alive),
+                tag=text(record.tag),
+                command=text(record.comm),
+                began_ns=record.began_ns,
+                ended_ns=record.ended_ns,
+                busy_ns=record.busy_ns,
+                copy_ns=record.copy_ns,
+                memory_bytes=record.memory_bytes,
+                peak_memory_bytes=record.peak_memory_bytes,
+                launches=record.launches,
+                copies=record.copies,
+                pending=record.pending,
+                refused=record.refused,
+            )
+
+    def _infos(self) -> Iterator[CData]:
+        for index in range(len(self)):
+            info = ffi.new("sim_device_info *")
+            lib.sim_machine_device(self._open(), index, info)
+            yield info
+
+    def has_devices_of(self, other: Machine) -> bool:
+        """True when the devices of both are the same in number, identity and profile."""
+        return self._fingerprint() == other._fingerprint()
+
+    def _fingerprint(self) -> list[bytes]:
+        return [
+            bytes(ffi.buffer(info.uuid)) + bytes(ffi.buffer(ffi.addressof(info, "profile")))
+            for info in self._infos()
+        ]
+
+    def summary(self) -> str:
+        """The devices in a few words: "2 x NVIDIA H200"."""
+        names = [device.name for device in self.devices()]
+        kinds = dict.fromkeys(names)
+        return ", ".join(f"{names.count(kind)} x {kind}" for kind in kinds)
+
+    def _open(self) -> CData:
+        if self._machine == ffi.NULL:
+            raise MachineError(f"the simulated machine {self.path} was closed")
+        return self._machine
+
+    def _checked(self, device: int) -> int:
+        if not 0 <= device < len(self):
+            raise IndexError(f"{self.path} has devices 0 to {len(self) - 1}, not {device}")
+        return device
+
+
+def _device(info: CData) -> Device:
+    profile = info.profile
+    return Device(
+        index=info.index,
+        uuid=f"GPU-{uuid.UUID(bytes=bytes(ffi.buffer(info.uuid)))}",
+        name=text(profile.name),
+        memory_bytes=profile.memory_bytes,
+        compute_capability=(profile.compute_major, profile.compute_minor),
+        sm_count=profile.sm_count,
+        max_threads_per_sm=profile.max_threads_per_sm,
+        tflops=profile.tflops,
+        context_bytes=profile.context_bytes,
+        time_slice_ns=profile.time_slice_ns,
+        sample_period_ns=profile.sample_period_ns,
+        lost=bool(info.lost),
+    )
+
+
+def text(chars: CData) -> str:
+    """A NUL-terminated char array."""
+    return bytes(ffi.string(chars)).decode(errors="replace")
+
+
+def put(struct: CData, field: str, value: str, size: int) -> None:
+    """Store `value` in a char array, cut to its size."""
+    setattr(struct, field, value.encode()[: size - 1])

@@ -1,0 +1,189 @@
+"""The simulated machine from Python: make one, read what its devices really did, inject faults.
+
+A machine is one file. `create_machine` makes it from device profiles, the simulated `libcuda.so.1`
+and `libnvidia-ml.so.1` find it through `environment`, and `Machine.record` is the ground truth that
+benchmarks compare with: what the devices did, in their own words, not what a shim thinks.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from . import paths
+from ._machine import (
+    Device,
+    DeviceUsage,
+    FaultKind,
+    Machine,
+    MachineError,
+    ProcessRecord,
+    Sample,
+    put,
+    text,
+)
+from ._native import ffi, lib
+from .profiles import (
+    KernelRule,
+    Profile,
+    ProfileError,
+    RatedTflops,
+    load_profile,
+    profile_names,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ._native import CData
+
+__all__ = [
+    "Device",
+    "DeviceUsage",
+    "FaultKind",
+    "KernelRule",
+    "Machine",
+    "MachineError",
+    "ProcessRecord",
+    "Profile",
+    "ProfileError",
+    "RatedTflops",
+    "Sample",
+    "Spec",
+    "SpecError",
+    "create_machine",
+    "environment",
+    "load_profile",
+    "parse_spec",
+    "profile_names",
+]
+
+MAX_DEVICES = int(lib.SIM_MAX_DEVICES)
+
+
+class SpecError(ValueError):
+    """A machine specification that cannot be meant: says what is wrong and what would be right."""
+
+
+@dataclass(frozen=True)
+class Spec:
+    """``PROFILE[,N]``: `count` devices, all as `profile` says."""
+
+    profile: Profile
+    count: int
+
+
+def parse_spec(text: str) -> Spec:
+    """Read ``PROFILE[,N]``: a profile's name or YAML file, and how many such devices (default 1).
+
+    Raises:
+        SpecError: not of that form, or N is not 1…16.
+        ProfileError: the profile is unknown or invalid.
+    """
+    name, comma, number = text.partition(",")
+    name, number = name.strip(), number.strip()
+    example = "write PROFILE[,N], for example h200,2"
+    if not name:
+        raise SpecError(f"{text!r} names no device profile; {example}")
+    if not comma:
+        return Spec(load_profile(name), 1)
+    if not re.fullmatch(r"[0-9]{1,9}", number):
+        raise SpecError(f"{text!r}: {number!r} is not a number of devices; {example}")
+    if not 1 <= int(number) <= MAX_DEVICES:
+        raise SpecError(
+            f"{text!r}: a machine has 1 to {MAX_DEVICES} devices, not {int(number)}; {example}"
+        )
+    return Spec(load_profile(name), int(number))
+
+
+def create_machine(path: str | os.PathLike[str], spec: str | Spec) -> Machine:
+    """Open the machine at `path`, making it first if there is none.
+
+    Several processes may do so at once. A machine that is already there is used as it is, with all
+    that it has recorded, provided that it has the devices that `spec` asks for.
+
+    Raises:
+        SpecError, ProfileError: `spec` cannot be understood.
+        MachineError: the file cannot be made or read, or is a machine of other devices.
+    """
+    wanted = parse_spec(spec) if isinstance(spec, str) else spec
+    path = Path(path)
+    with tempfile.TemporaryDirectory(prefix=".machine-", dir=_folder(path)) as folder:
+        # The machine is made aside and linked into place whole, so nobody sees half of one.
+        aside = Path(folder) / "machine"
+        _make(aside, wanted)
+        try:
+            os.link(aside, path)
+        except FileExistsError:
+            pass
+        except OSError as error:
+            raise MachineError(f"cannot make the simulated machine {path}: {error}") from error
+        with Machine(aside) as fresh:
+            machine = Machine(path)
+            if not machine.has_devices_of(fresh):
+                found = machine.summary()
+                machine.close()
+                raise MachineError(
+                    f"{path} is a simulated machine of {found}, not of {fresh.summary()}; use "
+                    "another path, or remove the file when nothing runs on it any more"
+                )
+    return machine
+
+
+def environment(
+    machine_path: str | os.PathLike[str], tag: str = "", base: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """The variables that put a child process on the simulated machine, to be merged into its own.
+
+    `tag` labels the process in the device's record. `base` is the environment that the child would
+    otherwise have (default: this process's), whose library path is kept behind the simulated one.
+    """
+    inherited = (os.environ if base is None else base).get("LD_LIBRARY_PATH", "")
+    libraries = [str(paths.sim_dir())]
+    libraries += [part for part in inherited.split(":") if part and part not in libraries]
+    variables = {
+        "LD_LIBRARY_PATH": ":".join(libraries),
+        "PENSTOCK_SIM_MACHINE": str(Path(machine_path).absolute()),
+    }
+    if tag:
+        variables["PENSTOCK_SIM_TAG"] = tag
+    return variables
+
+
+def _folder(path: Path) -> Path:
+    """The folder that is to hold the machine.
+
+    Raises:
+        MachineError: there is no such folder.
+    """
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise MachineError(f"cannot make the simulated machine {path}: there is no folder {folder}")
+    return folder
+
+
+def _make(path: Path, spec: Spec) -> None:
+    profiles = ffi.new("sim_profile[]", spec.count)
+    for index in range(spec.count):
+        _fill(profiles[index], spec.profile)
+    error = ffi.new("char[]", lib.SIM_ERROR_BYTES)
+    if lib.sim_machine_create(os.fsencode(path), profiles, spec.count, error) < 0:
+        raise MachineError(text(error))
+
+
+def _fill(raw: CData, profile: Profile) -> None:
+    """Copy `profile` into a `sim_profile`; None stays 0, which means the machine's default."""
+    put(raw, "name", profile.name, lib.SIM_NAME_BYTES)
+    put(raw, "source", profile.source, lib.SIM_NAME_BYTES)
+    raw.compute_major, raw.compute_minor = profile.compute_capability
+    raw.tflops = profile.rated_tflops.fp16
+    for field, value in profile.machine_fields().items():
+        setattr(raw, field, value)
+    for index, rule in enumerate(profile.kernels):
+        put(raw.rules[index], "pattern", rule.pattern, lib.SIM_NAME_BYTES)
+        raw.rules[index].duration_ns = rule.duration_ns
+        raw.rules[index].parameter = -1 if rule.parameter is None else rule.parameter
