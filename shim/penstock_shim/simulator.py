@@ -143,8 +143,7 @@ def environment(
     otherwise have (default: this process's), whose library path is kept behind the simulated one.
     """
     inherited = (os.environ if base is None else base).get("LD_LIBRARY_PATH", "")
-    libraries = [str(paths.sim_dir())]
-    libraries += [part for part in inherited.split(":") if part and part not in libraries]
+    libraries = dict.fromkeys([str(paths.sim_dir()), *filter(None, inherited.split(":"))])
     variables = {
         "LD_LIBRARY_PATH": ":".join(libraries),
         "PENSTOCK_SIM_MACHINE": str(Path(machine_path).absolute()),

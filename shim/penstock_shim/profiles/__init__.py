@@ -58,7 +58,7 @@ _FIGURES: dict[str, dict[str, tuple[str, int, float, float]]] = {
     },
     "estimates": {
         "reserved_mib": ("reserved_bytes", 1 << 20, 0, 1 << 20),
-        "context_mib": ("context_bytes", 1 << 20, 0, 1 << 16),
+        "context_mib": ("context_bytes", 1 << 20, 1, 1 << 16),
         "host_link_gb_per_s": ("host_bytes_per_ns", 1, 0.1, 1e5),
         "copy_engines": ("copy_engines", 1, 1, 16),
         "slab_kib": ("slab_bytes", 1024, 4, 1 << 20),
@@ -230,7 +230,8 @@ class _Reader:
         except UnicodeDecodeError as error:
             raise ProfileError(f"{self.path} is not a text file: {error}") from error
         except yaml.MarkedYAMLError as error:
-            line = error.problem_mark.line + 1 if error.problem_mark else 1
+            mark = error.context_mark or error.problem_mark  # where it began, where it was noticed
+            line = mark.line + 1 if mark else 1
             raise ProfileError(f"{self.path}:{line}: not YAML: {error.problem}") from error
         except yaml.YAMLError as error:
             raise ProfileError(f"{self.path}: not YAML: {error}") from error
