@@ -30,3 +30,8 @@ def nvml_so_path() -> Path:
 def sim_dir() -> Path:
     """Where the simulated `libcuda.so.1` and `libnvidia-ml.so.1` lie. Raises FileNotFoundError."""
     return _installed("sim")
+
+
+def workload_path(name: str) -> Path:
+    """A benchmark's program, such as `penstock-latency`. Raises FileNotFoundError."""
+    return _installed(f"bin/{name}")
