@@ -113,6 +113,18 @@ static uint64_t in_steps(uint64_t bytes, uint64_t step) {
   return padded - padded % step;
 }
 
+CUresult penstock_reserve_admit_growth(penstock_reserve *reserve, uint64_t bytes, uint64_t *bound) {
+  uint64_t wanted = in_steps(bytes, __atomic_load_n(&reserve->step, __ATOMIC_RELAXED));
+  *bound = 0;
+  CUresult result = penstock_charge(reserve->grant, wanted);
+  if (result != CUDA_SUCCESS) return result;
+  penstock_lock_acquire(&reserve->lock);
+  reserve->pending += wanted;
+  penstock_lock_release(&reserve->lock);
+  *bound = wanted;
+  return CUDA_SUCCESS;
+}
+
 CUresult penstock_reserve_admit(penstock_reserve *reserve, uint64_t bytes, uint64_t *bound) {
   *bound = 0;
   if (reserve->free_of_charge) return CUDA_SUCCESS;
@@ -120,18 +132,15 @@ CUresult penstock_reserve_admit(penstock_reserve *reserve, uint64_t bytes, uint6
   uint64_t after;
   bool fits = !__builtin_add_overflow(reserve->used, bytes, &after) && after <= reserve->charged &&
               ++reserve->unread < READ_AT_LEAST_EVERY;
-  uint64_t wanted = in_steps(bytes, reserve->step);
   if (fits) reserve->used = after;
   penstock_lock_release(&reserve->lock);
   if (fits) return CUDA_SUCCESS;
 
-  CUresult result = penstock_charge(reserve->grant, wanted);
+  CUresult result = penstock_reserve_admit_growth(reserve, bytes, bound);
   if (result != CUDA_SUCCESS) return result;
   penstock_lock_acquire(&reserve->lock);
   reserve->used += bytes;
-  reserve->pending += wanted;
   penstock_lock_release(&reserve->lock);
-  *bound = wanted;
   return CUDA_SUCCESS;
 }
 

@@ -39,6 +39,9 @@ penstock_reserve *penstock_reserve_of_graphs(CUdevice device);
 /* Before the driver call: *bound is what was charged for it (0: the reserve has room). */
 CUresult penstock_reserve_admit(penstock_reserve *reserve, uint64_t bytes, uint64_t *bound);
 
+/* The same for a growth of `bytes` whatever room there is; counts nothing as in use. */
+CUresult penstock_reserve_admit_growth(penstock_reserve *reserve, uint64_t bytes, uint64_t *bound);
+
 /* After a driver call that failed: the bound is given back, and `bytes` are not in use. */
 void penstock_reserve_cancel(penstock_reserve *reserve, uint64_t bytes, uint64_t bound);
 

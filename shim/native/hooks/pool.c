@@ -1,6 +1,7 @@
 /* Stream-ordered allocation and memory pools: charged by the growth of the pool's reserve. */
 #include "hooks/pool.h"
 
+#include "graph_memory.h"
 #include "hooks/hook.h"
 #include "log.h"
 #include "reserve.h"
@@ -67,27 +68,31 @@ static void remember(CUdeviceptr pointer, size_t bytes, penstock_reserve *reserv
   if (!penstock_object_put(&object)) penstock_log("no memory to remember an allocation");
 }
 
-#define ALLOCATE_FROM(find, pointer, size, capturing, call, undo)           \
-  do {                                                                      \
-    penstock_reserve *reserve = NULL;                                       \
-    uint64_t bound;                                                         \
-    CUresult result = PENSTOCK_BELOW(find);                                 \
-    if (result != CUDA_SUCCESS) return result;                              \
-    if (!reserve || PENSTOCK_BELOW(capturing)) return PENSTOCK_BELOW(call); \
-    result = penstock_reserve_admit(reserve, (size), &bound);               \
-    if (result != CUDA_SUCCESS) return result;                              \
-    result = PENSTOCK_BELOW(call);                                          \
-    if (result != CUDA_SUCCESS) {                                           \
-      penstock_reserve_cancel(reserve, (size), bound);                      \
-      return result;                                                        \
-    }                                                                       \
-    if (bound && !penstock_reserve_settle(reserve, bound)) {                \
-      PENSTOCK_BELOW(undo);                                                 \
-      penstock_reserve_unuse(reserve, (size));                              \
-      return CUDA_ERROR_OUT_OF_MEMORY;                                      \
-    }                                                                       \
-    remember(*(pointer), (size), reserve);                                  \
-    return CUDA_SUCCESS;                                                    \
+#define ALLOCATE_FROM(find, pointer, size, capturing, call, undo) \
+  do {                                                            \
+    penstock_reserve *reserve = NULL;                             \
+    uint64_t bound;                                               \
+    CUresult result = PENSTOCK_BELOW(find);                       \
+    if (result != CUDA_SUCCESS) return result;                    \
+    if (PENSTOCK_BELOW(capturing)) {                              \
+      penstock_graph_memory_seen();                               \
+      return PENSTOCK_BELOW(call);                                \
+    }                                                             \
+    if (!reserve) return PENSTOCK_BELOW(call);                    \
+    result = penstock_reserve_admit(reserve, (size), &bound);     \
+    if (result != CUDA_SUCCESS) return result;                    \
+    result = PENSTOCK_BELOW(call);                                \
+    if (result != CUDA_SUCCESS) {                                 \
+      penstock_reserve_cancel(reserve, (size), bound);            \
+      return result;                                              \
+    }                                                             \
+    if (bound && !penstock_reserve_settle(reserve, bound)) {      \
+      PENSTOCK_BELOW(undo);                                       \
+      penstock_reserve_unuse(reserve, (size));                    \
+      return CUDA_ERROR_OUT_OF_MEMORY;                            \
+    }                                                             \
+    remember(*(pointer), (size), reserve);                        \
+    return CUDA_SUCCESS;                                          \
   } while (0)
 
 #define NAMED(pool) (reserve = named_reserve(pool), CUDA_SUCCESS)

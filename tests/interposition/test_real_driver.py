@@ -1,0 +1,74 @@
+"""Names and variants agree with a real driver library."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from penstock_shim import paths
+
+
+def exported_functions(library: Path) -> set[str]:
+    listing = subprocess.run(
+        ["nm", "-D", "--defined-only", library], capture_output=True, text=True, check=True
+    ).stdout
+    names = {line.split()[-1] for line in listing.splitlines()}
+    return {name for name in names if re.match(r"cu[A-Z]", name)}
+
+
+@pytest.fixture(scope="session")
+def known_names(real_libcuda) -> list[str]:
+    """Every name of shim and driver, as asked for: without version and stream suffix."""
+    names = exported_functions(real_libcuda) | exported_functions(paths.so_path())
+    return sorted({re.sub(r"(_v\d)?(_ptsz|_ptds)?$", "", name) for name in names})
+
+
+@pytest.fixture(scope="session")
+def driver_folder(real_libcuda, tmp_path_factory) -> Path:
+    """The library under its name for the shim, and under one that no hook knows."""
+    folder = tmp_path_factory.mktemp("driver")
+    (folder / "libcuda.so.1").symlink_to(real_libcuda)
+    shutil.copy(real_libcuda, folder / "counterpart.so")
+    return folder
+
+
+def test_every_name_version_and_flag_gets_the_variant_that_the_driver_gives(
+    compile_c, preloaded, driver_folder, known_names
+):
+    program = compile_c("mapping.c", "-ldl")
+    # `counterpart.so` and the driver below the shim are one file, so one library.
+    (driver_folder / "libcuda.so.1").unlink()
+    (driver_folder / "libcuda.so.1").hardlink_to(driver_folder / "counterpart.so")
+    done = subprocess.run(
+        [program, driver_folder / "counterpart.so"],
+        input="\n".join(known_names),
+        env=preloaded(LD_LIBRARY_PATH=str(driver_folder)),
+        capture_output=True,
+        text=True,
+    )
+    *differences, last = done.stdout.splitlines() or [done.stderr]
+    assert differences == []
+    compared, functions = map(int, re.findall(r"\d+", last))
+    assert compared > 30_000
+    assert functions > 5_000
+
+
+def test_the_shim_exports_all_that_the_driver_exports_but_the_debugger_names(real_libcuda):
+    missing = exported_functions(real_libcuda) - exported_functions(paths.so_path())
+    assert missing == set()
+
+
+def test_a_real_driver_without_a_device_answers_through_the_shim(
+    compile_c, preloaded, driver_folder
+):
+    done = subprocess.run(
+        [compile_c("version.c", "-ldl")],
+        env=preloaded(LD_LIBRARY_PATH=str(driver_folder)),
+        capture_output=True,
+        text=True,
+    )
+    assert re.fullmatch(r"version \d{5}, init 802\n", done.stdout), done.stderr
