@@ -128,6 +128,12 @@ class Box:
     def program(self, tag="", tenant=None, ordinal=0):
         return self._keep(CudaProgram(self.environment(tag, tenant), ordinal))
 
+    def let_samples_pass(self, count):
+        """Until the devices took `count` samples more: the time that a kernel takes on the last."""
+        last = self.devices[-1]
+        clock = self.program("clock", ordinal=last.index)
+        clock.do(f"run 1 {count * last.sample_period_ns}")
+
     def tool(self, *command, tenant=None):
         """What a command-line tool of this Python environment prints."""
         done = subprocess.run(

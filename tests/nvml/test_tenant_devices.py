@@ -139,3 +139,13 @@ def test_the_child_of_a_fork_sees_the_same(box, tenant):
         "os._exit(nvmlDeviceGetCount() + 40)][0] >> 8"
     )
     assert nvml(code) == 42
+
+
+def test_threads_that_come_first_at_once_see_the_same(box, tenant):
+    nvml = box.nvml(tenant, initialise=False)
+    code = (
+        "[list(pool.map(lambda _: (lib.nvmlInit_v2(), lib.nvmlDeviceGetCount_v2(byref(n)), "
+        "n.value), range(64))) for lib, n in [(CDLL('libnvidia-ml.so.1'), c_uint())] "
+        "for pool in [__import__('concurrent.futures').futures.ThreadPoolExecutor(16)]][0]"
+    )
+    assert nvml(code) == [[0, 0, 2]] * 64

@@ -40,10 +40,11 @@ static nvmlReturn_t list_own(list_function list, nvmlDevice_t device, unsigned *
   char *entries;
   nvmlReturn_t result = whole_list(list, device, entry_bytes, &all, &entries);
   if (result != NVML_SUCCESS) return result;
+  penstock_nvml_members members = penstock_nvml_members_of(region);
   for (unsigned i = 0; i < all; i++) {
     unsigned pid;
     memcpy(&pid, entries + i * entry_bytes, sizeof pid);
-    if (!penstock_nvml_owns_pid(region, pid)) continue;
+    if (!penstock_nvml_is_member(&members, pid)) continue;
     if (own < capacity) {
       memcpy((char *)infos + own * entry_bytes, entries + i * entry_bytes, entry_bytes);
     }
@@ -75,9 +76,10 @@ nvmlReturn_t HOOK_NAME(nvmlDeviceGetRunningProcessDetailList)(nvmlDevice_t devic
   (void)grant;
   nvmlReturn_t result = REAL(nvmlDeviceGetRunningProcessDetailList)(device, list);
   if (result != NVML_SUCCESS || !list->procArray) return result;
+  penstock_nvml_members members = penstock_nvml_members_of(region);
   unsigned own = 0;
   for (unsigned i = 0; i < list->numProcArrayEntries; i++) {
-    if (penstock_nvml_owns_pid(region, list->procArray[i].pid)) {
+    if (penstock_nvml_is_member(&members, list->procArray[i].pid)) {
       list->procArray[own++] = list->procArray[i];
     }
   }
@@ -95,7 +97,8 @@ nvmlReturn_t HOOK_NAME(nvmlDeviceGetAccountingStats)(nvmlDevice_t device, unsign
                                                      nvmlAccountingStats_t *stats) {
   GRANT_OR_REFUSE(region, grant, device);
   (void)grant;
-  if (!penstock_nvml_owns_pid(region, pid)) return NVML_ERROR_NOT_FOUND;
+  penstock_nvml_members members = penstock_nvml_members_of(region);
+  if (!penstock_nvml_is_member(&members, pid)) return NVML_ERROR_NOT_FOUND;
   return REAL(nvmlDeviceGetAccountingStats)(device, pid, stats);
 }
 
@@ -104,6 +107,7 @@ nvmlReturn_t HOOK_NAME(nvmlDeviceGetAccountingStats_v2)(nvmlDevice_t device,
   GRANT_OR_REFUSE(region, grant, device);
   (void)grant;
   if (!stats) return NVML_ERROR_INVALID_ARGUMENT;
-  if (!penstock_nvml_owns_pid(region, stats->pid)) return NVML_ERROR_NOT_FOUND;
+  penstock_nvml_members members = penstock_nvml_members_of(region);
+  if (!penstock_nvml_is_member(&members, stats->pid)) return NVML_ERROR_NOT_FOUND;
   return REAL(nvmlDeviceGetAccountingStats_v2)(device, stats);
 }

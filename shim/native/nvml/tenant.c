@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "driver.h"
@@ -45,12 +46,28 @@ const penstock_region *penstock_nvml_tenant(void) {
   return region;
 }
 
-bool penstock_nvml_owns_pid(const penstock_region *region, unsigned pid) {
-  uint64_t high = __atomic_load_n(&region->usage->slots_high, __ATOMIC_ACQUIRE);
+penstock_nvml_members penstock_nvml_members_of(const penstock_region *region) {
+  struct stat self;
+  bool known = stat("/proc/self/ns/pid", &self) == 0;
+  return (penstock_nvml_members){region, known ? (uint32_t)self.st_ino : 0};
+}
+
+/* A slot whose namespace is not known (no /proc there) says 0, as a member without /proc does. */
+static uint32_t namespace_of(const penstock_usage_page *usage, uint64_t owner) {
+  uint32_t index = penstock_owner_namespace(owner);
+  if (index >= PENSTOCK_MAX_PID_NAMESPACES) return 0;
+  /* the low half is the pid namespace's inode, see mechanism/slots.c */
+  return (uint32_t)__atomic_load_n(&usage->pid_namespaces[index], __ATOMIC_ACQUIRE);
+}
+
+bool penstock_nvml_is_member(const penstock_nvml_members *members, unsigned pid) {
+  const penstock_usage_page *usage = members->region->usage;
+  uint64_t high = __atomic_load_n(&usage->slots_high, __ATOMIC_ACQUIRE);
   if (high > PENSTOCK_MAX_SLOTS) high = PENSTOCK_MAX_SLOTS;
   for (uint64_t slot = 0; slot < high; slot++) {
-    uint64_t owner = __atomic_load_n(&region->usage->slots[slot].owner, __ATOMIC_ACQUIRE);
-    if (penstock_owner_state(owner) == PENSTOCK_SLOT_LIVE && penstock_owner_pid(owner) == pid) {
+    uint64_t owner = __atomic_load_n(&usage->slots[slot].owner, __ATOMIC_ACQUIRE);
+    if (penstock_owner_state(owner) == PENSTOCK_SLOT_LIVE && penstock_owner_pid(owner) == pid &&
+        namespace_of(usage, owner) == members->pid_namespace) {
       return true;
     }
   }

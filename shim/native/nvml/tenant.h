@@ -12,8 +12,17 @@
  * page is not readable. */
 const penstock_region *penstock_nvml_tenant(void);
 
+/* The tenant's processes as this process knows them: the driver names pids in the pid namespace of
+ * the process that asks, so only slots claimed in the same one can be compared. */
+typedef struct penstock_nvml_members {
+  const penstock_region *region;
+  uint32_t pid_namespace; /* inode; 0: unknown */
+} penstock_nvml_members;
+
+penstock_nvml_members penstock_nvml_members_of(const penstock_region *region);
+
 /* True when `pid` holds a slot: it has used the driver under this tenant and was not reaped. */
-bool penstock_nvml_owns_pid(const penstock_region *region, unsigned pid);
+bool penstock_nvml_is_member(const penstock_nvml_members *members, unsigned pid);
 
 /* Index of the grant for a handle of the real library; -1: not granted. */
 int penstock_nvml_grant_of(const penstock_region *region, nvmlDevice_t device);

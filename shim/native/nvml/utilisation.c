@@ -31,9 +31,10 @@ static nvmlReturn_t whole_samples(nvmlDevice_t device, unsigned long long since_
 /* The tenant's samples, moved to the front. */
 static unsigned keep_own(const penstock_region *region, nvmlProcessUtilizationSample_t *samples,
                          unsigned count) {
+  penstock_nvml_members members = penstock_nvml_members_of(region);
   unsigned own = 0;
   for (unsigned i = 0; i < count; i++) {
-    if (penstock_nvml_owns_pid(region, samples[i].pid)) samples[own++] = samples[i];
+    if (penstock_nvml_is_member(&members, samples[i].pid)) samples[own++] = samples[i];
   }
   return own;
 }
@@ -66,9 +67,10 @@ nvmlReturn_t HOOK_NAME(nvmlDeviceGetProcessesUtilizationInfo)(
   (void)grant;
   nvmlReturn_t result = REAL(nvmlDeviceGetProcessesUtilizationInfo)(device, info);
   if (result != NVML_SUCCESS || !info->procUtilArray) return result;
+  penstock_nvml_members members = penstock_nvml_members_of(region);
   unsigned own = 0;
   for (unsigned i = 0; i < info->processSamplesCount; i++) {
-    if (penstock_nvml_owns_pid(region, info->procUtilArray[i].pid)) {
+    if (penstock_nvml_is_member(&members, info->procUtilArray[i].pid)) {
       info->procUtilArray[own++] = info->procUtilArray[i];
     }
   }
