@@ -1,0 +1,41 @@
+"""Tenants of a simulated machine with two devices."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock_shim import simulator
+
+sys.path.append(str(Path(__file__).parent))  # tests are imported by file: for the helpers beside
+
+from tenant_programs import make_tenant  # noqa: E402  # found through the line above
+
+
+@pytest.fixture(scope="session")
+def machine(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("machine") / "machine"
+    simulator.create_machine(path, "h200,2").close()
+    return path
+
+
+@pytest.fixture
+def tenants(tmp_path, machine):
+    made = []
+
+    def make(name: str = "tenant", **options):
+        tenant = make_tenant(tmp_path / name, machine, **options)
+        made.append(tenant)
+        return tenant
+
+    yield make
+    for tenant in made:
+        tenant.quota.close()
+
+
+@pytest.fixture
+def tenant(tenants):
+    """One GiB on device 0, contexts free of charge so that sums are easy to see."""
+    return tenants()

@@ -1,0 +1,487 @@
+"""Programs that take memory of one family each, and check what is charged for it at every step."""
+
+from __future__ import annotations
+
+import ctypes
+
+from cuda_calls import MIB, OUT_OF_MEMORY, begin, charged, cu, expect, ok, old, old_ok, refused
+
+RESERVED = cu.CUmemPool_attribute.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT
+GRAPH_RESERVED = cu.CUgraphMem_attribute.CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT
+
+
+def linear() -> None:
+    begin()
+    with expect(5 * MIB):
+        pointer = ok(cu.cuMemAlloc(5 * MIB))
+    with expect(512):
+        small = ok(cu.cuMemAlloc(1))
+    with expect(-5 * MIB):
+        ok(cu.cuMemFree(pointer))
+    with expect(-512):
+        ok(cu.cuMemFree(small))
+    with expect(0):
+        refused(cu.cuMemAlloc(0), 1)
+
+
+def first_version() -> None:
+    begin()
+    pointer = ctypes.c_uint()
+    with expect(3 * MIB):
+        code = old.cuMemAlloc(ctypes.byref(pointer), 3 * MIB)
+        if code:  # a driver whose addresses do not fit into 32 bits refuses: nothing stays charged
+            raise SystemExit(f"unsupported {code} {charged()}")
+    with expect(-3 * MIB):
+        old_ok(old.cuMemFree(pointer))
+
+
+def pitched() -> None:
+    begin()
+    before = charged()
+    pointer, pitch = ok(cu.cuMemAllocPitch(1000, 300, 4))
+    taken = (pitch * 300 + 511) // 512 * 512
+    assert charged() - before == taken, (pitch, charged() - before)
+    ok(cu.cuMemFree(pointer))
+    assert charged() == before
+
+
+def managed() -> None:
+    begin()
+    flags = int(cu.CUmemAttach_flags.CU_MEM_ATTACH_GLOBAL)
+    with expect(4 * MIB):
+        pointer = ok(cu.cuMemAllocManaged(4 * MIB, flags))
+    with expect(-4 * MIB):
+        ok(cu.cuMemFree(pointer))
+
+
+def host_memory() -> None:
+    begin()
+    with expect(0):
+        pointer = ok(cu.cuMemHostAlloc(4 * MIB, 0))
+        ok(cu.cuMemFreeHost(pointer))
+
+
+def stream_ordered() -> None:
+    begin()
+    pool = ok(cu.cuDeviceGetDefaultMemPool(0))
+    stream = ok(cu.cuStreamCreate(1))
+    before = charged()
+    pointers = [ok(cu.cuMemAllocAsync(3 * MIB, stream)) for _ in range(8)]
+    reserved = int(ok(cu.cuMemPoolGetAttribute(pool, RESERVED)))
+    assert reserved >= 24 * MIB
+    assert charged() - before == reserved
+    for pointer in pointers:
+        ok(cu.cuMemFreeAsync(pointer, stream))
+    ok(cu.cuStreamSynchronize(stream))
+    ok(cu.cuMemPoolTrimTo(pool, 0))
+    assert int(ok(cu.cuMemPoolGetAttribute(pool, RESERVED))) == 0
+    assert charged() == before
+
+
+def stream_ordered_per_thread() -> None:
+    begin()
+    pool = ok(cu.cuDeviceGetDefaultMemPool(0))
+    pointer = ctypes.c_uint64()
+    before = charged()
+    old_ok(old.cuMemAllocAsync_ptsz(ctypes.byref(pointer), ctypes.c_size_t(3 * MIB), None))
+    assert charged() - before == int(ok(cu.cuMemPoolGetAttribute(pool, RESERVED)))
+    old_ok(old.cuMemFreeAsync_ptsz(pointer, None))
+    old_ok(old.cuStreamSynchronize_ptsz(None))
+    ok(cu.cuMemPoolTrimTo(pool, 0))
+    assert charged() == before
+
+
+def _pool_on(device: int) -> object:
+    properties = cu.CUmemPoolProps()
+    properties.allocType = cu.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+    properties.location.type = cu.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+    properties.location.id = device
+    return ok(cu.cuMemPoolCreate(properties))
+
+
+def own_pool() -> None:
+    begin()
+    stream = ok(cu.cuStreamCreate(1))
+    before = charged()
+    pool = _pool_on(0)
+    assert charged() == before
+    pointer = ok(cu.cuMemAllocFromPoolAsync(40 * MIB, pool, stream))
+    reserved = int(ok(cu.cuMemPoolGetAttribute(pool, RESERVED)))
+    assert charged() - before == reserved >= 40 * MIB
+    ok(cu.cuMemFreeAsync(pointer, stream))
+    ok(cu.cuStreamSynchronize(stream))
+    ok(cu.cuMemPoolDestroy(pool))
+    assert charged() == before
+
+
+def pool_kept_over_frees() -> None:
+    """With a release threshold the reserve stays, and stays charged; reuse costs nothing more."""
+    begin()
+    stream = ok(cu.cuStreamCreate(1))
+    before = charged()
+    pool = _pool_on(0)
+    threshold = cu.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+    ok(cu.cuMemPoolSetAttribute(pool, threshold, cu.cuuint64_t(1 << 40)))
+    first = ok(cu.cuMemAllocFromPoolAsync(40 * MIB, pool, stream))
+    held = charged() - before
+    ok(cu.cuMemFreeAsync(first, stream))
+    ok(cu.cuStreamSynchronize(stream))
+    assert charged() - before == held
+    second = ok(cu.cuMemAllocFromPoolAsync(40 * MIB, pool, stream))
+    assert charged() - before == held
+    ok(cu.cuMemFreeAsync(second, stream))
+    ok(cu.cuStreamSynchronize(stream))
+    ok(cu.cuMemPoolTrimTo(pool, 0))
+    assert charged() == before
+    ok(cu.cuMemPoolDestroy(pool))
+
+
+def pool_memory_freed_by_cumemfree() -> None:
+    begin()
+    stream = ok(cu.cuStreamCreate(1))
+    pool = ok(cu.cuDeviceGetDefaultMemPool(0))
+    before = charged()
+    pointer = ok(cu.cuMemAllocAsync(3 * MIB, stream))
+    ok(cu.cuStreamSynchronize(stream))
+    ok(cu.cuMemFree(pointer))
+    ok(cu.cuMemPoolTrimTo(pool, 0))
+    assert charged() == before
+
+
+def pool_over_the_limit(limit: str) -> None:
+    begin()
+    stream = ok(cu.cuStreamCreate(1))
+    refused(cu.cuMemAllocAsync(int(limit) + 1, stream))
+    assert charged() <= int(limit)
+    pointer = ok(cu.cuMemAllocAsync(int(limit) // 2, stream))
+    refused(cu.cuMemAllocAsync(int(limit) // 2 + 4 * MIB, stream))
+    assert charged() <= int(limit)
+    ok(cu.cuMemFreeAsync(pointer, stream))
+
+
+def idle_pool_makes_room(limit: str) -> None:
+    """What a pool holds idle is found again before an allocation is refused."""
+    begin()
+    stream = ok(cu.cuStreamCreate(1))
+    pointer = ok(cu.cuMemAllocAsync(int(limit) * 3 // 4, stream))
+    ok(cu.cuMemFreeAsync(pointer, stream))
+    ok(cu.cuStreamSynchronize(stream))
+    ok(cu.cuMemFree(ok(cu.cuMemAlloc(int(limit) * 3 // 4))))
+
+
+def _physical(device: int, size: int) -> tuple:
+    properties = cu.CUmemAllocationProp()
+    properties.type = cu.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+    properties.location.type = cu.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+    properties.location.id = device
+    properties.requestedHandleTypes = (
+        cu.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+    )
+    return cu.cuMemCreate(size, properties, 0)
+
+
+def vmm_released_then_unmapped() -> None:
+    begin()
+    size = 8 * MIB
+    with expect(size):
+        handle = ok(_physical(0, size))
+    address = ok(cu.cuMemAddressReserve(size, 0, 0, 0))
+    with expect(0):
+        ok(cu.cuMemMap(address, size, 0, handle, 0))
+        ok(cu.cuMemRelease(handle))
+    with expect(-size):
+        ok(cu.cuMemUnmap(address, size))
+    ok(cu.cuMemAddressFree(address, size))
+
+
+def vmm_unmapped_then_released() -> None:
+    begin()
+    size = 8 * MIB
+    handle = ok(_physical(0, size))
+    address = ok(cu.cuMemAddressReserve(size, 0, 0, 0))
+    ok(cu.cuMemMap(address, size, 0, handle, 0))
+    with expect(0):
+        ok(cu.cuMemUnmap(address, size))
+    with expect(-size):
+        ok(cu.cuMemRelease(handle))
+
+
+def vmm_mapped_twice() -> None:
+    begin()
+    size = 4 * MIB
+    handle = ok(_physical(0, size))
+    address = ok(cu.cuMemAddressReserve(2 * size, 0, 0, 0))
+    with expect(0):
+        ok(cu.cuMemMap(address, size, 0, handle, 0))
+        ok(cu.cuMemMap(int(address) + size, size, 0, handle, 0))
+        ok(cu.cuMemRelease(handle))
+        ok(cu.cuMemUnmap(address, size))
+    with expect(-size):
+        ok(cu.cuMemUnmap(int(address) + size, size))
+
+
+def vmm_unmapped_in_one_go() -> None:
+    """As expandable segments do: many pieces side by side, one unmapping over all of them."""
+    begin()
+    size, pieces = 2 * MIB, 100
+    address = ok(cu.cuMemAddressReserve(size * pieces, 0, 0, 0))
+    with expect(size * pieces):
+        for i in range(pieces):
+            handle = ok(_physical(0, size))
+            ok(cu.cuMemMap(int(address) + i * size, size, 0, handle, 0))
+            ok(cu.cuMemRelease(handle))
+    with expect(-size * pieces):
+        ok(cu.cuMemUnmap(address, size * pieces))
+
+
+def vmm_retained() -> None:
+    begin()
+    size = 4 * MIB
+    handle = ok(_physical(0, size))
+    address = ok(cu.cuMemAddressReserve(size, 0, 0, 0))
+    ok(cu.cuMemMap(address, size, 0, handle, 0))
+    with expect(0):
+        again = ok(cu.cuMemRetainAllocationHandle(int(address) + 4096))
+        ok(cu.cuMemRelease(handle))
+        ok(cu.cuMemUnmap(address, size))
+    with expect(-size):
+        ok(cu.cuMemRelease(again))
+
+
+def vmm_imported_from_itself() -> None:
+    begin()
+    size = 4 * MIB
+    kind = cu.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+    handle = ok(_physical(0, size))
+    with expect(0):
+        descriptor = int(ok(cu.cuMemExportToShareableHandle(handle, kind, 0)))
+        imported = ok(cu.cuMemImportFromShareableHandle(descriptor, kind))
+        ok(cu.cuMemRelease(handle))
+    with expect(-size):
+        ok(cu.cuMemRelease(imported))
+
+
+def vmm_by_location() -> None:
+    """Charged where the memory lies, whatever context is current; without one too."""
+    ok(cu.cuInit(0))
+    with expect(0, 0), expect(6 * MIB, 1):
+        handle = ok(_physical(1, 6 * MIB))
+    with expect(-6 * MIB, 1):
+        ok(cu.cuMemRelease(handle))
+
+
+def vmm_on_a_device_not_granted() -> None:
+    begin(0)
+    with expect(0):
+        refused(_physical(1, 2 * MIB))
+    refused(cu.cuDevicePrimaryCtxRetain(1), 101)
+
+
+def _array3d(width: int, height: int, depth: int) -> cu.CUDA_ARRAY3D_DESCRIPTOR:
+    d = cu.CUDA_ARRAY3D_DESCRIPTOR()
+    d.Width, d.Height, d.Depth = width, height, depth
+    d.Format = cu.CUarray_format.CU_AD_FORMAT_FLOAT
+    d.NumChannels, d.Flags = 4, 0
+    return d
+
+
+def arrays() -> None:
+    begin()
+    flat = cu.CUDA_ARRAY_DESCRIPTOR()
+    flat.Width, flat.Height = 1024, 1024
+    flat.Format, flat.NumChannels = cu.CUarray_format.CU_AD_FORMAT_FLOAT, 1
+    with expect(4 * MIB):
+        array = ok(cu.cuArrayCreate(flat))
+    with expect(-4 * MIB):
+        ok(cu.cuArrayDestroy(array))
+    with expect(16 * MIB):
+        array = ok(cu.cuArray3DCreate(_array3d(128, 128, 64)))
+    with expect(-16 * MIB):
+        ok(cu.cuArrayDestroy(array))
+
+
+def mipmapped_arrays() -> None:
+    begin()
+    levels = [256 >> i for i in range(5)]
+    wanted = sum(side * 16 * side for side in levels)
+    with expect(wanted):
+        array = ok(cu.cuMipmappedArrayCreate(_array3d(256, 256, 0), len(levels)))
+    with expect(-wanted):
+        ok(cu.cuMipmappedArrayDestroy(array))
+
+
+def _memory_graph(size: int) -> object:
+    graph = ok(cu.cuGraphCreate(0))
+    parameters = cu.CUDA_MEM_ALLOC_NODE_PARAMS()
+    parameters.poolProps.allocType = cu.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+    parameters.poolProps.location.type = cu.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+    parameters.poolProps.location.id = 0
+    parameters.bytesize = size
+    node, parameters = _add_alloc_node(graph, parameters)
+    ok(cu.cuGraphAddMemFreeNode(graph, [node], 1, parameters.dptr))
+    return graph
+
+
+def _add_alloc_node(graph: object, parameters: object) -> tuple:
+    answer = ok(cu.cuGraphAddMemAllocNode(graph, None, 0, parameters))
+    return answer if isinstance(answer, tuple) else (answer, parameters)
+
+
+def graph_memory() -> None:
+    begin()
+    stream = ok(cu.cuStreamCreate(1))
+    before = charged()
+    graph = _memory_graph(32 * MIB)
+    executable = ok(cu.cuGraphInstantiate(graph, 0))
+    ok(cu.cuGraphLaunch(executable, stream))
+    ok(cu.cuStreamSynchronize(stream))
+    reserved = int(ok(cu.cuDeviceGetGraphMemAttribute(0, GRAPH_RESERVED)))
+    assert reserved >= 32 * MIB
+    assert charged() - before == reserved
+    ok(cu.cuGraphLaunch(executable, stream))
+    ok(cu.cuStreamSynchronize(stream))
+    assert charged() - before == int(ok(cu.cuDeviceGetGraphMemAttribute(0, GRAPH_RESERVED)))
+    ok(cu.cuGraphExecDestroy(executable))
+    ok(cu.cuDeviceGraphMemTrim(0))
+    assert charged() == before
+
+
+def graph_memory_over_the_limit(limit: str) -> None:
+    begin()
+    stream = ok(cu.cuStreamCreate(1))
+    executable = ok(cu.cuGraphInstantiate(_memory_graph(int(limit) + 2 * MIB), 0))
+    refused(cu.cuGraphLaunch(executable, stream))
+    assert charged() <= int(limit)
+
+
+def captured_memory() -> None:
+    begin()
+    stream = ok(cu.cuStreamCreate(1))
+    before = charged()
+    mode = cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL
+    ok(cu.cuStreamBeginCapture(stream, mode))
+    pointer = ok(cu.cuMemAllocAsync(16 * MIB, stream))
+    ok(cu.cuMemFreeAsync(pointer, stream))
+    graph = ok(cu.cuStreamEndCapture(stream))
+    assert charged() == before
+    executable = ok(cu.cuGraphInstantiate(graph, 0))
+    ok(cu.cuGraphLaunch(executable, stream))
+    ok(cu.cuStreamSynchronize(stream))
+    reserved = int(ok(cu.cuDeviceGetGraphMemAttribute(0, GRAPH_RESERVED)))
+    assert charged() - before == reserved >= 16 * MIB
+
+
+def primary_context(reserve: str) -> None:
+    ok(cu.cuInit(0))
+    with expect(int(reserve)):
+        context = ok(cu.cuDevicePrimaryCtxRetain(0))
+    ok(cu.cuCtxSetCurrent(context))
+    with expect(0):
+        ok(cu.cuDevicePrimaryCtxRetain(0))
+        ok(cu.cuDevicePrimaryCtxRelease(0))
+    ok(cu.cuMemAlloc(3 * MIB))  # dies with its context
+    with expect(-int(reserve) - 3 * MIB):
+        ok(cu.cuDevicePrimaryCtxRelease(0))
+
+
+def reset_context(reserve: str) -> None:
+    begin()
+    ok(cu.cuMemAlloc(3 * MIB))
+    with expect(-int(reserve) - 3 * MIB):
+        ok(cu.cuDevicePrimaryCtxReset(0))
+
+
+def _create_context(device: int = 0) -> object:
+    context = ctypes.c_void_p()
+    old_ok(old.cuCtxCreate_v2(ctypes.byref(context), 0, device))
+    return context
+
+
+def several_contexts(reserve: str) -> None:
+    ok(cu.cuInit(0))
+    with expect(2 * int(reserve)):
+        first, second = _create_context(), _create_context()
+    old_ok(old.cuCtxSetCurrent(first))
+    pointer = ok(cu.cuMemAlloc(MIB))
+    old_ok(old.cuCtxSetCurrent(second))
+    with expect(-MIB):
+        ok(cu.cuMemFree(pointer))  # another context is current
+    ok(cu.cuMemAlloc(2 * MIB))
+    with expect(-2 * MIB - int(reserve)):
+        old_ok(old.cuCtxDestroy_v2(second))
+    with expect(-int(reserve)):
+        old_ok(old.cuCtxDestroy_v2(first))
+
+
+def no_room_for_a_context() -> None:
+    ok(cu.cuInit(0))
+    refused(cu.cuDevicePrimaryCtxRetain(0))
+    context = ctypes.c_void_p()
+    assert old.cuCtxCreate_v2(ctypes.byref(context), 0, 0) == OUT_OF_MEMORY
+    assert charged() == 0
+
+
+def context_limits() -> None:
+    begin()
+    heap = cu.CUlimit.CU_LIMIT_MALLOC_HEAP_SIZE
+    stack = cu.CUlimit.CU_LIMIT_STACK_SIZE
+    standard = int(ok(cu.cuCtxGetLimit(heap)))
+    with expect(10 * MIB):
+        ok(cu.cuCtxSetLimit(heap, standard + 10 * MIB))
+    with expect(-10 * MIB):
+        ok(cu.cuCtxSetLimit(heap, standard))
+    attribute = cu.CUdevice_attribute
+    sms = ok(cu.cuDeviceGetAttribute(attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 0))
+    threads = ok(
+        cu.cuDeviceGetAttribute(
+            attribute.CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, 0
+        )
+    )
+    standard = int(ok(cu.cuCtxGetLimit(stack)))
+    with expect(1024 * sms * threads):
+        ok(cu.cuCtxSetLimit(stack, standard + 1024))
+    with expect(0):
+        refused(cu.cuCtxSetLimit(stack, 1 << 20))
+
+
+PTX = b""".version 7.0
+.target sm_50
+.address_size 64
+.visible .entry nothing() { ret; }
+\0"""
+
+
+def modules() -> None:
+    begin()
+    size = (len(PTX) - 1 + 511) // 512 * 512
+    with expect(size):
+        module = ok(cu.cuModuleLoadData(PTX))
+    with expect(-size):
+        ok(cu.cuModuleUnload(module))
+    with expect(size):
+        library = ok(cu.cuLibraryLoadData(PTX, [], [], 0, [], [], 0))
+    with expect(-size):
+        ok(cu.cuLibraryUnload(library))
+
+
+def unknown_frees() -> None:
+    """What the shim never saw is the driver's business: its own error, no charge touched."""
+    begin()
+    with expect(0):
+        refused(cu.cuMemFree(0xDEAD0000), 1)
+        pointer = ok(cu.cuMemAlloc(MIB))
+        ok(cu.cuMemFree(pointer))
+        assert int(cu.cuMemFree(pointer)[0]) != 0
+
+
+def view(limit: str) -> None:
+    begin()
+    free, total = ok(cu.cuMemGetInfo())
+    assert total == int(limit)
+    assert free == int(limit) - charged()
+    ok(cu.cuMemAlloc(100 * MIB))
+    assert ok(cu.cuMemGetInfo())[0] == free - 100 * MIB
+    assert ok(cu.cuDeviceTotalMem(0)) == int(limit)
+    small = ctypes.c_uint()
+    old_ok(old.cuDeviceTotalMem(ctypes.byref(small), 0))
+    assert small.value == int(limit)
