@@ -4,38 +4,43 @@
 #include "contexts.h"
 #include "fork_wiped.h"
 #include "hooks/hook.h"
+#include "hooks/launch.h"
 #include "reserve.h"
 
 #define MOST_DEVICES 64
 
-/* The primary context of each device while it is charged. */
-static CUcontext *primary_contexts(void) {
-  static penstock_fork_wiped memory;
-  return penstock_fork_wiped_get(&memory, MOST_DEVICES * sizeof(CUcontext));
-}
+/* The primary context of a device. */
+typedef struct primary_context {
+  CUcontext context; /* while it is charged */
+  uint32_t retained; /* by the program; what the CUDA runtime does privately is not seen */
+} primary_context;
 
-static CUcontext *primary_of(CUdevice device) {
-  CUcontext *all = primary_contexts();
+static primary_context *primary_of(CUdevice device) {
+  static penstock_fork_wiped memory;
+  primary_context *all = penstock_fork_wiped_get(&memory, MOST_DEVICES * sizeof(primary_context));
   return all && device >= 0 && device < MOST_DEVICES ? &all[device] : NULL;
 }
 
 CUresult CUDAAPI HOOK_NAME(cuDevicePrimaryCtxRetain)(CUcontext *context, CUdevice device) {
   PENSTOCK_PASS(cuDevicePrimaryCtxRetain, context, device);
-  CUcontext *primary = primary_of(device);
+  primary_context *primary = primary_of(device);
   int grant = -1;
   uint64_t bytes = 0;
-  bool first = !primary || !__atomic_load_n(primary, __ATOMIC_ACQUIRE);
+  bool first = !primary || !__atomic_load_n(&primary->context, __ATOMIC_ACQUIRE);
   CUresult result;
   if (first) {
     result = penstock_context_admit(device, &grant, &bytes);
     if (result != CUDA_SUCCESS) return result;
   }
   result = PENSTOCK_BELOW(REAL(cuDevicePrimaryCtxRetain)(context, device));
+  if (primary && result == CUDA_SUCCESS) {
+    __atomic_fetch_add(&primary->retained, 1, __ATOMIC_RELAXED);
+  }
   if (!first) return result;
   CUcontext none = NULL;
-  bool mine =
-      result == CUDA_SUCCESS && primary &&
-      __atomic_compare_exchange_n(primary, &none, *context, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+  bool mine = result == CUDA_SUCCESS && primary &&
+              __atomic_compare_exchange_n(&primary->context, &none, *context, 0, __ATOMIC_ACQ_REL,
+                                          __ATOMIC_RELAXED);
   /* Charged already when somebody allocated in it after a retain that the shim did not see. */
   if (mine && !penstock_object_find(PENSTOCK_CONTEXT, (uint64_t)(uintptr_t)*context, NULL)) {
     penstock_context_made(*context, grant, bytes);
@@ -53,38 +58,38 @@ static void look_after_primary(CUdevice device) {
       active) {
     return;
   }
-  CUcontext *primary = primary_of(device);
-  CUcontext gone = primary ? __atomic_exchange_n(primary, NULL, __ATOMIC_ACQ_REL) : NULL;
+  primary_context *primary = primary_of(device);
+  if (!primary) return;
+  __atomic_store_n(&primary->retained, 0, __ATOMIC_RELAXED);
+  CUcontext gone = __atomic_exchange_n(&primary->context, NULL, __ATOMIC_ACQ_REL);
   if (gone) penstock_context_gone(gone);
   penstock_reserves_settle();
 }
 
-#define LEAVE_PRIMARY(device, call)                         \
-  do {                                                      \
-    CUresult result = PENSTOCK_BELOW(call);                 \
+/* The gate lets go of its events and streams while the context still lives. */
+static void before_leaving(CUdevice device, bool for_good) {
+  primary_context *primary = primary_of(device);
+  if (!primary) return;
+  uint32_t count = __atomic_load_n(&primary->retained, __ATOMIC_RELAXED);
+  while (count && !__atomic_compare_exchange_n(&primary->retained, &count, count - 1, true,
+                                               __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+  }
+  if (count > 1 && !for_good) return;
+  penstock_gate_forget_context(__atomic_load_n(&primary->context, __ATOMIC_ACQUIRE));
+}
+
+#define LEAVE_PRIMARY(symbol, for_good)                     \
+  CUresult CUDAAPI HOOK_NAME(symbol)(CUdevice device) {     \
+    PENSTOCK_PASS(symbol, device);                          \
+    before_leaving(device, for_good);                       \
+    CUresult result = PENSTOCK_BELOW(REAL(symbol)(device)); \
     if (result == CUDA_SUCCESS) look_after_primary(device); \
     return result;                                          \
-  } while (0)
-
-CUresult CUDAAPI HOOK_NAME(cuDevicePrimaryCtxRelease)(CUdevice device) {
-  PENSTOCK_PASS(cuDevicePrimaryCtxRelease, device);
-  LEAVE_PRIMARY(device, REAL(cuDevicePrimaryCtxRelease)(device));
-}
-
-CUresult CUDAAPI HOOK_NAME(cuDevicePrimaryCtxRelease_v2)(CUdevice device) {
-  PENSTOCK_PASS(cuDevicePrimaryCtxRelease_v2, device);
-  LEAVE_PRIMARY(device, REAL(cuDevicePrimaryCtxRelease_v2)(device));
-}
-
-CUresult CUDAAPI HOOK_NAME(cuDevicePrimaryCtxReset)(CUdevice device) {
-  PENSTOCK_PASS(cuDevicePrimaryCtxReset, device);
-  LEAVE_PRIMARY(device, REAL(cuDevicePrimaryCtxReset)(device));
-}
-
-CUresult CUDAAPI HOOK_NAME(cuDevicePrimaryCtxReset_v2)(CUdevice device) {
-  PENSTOCK_PASS(cuDevicePrimaryCtxReset_v2, device);
-  LEAVE_PRIMARY(device, REAL(cuDevicePrimaryCtxReset_v2)(device));
-}
+  }
+LEAVE_PRIMARY(cuDevicePrimaryCtxRelease, false)
+LEAVE_PRIMARY(cuDevicePrimaryCtxRelease_v2, false)
+LEAVE_PRIMARY(cuDevicePrimaryCtxReset, true)
+LEAVE_PRIMARY(cuDevicePrimaryCtxReset_v2, true)
 
 #define CREATE(context, device, call)                                 \
   do {                                                                \
@@ -124,23 +129,16 @@ CUresult CUDAAPI HOOK_NAME(cuCtxCreate_v4)(CUcontext *context, CUctxCreateParams
   CREATE(context, device, REAL(cuCtxCreate_v4)(context, parameters, flags, device));
 }
 
-/* The primary context in the role of another: destroying it is what the driver decides about. */
-#define DESTROY(context, call)                                  \
-  do {                                                          \
-    CUresult result = PENSTOCK_BELOW(call);                     \
+#define DESTROY(symbol)                                         \
+  CUresult CUDAAPI HOOK_NAME(symbol)(CUcontext context) {       \
+    PENSTOCK_PASS(symbol, context);                             \
+    penstock_gate_forget_context(context);                      \
+    CUresult result = PENSTOCK_BELOW(REAL(symbol)(context));    \
     if (result == CUDA_SUCCESS) penstock_context_gone(context); \
     return result;                                              \
-  } while (0)
-
-CUresult CUDAAPI HOOK_NAME(cuCtxDestroy)(CUcontext context) {
-  PENSTOCK_PASS(cuCtxDestroy, context);
-  DESTROY(context, REAL(cuCtxDestroy)(context));
-}
-
-CUresult CUDAAPI HOOK_NAME(cuCtxDestroy_v2)(CUcontext context) {
-  PENSTOCK_PASS(cuCtxDestroy_v2, context);
-  DESTROY(context, REAL(cuCtxDestroy_v2)(context));
-}
+  }
+DESTROY(cuCtxDestroy)
+DESTROY(cuCtxDestroy_v2)
 
 CUresult CUDAAPI HOOK_NAME(cuGreenCtxCreate)(CUgreenCtx *context, CUdevResourceDesc resources,
                                              CUdevice device, unsigned int flags) {

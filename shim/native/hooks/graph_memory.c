@@ -2,6 +2,7 @@
 #include "graph_memory.h"
 
 #include "hooks/hook.h"
+#include "hooks/launch.h"
 
 CUresult CUDAAPI HOOK_NAME(cuGraphAddMemAllocNode)(CUgraphNode *node, CUgraph graph,
                                                    const CUgraphNode *dependencies, size_t count,
@@ -52,4 +53,41 @@ CUresult CUDAAPI HOOK_NAME(cuDeviceGraphMemTrim)(CUdevice device) {
     penstock_graph_memory_trimmed(device);
   }
   return result;
+}
+
+#define INSTANTIATE(symbol, parameters, arguments)                              \
+  CUresult CUDAAPI HOOK_NAME(symbol) parameters {                               \
+    if (penstock_depth) return REAL(symbol) arguments;                          \
+    CUresult result = PENSTOCK_BELOW(REAL(symbol) arguments);                   \
+    if (result == CUDA_SUCCESS) penstock_graph_memory_made(*executable, graph); \
+    return result;                                                              \
+  }
+#define WITH_LOG \
+  (CUgraphExec * executable, CUgraph graph, CUgraphNode * culprit, char *log, size_t log_bytes)
+INSTANTIATE(cuGraphInstantiate, WITH_LOG, (executable, graph, culprit, log, log_bytes))
+INSTANTIATE(cuGraphInstantiate_v2, WITH_LOG, (executable, graph, culprit, log, log_bytes))
+INSTANTIATE(cuGraphInstantiateWithFlags,
+            (CUgraphExec * executable, CUgraph graph, unsigned long long flags),
+            (executable, graph, flags))
+#define WITH_PARAMETERS \
+  (CUgraphExec * executable, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS * parameters)
+INSTANTIATE(cuGraphInstantiateWithParams, WITH_PARAMETERS, (executable, graph, parameters))
+INSTANTIATE(cuGraphInstantiateWithParams_ptsz, WITH_PARAMETERS, (executable, graph, parameters))
+
+#define UPLOAD(symbol)                                                                           \
+  CUresult CUDAAPI HOOK_NAME(symbol)(CUgraphExec executable, CUstream stream) {                  \
+    PENSTOCK_PASS(symbol, executable, stream);                                                   \
+    penstock_graph_memory_pass pass;                                                             \
+    CUresult refused = penstock_graph_memory_enter(&pass, executable);                           \
+    if (refused != CUDA_SUCCESS) return refused;                                                 \
+    return penstock_graph_memory_leave(&pass, PENSTOCK_BELOW(REAL(symbol)(executable, stream))); \
+  }
+UPLOAD(cuGraphUpload)
+UPLOAD(cuGraphUpload_ptsz)
+
+CUresult CUDAAPI HOOK_NAME(cuGraphExecDestroy)(CUgraphExec executable) {
+  PENSTOCK_PASS(cuGraphExecDestroy, executable);
+  penstock_graph_memory_gone(executable);
+  penstock_gate_forget_kind(executable);
+  return PENSTOCK_BELOW(REAL(cuGraphExecDestroy)(executable));
 }

@@ -1,4 +1,5 @@
 /* Kernel and graph launches. */
+#include "graph_memory.h"
 #include "hooks/launch.h"
 
 #include "hooks/hook.h"
@@ -98,10 +99,18 @@ CUresult CUDAAPI HOOK_NAME(cuLaunchCooperativeKernelMultiDevice)(CUDA_LAUNCH_PAR
   return result;
 }
 
+/* A graph's memory is charged before the gate: what is refused does not wait. */
 #define GRAPH_HOOKS(symbol, per_thread)                                              \
-  CUresult CUDAAPI HOOK_NAME(symbol)(CUgraphExec graph, CUstream stream) {           \
+  static CUresult gated_##symbol(CUgraphExec graph, CUstream stream) {               \
     PENSTOCK_GATED(stream, per_thread, false, ((penstock_kind_key){graph, 0, 0, 0}), \
                    REAL(symbol)(graph, stream));                                     \
+  }                                                                                  \
+  CUresult CUDAAPI HOOK_NAME(symbol)(CUgraphExec graph, CUstream stream) {           \
+    if (penstock_depth) return REAL(symbol)(graph, stream);                          \
+    penstock_graph_memory_pass memory;                                               \
+    CUresult refused = penstock_graph_memory_enter(&memory, graph);                  \
+    if (refused != CUDA_SUCCESS) return refused;                                     \
+    return penstock_graph_memory_leave(&memory, gated_##symbol(graph, stream));      \
   }
 GRAPH_HOOKS(cuGraphLaunch, false)
 GRAPH_HOOKS(cuGraphLaunch_ptsz, true)

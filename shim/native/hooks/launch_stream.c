@@ -1,15 +1,17 @@
 /* What else happens on a stream: synchronising calls, captures, waits, host functions, the end. */
 #include "hooks/hook.h"
 #include "hooks/launch_state.h"
+#include "reserve.h"
 
 /* Nothing of the gate is held while a program waits: brackets are closed before, settled after. */
-#define SYNCHRONISING(symbol, before, after, parameters, arguments) \
-  CUresult CUDAAPI HOOK_NAME(symbol) parameters {                   \
-    PENSTOCK_PASS_LIST(symbol, arguments);                          \
-    before;                                                         \
-    CUresult result = PENSTOCK_BELOW(REAL(symbol) arguments);       \
-    if (result == CUDA_SUCCESS) after;                              \
-    return result;                                                  \
+#define SYNCHRONISING(symbol, before, after, parameters, arguments)   \
+  CUresult CUDAAPI HOOK_NAME(symbol) parameters {                     \
+    PENSTOCK_PASS_LIST(symbol, arguments);                            \
+    before;                                                           \
+    CUresult result = PENSTOCK_BELOW(REAL(symbol) arguments);         \
+    if (result == CUDA_SUCCESS) after;                                \
+    penstock_reserves_settle(); /* pools shrink when programs wait */ \
+    return result;                                                    \
   }
 #define PENSTOCK_PASS_LIST(symbol, arguments) \
   if (penstock_depth) return REAL(symbol) arguments

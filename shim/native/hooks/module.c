@@ -2,6 +2,7 @@
  * image, as an estimate (image.h). */
 #include "charge.h"
 #include "hooks/hook.h"
+#include "hooks/launch.h"
 #include "image.h"
 
 /* A module lives and dies with its context. */
@@ -53,7 +54,9 @@ CUresult CUDAAPI HOOK_NAME(cuModuleLoadFatBinary)(CUmodule *module, const void *
 CUresult CUDAAPI HOOK_NAME(cuModuleUnload)(CUmodule module) {
   PENSTOCK_PASS(cuModuleUnload, module);
   penstock_freeing freeing = penstock_free_begin(PENSTOCK_MODULE, (uint64_t)(uintptr_t)module);
-  return penstock_free_end(&freeing, PENSTOCK_BELOW(REAL(cuModuleUnload)(module)));
+  CUresult result = penstock_free_end(&freeing, PENSTOCK_BELOW(REAL(cuModuleUnload)(module)));
+  if (result == CUDA_SUCCESS) penstock_gate_forget_functions();
+  return result;
 }
 
 /* A library belongs to no context; it goes to each device as it is used there. Charged once: to the
@@ -112,5 +115,7 @@ CUresult CUDAAPI HOOK_NAME(cuLibraryLoadFromFile)(CUlibrary *library, const char
 CUresult CUDAAPI HOOK_NAME(cuLibraryUnload)(CUlibrary library) {
   PENSTOCK_PASS(cuLibraryUnload, library);
   penstock_freeing freeing = penstock_free_begin(PENSTOCK_LIBRARY, (uint64_t)(uintptr_t)library);
-  return penstock_free_end(&freeing, PENSTOCK_BELOW(REAL(cuLibraryUnload)(library)));
+  CUresult result = penstock_free_end(&freeing, PENSTOCK_BELOW(REAL(cuLibraryUnload)(library)));
+  if (result == CUDA_SUCCESS) penstock_gate_forget_functions();
+  return result;
 }
