@@ -12,7 +12,7 @@ set_target_properties(penstock_cuda PROPERTIES OUTPUT_NAME penstock NO_SONAME ON
 target_link_options(penstock_cuda PRIVATE -Wl,-soname,libcuda.so.1)
 
 file(GLOB SHIM_NVML_SOURCES CONFIGURE_DEPENDS ${NATIVE}/nvml/*.c)
-add_library(penstock_nvml SHARED ${SHIM_NVML_SOURCES} ${MECHANISM_SOURCES} ${GEN}/nvml_forwarders.S
+add_library(penstock_nvml SHARED ${SHIM_NVML_SOURCES} ${NATIVE}/log.c ${MECHANISM_SOURCES} ${GEN}/nvml_forwarders.S
             ${GEN}/nvml_names.c)
 set_target_properties(penstock_nvml PROPERTIES OUTPUT_NAME penstock-nvml NO_SONAME ON)
 target_link_options(penstock_nvml PRIVATE -Wl,-soname,libnvidia-ml.so.1)

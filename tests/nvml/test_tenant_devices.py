@@ -86,9 +86,15 @@ def test_without_a_tenant_everything_is_refused(box, tenant, directory):
     assert nvml.error("nvmlSystemGetDriverVersion()") == NO_PERMISSION
 
 
-def test_a_damaged_quota_page_is_no_tenant(box, tenant):
+def test_a_damaged_quota_page_is_no_tenant_and_the_log_says_why_once(box, tenant):
     (tenant / "quota").write_bytes(b"x" * 100)
-    assert box.nvml(tenant, initialise=False).error("nvmlInit()") == NO_PERMISSION
+    log = box.folder / "log"
+    nvml = box.nvml(tenant, initialise=False, PENSTOCK_LOG=str(log))
+    assert nvml.error("nvmlInit()") == NO_PERMISSION
+    assert nvml.error("nvmlInit()") == NO_PERMISSION
+    [line] = [line for line in log.read_text().splitlines() if "NVML" in line]
+    assert str(tenant) in line
+    assert "is not a page of this kind" in line
 
 
 def test_an_nvml_that_is_not_there_is_said_to_be_missing(box):

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "log.h"
 #include "tenant.h"
 
 /* Whatever exports this is the shim, under whatever path (a bind mount, a copy) it was reached. */
@@ -79,7 +80,9 @@ static void *search(void) {
 static void *open_library(const penstock_region *region) {
   char path[sizeof region->quota->nvml_path + 1] = {0};
   memcpy(path, region->quota->nvml_path, sizeof path - 1);
-  return path[0] ? open_at(path) : search(); /* no search when the page says which one */
+  void *library = path[0] ? open_at(path) : search(); /* no search when the page says which one */
+  if (!library) penstock_log("nvml: no library at %s", path[0] ? path : "the usual places");
+  return library;
 }
 
 /* Two threads may both open it; dlopen gives both the same. */

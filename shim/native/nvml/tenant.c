@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "driver.h"
+#include "log.h"
 #include "mechanism/slots.h"
 
 /* A container's mount: the environment is not asked when it is there, a tenant cannot choose. */
@@ -20,13 +21,27 @@ static const char *directory(void) {
   return secure_getenv("PENSTOCK_TENANT_DIR");
 }
 
+/* Every call of NVML may come here. */
+static void say_once(const char *path, penstock_error error) {
+  static bool said;
+  if (__atomic_exchange_n(&said, true, __ATOMIC_RELAXED)) return;
+  if (!path) {
+    penstock_log("no tenant: PENSTOCK_TENANT_DIR is not set and " MOUNTED_DIRECTORY
+                 " is not there; NVML is refused");
+  } else {
+    penstock_log("no quota: %s %s; NVML is refused", path, penstock_error_text(error));
+  }
+}
+
 static const penstock_region *open_tenant(void) {
   static const penstock_region *attached;
   const penstock_region *known = __atomic_load_n(&attached, __ATOMIC_ACQUIRE);
   if (known) return known;
   const char *path = directory();
   penstock_region *region = path ? calloc(1, sizeof *region) : NULL;
-  if (!region || penstock_region_open_view(region, path) != PENSTOCK_OK) {
+  penstock_error error = region ? penstock_region_open_view(region, path) : PENSTOCK_E_MISSING;
+  if (error != PENSTOCK_OK) {
+    say_once(path, error);
     free(region);
     return NULL; /* looked for again at the next call */
   }
