@@ -26,14 +26,15 @@ static void ring(uint32_t *bell) {
   sim_futex_wake(bell);
 }
 
-/* Default-stream rules: the legacy stream waits for all earlier work of blocking streams, and they
- * for its. */
+/* Default-stream rules: the legacy stream waits for all earlier work of its context's blocking
+ * streams, and they for its. */
 static bool may_begin(const sim_client *c, const sim_area *a, const sim_lane *lane) {
   if (lane->kind == SIM_LANE_FREE) return true;
   uint64_t seq = a->ops[lane->head].seq;
   uint32_t other = lane->kind == SIM_LANE_LEGACY ? SIM_LANE_BLOCKING : SIM_LANE_LEGACY;
   for (uint32_t i = 0; i < c->lane_count; i++)
-    if (a->lanes[i].kind == other && a->ops[a->lanes[i].head].seq < seq) return false;
+    if (a->lanes[i].kind == other &&
+        a->lanes[i].stream >> SIM_STREAM_BITS == lane->stream >> SIM_STREAM_BITS && a->ops[a->lanes[i].head].seq < seq) return false;
   return true;
 }
 

@@ -25,6 +25,7 @@
 #define SIM_FAULTS 8
 #define SIM_ENGINES 2
 #define SIM_NONE 0xffffu
+#define SIM_STREAM_BITS 20 /* of a stream's number: within its context; the rest is the context */
 
 enum sim_kind {
   SIM_KERNEL,      /* on the SMs; memsets and device-to-device copies too */

@@ -56,6 +56,7 @@ bool sim_stream_idle(sim_machine *m, uint32_t device, uint32_t client, uint32_t 
 int sim_wait(sim_machine *m, const sim_ref *ref);
 int sim_wait_stream(sim_machine *m, uint32_t device, uint32_t client, uint32_t stream);
 int sim_wait_all(sim_machine *m, uint32_t device, uint32_t client);
+void sim_wait_thaw(sim_machine *m, uint32_t device, uint32_t client);
 void sim_wait_room(sim_machine *m, uint32_t device, uint32_t client, uint32_t stream);
 /* Lower bound of the time when `slot` is done (locked); UINT64_MAX: not foreseeable. */
 uint64_t sim_estimate_before(sim_machine *m, sim_device *d, uint32_t client, uint16_t slot);
@@ -63,10 +64,11 @@ uint64_t sim_estimate(sim_machine *m, sim_device *d, uint32_t client, uint16_t s
 void sim_sleep_until(uint64_t when_ns);
 void sim_spin_until(uint64_t when_ns);
 
-/* owner.c: what only the owning process can do. Calls `act` without any lock for each operation
- * that is ready; it returns true when a SIM_HOST or SIM_WAIT_VALUE is resolved.
- * Returns when to look again (UINT64_MAX: when the bell rings). */
+/* owner.c: what only the owning process can do. `act` is called for each operation that is ready:
+ * with the device locked for SIM_WRITE_VALUE, else without; it returns true when a SIM_HOST or
+ * SIM_WAIT_VALUE is resolved. Returns when to look again (UINT64_MAX: when the bell rings). */
 typedef bool (*sim_owner_act)(const sim_op *op);
+void sim_deliver(sim_machine *m, uint32_t device, uint32_t client, sim_owner_act act);
 uint64_t sim_owner_run(sim_machine *m, uint32_t device, uint32_t client, sim_owner_act act);
 
 /* cell.c: events */

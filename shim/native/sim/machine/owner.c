@@ -65,19 +65,33 @@ static uint64_t next_look(sim_machine *m, sim_device *d, uint32_t client) {
   return next;
 }
 
-/* Only one thread of the process may be in here at a time: deliveries keep their order. */
+/* Values are written under the lock, by whichever thread of the process comes first: they keep
+ * their order. */
+static void deliver(sim_client *c, sim_area *a, sim_owner_act act) {
+  sim_op op;
+  uint16_t slot;
+  while (take_delivery(c, a, &op, &slot)) {
+    act(&op);
+    sim_op_free(c, a, slot);
+  }
+}
+
+void sim_deliver(sim_machine *m, uint32_t device, uint32_t client, sim_owner_act act) {
+  sim_client *c = &m->devices[device].clients[client];
+  if (__atomic_load_n(&c->deliver_head, __ATOMIC_ACQUIRE) == SIM_NONE) return;
+  sim_device *d = sim_lock_bare(m, device);
+  deliver(c, sim_area_of(m, device, client), act);
+  sim_unlock(d);
+}
+
+/* For one thread of the process. */
 uint64_t sim_owner_run(sim_machine *m, uint32_t device, uint32_t client, sim_owner_act act) {
   sim_device *d = sim_lock(m, device);
   sim_client *c = &d->clients[client];
   sim_area *a = sim_area_of(m, device, client);
   sim_op op;
   uint16_t slot;
-  while (take_delivery(c, a, &op, &slot)) {
-    sim_unlock(d);
-    act(&op);
-    d = sim_lock(m, device);
-    if (a->ops[slot].seq == op.seq) sim_op_free(c, a, slot);
-  }
+  deliver(c, a, act);
   uint32_t from = 0;
   while (next_owned(c, a, &from, &op, &slot)) {
     sim_unlock(d);

@@ -173,3 +173,12 @@ void sim_wait_room(sim_machine *m, uint32_t device, uint32_t client, uint32_t st
   }
   doze(m, d, client, until);
 }
+
+/* While a checkpoint call holds the process. */
+void sim_wait_thaw(sim_machine *m, uint32_t device, uint32_t client) {
+  sim_device *d = sim_lock(m, device);
+  if (d->clients[client].frozen)
+    doze(m, d, client, UINT64_MAX);
+  else
+    sim_unlock(d);
+}

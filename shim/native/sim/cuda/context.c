@@ -1,0 +1,466 @@
+/* Contexts: primary and made, the thread's stack of them, limits. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "sim/cuda/core.h"
+
+void sim_modules_of_context(sim_context *ctx);
+
+sim_context *sim_current(void) {
+  return sim_self.depth ? sim_self.stack[sim_self.depth - 1] : NULL;
+}
+
+CUresult sim_context_error(sim_context *ctx) {
+  sim_device *d = &sim_here.machine->devices[ctx->gpu->device];
+  if (__atomic_load_n(&d->lost, __ATOMIC_RELAXED)) ctx->sticky = CUDA_ERROR_DEVICE_UNAVAILABLE;
+  if (!ctx->sticky && ctx->gpu->client != SIM_NONE)
+    ctx->sticky = (CUresult)__atomic_load_n(&d->clients[ctx->gpu->client].failed, __ATOMIC_RELAXED);
+  return ctx->sticky;
+}
+
+CUresult sim_attach_gpu(sim_gpu *gpu) {
+  if (__atomic_load_n(&sim_here.machine->devices[gpu->device].lost, __ATOMIC_RELAXED))
+    return CUDA_ERROR_DEVICE_UNAVAILABLE;
+  if (gpu->client == SIM_NONE) gpu->client = sim_service_start(gpu, getenv("PENSTOCK_SIM_TAG"));
+  return gpu->client == SIM_NONE ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+}
+
+/* What the limits reserve on the device beyond what the context itself comes with. */
+uint64_t sim_limit_bytes(const sim_context *ctx) {
+  const sim_profile *p = ctx->gpu->profile;
+  uint64_t threads = (uint64_t)p->sm_count * p->max_threads_per_sm;
+  uint64_t stack = ctx->limits[CU_LIMIT_STACK_SIZE], heap = ctx->limits[CU_LIMIT_MALLOC_HEAP_SIZE];
+  uint64_t fifo = ctx->limits[CU_LIMIT_PRINTF_FIFO_SIZE];
+  uint64_t bytes = 0;
+  if (stack > 1024) bytes += (stack - 1024) * threads;
+  if (heap > 8 * SIM_MIB) bytes += heap - 8 * SIM_MIB;
+  if (fifo > SIM_MIB) bytes += fifo - SIM_MIB;
+  uint64_t slab = p->slab_bytes;
+  return (bytes + slab - 1) / slab * slab;
+}
+
+static void default_limits(sim_context *ctx) {
+  ctx->limits[CU_LIMIT_STACK_SIZE] = 1024;
+  ctx->limits[CU_LIMIT_PRINTF_FIFO_SIZE] = SIM_MIB;
+  ctx->limits[CU_LIMIT_MALLOC_HEAP_SIZE] = 8 * SIM_MIB;
+  ctx->limits[CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH] = 2;
+  ctx->limits[CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT] = 2048;
+  ctx->limits[CU_LIMIT_MAX_L2_FETCH_GRANULARITY] = 64;
+  ctx->limits[CU_LIMIT_PERSISTING_L2_CACHE_SIZE] = 0;
+}
+
+/* Big lock held. */
+static CUresult make_context(sim_gpu *gpu, unsigned flags, bool primary, sim_context **out) {
+  static uint32_t last_number;
+  TRY(sim_attach_gpu(gpu));
+  sim_machine *m = sim_here.machine;
+  if (sim_fault_hits(m, gpu->device, SIM_FAULT_OUT_OF_MEMORY, sim_self.call, NULL) ||
+      !sim_memory_take(m, gpu->device, gpu->client, gpu->profile->context_bytes))
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  sim_context *ctx = calloc(1, sizeof *ctx);
+  if (!ctx) return CUDA_ERROR_OUT_OF_MEMORY;
+  ctx->gpu = gpu;
+  ctx->id = sim_next_id();
+  ctx->number = ++last_number & ((1u << (32 - SIM_STREAM_BITS)) - 1);
+  ctx->flags = flags;
+  ctx->api_version = 3020;
+  ctx->primary = primary;
+  ctx->alive = true;
+  ctx->attached = 1;
+  ctx->charged_bytes = gpu->profile->context_bytes;
+  ctx->shared_config = CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE;
+  default_limits(ctx);
+  ctx->legacy = sim_stream_new(ctx, 0, 0, SIM_LANE_LEGACY);
+  sim_handle_add(ctx, SIM_CONTEXT);
+  *out = ctx;
+  return CUDA_SUCCESS;
+}
+
+/* Waits for the context's work, then gives everything back. Big lock not held. The struct stays, so
+ * that a thread that still has it on its stack gets an error and not a crash. */
+static void destroy_context(sim_context *ctx) {
+  sim_synchronize_context(ctx);
+  sim_big_lock();
+  ctx->alive = false;
+  sim_handle_remove(ctx);
+  sim_modules_of_context(ctx);
+  sim_allocs_of_context(ctx);
+  while (ctx->streams) sim_stream_drop(ctx->streams);
+  sim_memory_give(sim_here.machine, ctx->gpu->device, ctx->gpu->client, ctx->charged_bytes);
+  ctx->charged_bytes = 0;
+  /* A failure of the device side ends with the last context that saw it. */
+  sim_device *d = sim_lock(sim_here.machine, ctx->gpu->device);
+  d->clients[ctx->gpu->client].failed = 0;
+  sim_unlock(d);
+  sim_big_unlock();
+}
+
+static bool valid_flags(unsigned flags) {
+  unsigned schedule = flags & CU_CTX_SCHED_MASK;
+  return !(flags & ~(unsigned)CU_CTX_FLAGS_MASK) && (schedule == 0 || schedule == 1 || schedule == 2 || schedule == 4);
+}
+
+/* ---- primary contexts ---- */
+
+CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device) {
+  ENTER("cuDevicePrimaryCtxRetain");
+  sim_gpu *gpu;
+  REQUIRE(out, CUDA_ERROR_INVALID_VALUE);
+  TRY(sim_gpu_of(device, &gpu));
+  sim_big_lock();
+  CUresult result = CUDA_SUCCESS;
+  if (!gpu->primary) result = make_context(gpu, gpu->primary_flags, true, &gpu->primary);
+  if (result == CUDA_SUCCESS) {
+    gpu->primary_refs++;
+    *out = (CUcontext)gpu->primary;
+  }
+  sim_big_unlock();
+  return result;
+}
+
+static CUresult release_primary(CUdevice device, bool reset) {
+  sim_gpu *gpu;
+  TRY(sim_gpu_of(device, &gpu));
+  sim_big_lock();
+  sim_context *dead = NULL;
+  CUresult result = CUDA_SUCCESS;
+  if (!reset && !gpu->primary_refs) result = CUDA_ERROR_INVALID_CONTEXT;
+  if (result == CUDA_SUCCESS && (reset || !--gpu->primary_refs)) {
+    dead = gpu->primary;
+    gpu->primary = NULL;
+    gpu->primary_refs = 0;
+  }
+  sim_big_unlock();
+  if (dead) destroy_context(dead);
+  return result;
+}
+
+CUresult CUDAAPI cuDevicePrimaryCtxRelease_v2(CUdevice device) {
+  ENTER("cuDevicePrimaryCtxRelease");
+  return release_primary(device, false);
+}
+CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice device) {
+  ENTER("cuDevicePrimaryCtxRelease");
+  return release_primary(device, false);
+}
+CUresult CUDAAPI cuDevicePrimaryCtxReset_v2(CUdevice device) {
+  ENTER("cuDevicePrimaryCtxReset");
+  return release_primary(device, true);
+}
+CUresult CUDAAPI cuDevicePrimaryCtxReset(CUdevice device) {
+  ENTER("cuDevicePrimaryCtxReset");
+  return release_primary(device, true);
+}
+
+CUresult CUDAAPI cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned int flags) {
+  ENTER("cuDevicePrimaryCtxSetFlags");
+  sim_gpu *gpu;
+  TRY(sim_gpu_of(device, &gpu));
+  REQUIRE(valid_flags(flags), CUDA_ERROR_INVALID_VALUE);
+  gpu->primary_flags = flags;
+  if (gpu->primary) gpu->primary->flags = flags;
+  return CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuDevicePrimaryCtxSetFlags(CUdevice device, unsigned int flags) {
+  return cuDevicePrimaryCtxSetFlags_v2(device, flags);
+}
+
+CUresult CUDAAPI cuDevicePrimaryCtxGetState(CUdevice device, unsigned int *flags, int *active) {
+  ENTER("cuDevicePrimaryCtxGetState");
+  sim_gpu *gpu;
+  TRY(sim_gpu_of(device, &gpu));
+  REQUIRE(flags && active, CUDA_ERROR_INVALID_VALUE);
+  *flags = gpu->primary_flags;
+  *active = gpu->primary != NULL;
+  return CUDA_SUCCESS;
+}
+
+/* ---- made contexts ---- */
+
+static CUresult create(CUcontext *out, unsigned flags, CUdevice device, unsigned api_version) {
+  sim_gpu *gpu;
+  REQUIRE(out && valid_flags(flags), CUDA_ERROR_INVALID_VALUE);
+  TRY(sim_gpu_of(device, &gpu));
+  REQUIRE(sim_self.depth < 32, CUDA_ERROR_OUT_OF_MEMORY);
+  sim_context *ctx = NULL;
+  sim_big_lock();
+  CUresult result = make_context(gpu, flags, false, &ctx);
+  sim_big_unlock();
+  if (result != CUDA_SUCCESS) return result;
+  ctx->api_version = api_version;
+  sim_self.stack[sim_self.depth++] = ctx;
+  *out = (CUcontext)ctx;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxCreate(CUcontext *out, unsigned int flags, CUdevice device) {
+  ENTER("cuCtxCreate");
+  return create(out, flags, device, 3010);
+}
+CUresult CUDAAPI cuCtxCreate_v2(CUcontext *out, unsigned int flags, CUdevice device) {
+  ENTER("cuCtxCreate");
+  return create(out, flags, device, 3020);
+}
+CUresult CUDAAPI cuCtxCreate_v3(CUcontext *out, CUexecAffinityParam *affinity, int count,
+                                unsigned int flags, CUdevice device) {
+  ENTER("cuCtxCreate");
+  if (affinity && count) return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY; /* only under MPS */
+  return create(out, flags, device, 3020);
+}
+CUresult CUDAAPI cuCtxCreate_v4(CUcontext *out, CUctxCreateParams *params, unsigned int flags,
+                                CUdevice device) {
+  ENTER("cuCtxCreate");
+  if (params && params->numExecAffinityParams) return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
+  if (params && params->cigParams) return CUDA_ERROR_NOT_SUPPORTED;
+  return create(out, flags, device, 3020);
+}
+
+static CUresult destroy(CUcontext handle) {
+  if (!handle) return CUDA_ERROR_INVALID_VALUE;
+  sim_context *ctx = (sim_context *)handle;
+  if (!sim_handle_is(ctx, SIM_CONTEXT)) return CUDA_ERROR_INVALID_CONTEXT;
+  if (ctx->primary) return CUDA_ERROR_INVALID_CONTEXT;
+  if (sim_current() == ctx) sim_self.depth--;
+  destroy_context(ctx);
+  return CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuCtxDestroy_v2(CUcontext handle) {
+  ENTER("cuCtxDestroy");
+  return destroy(handle);
+}
+CUresult CUDAAPI cuCtxDestroy(CUcontext handle) {
+  ENTER("cuCtxDestroy");
+  return destroy(handle);
+}
+
+CUresult CUDAAPI cuCtxAttach(CUcontext *out, unsigned int flags) {
+  ENTER("cuCtxAttach");
+  REQUIRE(out && !flags, CUDA_ERROR_INVALID_VALUE);
+  REQUIRE(sim_current(), CUDA_ERROR_INVALID_CONTEXT);
+  sim_current()->attached++;
+  *out = (CUcontext)sim_current();
+  return CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuCtxDetach(CUcontext handle) {
+  ENTER("cuCtxDetach");
+  REQUIRE(sim_handle_is(handle, SIM_CONTEXT) && (sim_context *)handle == sim_current(), CUDA_ERROR_INVALID_CONTEXT);
+  return --((sim_context *)handle)->attached ? CUDA_SUCCESS : destroy(handle);
+}
+
+/* ---- the thread's stack ---- */
+
+static CUresult push(CUcontext handle) {
+  REQUIRE(handle, CUDA_ERROR_INVALID_CONTEXT);
+  REQUIRE(sim_handle_is(handle, SIM_CONTEXT), CUDA_ERROR_INVALID_CONTEXT);
+  REQUIRE(sim_self.depth < 32, CUDA_ERROR_OUT_OF_MEMORY);
+  sim_self.stack[sim_self.depth++] = (sim_context *)handle;
+  return CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuCtxPushCurrent_v2(CUcontext handle) {
+  ENTER("cuCtxPushCurrent");
+  return push(handle);
+}
+CUresult CUDAAPI cuCtxPushCurrent(CUcontext handle) {
+  ENTER("cuCtxPushCurrent");
+  return push(handle);
+}
+
+static CUresult pop(CUcontext *out) {
+  REQUIRE(sim_self.depth, CUDA_ERROR_INVALID_CONTEXT);
+  sim_context *ctx = sim_self.stack[--sim_self.depth];
+  if (out) *out = (CUcontext)ctx;
+  return CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuCtxPopCurrent_v2(CUcontext *out) {
+  ENTER("cuCtxPopCurrent");
+  return pop(out);
+}
+CUresult CUDAAPI cuCtxPopCurrent(CUcontext *out) {
+  ENTER("cuCtxPopCurrent");
+  return pop(out);
+}
+
+CUresult CUDAAPI cuCtxSetCurrent(CUcontext handle) {
+  ENTER("cuCtxSetCurrent");
+  if (!handle) {
+    if (sim_self.depth) sim_self.depth--;
+    return CUDA_SUCCESS;
+  }
+  REQUIRE(sim_handle_is(handle, SIM_CONTEXT), CUDA_ERROR_INVALID_CONTEXT);
+  if (!sim_self.depth) sim_self.depth = 1;
+  sim_self.stack[sim_self.depth - 1] = (sim_context *)handle;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxGetCurrent(CUcontext *out) {
+  ENTER("cuCtxGetCurrent");
+  REQUIRE(out, CUDA_ERROR_INVALID_VALUE);
+  *out = (CUcontext)sim_current();
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxGetDevice(CUdevice *device) {
+  ENTER_CONTEXT("cuCtxGetDevice");
+  REQUIRE(device, CUDA_ERROR_INVALID_VALUE);
+  *device = ctx->gpu->ordinal;
+  return CUDA_SUCCESS;
+}
+
+static CUresult named(CUcontext handle, sim_context **ctx) {
+  *ctx = handle ? (sim_context *)handle : sim_current();
+  REQUIRE(*ctx, CUDA_ERROR_INVALID_CONTEXT);
+  return sim_handle_is(*ctx, SIM_CONTEXT) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+CUresult CUDAAPI cuCtxGetDevice_v2(CUdevice *device, CUcontext handle) {
+  ENTER("cuCtxGetDevice");
+  sim_context *ctx;
+  REQUIRE(device, CUDA_ERROR_INVALID_VALUE);
+  TRY(named(handle, &ctx));
+  *device = ctx->gpu->ordinal;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxGetFlags(unsigned int *flags) {
+  ENTER_CONTEXT("cuCtxGetFlags");
+  REQUIRE(flags, CUDA_ERROR_INVALID_VALUE);
+  *flags = ctx->flags;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxSetFlags(unsigned int flags) {
+  ENTER_CONTEXT("cuCtxSetFlags");
+  REQUIRE(valid_flags(flags), CUDA_ERROR_INVALID_VALUE);
+  ctx->flags = flags;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxGetId(CUcontext handle, unsigned long long *id) {
+  ENTER("cuCtxGetId");
+  sim_context *ctx;
+  REQUIRE(id, CUDA_ERROR_INVALID_VALUE);
+  TRY(named(handle, &ctx));
+  *id = ctx->id;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxGetApiVersion(CUcontext handle, unsigned int *version) {
+  ENTER("cuCtxGetApiVersion");
+  sim_context *ctx;
+  REQUIRE(version, CUDA_ERROR_INVALID_VALUE);
+  TRY(named(handle, &ctx));
+  *version = ctx->api_version;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxSynchronize(void) {
+  ENTER_CONTEXT("cuCtxSynchronize");
+  TRY(sim_capture_forbids(ctx));
+  return sim_synchronize_context(ctx);
+}
+CUresult CUDAAPI cuCtxSynchronize_v2(CUcontext handle) {
+  ENTER("cuCtxSynchronize");
+  sim_context *ctx;
+  TRY(named(handle, &ctx));
+  TRY(sim_context_error(ctx));
+  TRY(sim_capture_forbids(ctx));
+  return sim_synchronize_context(ctx);
+}
+
+CUresult CUDAAPI cuCtxSetLimit(CUlimit limit, size_t value) {
+  ENTER_CONTEXT("cuCtxSetLimit");
+  if ((unsigned)limit >= SIM_LIMITS || limit >= CU_LIMIT_MAX) return CUDA_ERROR_INVALID_VALUE;
+  if (limit > CU_LIMIT_PERSISTING_L2_CACHE_SIZE) return CUDA_ERROR_UNSUPPORTED_LIMIT;
+  if (limit == CU_LIMIT_STACK_SIZE && value > 512 * 1024) return CUDA_ERROR_INVALID_VALUE;
+  size_t before = ctx->limits[limit];
+  uint64_t had = sim_limit_bytes(ctx);
+  ctx->limits[limit] = value;
+  uint64_t needs = sim_limit_bytes(ctx);
+  if (needs > had && !sim_memory_take(sim_here.machine, ctx->gpu->device, ctx->gpu->client, needs - had)) {
+    ctx->limits[limit] = before;
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  if (needs < had) sim_memory_give(sim_here.machine, ctx->gpu->device, ctx->gpu->client, had - needs);
+  ctx->charged_bytes += needs - had;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxGetLimit(size_t *value, CUlimit limit) {
+  ENTER_CONTEXT("cuCtxGetLimit");
+  REQUIRE(value && (unsigned)limit < CU_LIMIT_MAX, CUDA_ERROR_INVALID_VALUE);
+  if (limit > CU_LIMIT_PERSISTING_L2_CACHE_SIZE) return CUDA_ERROR_UNSUPPORTED_LIMIT;
+  *value = ctx->limits[limit];
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxGetCacheConfig(CUfunc_cache *config) {
+  ENTER_CONTEXT("cuCtxGetCacheConfig");
+  REQUIRE(config, CUDA_ERROR_INVALID_VALUE);
+  *config = ctx->cache;
+  return CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuCtxSetCacheConfig(CUfunc_cache config) {
+  ENTER_CONTEXT("cuCtxSetCacheConfig");
+  ctx->cache = config;
+  return CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuCtxGetSharedMemConfig(CUsharedconfig *config) {
+  ENTER_CONTEXT("cuCtxGetSharedMemConfig");
+  REQUIRE(config, CUDA_ERROR_INVALID_VALUE);
+  *config = ctx->shared_config;
+  return CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuCtxSetSharedMemConfig(CUsharedconfig config) {
+  ENTER_CONTEXT("cuCtxSetSharedMemConfig");
+  ctx->shared_config = config;
+  return CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuCtxGetStreamPriorityRange(int *least, int *greatest) {
+  ENTER_CONTEXT("cuCtxGetStreamPriorityRange");
+  (void)ctx;
+  if (least) *least = 0;
+  if (greatest) *greatest = -5;
+  return CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuCtxResetPersistingL2Cache(void) {
+  ENTER_CONTEXT("cuCtxResetPersistingL2Cache");
+  return CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuCtxGetExecAffinity(CUexecAffinityParam *param, CUexecAffinityType type) {
+  ENTER_CONTEXT("cuCtxGetExecAffinity");
+  REQUIRE(param, CUDA_ERROR_INVALID_VALUE);
+  if (type != CU_EXEC_AFFINITY_TYPE_SM_COUNT) return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
+  param->type = type;
+  param->param.smCount.val = ctx->gpu->profile->sm_count;
+  return CUDA_SUCCESS;
+}
+
+/* ---- peers ---- */
+
+CUresult CUDAAPI cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer) {
+  ENTER("cuDeviceCanAccessPeer");
+  sim_gpu *a, *b;
+  REQUIRE(can, CUDA_ERROR_INVALID_VALUE);
+  TRY(sim_gpu_of(device, &a));
+  TRY(sim_gpu_of(peer, &b));
+  *can = a != b;
+  return CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuCtxEnablePeerAccess(CUcontext handle, unsigned int flags) {
+  ENTER_CONTEXT("cuCtxEnablePeerAccess");
+  REQUIRE(!flags, CUDA_ERROR_INVALID_VALUE);
+  REQUIRE(sim_handle_is(handle, SIM_CONTEXT), CUDA_ERROR_INVALID_CONTEXT);
+  sim_context *peer = (sim_context *)handle;
+  REQUIRE(peer->gpu != ctx->gpu, CUDA_ERROR_INVALID_DEVICE);
+  if (ctx->peers >> peer->gpu->ordinal & 1) return CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
+  ctx->peers |= 1ull << peer->gpu->ordinal;
+  return CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuCtxDisablePeerAccess(CUcontext handle) {
+  ENTER_CONTEXT("cuCtxDisablePeerAccess");
+  REQUIRE(sim_handle_is(handle, SIM_CONTEXT), CUDA_ERROR_INVALID_CONTEXT);
+  sim_context *peer = (sim_context *)handle;
+  if (!(ctx->peers >> peer->gpu->ordinal & 1)) return CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
+  ctx->peers &= ~(1ull << peer->gpu->ordinal);
+  return CUDA_SUCCESS;
+}

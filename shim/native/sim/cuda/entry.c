@@ -1,0 +1,67 @@
+/* What every call does first: is the driver initialised, does a fault hit, is there a context. */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "sim/cuda/core.h"
+
+__thread sim_thread sim_self;
+__thread bool sim_next_per_thread;
+sim_process sim_here;
+
+static pthread_mutex_t big = PTHREAD_MUTEX_INITIALIZER;
+void sim_big_lock(void) { pthread_mutex_lock(&big); }
+void sim_big_unlock(void) { pthread_mutex_unlock(&big); }
+
+/* A page that the kernel wipes in the child of a fork: a forked child is not initialised, as with
+ * the real driver, and nobody has to compare pids. */
+static volatile uint32_t *initialized_here;
+
+bool sim_initialized(void) { return initialized_here && *initialized_here; }
+
+bool sim_set_initialized(void) {
+  if (!initialized_here) {
+    void *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (page == MAP_FAILED || madvise(page, 4096, MADV_WIPEONFORK)) return false;
+    initialized_here = page;
+  }
+  *initialized_here = 1;
+  return true;
+}
+
+bool sim_is_forked_child(void) { return initialized_here && !*initialized_here; }
+
+static void suffer(const char *call) {
+  sim_machine *m = sim_here.machine;
+  for (int i = 0; i < sim_here.gpu_count; i++) {
+    uint32_t device = sim_here.gpus[i].device;
+    if (!__atomic_load_n(&m->devices[device].fault_count, __ATOMIC_ACQUIRE)) continue;
+    uint64_t value_ns;
+    if (sim_fault_hits(m, device, SIM_FAULT_SLOW, call, &value_ns))
+      sim_sleep_until(sim_now_ns() + value_ns);
+    if (sim_fault_hits(m, device, SIM_FAULT_HANG, call, NULL))
+      while (__atomic_load_n(&m->devices[device].fault_count, __ATOMIC_ACQUIRE))
+        sim_sleep_until(sim_now_ns() + 5000000);
+  }
+}
+
+CUresult sim_enter(const char *call) {
+  sim_self.per_thread = sim_next_per_thread;
+  sim_next_per_thread = false;
+  if (!sim_initialized()) return CUDA_ERROR_NOT_INITIALIZED;
+  sim_self.call = call;
+  sim_self.entered_ns = sim_now_ns();
+  suffer(call);
+  return CUDA_SUCCESS;
+}
+
+CUresult sim_enter_context(const char *call, sim_context **ctx) {
+  TRY(sim_enter(call));
+  *ctx = sim_current();
+  if (!*ctx) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!(*ctx)->alive) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  return sim_context_error(*ctx);
+}
+
+void sim_spend(uint32_t ns) { sim_spin_until(sim_self.entered_ns + ns); }

@@ -1,0 +1,126 @@
+/* What is in an image: PTX text, cubin or fat binary. */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "sim/cuda/module.h"
+
+#define FATBIN_WRAPPER 0x466243b1u
+#define FATBIN 0xba55ed50u
+
+sim_kernel *sim_image_add_kernel(sim_image *image, const char *name, size_t length) {
+  sim_kernel **link = &image->kernels;
+  for (; *link; link = &(*link)->next)
+    if (strlen((*link)->name) == length && !memcmp((*link)->name, name, length)) return *link;
+  sim_kernel *k = calloc(1, sizeof *k);
+  if (!k) return NULL;
+  k->name = strndup(name, length);
+  k->registers = 32;
+  k->max_threads = 1024;
+  *link = k;
+  return k;
+}
+
+void sim_image_add_global(sim_image *image, const char *name, size_t length, uint64_t bytes, bool managed) {
+  sim_global *g = calloc(1, sizeof *g);
+  if (!g) return;
+  *g = (sim_global){.name = strndup(name, length), .bytes = bytes, .managed = managed, .next = image->globals};
+  image->globals = g;
+}
+
+sim_kernel *sim_image_kernel(sim_image *image, const char *name) {
+  for (sim_kernel *k = image->kernels; k; k = k->next)
+    if (!strcmp(k->name, name)) return k;
+  return image->any_name ? sim_image_add_kernel(image, name, strlen(name)) : NULL;
+}
+
+void sim_image_release(sim_image *image) {
+  if (!image || --image->references > 0) return;
+  while (image->kernels) {
+    sim_kernel *k = image->kernels;
+    image->kernels = k->next;
+    free(k->name);
+    free(k->params);
+    free(k);
+  }
+  while (image->globals) {
+    sim_global *g = image->globals;
+    image->globals = g->next;
+    free(g->name);
+    free(g);
+  }
+  free(image);
+}
+
+static uint32_t u32(const uint8_t *p) { return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24; }
+static uint64_t u64(const uint8_t *p) { return u32(p) | (uint64_t)u32(p + 4) << 32; }
+
+/* Entries: kind (1 PTX, 2 cubin) at 0, header size at 4, payload size at 8, compressed size at 16,
+ * flags at 40. A compressed payload is not unpacked: any kernel name is believed then. */
+static CUresult read_fatbin(const uint8_t *data, const sim_gpu *gpu, sim_image *image) {
+  uint64_t header = data[6] | data[7] << 8, size = u64(data + 8);
+  const uint8_t *at = data + header, *end = at + size;
+  CUresult result = CUDA_ERROR_NO_BINARY_FOR_GPU;
+  while (at + 64 <= end) {
+    uint32_t kind = at[0] | (uint32_t)at[1] << 8, entry_header = u32(at + 4);
+    uint64_t payload = u64(at + 8), flags = u64(at + 40);
+    const uint8_t *body = at + entry_header;
+    if (!entry_header || payload > (uint64_t)(end - body)) break;
+    CUresult one = CUDA_ERROR_NO_BINARY_FOR_GPU;
+    if (flags & 0xe000 || u32(at + 16)) {
+      image->any_name = true;
+      one = CUDA_SUCCESS;
+    } else if (kind == 1) {
+      one = sim_read_ptx((const char *)body, payload, gpu, image);
+    } else if (kind == 2) {
+      one = sim_read_elf(body, gpu, image);
+    }
+    if (one == CUDA_SUCCESS) {
+      result = one;
+      image->bytes += payload;
+    }
+    at = body + payload;
+  }
+  return result;
+}
+
+static CUresult read_any(const uint8_t *data, uint64_t known_bytes, const sim_gpu *gpu, sim_image *image) {
+  if (u32(data) == FATBIN_WRAPPER) data = (const uint8_t *)u64(data + 8);
+  if (u32(data) == FATBIN) return read_fatbin(data, gpu, image);
+  if (!memcmp(data, "\177ELF", 4)) return sim_read_elf(data, gpu, image);
+  if (data[0] >= 0x7f || data[0] == 0) return CUDA_ERROR_INVALID_IMAGE;
+  uint64_t length = known_bytes ? strnlen((const char *)data, known_bytes) : strlen((const char *)data);
+  image->bytes = length / 4 + 4096; /* what PTX becomes */
+  return sim_read_ptx((const char *)data, length, gpu, image);
+}
+
+/* `known_bytes` 0: the caller gave no length. */
+CUresult sim_image_read(const void *data, uint64_t known_bytes, const sim_gpu *gpu, sim_image **out) {
+  REQUIRE(data, CUDA_ERROR_INVALID_VALUE);
+  sim_image *image = calloc(1, sizeof *image);
+  REQUIRE(image, CUDA_ERROR_OUT_OF_MEMORY);
+  image->references = 1;
+  CUresult result = read_any(data, known_bytes, gpu, image);
+  if (result == CUDA_SUCCESS)
+    *out = image;
+  else
+    sim_image_release(image);
+  return result;
+}
+
+CUresult sim_image_read_file(const char *path, const sim_gpu *gpu, sim_image **image) {
+  REQUIRE(path, CUDA_ERROR_INVALID_VALUE);
+  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return CUDA_ERROR_FILE_NOT_FOUND;
+  struct stat status;
+  char *data = fstat(fd, &status) || status.st_size < 8 ? NULL : calloc(1, (size_t)status.st_size + 1);
+  bool whole = data && pread(fd, data, (size_t)status.st_size, 0) == status.st_size;
+  close(fd);
+  CUresult result = whole ? sim_image_read(data, (uint64_t)status.st_size, gpu, image) : CUDA_ERROR_INVALID_IMAGE;
+  free(data);
+  return result;
+}

@@ -1,0 +1,114 @@
+/* cuInit, versions, and which devices this process sees. */
+#define _GNU_SOURCE
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "sim/cuda/core.h"
+
+bool sim_set_initialized(void);
+bool sim_is_forked_child(void);
+
+static void show(uint32_t device) {
+  sim_gpu *gpu = &sim_here.gpus[sim_here.gpu_count];
+  gpu->ordinal = sim_here.gpu_count++;
+  gpu->device = device;
+  gpu->profile = &sim_here.machine->devices[device].profile;
+  gpu->uuid = sim_here.machine->devices[device].uuid;
+  gpu->client = SIM_NONE;
+}
+
+static bool shown(uint32_t device) {
+  for (int i = 0; i < sim_here.gpu_count; i++)
+    if (sim_here.gpus[i].device == device) return true;
+  return false;
+}
+
+/* `text` as an index, or as the beginning of exactly one device's "GPU-…" UUID; SIM_NONE: neither. */
+static uint32_t match(const char *text, size_t length) {
+  uint32_t count = sim_machine_device_count(sim_here.machine), found = SIM_NONE;
+  if (length && isdigit((unsigned char)*text)) {
+    char *end;
+    unsigned long index = strtoul(text, &end, 10);
+    return end == text + length && index < count ? (uint32_t)index : SIM_NONE;
+  }
+  for (uint32_t device = 0; length > 4 && device < count; device++) {
+    char uuid[48];
+    const uint8_t *u = sim_here.machine->devices[device].uuid;
+    snprintf(uuid, sizeof uuid, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x",
+             u[0], u[1], u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13],
+             u[14], u[15]);
+    if (length > strlen(uuid) || strncasecmp(uuid, text, length)) continue;
+    if (found != SIM_NONE) return SIM_NONE;
+    found = device;
+  }
+  return found;
+}
+
+/* CUDA_VISIBLE_DEVICES: in its order; the first name that fits no device ends the list; a device
+ * named twice hides all. */
+static void choose_visible(void) {
+  const char *list = getenv("CUDA_VISIBLE_DEVICES");
+  if (!list) {
+    for (uint32_t i = 0; i < sim_machine_device_count(sim_here.machine); i++) show(i);
+    return;
+  }
+  while (*list) {
+    size_t length = strcspn(list, ",");
+    const char *from = list;
+    while (length && isspace((unsigned char)*from)) from++, length--;
+    while (length && isspace((unsigned char)from[length - 1])) length--;
+    uint32_t device = match(from, length);
+    if (device == SIM_NONE) return;
+    if (shown(device)) {
+      sim_here.gpu_count = 0;
+      return;
+    }
+    show(device);
+    list += strcspn(list, ",");
+    if (*list) list++;
+  }
+}
+
+CUresult CUDAAPI cuInit(unsigned int flags) {
+  if (flags) return CUDA_ERROR_INVALID_VALUE;
+  if (sim_initialized()) return CUDA_SUCCESS;
+  if (sim_is_forked_child()) return CUDA_ERROR_NOT_INITIALIZED;
+  sim_big_lock();
+  CUresult result = CUDA_SUCCESS;
+  if (!sim_initialized()) {
+    const char *path = getenv("PENSTOCK_SIM_MACHINE");
+    char error[SIM_ERROR_BYTES];
+    if (!sim_here.machine) sim_here.machine = path && *path ? sim_machine_open(path, error) : NULL;
+    if (!sim_here.machine) {
+      result = CUDA_ERROR_NO_DEVICE;
+    } else {
+      if (!sim_here.gpu_count) choose_visible();
+      if (!sim_here.gpu_count)
+        result = CUDA_ERROR_NO_DEVICE;
+      else if (!sim_heap_start() || !sim_set_initialized())
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+  }
+  sim_big_unlock();
+  return result;
+}
+
+CUresult CUDAAPI cuDriverGetVersion(int *version) {
+  if (!version) return CUDA_ERROR_INVALID_VALUE;
+  *version = CUDA_VERSION;
+  return CUDA_SUCCESS;
+}
+
+CUresult sim_gpu_of(CUdevice device, sim_gpu **gpu) {
+  if (device < 0 || device >= sim_here.gpu_count) return CUDA_ERROR_INVALID_DEVICE;
+  *gpu = &sim_here.gpus[device];
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuGetExportTable(const void **table, const CUuuid *id) {
+  if (!table || !id) return CUDA_ERROR_INVALID_VALUE;
+  *table = NULL; /* private tables of the CUDA runtime are not imitated */
+  return CUDA_ERROR_NOT_FOUND;
+}

@@ -1,0 +1,184 @@
+/* Reads what the simulation needs from PTX: version, target, kernels with their parameters, globals. */
+#define _GNU_SOURCE
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "sim/cuda/module.h"
+
+/* The newest PTX that a driver of CUDA_VERSION takes: 9.0 came with CUDA 13.0, one minor each. */
+#define PTX_NEWEST (900 + CUDA_VERSION % 1000 * 10 / 10 / 10 * 10)
+
+typedef struct text {
+  const char *at, *end;
+} text;
+
+static void skip_space(text *t) {
+  while (t->at < t->end) {
+    if (isspace((unsigned char)*t->at)) {
+      t->at++;
+    } else if (t->end - t->at > 1 && t->at[0] == '/' && t->at[1] == '/') {
+      while (t->at < t->end && *t->at != '\n') t->at++;
+    } else if (t->end - t->at > 1 && t->at[0] == '/' && t->at[1] == '*') {
+      const char *close = memmem(t->at, (size_t)(t->end - t->at), "*/", 2);
+      t->at = close ? close + 2 : t->end;
+    } else {
+      return;
+    }
+  }
+}
+
+static bool part_of_word(char c) { return isalnum((unsigned char)c) || c == '_' || c == '$' || c == '.' || c == '%'; }
+
+/* The next word or single sign. */
+static size_t word(text *t, const char **from) {
+  skip_space(t);
+  *from = t->at;
+  if (t->at >= t->end) return 0;
+  if (!part_of_word(*t->at)) {
+    t->at++;
+    return 1;
+  }
+  while (t->at < t->end && part_of_word(*t->at)) t->at++;
+  return (size_t)(t->at - *from);
+}
+
+static bool is(const char *from, size_t length, const char *what) {
+  return strlen(what) == length && !memcmp(from, what, length);
+}
+
+static unsigned type_bytes(const char *from, size_t length) {
+  static const struct {
+    const char *name;
+    unsigned bytes;
+  } types[] = {{".b8", 1},   {".u8", 1},   {".s8", 1},  {".b16", 2}, {".u16", 2}, {".s16", 2},  {".f16", 2},
+               {".b32", 4},  {".u32", 4},  {".s32", 4}, {".f32", 4}, {".f16x2", 4}, {".b64", 8}, {".u64", 8},
+               {".s64", 8},  {".f64", 8},  {".b128", 16}, {".texref", 8}, {".surfref", 8}, {".samplerref", 8}};
+  for (size_t i = 0; i < sizeof types / sizeof types[0]; i++)
+    if (is(from, length, types[i].name)) return types[i].bytes;
+  return 0;
+}
+
+/* `.align n .type name[count]` up to `,`, `)`, `=` or `;`. */
+static void read_variable(text *t, const char **name, size_t *name_length, uint64_t *bytes, uint64_t *align) {
+  uint64_t element = 0, count = 1;
+  const char *from;
+  size_t length;
+  *align = 0;
+  *name = NULL;
+  while (t->at < t->end) {
+    text before = *t;
+    length = word(t, &from);
+    if (!length || *from == ',' || *from == ')' || *from == ';' || *from == '=' || *from == '{') {
+      *t = before;
+      break;
+    }
+    if (is(from, length, ".align")) {
+      word(t, &from);
+      *align = strtoull(from, NULL, 10);
+    } else if (type_bytes(from, length)) {
+      element = type_bytes(from, length);
+    } else if (*from == '[') {
+      word(t, &from);
+      if (*from != ']') {
+        count *= strtoull(from, NULL, 10);
+        word(t, &from);
+      }
+    } else if (isalpha((unsigned char)*from) || *from == '_' || *from == '$' || *from == '%') {
+      *name = from;
+      *name_length = length;
+    }
+  }
+  *bytes = element * count;
+  if (!*align) *align = element ? element : 1;
+}
+
+static void read_entry(text *t, sim_image *image) {
+  const char *from;
+  size_t length = word(t, &from);
+  if (!length) return;
+  sim_kernel *k = sim_image_add_kernel(image, from, length);
+  if (!k) return;
+  uint64_t offset = 0;
+  if (word(t, &from) && *from == '(') {
+    while (t->at < t->end) {
+      text before = *t;
+      if (!word(t, &from) || *from == ')') break;
+      if (*from == ',') continue;
+      *t = before;
+      const char *name;
+      size_t name_length;
+      uint64_t bytes, align;
+      read_variable(t, &name, &name_length, &bytes, &align);
+      if (!bytes) {
+        if (t->at == before.at) t->at++;
+        continue;
+      }
+      offset = (offset + align - 1) / align * align;
+      void *more = realloc(k->params, (k->param_count + 1) * sizeof *k->params);
+      if (!more) return;
+      k->params = more;
+      k->params[k->param_count].offset = (uint32_t)offset;
+      k->params[k->param_count++].bytes = (uint32_t)bytes;
+      offset += bytes;
+    }
+  }
+  if (!k->params) k->params = calloc(1, sizeof *k->params);
+  k->param_bytes = offset;
+  for (text before = *t; word(t, &from) && *from != '{' && *from != ';'; before = *t)
+    if (is(from, (size_t)(t->at - from), ".maxntid") || is(from, (size_t)(t->at - from), ".reqntid")) {
+      word(t, &from);
+      unsigned limit = (unsigned)strtoul(from, NULL, 10);
+      if (limit) k->max_threads = limit;
+      (void)before;
+    }
+}
+
+static unsigned hundredths(const char *from) {
+  unsigned major = 0, minor = 0;
+  sscanf(from, "%u.%u", &major, &minor);
+  return major * 100 + minor * 10;
+}
+
+/* Kernels only at the outermost level of braces; globals too. */
+CUresult sim_read_ptx(const char *data, uint64_t length_all, const sim_gpu *gpu, sim_image *image) {
+  text t = {data, data + length_all};
+  const char *from;
+  size_t length;
+  int depth = 0;
+  bool versioned = false;
+  sim_kernel *inside = NULL;
+  while ((length = word(&t, &from))) {
+    if (*from == '{') depth++;
+    if (*from == '}') depth--;
+    if (is(from, length, ".version")) {
+      word(&t, &from);
+      versioned = true;
+      if (hundredths(from) > PTX_NEWEST) return CUDA_ERROR_UNSUPPORTED_PTX_VERSION;
+    } else if (is(from, length, ".target")) {
+      word(&t, &from);
+      unsigned target = !strncmp(from, "sm_", 3) ? (unsigned)strtoul(from + 3, NULL, 10) : 0;
+      if (target > gpu->profile->compute_major * 10 + gpu->profile->compute_minor) return CUDA_ERROR_NO_BINARY_FOR_GPU;
+    } else if (depth == 0 && is(from, length, ".entry")) {
+      read_entry(&t, image);
+      depth = t.at > data && t.at[-1] == '{';
+      inside = image->kernels;
+    } else if (depth == 0 && (is(from, length, ".global") || is(from, length, ".const"))) {
+      const char *name;
+      size_t name_length;
+      uint64_t bytes, align;
+      read_variable(&t, &name, &name_length, &bytes, &align);
+      if (name && bytes) sim_image_add_global(image, name, name_length, bytes, false);
+    } else if (depth > 0 && inside && is(from, length, ".shared")) {
+      const char *name;
+      size_t name_length;
+      uint64_t bytes, align;
+      read_variable(&t, &name, &name_length, &bytes, &align);
+      sim_kernel *last = image->kernels;
+      while (last && last->next) last = last->next;
+      if (last) last->shared_bytes += (unsigned)bytes;
+    }
+  }
+  return versioned ? CUDA_SUCCESS : CUDA_ERROR_INVALID_PTX;
+}

@@ -1,0 +1,109 @@
+/* Running a piece of work: what it means for the device. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "sim/cuda/work.h"
+
+bool sim_work_op(const sim_work *work, sim_op *op) {
+  *op = (sim_op){.launches = 1};
+  switch (work->type) {
+    case CU_GRAPH_NODE_TYPE_KERNEL: {
+      sim_function *f = work->kernel.function;
+      sim_gpu *gpu = f->ctx->gpu;
+      const unsigned *g = work->kernel.grid, *b = work->kernel.block;
+      uint64_t threads = (uint64_t)g[0] * g[1] * g[2] * b[0] * b[1] * b[2];
+      uint64_t room = (uint64_t)gpu->profile->sm_count * gpu->profile->max_threads_per_sm;
+      op->kind = SIM_KERNEL;
+      op->duration_ns = sim_kernel_duration(gpu, sim_function_name(f), threads, work->kernel.params);
+      op->width = threads >= room ? 1000 : (uint16_t)(1 + threads * 999 / room);
+      if (sim_fault_hits(sim_here.machine, gpu->device, SIM_FAULT_LAUNCH_FAILED, sim_self.call, NULL))
+        op->flags |= SIM_OP_FAIL;
+      return true;
+    }
+    case CU_GRAPH_NODE_TYPE_MEMCPY:
+      sim_move_op(work->copy.ctx->gpu, &work->copy.move, op);
+      return true;
+    case CU_GRAPH_NODE_TYPE_MEMSET:
+      sim_move_op(work->set.ctx->gpu, &work->set.move, op);
+      return true;
+    default:
+      return false;
+  }
+}
+
+void sim_work_contents(const sim_work *work) {
+  if (work->type == CU_GRAPH_NODE_TYPE_MEMCPY) sim_move_contents(&work->copy.move);
+  if (work->type == CU_GRAPH_NODE_TYPE_MEMSET) sim_move_contents(&work->set.move);
+}
+
+static CUresult run_host(sim_stream *stream, const sim_work *work) {
+  sim_errand *errand = calloc(1, sizeof *errand);
+  REQUIRE(errand, CUDA_ERROR_OUT_OF_MEMORY);
+  errand->function = work->host.function;
+  errand->callback = work->host.callback;
+  errand->stream = (CUstream)stream;
+  errand->user_data = work->host.user_data;
+  sim_op op = {.kind = SIM_HOST, .owner_data = (uint64_t)errand};
+  sim_ref ref;
+  CUresult result = sim_submit_work(stream, &op, &ref);
+  if (result != CUDA_SUCCESS) free(errand);
+  return result;
+}
+
+CUresult sim_run(sim_stream *stream, const sim_work *work) {
+  sim_op op;
+  sim_ref ref;
+  switch (work->type) {
+    case CU_GRAPH_NODE_TYPE_HOST:
+      return run_host(stream, work);
+    case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
+      return sim_event_record_on(work->event.event, stream);
+    case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
+      return sim_event_wait_on(work->event.event, stream);
+    case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
+      return sim_run_batch(stream, work->batch.ops, work->batch.count);
+    default:
+      break;
+  }
+  if (!sim_work_op(work, &op)) return CUDA_SUCCESS;
+  TRY(sim_submit_work(stream, &op, &ref));
+  sim_work_contents(work);
+  return CUDA_SUCCESS;
+}
+
+CUresult sim_issue(sim_stream *stream, const sim_work *work) {
+  return stream->capture ? sim_capture_add(stream, work) : sim_run(stream, work);
+}
+
+bool sim_work_keep(sim_work *work) {
+  if (work->type == CU_GRAPH_NODE_TYPE_KERNEL) {
+    size_t bytes = work->kernel.param_bytes;
+    char *copy = calloc(1, bytes + 8);
+    void **list = calloc(work->kernel.param_count + 1, sizeof *list);
+    if (!copy || !list) {
+      free(copy);
+      free(list);
+      return false;
+    }
+    if (bytes) memcpy(copy, work->kernel.params, bytes);
+    for (uint32_t i = 0; i < work->kernel.param_count; i++)
+      list[i] = copy + ((char *)work->kernel.param_list[i] - (char *)work->kernel.params);
+    work->kernel.params = copy;
+    work->kernel.param_list = list;
+  }
+  if (work->type == CU_GRAPH_NODE_TYPE_BATCH_MEM_OP) {
+    CUstreamBatchMemOpParams *ops = malloc(work->batch.count * sizeof *ops);
+    if (!ops) return false;
+    memcpy(ops, work->batch.ops, work->batch.count * sizeof *ops);
+    work->batch.ops = ops;
+  }
+  return true;
+}
+
+void sim_work_release(sim_work *work) {
+  if (work->type == CU_GRAPH_NODE_TYPE_KERNEL) {
+    free(work->kernel.params);
+    free(work->kernel.param_list);
+  }
+  if (work->type == CU_GRAPH_NODE_TYPE_BATCH_MEM_OP) free(work->batch.ops);
+}
