@@ -66,7 +66,7 @@ class Ledger(RuleBasedStateMachine):
         self.words.total = seq
         for slot in range(SLOTS):
             words = self.page.slots[slot].ledger[DEVICE]
-            words.charged = words.intent = words.ack = seq
+            words.charged = words.intent = self.page.slots[slot].ledger_ack[DEVICE] = seq
             self.page.slots[slot].owner = self.new_owner(LIVE)
 
     def new_owner(self, state):

@@ -32,12 +32,12 @@ TEST(requests_are_rounded_up_and_the_limit_down_to_units) {
 TEST(a_refused_reservation_changes_nothing_but_the_count_of_refusals) {
   penstock_region region = tenant_open("t", 1, MIB);
   CHECK_EQUAL(penstock_ledger_reserve(&region, 0, 4096), PENSTOCK_OK);
-  penstock_ledger_slot before = region.usage->slots[0].ledger[0];
+  penstock_slot before = region.usage->slots[0];
   uint64_t total = region.usage->ledger[0].total;
   CHECK_EQUAL(penstock_ledger_reserve(&region, 0, MIB), PENSTOCK_E_OVER_LIMIT);
   CHECK_EQUAL(region.usage->ledger[0].total, total);
-  CHECK_EQUAL(region.usage->slots[0].ledger[0].charged, before.charged);
-  CHECK_EQUAL(region.usage->slots[0].ledger[0].ack, before.ack);
+  CHECK_EQUAL(region.usage->slots[0].ledger[0].charged, before.ledger[0].charged);
+  CHECK_EQUAL(region.usage->slots[0].ledger_ack[0], before.ledger_ack[0]);
   CHECK_EQUAL(region.usage->ledger[0].refusals, 1);
   CHECK_EQUAL(region.usage->ledger[0].refused_bytes, MIB);
 }

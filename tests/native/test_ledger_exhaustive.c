@@ -25,6 +25,7 @@ typedef struct world {
   uint64_t total;
   uint64_t owner[SLOTS];
   penstock_ledger_slot words[SLOTS];
+  uint64_t ack[SLOTS];
   penstock_ledger_op ops[SLOTS];
   penstock_reap_op reaps[REAPERS];
   uint8_t position[SLOTS];
@@ -45,6 +46,7 @@ static void put(const world *from) {
   for (int i = 0; i < SLOTS; i++) {
     page.slots[i].owner = from->owner[i];
     page.slots[i].ledger[0] = from->words[i];
+    page.slots[i].ledger_ack[0] = from->ack[i];
   }
 }
 
@@ -53,6 +55,7 @@ static void take(world *to) {
   for (int i = 0; i < SLOTS; i++) {
     to->owner[i] = page.slots[i].owner;
     to->words[i] = page.slots[i].ledger[0];
+    to->ack[i] = page.slots[i].ledger_ack[0];
   }
 }
 

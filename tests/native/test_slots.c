@@ -252,6 +252,23 @@ TEST(processes_of_another_pid_namespace_are_left_alone_and_enter_their_own) {
   CHECK_EQUAL(penstock_ledger_total(&region, 0), 1536);
 }
 
+TEST(a_dead_process_takes_its_admitted_device_time_with_it) {
+  penstock_region region = tenant_open("t", 1, MIB);
+  wait_for(child_holding(&region, 512, end_now));
+  region.usage->slots[0].gate[0].estimate_ns = 1000000;
+  CHECK_EQUAL(penstock_reap_all(region.usage, region.quota), 1);
+  CHECK_EQUAL(region.usage->slots[0].gate[0].estimate_ns, 0);
+}
+
+TEST(a_process_without_a_slot_leaves_reaping_before_a_refusal_to_others) {
+  penstock_region region = tenant_open("t", 1, MIB), view;
+  wait_for(child_holding(&region, 512, end_now));
+  CHECK(!penstock_reap_for_refusal(&region, 0));
+  CHECK_EQUAL(penstock_region_open_view(&view, "t"), PENSTOCK_OK);
+  CHECK(!penstock_reap_for_refusal(&view, 0));
+  CHECK_EQUAL(penstock_ledger_total(&region, 0), 512);
+}
+
 TEST(a_full_table_is_an_error_and_one_death_makes_room) {
   penstock_region region = tenant_open("t", 1, MIB);
   penstock_quota_page *quota = tenant_quota("t");

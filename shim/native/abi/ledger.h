@@ -6,6 +6,7 @@
  *   charged = bytes/512 (36 bits) | 0 (10 bits)    | seq (18 bits)   operations folded in so far
  *   intent  = delta/512 (36 bits, two's complement) | 0 | seq        operation under way
  *   ack     = count (46 bits) | seq (18 bits)   newest operation of this slot known to be in `total`
+ * `ack` is written by everybody, the other two only by the slot's owner: they lie apart.
  * 36 bits of 512 bytes are 32 TiB a device and tenant.
  */
 #pragma once
@@ -22,6 +23,4 @@ typedef struct penstock_ledger_device {
 typedef struct penstock_ledger_slot {
   uint64_t charged;
   uint64_t intent;
-  uint64_t ack;
-  uint64_t reserved;
 } penstock_ledger_slot;

@@ -19,6 +19,8 @@ typedef struct penstock_slot {
   uint64_t image;                  /* start of the owner's stack: differs after exec; 0: unknown */
   uint64_t reserved[3];
   penstock_ledger_slot ledger[PENSTOCK_MAX_DEVICES];
+  uint64_t ledger_ack[PENSTOCK_MAX_DEVICES];
+  uint64_t reserved_too[PENSTOCK_MAX_DEVICES];
   penstock_gate_slot gate[PENSTOCK_MAX_DEVICES];
 } penstock_slot;
 

@@ -18,8 +18,13 @@ void penstock_ledger_begin(penstock_ledger_op *op, penstock_usage_page *usage, u
   op->state = PENSTOCK_LEDGER_READ_CHARGED;
 }
 
-static penstock_ledger_slot *words_of(const penstock_ledger_op *op, uint32_t slot) {
-  return &op->slots[slot].ledger[op->device_index];
+static penstock_ledger_slot *own_words(const penstock_ledger_op *op) {
+  return &op->slots[op->slot].ledger[op->device_index];
+}
+
+/* `ack` of the slot whose operation `total` carries. */
+static uint64_t *last_ack(const penstock_ledger_op *op) {
+  return &op->slots[penstock_ledger_slot_of(op->total)].ledger_ack[op->device_index];
 }
 
 static uint64_t next_seq(const penstock_ledger_op *op) {
@@ -44,8 +49,7 @@ static bool ack_is_recorded(const penstock_ledger_op *op) {
 }
 
 static penstock_ledger_state step(penstock_ledger_op *op) {
-  penstock_ledger_slot *mine = words_of(op, op->slot);
-  penstock_ledger_slot *last; /* the slot whose operation `total` carries */
+  penstock_ledger_slot *mine = own_words(op);
   uint64_t expected, desired;
   switch (op->state) {
     case PENSTOCK_LEDGER_READ_CHARGED:
@@ -62,8 +66,7 @@ static penstock_ledger_state step(penstock_ledger_op *op) {
       return fits(op) ? PENSTOCK_LEDGER_READ_ACK : PENSTOCK_LEDGER_ROLL_BACK;
 
     case PENSTOCK_LEDGER_READ_ACK:
-      last = words_of(op, penstock_ledger_slot_of(op->total));
-      op->ack = __atomic_load_n(&last->ack, __ATOMIC_ACQUIRE);
+      op->ack = __atomic_load_n(last_ack(op), __ATOMIC_ACQUIRE);
       return ack_is_recorded(op) ? PENSTOCK_LEDGER_APPLY : PENSTOCK_LEDGER_CHECK_TOTAL;
 
     case PENSTOCK_LEDGER_CHECK_TOTAL:
@@ -72,11 +75,10 @@ static penstock_ledger_state step(penstock_ledger_op *op) {
                  : PENSTOCK_LEDGER_READ_TOTAL;
 
     case PENSTOCK_LEDGER_WRITE_ACK:
-      last = words_of(op, penstock_ledger_slot_of(op->total));
       expected = op->ack;
       desired = (op->ack & ~PENSTOCK_LEDGER_SEQ_MASK) + PENSTOCK_LEDGER_SEQ_MASK + 1 +
                 penstock_ledger_seq(op->total);
-      return __atomic_compare_exchange_n(&last->ack, &expected, desired, 0, __ATOMIC_ACQ_REL,
+      return __atomic_compare_exchange_n(last_ack(op), &expected, desired, 0, __ATOMIC_ACQ_REL,
                                          __ATOMIC_RELAXED)
                  ? PENSTOCK_LEDGER_APPLY
                  : PENSTOCK_LEDGER_READ_TOTAL;

@@ -77,7 +77,7 @@ static penstock_reap_state step(penstock_reap_op *op) {
                  : PENSTOCK_REAP_READ_ACK;
 
     case PENSTOCK_REAP_READ_ACK:
-      word = __atomic_load_n(&words->ack, __ATOMIC_ACQUIRE);
+      word = __atomic_load_n(&slot->ledger_ack[op->device], __ATOMIC_ACQUIRE);
       return penstock_ledger_seq(word) == seq ? PENSTOCK_REAP_FOLD : PENSTOCK_REAP_ROLL_BACK;
 
     case PENSTOCK_REAP_FOLD: {
@@ -156,8 +156,10 @@ static uint64_t now_ns(void) {
   return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
-/* An open operation may have been applied: it counts as holding something. */
-static bool holds_something(const penstock_ledger_slot *words) {
+/* Memory, an open operation (it may have been applied), or admitted device time. */
+static bool holds_something(const penstock_slot *slot, unsigned device) {
+  const penstock_ledger_slot *words = &slot->ledger[device];
+  if (__atomic_load_n(&slot->gate[device].estimate_ns, __ATOMIC_RELAXED) != 0) return true;
   uint64_t charged = __atomic_load_n(&words->charged, __ATOMIC_ACQUIRE);
   uint64_t intent = __atomic_load_n(&words->intent, __ATOMIC_ACQUIRE);
   return penstock_ledger_units(charged) != 0 ||
@@ -165,6 +167,8 @@ static bool holds_something(const penstock_ledger_slot *words) {
 }
 
 bool penstock_reap_for_refusal(penstock_region *region, unsigned device) {
+  /* Who this process is, is known from its claim. */
+  if (device >= PENSTOCK_MAX_DEVICES || penstock_slot_owned(region) < 0) return false;
   penstock_claim *claim = region->claim;
   penstock_usage_page *usage = region->usage;
   uint64_t now = now_ns();
@@ -179,7 +183,7 @@ bool penstock_reap_for_refusal(penstock_region *region, unsigned device) {
   for (uint32_t slot = 0; slot < high; slot++) {
     uint64_t owner = __atomic_load_n(&usage->slots[slot].owner, __ATOMIC_ACQUIRE);
     if (slot == claim->slot || penstock_owner_state(owner) == PENSTOCK_SLOT_FREE) continue;
-    if (!holds_something(&usage->slots[slot].ledger[device])) continue;
+    if (!holds_something(&usage->slots[slot], device)) continue;
     if (penstock_slot_is_dead(usage, region->quota, &claim->identity, slot, owner, thorough)) {
       reaped |= penstock_reap_slot(usage, &claim->identity, slot, owner);
     }

@@ -47,7 +47,8 @@ bool penstock_reap_slot(penstock_usage_page *usage, const penstock_identity *sel
 /* Looks at every slot and reaps the dead; returns how many. `quota` may be NULL. Keeps errno. */
 unsigned penstock_reap_all(penstock_usage_page *usage, const penstock_quota_page *quota);
 
-/* For a refusal that is about to become final: reaps dead processes that hold something on
- * `device`. True if something came back. Cheap when called in a loop: looking at pids is done at
- * most every 20 us, looking into /proc at most every 10 ms. */
+/* For a refusal that is about to become final, or a wait that lasts: reaps dead processes that hold
+ * memory or admitted device time on `device`. True if something came back. For processes that own a
+ * slot. Cheap when called in a loop: looking at pids is done at most every 20 us, looking into
+ * /proc at most every 10 ms. */
 bool penstock_reap_for_refusal(penstock_region *region, unsigned device);

@@ -146,7 +146,8 @@ static bool slot_has_memory(penstock_usage_page *usage, uint32_t slot) {
   uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE) - 1;
   uintptr_t begin = (uintptr_t)&usage->slots[slot] & ~page;
   uintptr_t end = ((uintptr_t)(&usage->slots[slot] + 1) + page) & ~page;
-  return madvise((void *)begin, end - begin, MADV_POPULATE_WRITE) == 0 || errno == EINVAL;
+  if (madvise((void *)begin, end - begin, MADV_POPULATE_WRITE) == 0) return true;
+  return errno != EFAULT && errno != ENOMEM;
 }
 
 static bool try_claim(penstock_region *region, uint32_t slot, uint64_t free_word) {
