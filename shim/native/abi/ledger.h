@@ -3,9 +3,9 @@
  * Applied operations of a slot are numbered without gaps by `seq`. Words are packed so that each
  * step is one atomic store or compare-and-swap, and can be told done or not done after a kill:
  *   total   = bytes/512 (36 bits) | slot (10 bits) | seq (18 bits)   last operation applied
- *   charged = bytes/512 (36 bits) | 0 (10 bits)    | seq (18 bits)   operations folded in so far
+ *   charged = bytes/512 (36 bits) | 0 (10 bits) | seq (18 bits)      operations folded in so far
  *   intent  = delta/512 (36 bits, two's complement) | 0 | seq        operation under way
- *   ack     = count (46 bits) | seq (18 bits)   newest operation of this slot known to be in `total`
+ *   ack     = count (46 bits) | seq (18 bits)     slot's newest operation known to be in `total`
  * `ack` is written by everybody, the other two only by the slot's owner: they lie apart.
  * 36 bits of 512 bytes are 32 TiB a device and tenant.
  */
@@ -14,9 +14,9 @@
 
 typedef struct penstock_ledger_device {
   uint64_t total;
-  uint64_t peak_bytes;             /* highest total ever seen; informational */
-  uint64_t refusals;               /* requests answered CUDA_ERROR_OUT_OF_MEMORY by the ledger */
-  uint64_t refused_bytes;          /* size of the last refused request */
+  uint64_t peak_bytes;    /* highest total ever seen; informational */
+  uint64_t refusals;      /* requests answered CUDA_ERROR_OUT_OF_MEMORY by the ledger */
+  uint64_t refused_bytes; /* size of the last refused request */
   uint64_t reserved[4];
 } penstock_ledger_device;
 
