@@ -19,37 +19,37 @@
 #define PENSTOCK_TENANT_ALLOW_UNKNOWN 2 /* flags: unknown allocation-like names are forwarded */
 
 typedef struct penstock_device_limit {
-  uint8_t uuid[16];                /* as cuDeviceGetUuid gives it */
-  uint64_t memory_bytes;           /* hard limit of the ledger */
-  uint64_t context_reserve_bytes;  /* charged for every context on this device */
-  uint32_t cores_permille;         /* granted share of device time, 1..1000 */
-  uint32_t allowance_permille;     /* share allowed right now: >= cores in elastic mode, else equal */
-  uint32_t sharers;                /* tenants with a grant on this device, this one included */
-  uint32_t busy_sharers;           /* of those, with work in the last second, this one included; 0: unknown */
-  uint64_t turn_begin_ns;          /* CLOCK_MONOTONIC; 0 and 0: no turns are handed out */
+  uint8_t uuid[16];               /* as cuDeviceGetUuid gives it */
+  uint64_t memory_bytes;          /* hard limit of the ledger */
+  uint64_t context_reserve_bytes; /* charged for every context on this device */
+  uint32_t cores_permille;        /* granted share of device time, 1..1000 */
+  uint32_t allowance_permille; /* share allowed right now: >= cores in elastic mode, else equal */
+  uint32_t sharers;            /* tenants with a grant on this device, this one included */
+  uint32_t busy_sharers; /* of those, with work in the last second, this one included; 0: unknown */
+  uint64_t turn_begin_ns; /* CLOCK_MONOTONIC; 0 and 0: no turns are handed out */
   uint64_t turn_end_ns;
   uint64_t reserved[4];
 } penstock_device_limit;
 
 typedef struct penstock_limits {
-  uint64_t generation;             /* grows with every change; 0 while this copy is being written */
-  uint32_t mode;                   /* PENSTOCK_MODE_* */
-  uint32_t flags;                  /* PENSTOCK_TENANT_* */
-  uint32_t device_count;           /* granted devices, 1..PENSTOCK_MAX_DEVICES */
+  uint64_t generation;   /* grows with every change; 0 while this copy is being written */
+  uint32_t mode;         /* PENSTOCK_MODE_* */
+  uint32_t flags;        /* PENSTOCK_TENANT_* */
+  uint32_t device_count; /* granted devices, 1..PENSTOCK_MAX_DEVICES */
   uint32_t reserved[3];
   penstock_device_limit devices[PENSTOCK_MAX_DEVICES];
 } penstock_limits;
 
 typedef struct penstock_quota_page {
-  uint64_t magic;                  /* PENSTOCK_QUOTA_MAGIC */
-  uint32_t version;                /* PENSTOCK_ABI_VERSION */
-  uint32_t size_bytes;             /* sizeof(penstock_quota_page) */
-  uint32_t current;                /* index of the copy in force: 0 or 1 */
-  uint32_t change_futex;           /* bumped after every change; gates sleep on it */
-  uint64_t heartbeat_ns;           /* CLOCK_MONOTONIC, renewed by the writer while it lives */
-  char tenant[64];                 /* name, NUL-terminated */
-  char driver_path[256];           /* absolute path of the driver's libcuda; empty: search */
-  char nvml_path[256];             /* absolute path of the driver's libnvidia-ml; empty: search */
+  uint64_t magic;        /* PENSTOCK_QUOTA_MAGIC */
+  uint32_t version;      /* PENSTOCK_ABI_VERSION */
+  uint32_t size_bytes;   /* sizeof(penstock_quota_page) */
+  uint32_t current;      /* index of the copy in force: 0 or 1 */
+  uint32_t change_futex; /* bumped after every change; gates sleep on it */
+  uint64_t heartbeat_ns; /* CLOCK_MONOTONIC, renewed by the writer while it lives */
+  char tenant[64];       /* name, NUL-terminated */
+  char driver_path[256]; /* absolute path of the driver's libcuda; empty: search */
+  char nvml_path[256];   /* absolute path of the driver's libnvidia-ml; empty: search */
   penstock_limits copies[2];
   /* Owner words of slots whose process the writer knows to be dead. The whole word, not a bit: the
    * slot's next owner has another word, so an old mark can never hit it. 0: none. */

@@ -10,13 +10,13 @@
 #define PENSTOCK_SLOT_REAPING 2
 
 typedef struct penstock_slot {
-  /* state (2 bits) | pid namespace index (8) | pid (22) | generation (4) | start ticks, low 28 bits.
-   * One word, so that one compare-and-swap claims a slot and no half claim exists. The generation
-   * counts the slot's owners: a judgement passed on one owner cannot strike the next. */
+  /* state (2 bits) | pid namespace index (8) | pid (22) | generation (4) | start ticks, low 28
+   * bits. One word, so that one compare-and-swap claims a slot and no half claim exists. The
+   * generation counts the slot's owners: a judgement passed on one owner cannot strike the next. */
   uint64_t owner;
-  char command[16];                /* /proc/self/comm when the slot was claimed */
-  uint64_t claimed_ns;             /* CLOCK_MONOTONIC */
-  uint64_t image;                  /* start of the owner's stack: differs after exec; 0: unknown */
+  char command[16];    /* /proc/self/comm when the slot was claimed */
+  uint64_t claimed_ns; /* CLOCK_MONOTONIC */
+  uint64_t image;      /* start of the owner's stack: differs after exec; 0: unknown */
   uint64_t reserved[3];
   penstock_ledger_slot ledger[PENSTOCK_MAX_DEVICES];
   uint64_t ledger_ack[PENSTOCK_MAX_DEVICES];
@@ -25,10 +25,10 @@ typedef struct penstock_slot {
 } penstock_slot;
 
 typedef struct penstock_usage_page {
-  uint64_t magic;                  /* PENSTOCK_USAGE_MAGIC */
-  uint32_t version;                /* PENSTOCK_ABI_VERSION */
-  uint32_t size_bytes;             /* sizeof(penstock_usage_page) */
-  uint64_t slots_high;             /* no slot at or above this index was ever claimed; only grows */
+  uint64_t magic;      /* PENSTOCK_USAGE_MAGIC */
+  uint32_t version;    /* PENSTOCK_ABI_VERSION */
+  uint32_t size_bytes; /* sizeof(penstock_usage_page) */
+  uint64_t slots_high; /* no slot at or above this index was ever claimed; only grows */
   uint64_t reserved[5];
   /* Inode of /proc/self/ns/pid | inode of /proc/self/ns/time << 32 (start times are told in the
    * reader's time namespace); 0: free; the last entry stays 0: "unknown". */
