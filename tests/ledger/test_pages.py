@@ -71,7 +71,7 @@ def test_creating_where_nothing_can_be_written_says_so_and_leaves_nothing(limits
         QuotaWriter.create(Path("/proc/quota"), limits, tenant="a")
 
 
-def test_an_update_takes_force_in_the_same_file_and_wakes_who_waits(tenant, limits):
+def test_an_update_takes_force_in_the_same_file(tenant, limits):
     inode = (tenant / "quota").stat().st_ino
     with QuotaWriter.open(tenant / "quota") as writer:
         changed = dataclasses.replace(limits, suspended=True)

@@ -1,7 +1,12 @@
 /* builds: address thread */
+#include <linux/futex.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "harness.h"
@@ -78,6 +83,28 @@ TEST(a_writer_killed_at_a_random_moment_leaves_whole_limits_in_force) {
     CHECK_EQUAL(penstock_quota_publish(quota, &limits), generation + 1);
   }
   CHECK(generation > 200);
+}
+
+static bool is_asleep(pid_t pid) {
+  char path[64], line[512];
+  snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+  FILE *file = fopen(path, "r");
+  CHECK(file && fgets(line, sizeof line, file));
+  fclose(file);
+  return strstr(line, ") S ") != NULL;
+}
+
+TEST(a_change_wakes_who_sleeps_on_the_page_though_it_is_mapped_read_only) {
+  penstock_region region = tenant_open("t", 1, 512);
+  pid_t child = fork();
+  if (child == 0) {
+    const uint32_t *word = &region.quota->change_futex;
+    struct timespec long_ = {.tv_sec = 20};
+    _exit(syscall(SYS_futex, word, FUTEX_WAIT, 0, &long_, NULL, 0) == 0 ? 0 : 1);
+  }
+  while (!is_asleep(child)) sched_yield();
+  tenant_set_limit("t", 1024);
+  wait_for(child);
 }
 
 TEST(names_too_long_for_their_field_are_cut_and_stay_terminated) {
