@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from penstock_shim import paths
+from penstock_shim import paths, simulator
 
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[1]
-sys.path.append(str(HERE))  # tests are imported by file, so helpers beside them need this
+sys.path += [str(HERE), str(HERE.parent / "memory")]  # tests are imported by file, so helpers beside them need this
 
 import real_driver  # noqa: E402  # found through the line above
+import tenant_programs  # noqa: E402  # the same
 
 
 @pytest.fixture(scope="session")
@@ -68,3 +69,25 @@ def preloaded():
         return {**os.environ, "LD_PRELOAD": names, **variables}
 
     return environment
+
+
+@pytest.fixture(scope="session")
+def machine(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("machine") / "machine"
+    simulator.create_machine(path, "h200").close()
+    return path
+
+
+@pytest.fixture
+def make_tenant(tmp_path, machine):
+    made = []
+
+    def make(memory_bytes: int = 1 << 30, **options):
+        folder = tmp_path / f"tenant-{len(made)}"
+        tenant = tenant_programs.make_tenant(folder, machine, memory_bytes, **options)
+        made.append(tenant)
+        return tenant
+
+    yield make
+    for tenant in made:
+        tenant.quota.close()

@@ -1,0 +1,2 @@
+/* A library that another one finds through its RUNPATH alone. */
+int plugin_answer(void) { return 42; }

@@ -1,0 +1,110 @@
+"""However a program reaches the driver or NVML, it reaches the shim: it sees its quota."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from penstock_shim import paths
+
+MIB = 1 << 20
+LIMIT = 777 * MIB
+CUDA_FILE = paths.sim_dir() / "libcuda.so.1"
+NVML_FILE = paths.sim_dir() / "libnvidia-ml.so.1"
+
+
+@pytest.fixture
+def doors(compile_c):
+    """The program, linked with the simulated libraries as others are with `-lcuda`."""
+    return compile_c("doors.c", f"-L{paths.sim_dir()}", "-l:libcuda.so.1", "-l:libnvidia-ml.so.1", "-ldl")
+
+
+@pytest.fixture
+def unlinked(compile_c):
+    """The same without any need for the libraries at its start."""
+    return compile_c("doors.c", "-ldl", "-Wl,--unresolved-symbols=ignore-all", name="unlinked")
+
+
+def seen(program: Path, tenant, *words: object) -> int:
+    command = [program, *map(str, words)]
+    done = subprocess.run(command, env=tenant.environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr + tenant.log()
+    return int(done.stdout)
+
+
+@pytest.fixture
+def tenant(make_tenant):
+    return make_tenant(LIMIT)
+
+
+def test_without_the_shim_the_device_is_seen_whole(doors, tenant):
+    environment = tenant.environment()
+    del environment["LD_PRELOAD"]
+    for words in (["linked"], ["nvml", "linked"]):
+        done = subprocess.run([doors, *words], env=environment, capture_output=True, text=True, check=True)
+        assert int(done.stdout) > 100_000 * MIB
+
+
+@pytest.mark.parametrize("library", [[], ["nvml"]], ids=["cuda", "nvml"])
+@pytest.mark.parametrize("way", ["linked", "next", "default"])
+def test_a_linked_symbol_is_the_shims(doors, tenant, library, way):
+    assert seen(doors, tenant, *library, way) == LIMIT
+
+
+@pytest.mark.parametrize("way", ["dlopen", "dlmopen"])
+@pytest.mark.parametrize("name", ["libcuda.so.1", "libcuda.so", CUDA_FILE, "libcuda.so.999.1"])
+def test_every_name_of_the_driver_opens_the_shim(unlinked, tenant, way, name):
+    assert seen(unlinked, tenant, way, name) == LIMIT
+
+
+@pytest.mark.parametrize("way", ["dlopen", "dlmopen"])
+@pytest.mark.parametrize("name", ["libnvidia-ml.so.1", "libnvidia-ml.so", NVML_FILE])
+def test_every_name_of_nvml_opens_the_shims_view(unlinked, tenant, way, name):
+    assert seen(unlinked, tenant, "nvml", way, name) == LIMIT
+
+
+def test_a_symbolic_link_to_the_driver_opens_the_shim(unlinked, tenant, tmp_path):
+    link = tmp_path / "libcuda.so"
+    link.symlink_to(CUDA_FILE)
+    assert seen(unlinked, tenant, "dlopen", link) == LIMIT
+
+
+@pytest.mark.parametrize("flags", [0, 1, 2])
+def test_what_cugetprocaddress_hands_out_is_the_shims(doors, tenant, flags):
+    assert seen(doors, tenant, "query", 12000, flags) == LIMIT
+
+
+def test_the_first_cugetprocaddress_hands_out_the_shims_too(doors, tenant):
+    assert seen(doors, tenant, "oldquery", 11030) == LIMIT
+
+
+def test_nvml_names_are_left_alone_without_the_shims_view(unlinked, tenant):
+    environment = tenant.environment(LD_PRELOAD=str(paths.so_path()))
+    done = subprocess.run(
+        [unlinked, "nvml", "dlopen", "libnvidia-ml.so.1"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert int(done.stdout) > 100_000 * MIB
+
+
+def test_the_order_of_preloading_does_not_matter(unlinked, tenant):
+    environment = tenant.environment(LD_PRELOAD=f"{paths.nvml_so_path()} {paths.so_path()}")
+    for words in (["dlopen", "libcuda.so"], ["nvml", "dlopen", "libnvidia-ml.so"]):
+        command = [unlinked, *words]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        assert int(done.stdout) == LIMIT
+
+
+def test_a_library_in_the_place_of_the_driver_is_a_door_too(unlinked, tenant, tmp_path):
+    """As in a container where the shim is mounted over libcuda.so.1 and nothing is preloaded."""
+    (tmp_path / "libcuda.so.1").symlink_to(paths.so_path())
+    environment = tenant.environment(LD_LIBRARY_PATH=str(tmp_path))
+    del environment["LD_PRELOAD"]
+    command = [unlinked, "dlopen", "libcuda.so.1"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert int(done.stdout) == LIMIT
