@@ -14,7 +14,8 @@ typedef struct recent_kind {
   penstock_kind_key key;
   gate_kind *kind;
 } recent_kind;
-#define RECENT_KINDS 64
+#define RECENT_KINDS \
+  8 /* a thread's memory in a late comer is scarce: the shim may be opened by dlopen */
 static __thread struct {
   uint64_t tables; /* ready | generation: anything older is stale */
   CUstream handle;

@@ -1,5 +1,6 @@
 /* Kernel launches: the checks a driver makes, and how long the kernel takes. */
 #include <fnmatch.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -63,11 +64,27 @@ uint64_t sim_kernel_duration(sim_gpu *gpu, const char *name, uint64_t threads, c
 #define MAX_PARAMS 1024
 #define MAX_PARAM_BYTES 32764
 
-/* Of the launch under way on this thread; a node copies them. */
-static __thread char param_bytes[MAX_PARAM_BYTES + 8];
-static __thread void *param_list[MAX_PARAMS];
+/* Of the launch under way on this thread; a node copies them. On the heap: the loader keeps too little
+ * room in each thread for what a library that is opened late declares. */
+typedef struct param_space {
+  char bytes[MAX_PARAM_BYTES + 8];
+  void *list[MAX_PARAMS];
+} param_space;
+static __thread param_space *space_here;
+static pthread_key_t space_key;
+static pthread_once_t space_once = PTHREAD_ONCE_INIT;
 
-static CUresult from_extra(void **extra, sim_work *work) {
+static void make_space_key(void) { pthread_key_create(&space_key, free); }
+
+static param_space *param_space_get(void) {
+  if (space_here) return space_here;
+  pthread_once(&space_once, make_space_key);
+  space_here = calloc(1, sizeof *space_here);
+  if (space_here) pthread_setspecific(space_key, space_here); /* freed with the thread */
+  return space_here;
+}
+
+static CUresult from_extra(char *param_bytes, void **extra, sim_work *work) {
   const void *buffer = NULL;
   size_t bytes = 0;
   for (; *extra != CU_LAUNCH_PARAM_END; extra += 2) {
@@ -85,11 +102,15 @@ static CUresult from_extra(void **extra, sim_work *work) {
 }
 
 static CUresult take_params(const sim_kernel *k, void **params, void **extra, sim_work *work) {
+  param_space *space = param_space_get();
+  REQUIRE(space, CUDA_ERROR_OUT_OF_MEMORY);
+  char *param_bytes = space->bytes;
+  void **param_list = space->list;
   work->kernel.params = param_bytes;
   work->kernel.param_list = param_list;
   memset(param_bytes, 0, 8);
   REQUIRE(!(params && extra), CUDA_ERROR_INVALID_VALUE);
-  if (extra) TRY(from_extra(extra, work));
+  if (extra) TRY(from_extra(param_bytes, extra, work));
   if (!k->params) { /* the image does not say: a first parameter of 8 bytes is what a rule can use */
     if (params && params[0]) memcpy(param_bytes, params[0], 4);
     return CUDA_SUCCESS;
