@@ -121,6 +121,19 @@ static void report(const char *what, penstock_region *region, int processes,
   munmap(results, sizeof(double) * (size_t)count);
 }
 
+/* Slots as if of as many living processes that hold something. */
+static void crowd(penstock_region *region, uint32_t count) {
+  penstock_identity self;
+  penstock_identity_read(region->usage, &self);
+  for (uint32_t i = 0; i < count; i++) {
+    penstock_slot *slot = &region->usage->slots[i];
+    slot->owner =
+        penstock_owner_pack(PENSTOCK_SLOT_LIVE, self.pid_namespace, self.pid, 1, self.start_ticks);
+    slot->ledger[0].charged = penstock_ledger_pack(1, 0, 0);
+  }
+  region->usage->slots_high = count;
+}
+
 int main(int argc, char **argv) {
   must(argc == 2, "usage: bench_ledger DIRECTORY");
   create(argv[1]);
@@ -132,5 +145,8 @@ int main(int argc, char **argv) {
   for (int i = 0; i < 3; i++) report("reserve_and_release", &region, counts[i], pairs);
   for (int i = 0; i < 3; i++) report("refusal", &region, counts[i], refusals);
   for (int i = 0; i < 3; i++) report("slot_claim", &region, counts[i], claim);
+  crowd(&region, 1000);
+  report("refusal_beside_1000", &region, 1, refusals);
+  report("slot_claim_beside_1000", &region, 1, claim);
   return 0;
 }

@@ -33,8 +33,8 @@ struct penstock_claim {
   uint32_t slot;
   uint32_t compare_pid; /* the kernel cannot wipe on fork: compare `identity.pid` with getpid() */
   uint64_t owner;       /* the owner word that this process stored */
-  uint64_t quick_reap_ns;
-  uint64_t thorough_reap_ns;
+  uint64_t next_quick_reap_ns; /* not before, CLOCK_MONOTONIC: see penstock_reap_for_refusal */
+  uint64_t next_thorough_reap_ns;
   penstock_identity identity;
   uint32_t device_locks[PENSTOCK_MAX_DEVICES]; /* serialise this slot's ledger operations */
 };
