@@ -182,8 +182,9 @@ def change_grant(tenant: Tenant, grant: Grant) -> list[str]:
                 f"device {device.index}: {used} bytes are in use, more than the new "
                 f"{device.memory_bytes}; new allocations are refused until enough is freed"
             )
-    write_grant(tenant.directory, grant)
     with QuotaWriter.open(tenant.quota_page) as writer:
+        _change_to(grant)(writer.limits)  # a page that cannot be changed is found out first
+        write_grant(tenant.directory, grant)
         writer.change(_change_to(grant))
     shares = [
         {"device": d.uuid, "memory_bytes": d.memory_bytes, "cores_permille": d.cores_permille}

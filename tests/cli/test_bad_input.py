@@ -1,0 +1,185 @@
+"""Bad input: one clear message, exit code 2, nothing started, nothing lost."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+POLICY = """\
+apiVersion: penstock.io/v1alpha1
+kind: QuotaPolicy
+metadata: {name: p}
+spec:
+  limits: {memory: 8Gi, cores: 30}
+"""
+
+
+def assert_refused(result, *words):
+    assert result.returncode == 2, result.stderr
+    for word in words:
+        assert word in result.stderr
+    assert "Traceback" not in result.stderr
+    assert result.stdout == ""
+
+
+@pytest.fixture
+def started(tmp_path):
+    """A command that would leave a file behind, were it started."""
+    file = tmp_path / "started"
+    yield ["--", "touch", str(file)]
+    assert not file.exists()
+
+
+@pytest.mark.parametrize(
+    ("memory", "cores", "word"),
+    [
+        ("8GB", "30", "unknown unit 'GB'"),
+        ("0", "30", "must be above 0"),
+        ("-1Gi", "30", "must be above 0"),
+        ("lots", "30", "not a quantity"),
+        ("8Gi", "0", "must be above 0"),
+        ("8Gi", "130", "more than a whole device"),
+        ("8Gi", "-5", "must be above 0"),
+        ("8Gi", "12.34", "finer than the step"),
+        ("8Gi", "30 cores", "unknown unit 'cores'"),
+        ("800Gi", "30", "more than the device has"),
+    ],
+)
+def test_a_limit_that_makes_no_sense_is_refused(penstock, started, memory, cores, word):
+    assert_refused(penstock.run(*started, memory=memory, cores=cores), word)
+    assert penstock.tenants() == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (["--device=7"], "unknown device '7'"),
+        (["--device=GPU-ffff"], "unknown device 'GPU-ffff'"),
+        (["--device=0,0"], "named twice"),
+        (["--device="], "unknown device ''"),
+        (["--simulate=h300"], "did you mean h200?"),
+        (["--simulate=h200,99"], "1 to 16 devices"),
+        (["--simulate=/no/such.yaml"], "/no/such.yaml"),
+        (["--name=a/b"], "not usable"),
+        (["--name=.."], "not usable"),
+        (["--mode=lenient"], "'lenient'"),
+        (["--policy=/no/such.yaml"], "cannot be read"),
+        (["--colour"], "--colour"),
+    ],
+)
+def test_an_option_that_makes_no_sense_is_refused(penstock, started, arguments, word):
+    assert_refused(penstock.run(*arguments, *started), word)
+    assert penstock.tenants() == []
+
+
+def test_a_missing_limit_is_refused_and_named(penstock, started):
+    result = penstock("run", "--simulate=h200", "--memory=1Gi", *started)
+    assert_refused(result, "no policy is given", "add --cores 30")
+
+
+def test_without_driver_and_without_simulation_nothing_starts(penstock, started, tmp_path):
+    # An empty library path stands in front of any driver that the machine may have.
+    (tmp_path / "libnvidia-ml.so.1").write_bytes(b"")
+    result = penstock(
+        "run", "--memory=1Gi", "--cores=10", *started, env={"LD_LIBRARY_PATH": str(tmp_path)}
+    )
+    assert_refused(result, "no NVIDIA driver on this machine", "--simulate h200")
+    assert penstock.tenants() == []
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (POLICY.replace("cores: 30", "coers: 30"), ["p.yaml:5:25: spec.limits.coers", "did you mean cores?"]),
+        (POLICY.replace("8Gi", "8GB"), ["p.yaml:5:20: spec.limits.memory", "unknown unit 'GB'"]),
+        (POLICY[:-8], ["p.yaml:5:28", "not valid YAML (cut short?)"]),
+        (POLICY[:60], ["spec: is missing"]),
+        ("", ["it is empty"]),
+        (POLICY + "  selector: {command: other}\n", ["no policy matches the command 'touch'"]),
+        (POLICY + "---\n" + POLICY.replace("name: p", "name: q"), ["2 policies match"]),
+        (POLICY.replace("cores: 30", "tflops: 5000"), ["more than the 989.5 TFLOPS"]),
+        (POLICY.replace(", cores: 30", ""), ["neither given nor in policy p", "add --cores 30"]),
+    ],
+)  # fmt: skip
+def test_a_policy_that_cannot_be_used_is_refused(penstock, started, tmp_path, content, words):
+    (tmp_path / "p.yaml").write_text(content)
+    result = penstock.run(f"--policy={tmp_path}/p.yaml", *started, memory=None)
+    assert_refused(result, *words)
+    assert penstock.tenants() == []
+
+
+def test_policy_check_reports_and_never_tracebacks(penstock, tmp_path):
+    good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
+    good.write_text(POLICY)
+    bad.write_text(POLICY.replace("8Gi", "8GB"))
+    assert penstock("policy", "check", str(good)).stdout == f"{good}:1: QuotaPolicy p: ok\n"
+    assert_refused(penstock("policy", "check", str(good), str(bad)), "unknown unit 'GB'")
+
+
+def hold(penstock):
+    process = penstock.start("--name=t", "--", "sh", "-c", "echo ready; exec sleep 1000")
+    assert process.stdout.readline() == "ready\n"
+    return penstock.state / "tenants" / "t"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (["nobody", "--cores=20"], "no tenant 'nobody'"),
+        (["t"], "nothing to change"),
+        (["t", "--cores=0"], "must be above 0"),
+        (["t", "--memory=8GB"], "unknown unit 'GB'"),
+        (["t", "--memory=800Gi"], "more than the device has"),
+        (["t", "--cores=20", "--device=3"], "unknown device '3'"),
+    ],
+)
+def test_a_resize_that_makes_no_sense_changes_nothing(penstock, arguments, word):
+    directory = hold(penstock)
+    before = (directory / "grant.yaml").read_text()
+    assert_refused(penstock("quota", "set", *arguments), word)
+    assert (directory / "grant.yaml").read_text() == before
+
+
+def test_a_quota_page_of_another_version_is_refused(penstock):
+    page = hold(penstock) / "quota"
+    with page.open("r+b") as stream:
+        stream.seek(8)
+        stream.write((99).to_bytes(4, "little"))
+    assert_refused(penstock("quota", "show", "t"), str(page), "another version")
+    before = (page.parent / "grant.yaml").read_text()
+    assert_refused(penstock("quota", "set", "t", "--cores=20"), str(page), "another version")
+    assert (page.parent / "grant.yaml").read_text() == before
+    (row,) = penstock.ps()
+    assert "another version" in row["problem"]
+
+
+def test_a_truncated_quota_page_is_refused(penstock):
+    page = hold(penstock) / "quota"
+    os.truncate(page, 100)
+    assert_refused(penstock("quota", "show", "t"), str(page))
+
+
+def test_a_truncated_usage_page_never_ends_the_tenant(penstock):
+    directory = hold(penstock)
+    os.truncate(directory / "usage", 100)
+    (row,) = penstock.ps()
+    assert str(directory / "usage") in row["problem"]
+    assert penstock.started[0].poll() is None
+
+
+def test_a_state_directory_that_others_can_write_is_refused(penstock, started):
+    penstock.state.mkdir(mode=0o777)
+    penstock.state.chmod(0o777)
+    assert_refused(penstock.run(*started), "cannot be trusted", "--state-dir")
+
+
+def test_a_state_directory_that_cannot_be_made_is_refused(penstock, started, tmp_path):
+    penstock.state.write_text("a file")
+    assert_refused(penstock.run(*started), "cannot use the state directory")
+
+
+def test_a_damaged_grant_is_an_error_that_names_the_file(penstock, started):
+    directory = hold(penstock)
+    (directory / "grant.yaml").write_text("spec: [")
+    assert_refused(penstock.run(*started), str(directory / "grant.yaml"))
