@@ -91,7 +91,7 @@ def test_without_driver_and_without_simulation_nothing_starts(penstock, started,
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (POLICY.replace("cores: 30", "coers: 30"), ["p.yaml:5:25: spec.limits.coers", "did you mean cores?"]),
+        (POLICY.replace("cores: 30", "coers: 30"), ["p.yaml:5:25: spec.limits.coers", "cores?"]),
         (POLICY.replace("8Gi", "8GB"), ["p.yaml:5:20: spec.limits.memory", "unknown unit 'GB'"]),
         (POLICY[:-8], ["p.yaml:5:28", "not valid YAML (cut short?)"]),
         (POLICY[:60], ["spec: is missing"]),

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 import yaml
+
 from penstock_shim.pages import read_quota
 
 from .conftest import wait_until

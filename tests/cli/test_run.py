@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+
 from penstock_shim import paths
 from penstock_shim.pages import read_quota
 

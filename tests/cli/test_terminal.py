@@ -1,4 +1,4 @@
-"""Job control: under a real shell on a terminal, Ctrl-C and Ctrl-Z reach the command, `fg` wakes it."""
+"""Job control under a real shell: Ctrl-C and Ctrl-Z reach the command, `fg` wakes it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import shlex
 import signal
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -38,7 +39,8 @@ class Terminal:
         script.write_text(COMMAND)
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
-            os.execvpe("bash", ["bash", "--norc", "--noprofile", "-i"], penstock.environment)
+            shell = ["bash", "--norc", "--noprofile", "-i"]
+            os.execvpe("bash", shell, penstock.environment)  # noqa: S606 - the terminal's shell
         self.seen = ""
         command = [sys.executable, "-m", "penstock"]
         command += penstock.run_arguments(["--", sys.executable, str(script)], "1Gi", "10")
@@ -85,13 +87,11 @@ def terminal(penstock, tmp_path):
 
 
 def state_of(pid):
-    with open(f"/proc/{pid}/stat") as stream:
-        return stream.read().rsplit(")", 1)[1].split()[0]
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
 
 
 def parent_of(pid):
-    with open(f"/proc/{pid}/stat") as stream:
-        return int(stream.read().rsplit(")", 1)[1].split()[1])
+    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
 
 
 def test_ctrl_c_reaches_the_command_once(terminal):
