@@ -61,7 +61,9 @@ install(TARGETS sim_cuda sim_nvml LIBRARY DESTINATION sim)
 install(TARGETS native LIBRARY DESTINATION .)
 
 # Ordinary CUDA programs for `penstock bench`: they know nothing of the shim.
-add_executable(penstock_latency ${NATIVE}/workload/latency.c)
-set_target_properties(penstock_latency PROPERTIES OUTPUT_NAME penstock-latency)
-target_link_libraries(penstock_latency PRIVATE ${CMAKE_DL_LIBS})
-install(TARGETS penstock_latency RUNTIME DESTINATION bin)
+foreach(workload latency launcher)
+  add_executable(penstock_${workload} ${NATIVE}/workload/${workload}.c)
+  set_target_properties(penstock_${workload} PROPERTIES OUTPUT_NAME penstock-${workload})
+  target_link_libraries(penstock_${workload} PRIVATE Threads::Threads ${CMAKE_DL_LIBS})
+  install(TARGETS penstock_${workload} RUNTIME DESTINATION bin)
+endforeach()

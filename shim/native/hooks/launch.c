@@ -114,3 +114,20 @@ CUresult CUDAAPI HOOK_NAME(cuLaunchCooperativeKernelMultiDevice)(CUDA_LAUNCH_PAR
   }
 GRAPH_HOOKS(cuGraphLaunch, false)
 GRAPH_HOOKS(cuGraphLaunch_ptsz, true)
+
+/* Another graph in the same executable: its cost is to be learned anew. */
+CUresult CUDAAPI HOOK_NAME(cuGraphExecUpdate)(CUgraphExec exec, CUgraph graph, CUgraphNode *node,
+                                              CUgraphExecUpdateResult *how) {
+  PENSTOCK_PASS(cuGraphExecUpdate, exec, graph, node, how);
+  CUresult result = PENSTOCK_BELOW(REAL(cuGraphExecUpdate)(exec, graph, node, how));
+  if (result == CUDA_SUCCESS) penstock_gate_relearn_kind(exec);
+  return result;
+}
+
+CUresult CUDAAPI HOOK_NAME(cuGraphExecUpdate_v2)(CUgraphExec exec, CUgraph graph,
+                                                 CUgraphExecUpdateResultInfo *how) {
+  PENSTOCK_PASS(cuGraphExecUpdate_v2, exec, graph, how);
+  CUresult result = PENSTOCK_BELOW(REAL(cuGraphExecUpdate_v2)(exec, graph, how));
+  if (result == CUDA_SUCCESS) penstock_gate_relearn_kind(exec);
+  return result;
+}

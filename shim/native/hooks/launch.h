@@ -56,5 +56,7 @@ void penstock_gate_forget_context(CUcontext context);
 
 /* A module or library was unloaded: function handles may come back with another meaning. */
 void penstock_gate_forget_functions(void);
-/* The same for one handle (a graph executable that was destroyed or changed). */
+/* The same for one handle: a graph executable that was destroyed. */
 void penstock_gate_forget_kind(const void *what);
+/* What a handle stands for was changed: the cost stays an estimate and is measured again. */
+void penstock_gate_relearn_kind(const void *what);

@@ -14,8 +14,8 @@ typedef struct recent_kind {
   penstock_kind_key key;
   gate_kind *kind;
 } recent_kind;
-#define RECENT_KINDS \
-  8 /* a thread's memory in a late comer is scarce: the shim may be opened by dlopen */
+/* Few: thread-local room is scarce in a library that may be opened late. */
+#define RECENT_KINDS 8
 static __thread struct {
   uint64_t tables; /* ready | generation: anything older is stale */
   CUstream handle;
@@ -138,6 +138,17 @@ static void forget_kinds(const void *what, bool all) {
 
 void penstock_gate_forget_functions(void) { forget_kinds(NULL, true); }
 void penstock_gate_forget_kind(const void *what) { forget_kinds(what, false); }
+
+void penstock_gate_relearn_kind(const void *what) {
+  gate_state *state = gate_state_get();
+  penstock_kind_key key = {what, 0, 0, 0};
+  gate_kind *kind = state ? gate_kind_get(state, &key) : NULL;
+  if (!kind) return;
+  penstock_lock_acquire(&state->lock);
+  uint64_t mean_ns = kind->cost.mean_ns;
+  kind->cost = (penstock_cost){.mean_ns = mean_ns};
+  penstock_lock_release(&state->lock);
+}
 
 /* Runs `call` with `context` current. */
 #define WITH_CONTEXT(context, call)                                          \

@@ -11,8 +11,9 @@
 #include "mechanism/reap.h"
 
 #define LONGEST_SLEEP_NS 20000000
-#define UNSETTLED_SLEEP_NS 2000000 /* while own brackets are out: their measure may open the gate \
-                                    */
+#define UNSETTLED_SLEEP_NS                                               \
+  2000000 /* while own brackets are out: their measure may open the gate \
+           */
 #define STUCK_NS 100000000
 
 /* Work of this process that the device has passed is settled, whichever stream it is on. */

@@ -7,7 +7,12 @@
 static uint64_t load(const uint64_t *word) { return __atomic_load_n(word, __ATOMIC_RELAXED); }
 
 uint64_t penstock_gate_burst_ns(uint32_t permille) {
-  return (uint64_t)PENSTOCK_GATE_PERIOD_NS * permille / PENSTOCK_GATE_FULL_PERMILLE;
+  uint64_t rest =
+      permille < PENSTOCK_GATE_FULL_PERMILLE ? PENSTOCK_GATE_FULL_PERMILLE - permille : 0;
+  uint64_t period = (uint64_t)PENSTOCK_GATE_PERIOD_NS * rest * 3 / 2 / PENSTOCK_GATE_FULL_PERMILLE;
+  if (period > PENSTOCK_GATE_PERIOD_NS) period = PENSTOCK_GATE_PERIOD_NS;
+  if (period < PENSTOCK_GATE_SHORTEST_NS) period = PENSTOCK_GATE_SHORTEST_NS;
+  return period * permille / PENSTOCK_GATE_FULL_PERMILLE;
 }
 
 static int64_t earned_ns(uint64_t paid_until_ns, uint32_t permille, uint64_t now_ns) {

@@ -1,0 +1,238 @@
+"""A stage for measurements: one simulated device, tenants on it, and programs that keep it busy.
+
+Tenants get real pages and the real shim, without a supervisor: nobody but the benchmark changes
+their limits. What they used is read from the device's own record.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock_shim import paths, simulator
+from penstock_shim.pages import DeviceLimit, Limits, Mode, QuotaWriter, UsagePage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from typing_extensions import Self
+
+LAUNCHER = "penstock-launcher"
+KERNEL_RULES = "penstock_spin=param0"
+MEMORY_BYTES = 4 << 30
+
+
+class StageError(RuntimeError):
+    """A program on the stage failed; the message holds its own words."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What the device had done for each tenant, exact at one moment."""
+
+    at_ns: int
+    busy_ns: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Window:
+    """A tenant's share of the device over a stretch of time."""
+
+    begin_ns: int
+    end_ns: int
+    percent: float
+
+
+class StageTenant:
+    """A tenant on the stage."""
+
+    def __init__(self, name: str, directory: Path, limits: Limits, driver: str) -> None:
+        self.name = name
+        self.directory = directory
+        self._writer = QuotaWriter.create(
+            directory / "quota", limits, tenant=name, driver_path=driver
+        )
+        self.usage = UsagePage.create(directory / "usage")
+
+    def change(self, **fields: Any) -> int:  # noqa: ANN401 - fields of DeviceLimit
+        """Change limits while programs run; returns CLOCK_MONOTONIC of the change.
+
+        `suspended` and `mode` are the tenant's, everything else the device's.
+        """
+
+        def edit(limits: Limits) -> Limits:
+            whole = {key: fields.pop(key) for key in ("suspended", "mode") if key in fields}
+            device = replace(limits.devices[0], **fields)
+            return replace(limits, devices=(device,), **whole)
+
+        self._writer.change(edit)
+        return time.monotonic_ns()
+
+    def close(self) -> None:
+        """Close the pages."""
+        self._writer.close()
+        self.usage.close()
+
+
+class Stage:
+    """One simulated device and who is on it. Use as a context manager."""
+
+    def __init__(self, profile: str = "h200") -> None:
+        self._profile = profile
+        self._stack = contextlib.ExitStack()
+        self._tenants: dict[str, StageTenant] = {}
+        self._programs: list[subprocess.Popen[str]] = []
+
+    def __enter__(self) -> Self:
+        folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-stage-"))
+        self.directory = Path(folder)
+        self.machine = self._stack.enter_context(
+            simulator.create_machine(self.directory / "machine", self._profile)
+        )
+        self._stack.callback(self._clear)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _clear(self) -> None:
+        for program in self._programs:
+            program.kill()
+        for program in self._programs:
+            program.communicate()
+        for tenant in self._tenants.values():
+            tenant.close()
+
+    def tenant(
+        self,
+        name: str,
+        cores: float,
+        *,
+        sharers: int = 1,
+        mode: Mode = "strict",
+        allowance: float = 0,
+    ) -> StageTenant:
+        """A new tenant with `cores` percent of the device.
+
+        `sharers`: tenants with a grant on it, this one included. `allowance`: percent that an
+        elastic tenant may use right now (default: its cores).
+        """
+        permille = round(cores * 10)
+        limits = Limits(
+            devices=(
+                DeviceLimit(
+                    uuid=self.machine.devices()[0].uuid,
+                    memory_bytes=MEMORY_BYTES,
+                    cores_permille=permille,
+                    allowance_permille=max(permille, round(allowance * 10)),
+                    sharers=sharers,
+                ),
+            ),
+            mode=mode,
+        )
+        directory = self.directory / "tenants" / name
+        directory.mkdir(parents=True, mode=0o700)
+        driver = str(paths.sim_dir() / "libcuda.so.1")
+        self._tenants[name] = StageTenant(name, directory, limits, driver)
+        return self._tenants[name]
+
+    def start(
+        self,
+        tenant: StageTenant | None,
+        arguments: Sequence[str],
+        *,
+        program: str | None = None,
+        tag: str = "bare",
+    ) -> subprocess.Popen[str]:
+        """Start a program under `tenant`'s shim (None: without a shim, recorded as `tag`)."""
+        name = tenant.name if tenant else tag
+        environment = {
+            **os.environ,
+            **simulator.environment(self.directory / "machine", name),
+            "PENSTOCK_SIM_KERNELS": KERNEL_RULES,
+        }
+        if tenant:
+            environment["PENSTOCK_TENANT_DIR"] = str(tenant.directory)
+            environment["LD_PRELOAD"] = str(paths.so_path())
+        command = [program or str(paths.workload_path(LAUNCHER)), *arguments]
+        child = subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        self._programs.append(child)
+        return child
+
+    def wait_until_busy(self, names: Sequence[str], seconds: float = 10) -> None:
+        """Return once every one of `names` has used the device.
+
+        Raises:
+            StageError: one did not within `seconds`, or a program ended before.
+        """
+        give_up = time.monotonic() + seconds
+        while not all(self.sample().busy_ns.get(name) for name in names):
+            self._check_programs()
+            if time.monotonic() > give_up:
+                raise StageError(f"not all of {', '.join(names)} used the device in {seconds} s")
+            time.sleep(0.01)
+
+    def sample(self) -> Sample:
+        """What the device has done for each tenant up to now."""
+        busy: dict[str, int] = {}
+        at_ns = time.monotonic_ns()
+        for record in self.machine.record(0):
+            busy[record.tag] = busy.get(record.tag, 0) + record.busy_ns
+            at_ns = record.at_ns
+        return Sample(at_ns, busy)
+
+    def watch(self, seconds: float, step_s: float = 0.05) -> list[Sample]:
+        """Samples over the next `seconds`, one every `step_s`.
+
+        Raises:
+            StageError: a program failed meanwhile.
+        """
+        samples = [self.sample()]
+        end_ns = samples[0].at_ns + round(seconds * 1e9)
+        while samples[-1].at_ns < end_ns:
+            time.sleep(step_s)
+            samples.append(self.sample())
+        self._check_programs()
+        return samples
+
+    def _check_programs(self) -> None:
+        for program in self._programs:
+            if program.poll():
+                _, errors = program.communicate()
+                raise StageError(f"{program.args!r} ended with {program.returncode}: {errors}")
+
+    def finish(self, program: subprocess.Popen[str]) -> dict[str, Any]:
+        """Wait for a launcher's end and return what it says of itself.
+
+        Raises:
+            StageError: it failed.
+        """
+        output, errors = program.communicate()
+        if program.returncode:
+            raise StageError(f"{program.args!r} ended with {program.returncode}: {errors}")
+        report: dict[str, Any] = json.loads(output)
+        return report
+
+
+def windows(samples: Sequence[Sample], name: str, length_s: float = 1.0) -> Iterator[Window]:
+    """The tenant's share over every stretch of `length_s` between two samples."""
+    length_ns = round(length_s * 1e9)
+    last = 0
+    for first, begin in enumerate(samples):
+        last = max(last, first)
+        while last < len(samples) and samples[last].at_ns - begin.at_ns < length_ns:
+            last += 1
+        if last == len(samples):
+            return
+        end = samples[last]
+        used = end.busy_ns.get(name, 0) - begin.busy_ns.get(name, 0)
+        yield Window(begin.at_ns, end.at_ns, 100 * used / (end.at_ns - begin.at_ns))
