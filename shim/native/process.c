@@ -59,7 +59,7 @@ static penstock_error open_region(penstock_region *region, const char *directory
 
 static penstock_process *attach(void) {
   const char *directory = tenant_directory();
-  if (!directory) {
+  if (!directory || !*directory) {
     penstock_log("no tenant: PENSTOCK_TENANT_DIR is not set and " MOUNTED_DIRECTORY
                  " is not there; start the program with `penstock run`");
     return NULL;

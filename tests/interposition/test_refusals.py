@@ -37,7 +37,7 @@ def test_without_a_tenant_cuinit_is_not_ready_and_the_log_says_what_to_do(init_r
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [
-        (lambda quota: quota.unlink(), "no such file"),
+        (lambda quota: quota.unlink(), "does not exist"),
         (lambda quota: os.truncate(quota, 100), "shorter"),
         (lambda quota: overwrite(quota, 0, b"\0" * 8), "not a page"),
         (lambda quota: overwrite(quota, 8, b"\x63"), "version"),

@@ -35,25 +35,29 @@ static void *fail(const char *what) {
 }
 
 /* cuGetProcAddress takes names without suffixes and picks the variant itself. */
-static void *by_query(const char *name) {
-  char base[64];
-  snprintf(base, sizeof base, "%s", name);
+static const char *base_of(const char *name, char *base, size_t size) {
+  snprintf(base, size, "%s", name);
   char *suffix = strstr(base, "_v2");
   if (suffix) *suffix = '\0';
+  return base;
+}
+
+static void *by_query(const char *name) {
+  char base[64];
   CUdriverProcAddressQueryResult status = 99;
   void *function = NULL;
-  CUresult result = cuGetProcAddress_v2(base, &function, version, flags, &status);
+  __typeof__(&cuGetProcAddress_v2) query = dlsym(library, "cuGetProcAddress_v2");
+  CUresult result = query(base_of(name, base, sizeof base), &function, version, flags, &status);
   if (result != CUDA_SUCCESS || status != CU_GET_PROC_ADDRESS_SUCCESS) fail(name);
   return function;
 }
 
 static void *by_old_query(const char *name) {
   char base[64];
-  snprintf(base, sizeof base, "%s", name);
-  char *suffix = strstr(base, "_v2");
-  if (suffix) *suffix = '\0';
   void *function = NULL;
-  if (cuGetProcAddress(base, &function, version, flags) != CUDA_SUCCESS) fail(name);
+  __typeof__(&cuGetProcAddress) query = dlsym(library, "cuGetProcAddress");
+  CUresult result = query(base_of(name, base, sizeof base), &function, version, flags);
+  if (result != CUDA_SUCCESS) fail(name);
   return function;
 }
 
@@ -90,6 +94,7 @@ static int print_nvml(finder find) {
   return 0;
 }
 
+#ifdef LINKED
 static void *linked(const char *name) {
   static const struct {
     const char *name;
@@ -105,6 +110,9 @@ static void *linked(const char *name) {
   }
   return NULL;
 }
+#else
+static void *linked(const char *name) { return fail(name); }
+#endif
 
 int main(int count, char **words) {
   int (*print)(finder) = print_cuda;
@@ -114,6 +122,7 @@ int main(int count, char **words) {
   if (strcmp(way, "linked") == 0) return print(linked);
   if (strcmp(way, "next") == 0) return print(in_next);
   if (strcmp(way, "default") == 0) return print(in_default);
+  if (strstr(way, "query")) library = dlopen("libcuda.so.1", RTLD_NOW);
   if (strcmp(way, "query") == 0) {
     version = atoi(words[0]), flags = (cuuint64_t)atoi(words[1]);
     return print(by_query);
