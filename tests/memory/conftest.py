@@ -39,3 +39,14 @@ def tenants(tmp_path, machine):
 def tenant(tenants):
     """One GiB on device 0, contexts free of charge so that sums are easy to see."""
     return tenants()
+
+
+@pytest.fixture(scope="session")
+def cuda_include() -> Path:
+    import nvidia
+
+    for root in nvidia.__path__:
+        for include in Path(root).glob("*/include"):
+            if (include / "cuda.h").exists():
+                return include
+    raise FileNotFoundError("no cuda.h: install nvidia-cuda-runtime")

@@ -485,3 +485,46 @@ def view(limit: str) -> None:
     small = ctypes.c_uint()
     old_ok(old.cuDeviceTotalMem(ctypes.byref(small), 0))
     assert small.value == int(limit)
+
+
+def in_another_namespace() -> None:
+    """dlmopen gives a copy of the shim over a copy of the driver, with a slot of its own."""
+    begin()
+    kept = ok(cu.cuMemAlloc(2 * MIB))
+    dlmopen = ctypes.CDLL(None).dlmopen
+    dlmopen.restype, dlmopen.argtypes = ctypes.c_void_p, (ctypes.c_long, ctypes.c_char_p, ctypes.c_int)
+    handle = dlmopen(-1, b"libcuda.so.1", 2)
+    assert handle
+    copy = ctypes.CDLL("libcuda.so.1", handle=handle)
+    context, pointer = ctypes.c_void_p(), ctypes.c_uint64()
+    old_ok(copy.cuInit(0))
+    old_ok(copy.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0))
+    old_ok(copy.cuCtxSetCurrent(context))
+    with expect(5 * MIB):
+        old_ok(copy.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(5 * MIB)))
+    with expect(-5 * MIB):
+        old_ok(copy.cuMemFree_v2(pointer))
+    with expect(-2 * MIB):
+        ok(cu.cuMemFree(kept))
+
+
+def linear_kept() -> None:
+    begin()
+    ok(cu.cuMemAlloc(50 * MIB))
+    print("kept", flush=True)
+    input()
+
+
+def watch_free() -> None:
+    """Counts how often free memory rose while others start (they do not end meanwhile)."""
+    import select
+    import sys
+
+    begin()
+    print("watching", flush=True)
+    rises, last = 0, ok(cu.cuMemGetInfo())[0]
+    while not select.select([sys.stdin], [], [], 0)[0]:
+        free = ok(cu.cuMemGetInfo())[0]
+        rises += free > last
+        last = free
+    print(rises)
