@@ -140,6 +140,34 @@ CUresult CUDAAPI HOOK_NAME(cuCtxCreate_v4)(CUcontext *context, CUctxCreateParams
 DESTROY(cuCtxDestroy)
 DESTROY(cuCtxDestroy_v2)
 
+/* The old way: a context goes with the last of its users. `detail` counts those beyond the first.
+ */
+static uint64_t add_user(CUcontext context, int64_t change) {
+  penstock_object entry;
+  if (!penstock_object_take(PENSTOCK_CONTEXT, (uint64_t)(uintptr_t)context, &entry)) return 0;
+  uint64_t before = entry.detail;
+  entry.detail = before == 0 && change < 0 ? 0 : before + (uint64_t)change;
+  penstock_object_put(&entry);
+  return before;
+}
+
+CUresult CUDAAPI HOOK_NAME(cuCtxAttach)(CUcontext *context, unsigned int flags) {
+  PENSTOCK_PASS(cuCtxAttach, context, flags);
+  CUresult result = PENSTOCK_BELOW(REAL(cuCtxAttach)(context, flags));
+  if (result == CUDA_SUCCESS) add_user(*context, 1);
+  return result;
+}
+
+CUresult CUDAAPI HOOK_NAME(cuCtxDetach)(CUcontext context) {
+  PENSTOCK_PASS(cuCtxDetach, context);
+  bool last = add_user(context, -1) == 0;
+  if (last) penstock_gate_forget_context(context);
+  CUresult result = PENSTOCK_BELOW(REAL(cuCtxDetach)(context));
+  if (result == CUDA_SUCCESS && last) penstock_context_gone(context);
+  if (result != CUDA_SUCCESS && !last) add_user(context, 1);
+  return result;
+}
+
 CUresult CUDAAPI HOOK_NAME(cuGreenCtxCreate)(CUgreenCtx *context, CUdevResourceDesc resources,
                                              CUdevice device, unsigned int flags) {
   PENSTOCK_PASS(cuGreenCtxCreate, context, resources, device, flags);

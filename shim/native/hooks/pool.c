@@ -36,11 +36,23 @@ static CUresult current_reserve(CUstream stream, penstock_reserve **reserve) {
   return *reserve ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+/* Where a pool lies that the shim did not see being made: drivers from CUDA 13 on say so. */
+static penstock_reserve *located_reserve(CUmemoryPool pool) {
+  int type = 0, id = 0;
+  if (REAL(cuMemPoolGetAttribute)(pool, CU_MEMPOOL_ATTR_LOCATION_TYPE, &type) != CUDA_SUCCESS ||
+      REAL(cuMemPoolGetAttribute)(pool, CU_MEMPOOL_ATTR_LOCATION_ID, &id) != CUDA_SUCCESS) {
+    return NULL;
+  }
+  CUmemLocation location = {.type = (CUmemLocationType)type, .id = id};
+  return penstock_reserve_of_pool(pool, id, !is_device(&location));
+}
+
 /* A pool that the program named: its own, or some device's default. NULL: imported from another
  * process, where it is charged; or invalid. */
 static penstock_reserve *named_reserve(CUmemoryPool pool) {
   penstock_reserve *reserve = penstock_reserve_find(pool);
   int count = 0;
+  if (!reserve) reserve = located_reserve(pool);
   if (reserve || REAL(cuDeviceGetCount)(&count) != CUDA_SUCCESS) return reserve;
   for (CUdevice device = 0; device < count; device++) {
     CUmemoryPool other;

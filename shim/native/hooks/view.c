@@ -1,6 +1,7 @@
 /* What a tenant sees of a device's memory: its quota, and what is left of it. */
 #include "hooks/hook.h"
 #include "mechanism/ledger.h"
+#include "reserve.h"
 
 typedef struct memory_view {
   uint64_t total;
@@ -9,6 +10,7 @@ typedef struct memory_view {
 
 /* free = min(quota - charged, driver's free). What other processes of the tenant charge while they
  * start only makes it smaller: a charge comes before the memory. */
+penstock_reserves_settle();
 static memory_view view_of(const penstock_process *process, int grant, uint64_t driver_free) {
   uint64_t limit = penstock_ledger_limit(&process->region, (unsigned)grant);
   uint64_t used = penstock_ledger_total(&process->region, (unsigned)grant);
