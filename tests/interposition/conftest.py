@@ -7,13 +7,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import nvidia
 import pytest
 
 from penstock_shim import paths, simulator
 
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[1]
-sys.path += [str(HERE), str(HERE.parent / "memory")]  # tests are imported by file, so helpers beside them need this
+sys.path += [
+    str(HERE),
+    str(HERE.parent / "memory"),
+]  # tests are imported by file, so helpers beside them need this
 
 import real_driver  # noqa: E402  # found through the line above
 import tenant_programs  # noqa: E402  # the same
@@ -42,8 +46,6 @@ def compile_c(tmp_path_factory, cuda_include):
 
 @pytest.fixture(scope="session")
 def cuda_include() -> Path:
-    import nvidia
-
     for root in nvidia.__path__:
         for include in Path(root).glob("*/include"):
             if (include / "cuda.h").exists():
@@ -56,7 +58,7 @@ def real_libcuda() -> Path:
     """A real driver library; where it cannot be had, what needs it is skipped with the reason."""
     try:
         return real_driver.find(REPOSITORY / "build" / "real-driver")
-    except real_driver.NotToBeHad as why:
+    except real_driver.NotToBeHadError as why:
         pytest.skip(f"no real driver library to compare with: {why}")
 
 

@@ -1,6 +1,7 @@
-"""A real driver library without a GPU, as a counterpart: Debian's `libcuda1`, unpacked, never installed.
+"""A real driver library without a GPU, as a counterpart: Debian's `libcuda1`.
 
-It loads anywhere and answers `cuGetProcAddress`; `cuInit` says that there is no device.
+It is unpacked, never installed. It loads anywhere and answers `cuGetProcAddress`; `cuInit` says
+that there is no device.
 """
 
 from __future__ import annotations
@@ -8,13 +9,16 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 COMPONENT = "non-free"
 
 
-class NotToBeHad(Exception):
+class NotToBeHadError(Exception):
     """Why the library cannot be had on this machine."""
 
 
@@ -47,18 +51,22 @@ def debian_sources(folder: Path = Path("/etc/apt")) -> list[str]:
 
 
 def _run(*command: str, cwd: Path) -> None:
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        command, cwd=cwd, capture_output=True, text=True, timeout=120, check=False
+    )
     if done.returncode:
         reason = (done.stderr or done.stdout).strip().splitlines()
-        raise NotToBeHad(f"`{command[0]} {command[-1]}` failed: {reason[-1] if reason else '?'}")
+        raise NotToBeHadError(
+            f"`{command[0]} {command[-1]}` failed: {reason[-1] if reason else '?'}"
+        )
 
 
 def _download(folder: Path) -> None:
     sources = debian_sources()
     if not shutil.which("apt-get") or not shutil.which("dpkg"):
-        raise NotToBeHad("this is no Debian: apt-get and dpkg are needed to fetch libcuda1")
+        raise NotToBeHadError("this is no Debian: apt-get and dpkg are needed to fetch libcuda1")
     if not sources:
-        raise NotToBeHad("/etc/apt names no Debian mirror to fetch libcuda1 from")
+        raise NotToBeHadError("/etc/apt names no Debian mirror to fetch libcuda1 from")
     for part in ("lists/partial", "archives/partial", "state"):
         (folder / part).mkdir(parents=True, exist_ok=True)
     (folder / "sources.list").write_text("\n".join(sources) + "\n")
@@ -82,15 +90,15 @@ def find(cache: Path) -> Path:
     """The library, fetched into `cache` on first use.
 
     Raises:
-        NotToBeHad: with the reason.
+        NotToBeHadError: with the reason.
     """
     if not list(cache.glob("unpacked/**/libcuda.so.1")):
         cache.mkdir(parents=True, exist_ok=True)
         try:
             _download(cache)
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise NotToBeHad(str(error)) from error
+            raise NotToBeHadError(str(error)) from error
     found = list(cache.glob("unpacked/**/libcuda.so.1"))
     if not found:
-        raise NotToBeHad("Debian's libcuda1 holds no libcuda.so.1")
+        raise NotToBeHadError("Debian's libcuda1 holds no libcuda.so.1")
     return found[0].resolve()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import subprocess
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from penstock_shim import paths
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 MIB = 1 << 20
 LIMIT = 777 * MIB
@@ -30,7 +33,8 @@ def unlinked(compile_c):
 
 def seen(program: Path, tenant, *words: object) -> int:
     command = [program, *map(str, words)]
-    done = subprocess.run(command, env=tenant.environment(), capture_output=True, text=True, check=False)
+    environment = tenant.environment()
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr + tenant.log()
     return int(done.stdout)
 
@@ -44,7 +48,8 @@ def test_without_the_shim_the_device_is_seen_whole(doors, tenant):
     environment = tenant.environment()
     del environment["LD_PRELOAD"]
     for words in (["linked"], ["nvml", "linked"]):
-        done = subprocess.run([doors, *words], env=environment, capture_output=True, text=True, check=True)
+        command = [doors, *words]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
         assert int(done.stdout) > 100_000 * MIB
 
 

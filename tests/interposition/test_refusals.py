@@ -8,6 +8,8 @@ import subprocess
 
 import pytest
 
+from penstock_shim import paths
+
 NOT_READY, NO_DEVICE, OK = 802, 100, 0
 
 
@@ -17,7 +19,9 @@ def init_result(compile_c, make_tenant):
 
     def run(tenant, **variables: str) -> int:
         environment = tenant.environment(**variables)
-        done = subprocess.run([program], env=environment, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [program], env=environment, capture_output=True, text=True, check=True
+        )
         assert done.stderr == ""
         return int(done.stdout)
 
@@ -64,8 +68,6 @@ def test_without_a_driver_there_is_no_device(init_result, make_tenant, tmp_path)
 
 
 def test_the_shim_never_takes_itself_for_the_driver(init_result, make_tenant, tmp_path):
-    from penstock_shim import paths
-
     copy = tmp_path / "libcuda.so.1"
     copy.write_bytes(paths.so_path().read_bytes())
     for driver in (paths.so_path(), copy):

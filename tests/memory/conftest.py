@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import nvidia
 import pytest
 
 from penstock_shim import simulator
 
 sys.path.append(str(Path(__file__).parent))  # tests are imported by file: for the helpers beside
 
-from tenant_programs import make_tenant  # noqa: E402  # found through the line above
+from tenant_programs import make_tenant  # found through the line above
 
 
 @pytest.fixture(scope="session")
@@ -43,8 +44,6 @@ def tenant(tenants):
 
 @pytest.fixture(scope="session")
 def cuda_include() -> Path:
-    import nvidia
-
     for root in nvidia.__path__:
         for include in Path(root).glob("*/include"):
             if (include / "cuda.h").exists():

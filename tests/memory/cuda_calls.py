@@ -21,7 +21,7 @@ INVALID_DEVICE = 101
 
 
 class _Old:
-    """The driver's exports under their own names; opened in the tenant, not where tests import this."""
+    """The driver's exports under their own names; opened in the tenant, not by the tests."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(ctypes.CDLL("libcuda.so.1"), name)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import select
+import sys
 
 from cuda_calls import MIB, OUT_OF_MEMORY, begin, charged, cu, expect, ok, old, old_ok, refused
 
@@ -433,9 +435,7 @@ def context_limits() -> None:
     attribute = cu.CUdevice_attribute
     sms = ok(cu.cuDeviceGetAttribute(attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 0))
     threads = ok(
-        cu.cuDeviceGetAttribute(
-            attribute.CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, 0
-        )
+        cu.cuDeviceGetAttribute(attribute.CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, 0)
     )
     standard = int(ok(cu.cuCtxGetLimit(stack)))
     with expect(1024 * sms * threads):
@@ -488,11 +488,12 @@ def view(limit: str) -> None:
 
 
 def in_another_namespace() -> None:
-    """dlmopen gives a copy of the shim over a copy of the driver, with a slot of its own."""
+    """A new namespace gets a copy of the shim over a copy of the driver, with a slot of its own."""
     begin()
     kept = ok(cu.cuMemAlloc(2 * MIB))
     dlmopen = ctypes.CDLL(None).dlmopen
-    dlmopen.restype, dlmopen.argtypes = ctypes.c_void_p, (ctypes.c_long, ctypes.c_char_p, ctypes.c_int)
+    dlmopen.restype = ctypes.c_void_p
+    dlmopen.argtypes = (ctypes.c_long, ctypes.c_char_p, ctypes.c_int)
     handle = dlmopen(-1, b"libcuda.so.1", 2)
     assert handle
     copy = ctypes.CDLL("libcuda.so.1", handle=handle)
@@ -517,9 +518,6 @@ def linear_kept() -> None:
 
 def watch_free() -> None:
     """Counts how often free memory rose while others start (they do not end meanwhile)."""
-    import select
-    import sys
-
     begin()
     print("watching", flush=True)
     rises, last = 0, ok(cu.cuMemGetInfo())[0]

@@ -92,6 +92,7 @@ def make_tenant(
     folder: Path,
     machine: Path,
     memory_bytes: int = 1024 * MIB,
+    *,
     context_reserve_bytes: int = 0,
     granted: tuple[int, ...] = (0,),
     driver: Path | None = None,

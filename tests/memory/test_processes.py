@@ -10,6 +10,8 @@ from pathlib import Path
 import families
 import pytest
 
+from penstock_shim import paths
+
 MIB = 1 << 20
 HERE = Path(__file__).parent
 OUT_OF_MEMORY, NOT_INITIALIZED = 2, 3
@@ -18,8 +20,6 @@ OUT_OF_MEMORY, NOT_INITIALIZED = 2, 3
 @pytest.fixture(scope="session")
 def program(tmp_path_factory, cuda_include):
     """A C program of this folder, linked as programs are with `-lcuda`."""
-    from penstock_shim import paths
-
     folder = tmp_path_factory.mktemp("programs")
 
     def build(name: str) -> Path:
@@ -80,7 +80,7 @@ def test_what_racing_processes_hold_together_is_exactly_the_limit(program, tenan
 
 def test_processes_killed_at_any_moment_leave_nothing_charged(program, tenants):
     tenant = tenants(memory_bytes=64 * MIB)
-    dice = random.Random(7)
+    dice = random.Random(7)  # noqa: S311  # when to kill is no secret
     for _ in range(25):
         racers = [launch(program("racer"), tenant, 10**9, n, 2048) for n in range(4)]
         deadline = time.monotonic() + 20

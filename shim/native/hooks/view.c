@@ -10,7 +10,6 @@ typedef struct memory_view {
 
 /* free = min(quota - charged, driver's free). What other processes of the tenant charge while they
  * start only makes it smaller: a charge comes before the memory. */
-penstock_reserves_settle();
 static memory_view view_of(const penstock_process *process, int grant, uint64_t driver_free) {
   uint64_t limit = penstock_ledger_limit(&process->region, (unsigned)grant);
   uint64_t used = penstock_ledger_total(&process->region, (unsigned)grant);
@@ -25,6 +24,7 @@ static memory_view view_of(const penstock_process *process, int grant, uint64_t 
     const penstock_process *process = penstock_process_get(); \
     int grant = PENSTOCK_BELOW(penstock_current_grant());     \
     if (!process || grant < 0) return CUDA_SUCCESS;           \
+    penstock_reserves_settle();                               \
     memory_view view = view_of(process, grant, *(free));      \
     *(free) = (__typeof__(*(free)))view.free;                 \
     *(total) = (__typeof__(*(total)))view.total;              \

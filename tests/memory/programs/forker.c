@@ -1,8 +1,8 @@
 /* A child of a fork: forker before | after
  *
  *   before  forks before CUDA is initialised: both parent and child use the device
- *   after   forks afterwards: the child's calls fail as the driver says, and it can give nothing back
- * Prints the child's result and then the parent's.
+ *   after   forks afterwards: the child's calls fail as the driver says, and it can give nothing
+ * back Prints the child's result and then the parent's.
  */
 #include <cuda.h>
 #include <stdio.h>

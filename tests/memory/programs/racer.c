@@ -17,10 +17,10 @@ static int fail(const char *call, CUresult result) {
   exit(1);
 }
 
-#define OK(call)                                        \
-  do {                                                  \
-    CUresult result_ = (call);                          \
-    if (result_ != CUDA_SUCCESS) fail(#call, result_);  \
+#define OK(call)                                       \
+  do {                                                 \
+    CUresult result_ = (call);                         \
+    if (result_ != CUDA_SUCCESS) fail(#call, result_); \
   } while (0)
 
 static void hold(size_t bytes) {
