@@ -1,5 +1,7 @@
 #include "contexts.h"
 
+#include <stdlib.h>
+
 #include "charge.h"
 #include "driver.h"
 #include "hooks/hook.h"
@@ -37,16 +39,49 @@ void penstock_context_made(CUcontext context, int grant, uint64_t bytes) {
   penstock_object_remember(PENSTOCK_CONTEXT, (uint64_t)(uintptr_t)context, grant, bytes, context);
 }
 
-static bool lies_in(penstock_object *object, void *argument) {
-  if (object->context != argument) return false;
-  penstock_uncharge(object->grant,
-                    object->bytes); /* a few atomic operations: no driver, no table */
+typedef struct gathering {
+  CUcontext context;
+  penstock_departure departure;
+  size_t room;
+} gathering;
+
+static bool gather(penstock_object *object, void *argument) {
+  gathering *g = argument;
+  if (object->context != g->context) return false;
+  if (g->departure.count == g->room) {
+    size_t room = g->room ? g->room * 2 : 64;
+    penstock_object *larger = realloc(g->departure.all, room * sizeof *larger);
+    if (!larger) return false; /* stays charged until the process ends */
+    g->departure.all = larger;
+    g->room = room;
+  }
+  g->departure.all[g->departure.count++] = *object;
   return true;
 }
 
-void penstock_context_gone(CUcontext context) {
+penstock_departure penstock_context_leave(CUcontext context) {
+  gathering g = {.context = context};
+  if (context) penstock_object_each(0, gather, &g);
   __atomic_fetch_add(&departures, 1, __ATOMIC_ACQ_REL);
-  penstock_object_each(0, lies_in, context);
+  return g.departure;
+}
+
+CUresult penstock_context_left(penstock_departure *departure, CUresult result) {
+  for (size_t i = 0; i < departure->count; i++) {
+    const penstock_object *object = &departure->all[i];
+    if (result == CUDA_SUCCESS) {
+      penstock_uncharge(object->grant, object->bytes);
+    } else {
+      penstock_object_put(object);
+    }
+  }
+  free(departure->all);
+  return result;
+}
+
+void penstock_context_gone(CUcontext context) {
+  penstock_departure departure = penstock_context_leave(context);
+  penstock_context_left(&departure, CUDA_SUCCESS);
 }
 
 /* Charges a context that came about unseen. */

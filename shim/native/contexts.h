@@ -3,6 +3,10 @@
 
 #include <cuda.h>
 #include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "objects.h"
 
 /* Where a call on this thread allocates: context and grant. The driver's error without a context.
  *
@@ -17,5 +21,14 @@ CUresult penstock_context_admit(CUdevice device, int *grant, uint64_t *bytes);
 /* After it did: remembers the charge. */
 void penstock_context_made(CUcontext context, int grant, uint64_t bytes);
 
-/* The driver destroyed the context and all that was allocated in it. */
+/* Around a call that destroys a context and all that was allocated in it. What lies in it is taken
+ * out before: the driver may give its handle to a new context at once. Returns `result`. */
+typedef struct penstock_departure {
+  penstock_object *all;
+  size_t count;
+} penstock_departure;
+penstock_departure penstock_context_leave(CUcontext context);
+CUresult penstock_context_left(penstock_departure *departure, CUresult result);
+
+/* The same in one, for a context that is known to be gone. */
 void penstock_context_gone(CUcontext context);

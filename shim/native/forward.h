@@ -8,6 +8,8 @@
  * `penstock_<lib>_resolve` (C) stores the answer into the table, so the thunk runs once.
  */
 /* clang-format off: assembly */
+/* Assembly, one instruction after the other: */
+/* clang-format off */
 #if defined(__x86_64__)
 
 #define PENSTOCK_FORWARD_BEGIN(lib) \

@@ -129,13 +129,12 @@ CUresult CUDAAPI HOOK_NAME(cuCtxCreate_v4)(CUcontext *context, CUctxCreateParams
   CREATE(context, device, REAL(cuCtxCreate_v4)(context, parameters, flags, device));
 }
 
-#define DESTROY(symbol)                                         \
-  CUresult CUDAAPI HOOK_NAME(symbol)(CUcontext context) {       \
-    PENSTOCK_PASS(symbol, context);                             \
-    penstock_gate_forget_context(context);                      \
-    CUresult result = PENSTOCK_BELOW(REAL(symbol)(context));    \
-    if (result == CUDA_SUCCESS) penstock_context_gone(context); \
-    return result;                                              \
+#define DESTROY(symbol)                                                              \
+  CUresult CUDAAPI HOOK_NAME(symbol)(CUcontext context) {                            \
+    PENSTOCK_PASS(symbol, context);                                                  \
+    penstock_gate_forget_context(context);                                           \
+    penstock_departure departure = penstock_context_leave(context);                  \
+    return penstock_context_left(&departure, PENSTOCK_BELOW(REAL(symbol)(context))); \
   }
 DESTROY(cuCtxDestroy)
 DESTROY(cuCtxDestroy_v2)
@@ -185,9 +184,29 @@ CUresult CUDAAPI HOOK_NAME(cuGreenCtxCreate)(CUgreenCtx *context, CUdevResourceD
   return result;
 }
 
-CUresult CUDAAPI HOOK_NAME(cuGreenCtxDestroy)(CUgreenCtx context) {
-  PENSTOCK_PASS(cuGreenCtxDestroy, context);
+/* The context that a green one appears as: paid for already. */
+CUresult CUDAAPI HOOK_NAME(cuCtxFromGreenCtx)(CUcontext *context, CUgreenCtx green) {
+  PENSTOCK_PASS(cuCtxFromGreenCtx, context, green);
+  CUresult result = PENSTOCK_BELOW(REAL(cuCtxFromGreenCtx)(context, green));
+  penstock_object entry;
+  if (result == CUDA_SUCCESS &&
+      penstock_object_find(PENSTOCK_GREEN_CONTEXT, (uint64_t)(uintptr_t)green, &entry) &&
+      !penstock_object_find(PENSTOCK_CONTEXT, (uint64_t)(uintptr_t)*context, NULL)) {
+    penstock_context_made(*context, entry.grant, 0);
+  }
+  return result;
+}
+
+CUresult CUDAAPI HOOK_NAME(cuGreenCtxDestroy)(CUgreenCtx green) {
+  PENSTOCK_PASS(cuGreenCtxDestroy, green);
+  CUcontext context = NULL;
+  if (PENSTOCK_BELOW(REAL(cuCtxFromGreenCtx)(&context, green)) == CUDA_SUCCESS) {
+    penstock_gate_forget_context(context);
+  }
+  penstock_departure departure = penstock_context_leave(context);
   penstock_freeing freeing =
-      penstock_free_begin(PENSTOCK_GREEN_CONTEXT, (uint64_t)(uintptr_t)context);
-  return penstock_free_end(&freeing, PENSTOCK_BELOW(REAL(cuGreenCtxDestroy)(context)));
+      penstock_free_begin(PENSTOCK_GREEN_CONTEXT, (uint64_t)(uintptr_t)green);
+  CUresult result = PENSTOCK_BELOW(REAL(cuGreenCtxDestroy)(green));
+  penstock_context_left(&departure, result);
+  return penstock_free_end(&freeing, result);
 }
