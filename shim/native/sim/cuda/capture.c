@@ -1,9 +1,353 @@
-#include "sim/cuda/work.h"
-CUresult sim_capture_add(sim_stream *stream, const sim_work *work) { (void)stream, (void)work; return CUDA_ERROR_NOT_SUPPORTED; }
-CUresult sim_capture_record(sim_event *event, sim_stream *stream) { (void)event, (void)stream; return CUDA_ERROR_NOT_SUPPORTED; }
-CUresult sim_capture_wait(sim_event *event, sim_stream *stream) { (void)event, (void)stream; return CUDA_ERROR_NOT_SUPPORTED; }
-void sim_capture_stream_gone(sim_stream *stream) { (void)stream; }
-void sim_capture_invalidate(sim_capture *capture) { (void)capture; }
-CUresult sim_capture_forbids(sim_context *ctx) { (void)ctx; return CUDA_SUCCESS; }
-void sim_pools_settle(sim_gpu *gpu) { (void)gpu; }
-void sim_pool_free_now(sim_alloc *alloc) { (void)alloc; }
+/* Stream capture: calls become nodes of a graph; what may not be called meanwhile. */
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "sim/cuda/graph.h"
+
+struct sim_capture {
+  sim_context *ctx;
+  sim_graph *graph;
+  sim_stream *origin;
+  CUstreamCaptureMode mode;
+  pid_t thread;
+  uint64_t id;
+  bool invalid;
+  bool into_given_graph;
+  sim_capture *next;
+};
+
+static uint64_t last_id;
+static sim_capture *captures; /* live ones; big lock */
+static unsigned live_count;
+
+static pid_t this_thread(void) {
+  static __thread pid_t tid;
+  if (!tid) tid = gettid();
+  return tid;
+}
+
+/* ---- what captures forbid ---- */
+
+void sim_capture_invalidate(sim_capture *capture) { capture->invalid = true; }
+
+/* A call that may wait for other streams, or that does what a later replay would not repeat. Which
+ * captures forbid it depends on their modes and on this thread's. They are spoilt by it. */
+CUresult sim_capture_forbids(sim_context *ctx) {
+  (void)ctx;
+  if (sim_self.mode == CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_SUCCESS;
+  if (!__atomic_load_n(&live_count, __ATOMIC_ACQUIRE)) return CUDA_SUCCESS;
+  bool forbidden = false;
+  sim_big_lock();
+  for (sim_capture *c = captures; c; c = c->next) {
+    bool own = c->thread == this_thread() && c->mode != CU_STREAM_CAPTURE_MODE_RELAXED;
+    bool others =
+        sim_self.mode == CU_STREAM_CAPTURE_MODE_GLOBAL && c->mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
+    if (!own && !others) continue;
+    c->invalid = true;
+    forbidden = true;
+  }
+  sim_big_unlock();
+  return forbidden ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode) {
+  ENTER("cuThreadExchangeStreamCaptureMode");
+  REQUIRE(mode && (unsigned)*mode <= CU_STREAM_CAPTURE_MODE_RELAXED, CUDA_ERROR_INVALID_VALUE);
+  CUstreamCaptureMode before = sim_self.mode;
+  sim_self.mode = *mode;
+  *mode = before;
+  return CUDA_SUCCESS;
+}
+
+/* ---- nodes ---- */
+
+static CUresult set_tail(sim_stream *stream, sim_node *const *nodes, size_t count) {
+  sim_node **copy = malloc((count ? count : 1) * sizeof *copy);
+  REQUIRE(copy, CUDA_ERROR_OUT_OF_MEMORY);
+  if (count) memcpy(copy, nodes, count * sizeof *copy);
+  free(stream->capture_tail);
+  stream->capture_tail = copy;
+  stream->capture_tail_count = count;
+  return CUDA_SUCCESS;
+}
+
+static CUresult add_to_tail(sim_stream *stream, sim_node *const *nodes, size_t count) {
+  sim_node **all = malloc((stream->capture_tail_count + count + 1) * sizeof *all);
+  REQUIRE(all, CUDA_ERROR_OUT_OF_MEMORY);
+  size_t n = 0;
+  for (size_t i = 0; i < stream->capture_tail_count; i++) all[n++] = stream->capture_tail[i];
+  for (size_t i = 0; i < count; i++) {
+    bool there = false;
+    for (size_t k = 0; k < n; k++) there |= all[k] == nodes[i];
+    if (!there) all[n++] = nodes[i];
+  }
+  free(stream->capture_tail);
+  stream->capture_tail = all;
+  stream->capture_tail_count = n;
+  return CUDA_SUCCESS;
+}
+
+CUresult sim_capture_add(sim_stream *stream, const sim_work *work) {
+  sim_capture *c = stream->capture;
+  sim_node *node;
+  if (c->invalid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  TRY(sim_graph_add(c->graph, stream->capture_tail, stream->capture_tail_count, work, &node));
+  return set_tail(stream, &node, 1);
+}
+
+CUresult sim_capture_launch(sim_stream *stream, sim_graph *graph) {
+  sim_graph *child = sim_graph_clone(graph);
+  REQUIRE(child, CUDA_ERROR_OUT_OF_MEMORY);
+  child->owned = true;
+  sim_work work = {.type = CU_GRAPH_NODE_TYPE_GRAPH, .child = {child}};
+  return sim_capture_add(stream, &work);
+}
+
+CUresult sim_capture_record(sim_event *event, sim_stream *stream) {
+  sim_capture *c = stream->capture;
+  if (c->invalid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  size_t count = stream->capture_tail_count;
+  sim_node **nodes = malloc((count ? count : 1) * sizeof *nodes);
+  REQUIRE(nodes, CUDA_ERROR_OUT_OF_MEMORY);
+  if (count) memcpy(nodes, stream->capture_tail, count * sizeof *nodes);
+  free(event->capture_nodes);
+  event->capture = c;
+  event->capture_nodes = nodes;
+  event->capture_node_count = count;
+  event->recorded = false;
+  return CUDA_SUCCESS;
+}
+
+static bool live(const sim_capture *capture) {
+  for (sim_capture *c = captures; c; c = c->next)
+    if (c == capture) return true;
+  return false;
+}
+
+CUresult sim_capture_wait(sim_event *event, sim_stream *stream) {
+  if (event->capture && !live(event->capture)) event->capture = NULL;
+  if (!event->capture) {
+    if (!stream->capture) return sim_event_wait_on(event, stream);
+    if (stream->capture->invalid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    if (!event->recorded) return CUDA_SUCCESS;
+    sim_capture_invalidate(stream->capture); /* a replay could not wait for what was before it */
+    return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
+  }
+  if (event->capture->invalid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  if (!stream->capture) {
+    if (stream->lane_kind == SIM_LANE_LEGACY) {
+      sim_capture_invalidate(event->capture);
+      return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+    }
+    stream->capture = event->capture; /* joins */
+    return set_tail(stream, event->capture_nodes, event->capture_node_count);
+  }
+  if (stream->capture != event->capture) {
+    sim_capture_invalidate(stream->capture);
+    sim_capture_invalidate(event->capture);
+    return CUDA_ERROR_STREAM_CAPTURE_MERGE;
+  }
+  return add_to_tail(stream, event->capture_nodes, event->capture_node_count);
+}
+
+/* ---- begin and end ---- */
+
+static CUresult begin(CUstream handle, CUgraph graph_handle, const CUgraphNode *from, size_t count,
+                      CUstreamCaptureMode mode) {
+  sim_context *ctx = sim_current();
+  sim_stream *stream;
+  sim_graph *graph = NULL;
+  REQUIRE((unsigned)mode <= CU_STREAM_CAPTURE_MODE_RELAXED, CUDA_ERROR_INVALID_VALUE);
+  TRY(sim_stream_of(handle, ctx, &stream));
+  if (stream->lane_kind == SIM_LANE_LEGACY) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  if (stream->capture) return CUDA_ERROR_ILLEGAL_STATE;
+  if (graph_handle) TRY(sim_graph_of(graph_handle, &graph));
+  sim_capture *c = calloc(1, sizeof *c);
+  REQUIRE(c, CUDA_ERROR_OUT_OF_MEMORY);
+  *c = (sim_capture){.ctx = stream->ctx,
+                     .graph = graph ? graph : sim_graph_new(),
+                     .origin = stream,
+                     .mode = mode,
+                     .thread = this_thread(),
+                     .id = __atomic_add_fetch(&last_id, 1, __ATOMIC_RELAXED),
+                     .into_given_graph = graph != NULL};
+  sim_big_lock();
+  c->next = captures;
+  captures = c;
+  __atomic_add_fetch(&live_count, 1, __ATOMIC_RELEASE);
+  stream->capture = c;
+  stream->ctx->captures = c;
+  sim_big_unlock();
+  return set_tail(stream, (sim_node *const *)from, count);
+}
+
+CUresult CUDAAPI cuStreamBeginCapture_v2(CUstream handle, CUstreamCaptureMode mode) {
+  ENTER_CONTEXT("cuStreamBeginCapture");
+  (void)ctx;
+  return begin(handle, NULL, NULL, 0, mode);
+}
+CUresult CUDAAPI cuStreamBeginCapture(CUstream handle) {
+  ENTER_CONTEXT("cuStreamBeginCapture");
+  (void)ctx;
+  return begin(handle, NULL, NULL, 0, CU_STREAM_CAPTURE_MODE_GLOBAL);
+}
+CUresult CUDAAPI cuStreamBeginCaptureToGraph(CUstream handle, CUgraph graph,
+                                             const CUgraphNode *from, const CUgraphEdgeData *data,
+                                             size_t count, CUstreamCaptureMode mode) {
+  ENTER_CONTEXT("cuStreamBeginCaptureToGraph");
+  (void)ctx, (void)data;
+  REQUIRE(graph, CUDA_ERROR_INVALID_VALUE);
+  return begin(handle, graph, from, count, mode);
+}
+
+/* Takes the capture off every stream that takes part; true when all had been joined to the origin.
+ */
+static bool leave_streams(sim_capture *c) {
+  bool joined = true;
+  for (sim_stream *s = c->ctx->streams; s; s = s->next) {
+    if (s->capture != c) continue;
+    for (size_t i = 0; s != c->origin && i < s->capture_tail_count; i++)
+      joined &= sim_graph_leads(c->origin->capture_tail, c->origin->capture_tail_count,
+                                s->capture_tail[i]);
+  }
+  for (sim_stream *s = c->ctx->streams; s; s = s->next)
+    if (s->capture == c) s->capture = NULL;
+  return joined;
+}
+
+static void forget(sim_capture *c) {
+  for (sim_capture **link = &captures; *link; link = &(*link)->next) {
+    if (*link != c) continue;
+    *link = c->next;
+    break;
+  }
+  __atomic_sub_fetch(&live_count, 1, __ATOMIC_RELEASE);
+  c->ctx->captures = NULL;
+  for (sim_capture *other = captures; other; other = other->next)
+    if (other->ctx == c->ctx) c->ctx->captures = other;
+}
+
+CUresult CUDAAPI cuStreamEndCapture(CUstream handle, CUgraph *out) {
+  ENTER_CONTEXT("cuStreamEndCapture");
+  sim_stream *stream;
+  REQUIRE(out, CUDA_ERROR_INVALID_VALUE);
+  TRY(sim_stream_of(handle, ctx, &stream));
+  sim_capture *c = stream->capture;
+  REQUIRE(c, CUDA_ERROR_ILLEGAL_STATE);
+  if (c->mode != CU_STREAM_CAPTURE_MODE_RELAXED && c->thread != this_thread())
+    return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+  if (c->origin != stream) {
+    c->invalid = true;
+    return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
+  }
+  sim_big_lock();
+  bool joined = leave_streams(c);
+  forget(c);
+  sim_big_unlock();
+  CUresult result = c->invalid ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+                    : joined   ? CUDA_SUCCESS
+                               : CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
+  *out = result == CUDA_SUCCESS ? (CUgraph)c->graph : NULL;
+  if (result != CUDA_SUCCESS && !c->into_given_graph) sim_graph_free(c->graph);
+  free(c);
+  return result;
+}
+
+/* A stream that is destroyed while it captures spoils the capture. Big lock held. */
+void sim_capture_stream_gone(sim_stream *stream) {
+  sim_capture *c = stream->capture;
+  if (!c) return;
+  c->invalid = true;
+  if (c->origin != stream) return;
+  leave_streams(c);
+  forget(c);
+  if (!c->into_given_graph) sim_graph_free(c->graph);
+  free(c);
+}
+
+/* ---- questions ---- */
+
+static CUresult status_of(CUstream handle, sim_context *ctx, sim_stream **stream,
+                          CUstreamCaptureStatus *status) {
+  TRY(sim_stream_of(handle, ctx, stream));
+  *status = CU_STREAM_CAPTURE_STATUS_NONE;
+  if ((*stream)->lane_kind == SIM_LANE_LEGACY) {
+    for (sim_stream *s = (*stream)->ctx->streams; s; s = s->next)
+      if (s->capture && s->lane_kind == SIM_LANE_BLOCKING)
+        return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+  } else if ((*stream)->capture) {
+    *status = (*stream)->capture->invalid ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
+                                          : CU_STREAM_CAPTURE_STATUS_ACTIVE;
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus *status) {
+  ENTER_CONTEXT("cuStreamIsCapturing");
+  sim_stream *stream;
+  REQUIRE(status, CUDA_ERROR_INVALID_VALUE);
+  return status_of(handle, ctx, &stream, status);
+}
+
+static CUresult info(sim_context *ctx, CUstream handle, CUstreamCaptureStatus *status,
+                     cuuint64_t *id, CUgraph *graph, const CUgraphNode **from,
+                     const CUgraphEdgeData **data, size_t *count) {
+  static const CUgraphEdgeData plain[64];
+  sim_stream *stream;
+  REQUIRE(status, CUDA_ERROR_INVALID_VALUE);
+  TRY(status_of(handle, ctx, &stream, status));
+  if (*status != CU_STREAM_CAPTURE_STATUS_ACTIVE) return CUDA_SUCCESS;
+  if (id) *id = stream->capture->id;
+  if (graph) *graph = (CUgraph)stream->capture->graph;
+  if (from) *from = (const CUgraphNode *)stream->capture_tail;
+  if (data) *data = stream->capture_tail_count <= 64 ? plain : NULL;
+  if (count) *count = stream->capture_tail_count;
+  return CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuStreamGetCaptureInfo(CUstream handle, CUstreamCaptureStatus *status,
+                                        cuuint64_t *id) {
+  ENTER_CONTEXT("cuStreamGetCaptureInfo");
+  return info(ctx, handle, status, id, NULL, NULL, NULL, NULL);
+}
+CUresult CUDAAPI cuStreamGetCaptureInfo_v2(CUstream handle, CUstreamCaptureStatus *status,
+                                           cuuint64_t *id, CUgraph *graph, const CUgraphNode **from,
+                                           size_t *count) {
+  ENTER_CONTEXT("cuStreamGetCaptureInfo");
+  return info(ctx, handle, status, id, graph, from, NULL, count);
+}
+CUresult CUDAAPI cuStreamGetCaptureInfo_v3(CUstream handle, CUstreamCaptureStatus *status,
+                                           cuuint64_t *id, CUgraph *graph, const CUgraphNode **from,
+                                           const CUgraphEdgeData **data, size_t *count) {
+  ENTER_CONTEXT("cuStreamGetCaptureInfo");
+  return info(ctx, handle, status, id, graph, from, data, count);
+}
+
+static CUresult update(sim_context *ctx, CUstream handle, CUgraphNode *from, size_t count,
+                       unsigned flags) {
+  sim_stream *stream;
+  REQUIRE(flags <= CU_STREAM_SET_CAPTURE_DEPENDENCIES && (from || !count),
+          CUDA_ERROR_INVALID_VALUE);
+  TRY(sim_stream_of(handle, ctx, &stream));
+  REQUIRE(stream->capture, CUDA_ERROR_ILLEGAL_STATE);
+  if (stream->capture->invalid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  sim_node *const *nodes = (sim_node *const *)from;
+  for (size_t i = 0; i < count; i++)
+    REQUIRE(sim_handle_is(nodes[i], SIM_NODE) && nodes[i]->graph == stream->capture->graph,
+            CUDA_ERROR_INVALID_VALUE);
+  return flags == CU_STREAM_SET_CAPTURE_DEPENDENCIES ? set_tail(stream, nodes, count)
+                                                     : add_to_tail(stream, nodes, count);
+}
+CUresult CUDAAPI cuStreamUpdateCaptureDependencies(CUstream handle, CUgraphNode *from, size_t count,
+                                                   unsigned int flags) {
+  ENTER_CONTEXT("cuStreamUpdateCaptureDependencies");
+  return update(ctx, handle, from, count, flags);
+}
+CUresult CUDAAPI cuStreamUpdateCaptureDependencies_v2(CUstream handle, CUgraphNode *from,
+                                                      const CUgraphEdgeData *data, size_t count,
+                                                      unsigned int flags) {
+  ENTER_CONTEXT("cuStreamUpdateCaptureDependencies");
+  (void)data;
+  return update(ctx, handle, from, count, flags);
+}

@@ -97,7 +97,8 @@ static void destroy_context(sim_context *ctx) {
 
 static bool valid_flags(unsigned flags) {
   unsigned schedule = flags & CU_CTX_SCHED_MASK;
-  return !(flags & ~(unsigned)CU_CTX_FLAGS_MASK) && (schedule == 0 || schedule == 1 || schedule == 2 || schedule == 4);
+  return !(flags & ~(unsigned)CU_CTX_FLAGS_MASK) &&
+         (schedule == 0 || schedule == 1 || schedule == 2 || schedule == 4);
 }
 
 /* ---- primary contexts ---- */
@@ -243,7 +244,8 @@ CUresult CUDAAPI cuCtxAttach(CUcontext *out, unsigned int flags) {
 }
 CUresult CUDAAPI cuCtxDetach(CUcontext handle) {
   ENTER("cuCtxDetach");
-  REQUIRE(sim_handle_is(handle, SIM_CONTEXT) && (sim_context *)handle == sim_current(), CUDA_ERROR_INVALID_CONTEXT);
+  REQUIRE(sim_handle_is(handle, SIM_CONTEXT) && (sim_context *)handle == sim_current(),
+          CUDA_ERROR_INVALID_CONTEXT);
   return --((sim_context *)handle)->attached ? CUDA_SUCCESS : destroy(handle);
 }
 
@@ -376,11 +378,13 @@ CUresult CUDAAPI cuCtxSetLimit(CUlimit limit, size_t value) {
   uint64_t had = sim_limit_bytes(ctx);
   ctx->limits[limit] = value;
   uint64_t needs = sim_limit_bytes(ctx);
-  if (needs > had && !sim_memory_take(sim_here.machine, ctx->gpu->device, ctx->gpu->client, needs - had)) {
+  if (needs > had &&
+      !sim_memory_take(sim_here.machine, ctx->gpu->device, ctx->gpu->client, needs - had)) {
     ctx->limits[limit] = before;
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  if (needs < had) sim_memory_give(sim_here.machine, ctx->gpu->device, ctx->gpu->client, had - needs);
+  if (needs < had)
+    sim_memory_give(sim_here.machine, ctx->gpu->device, ctx->gpu->client, had - needs);
   ctx->charged_bytes += needs - had;
   return CUDA_SUCCESS;
 }

@@ -42,7 +42,8 @@ static void unified_side(uint64_t address, side *s) {
   sim_big_unlock();
 }
 
-static CUresult find_side(CUmemorytype type, const void *host, CUdeviceptr device, CUarray array, side *s) {
+static CUresult find_side(CUmemorytype type, const void *host, CUdeviceptr device, CUarray array,
+                          side *s) {
   switch (type) {
     case CU_MEMORYTYPE_HOST:
       s->address = (uint64_t)host;
@@ -119,9 +120,13 @@ static CUresult copy(sim_context *ctx, const CUDA_MEMCPY3D *given, CUstream hand
   return CUDA_SUCCESS;
 }
 
-static CUresult linear(sim_context *ctx, CUmemorytype to_type, uint64_t to, CUmemorytype from_type, uint64_t from,
-                       size_t bytes, CUstream stream, bool wait) {
-  CUDA_MEMCPY3D g = {.srcMemoryType = from_type, .dstMemoryType = to_type, .WidthInBytes = bytes, .Height = 1, .Depth = 1};
+static CUresult linear(sim_context *ctx, CUmemorytype to_type, uint64_t to, CUmemorytype from_type,
+                       uint64_t from, size_t bytes, CUstream stream, bool wait) {
+  CUDA_MEMCPY3D g = {.srcMemoryType = from_type,
+                     .dstMemoryType = to_type,
+                     .WidthInBytes = bytes,
+                     .Height = 1,
+                     .Depth = 1};
   if (from_type == CU_MEMORYTYPE_HOST)
     g.srcHost = (const void *)from;
   else
@@ -149,7 +154,8 @@ CUresult CUDAAPI cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes)
   ENTER_CONTEXT("cuMemcpyDtoD");
   return linear(ctx, DEVICE, to, DEVICE, from, bytes, NULL, true);
 }
-CUresult CUDAAPI cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t bytes, CUstream stream) {
+CUresult CUDAAPI cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t bytes,
+                                      CUstream stream) {
   ENTER_CONTEXT("cuMemcpyHtoDAsync");
   return linear(ctx, DEVICE, to, HOST, (uint64_t)from, bytes, stream, false);
 }
@@ -157,7 +163,8 @@ CUresult CUDAAPI cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t bytes, 
   ENTER_CONTEXT("cuMemcpyDtoHAsync");
   return linear(ctx, HOST, (uint64_t)to, DEVICE, from, bytes, stream, false);
 }
-CUresult CUDAAPI cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
+CUresult CUDAAPI cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes,
+                                      CUstream stream) {
   ENTER_CONTEXT("cuMemcpyDtoDAsync");
   return linear(ctx, DEVICE, to, DEVICE, from, bytes, stream, false);
 }
@@ -169,24 +176,40 @@ CUresult CUDAAPI cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, C
   ENTER_CONTEXT("cuMemcpyAsync");
   return linear(ctx, UNIFIED, to, UNIFIED, from, bytes, stream, false);
 }
-CUresult CUDAAPI cuMemcpyPeer(CUdeviceptr to, CUcontext to_ctx, CUdeviceptr from, CUcontext from_ctx, size_t bytes) {
+CUresult CUDAAPI cuMemcpyPeer(CUdeviceptr to, CUcontext to_ctx, CUdeviceptr from,
+                              CUcontext from_ctx, size_t bytes) {
   ENTER_CONTEXT("cuMemcpyPeer");
-  REQUIRE(sim_handle_is(to_ctx, SIM_CONTEXT) && sim_handle_is(from_ctx, SIM_CONTEXT), CUDA_ERROR_INVALID_CONTEXT);
+  REQUIRE(sim_handle_is(to_ctx, SIM_CONTEXT) && sim_handle_is(from_ctx, SIM_CONTEXT),
+          CUDA_ERROR_INVALID_CONTEXT);
   return linear(ctx, DEVICE, to, DEVICE, from, bytes, NULL, false);
 }
-CUresult CUDAAPI cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_ctx, CUdeviceptr from, CUcontext from_ctx, size_t bytes,
-                                   CUstream stream) {
+CUresult CUDAAPI cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_ctx, CUdeviceptr from,
+                                   CUcontext from_ctx, size_t bytes, CUstream stream) {
   ENTER_CONTEXT("cuMemcpyPeerAsync");
-  REQUIRE(sim_handle_is(to_ctx, SIM_CONTEXT) && sim_handle_is(from_ctx, SIM_CONTEXT), CUDA_ERROR_INVALID_CONTEXT);
+  REQUIRE(sim_handle_is(to_ctx, SIM_CONTEXT) && sim_handle_is(from_ctx, SIM_CONTEXT),
+          CUDA_ERROR_INVALID_CONTEXT);
   return linear(ctx, DEVICE, to, DEVICE, from, bytes, stream, false);
 }
 
 static CUDA_MEMCPY3D from_2d(const CUDA_MEMCPY2D *g) {
   return (CUDA_MEMCPY3D){
-      .srcXInBytes = g->srcXInBytes, .srcY = g->srcY, .srcMemoryType = g->srcMemoryType, .srcHost = g->srcHost,
-      .srcDevice = g->srcDevice, .srcArray = g->srcArray, .srcPitch = g->srcPitch, .dstXInBytes = g->dstXInBytes,
-      .dstY = g->dstY, .dstMemoryType = g->dstMemoryType, .dstHost = g->dstHost, .dstDevice = g->dstDevice,
-      .dstArray = g->dstArray, .dstPitch = g->dstPitch, .WidthInBytes = g->WidthInBytes, .Height = g->Height, .Depth = 1,
+      .srcXInBytes = g->srcXInBytes,
+      .srcY = g->srcY,
+      .srcMemoryType = g->srcMemoryType,
+      .srcHost = g->srcHost,
+      .srcDevice = g->srcDevice,
+      .srcArray = g->srcArray,
+      .srcPitch = g->srcPitch,
+      .dstXInBytes = g->dstXInBytes,
+      .dstY = g->dstY,
+      .dstMemoryType = g->dstMemoryType,
+      .dstHost = g->dstHost,
+      .dstDevice = g->dstDevice,
+      .dstArray = g->dstArray,
+      .dstPitch = g->dstPitch,
+      .WidthInBytes = g->WidthInBytes,
+      .Height = g->Height,
+      .Depth = 1,
   };
 }
 CUresult CUDAAPI cuMemcpy2D_v2(const CUDA_MEMCPY2D *given) {
@@ -220,14 +243,17 @@ CUresult CUDAAPI cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D *given, CUstream stream)
 
 /* ---- arrays ---- */
 
-static CUresult with_array(sim_context *ctx, CUarray array, size_t offset, bool to_array, CUmemorytype type, uint64_t other,
-                           size_t bytes, CUstream stream, bool wait) {
+static CUresult with_array(sim_context *ctx, CUarray array, size_t offset, bool to_array,
+                           CUmemorytype type, uint64_t other, size_t bytes, CUstream stream,
+                           bool wait) {
   CUDA_MEMCPY3D g = {.WidthInBytes = bytes, .Height = 1, .Depth = 1};
   if (to_array) {
-    g.dstMemoryType = CU_MEMORYTYPE_ARRAY, g.dstArray = array, g.dstXInBytes = offset, g.srcMemoryType = type;
+    g.dstMemoryType = CU_MEMORYTYPE_ARRAY, g.dstArray = array, g.dstXInBytes = offset,
+    g.srcMemoryType = type;
     g.srcHost = (const void *)other, g.srcDevice = other;
   } else {
-    g.srcMemoryType = CU_MEMORYTYPE_ARRAY, g.srcArray = array, g.srcXInBytes = offset, g.dstMemoryType = type;
+    g.srcMemoryType = CU_MEMORYTYPE_ARRAY, g.srcArray = array, g.srcXInBytes = offset,
+    g.dstMemoryType = type;
     g.dstHost = (void *)other, g.dstDevice = other;
   }
   return copy(ctx, &g, stream, wait);
@@ -248,18 +274,27 @@ CUresult CUDAAPI cuMemcpyAtoH_v2(void *to, CUarray from, size_t offset, size_t b
   ENTER_CONTEXT("cuMemcpyAtoH");
   return with_array(ctx, from, offset, false, HOST, (uint64_t)to, bytes, NULL, true);
 }
-CUresult CUDAAPI cuMemcpyHtoAAsync_v2(CUarray to, size_t offset, const void *from, size_t bytes, CUstream stream) {
+CUresult CUDAAPI cuMemcpyHtoAAsync_v2(CUarray to, size_t offset, const void *from, size_t bytes,
+                                      CUstream stream) {
   ENTER_CONTEXT("cuMemcpyHtoAAsync");
   return with_array(ctx, to, offset, true, HOST, (uint64_t)from, bytes, stream, false);
 }
-CUresult CUDAAPI cuMemcpyAtoHAsync_v2(void *to, CUarray from, size_t offset, size_t bytes, CUstream stream) {
+CUresult CUDAAPI cuMemcpyAtoHAsync_v2(void *to, CUarray from, size_t offset, size_t bytes,
+                                      CUstream stream) {
   ENTER_CONTEXT("cuMemcpyAtoHAsync");
   return with_array(ctx, from, offset, false, HOST, (uint64_t)to, bytes, stream, false);
 }
-CUresult CUDAAPI cuMemcpyAtoA_v2(CUarray to, size_t to_offset, CUarray from, size_t from_offset, size_t bytes) {
+CUresult CUDAAPI cuMemcpyAtoA_v2(CUarray to, size_t to_offset, CUarray from, size_t from_offset,
+                                 size_t bytes) {
   ENTER_CONTEXT("cuMemcpyAtoA");
-  CUDA_MEMCPY3D g = {.srcMemoryType = CU_MEMORYTYPE_ARRAY, .dstMemoryType = CU_MEMORYTYPE_ARRAY, .srcArray = from,
-                     .dstArray = to, .srcXInBytes = from_offset, .dstXInBytes = to_offset, .WidthInBytes = bytes,
-                     .Height = 1, .Depth = 1};
+  CUDA_MEMCPY3D g = {.srcMemoryType = CU_MEMORYTYPE_ARRAY,
+                     .dstMemoryType = CU_MEMORYTYPE_ARRAY,
+                     .srcArray = from,
+                     .dstArray = to,
+                     .srcXInBytes = from_offset,
+                     .dstXInBytes = to_offset,
+                     .WidthInBytes = bytes,
+                     .Height = 1,
+                     .Depth = 1};
   return copy(ctx, &g, NULL, true);
 }

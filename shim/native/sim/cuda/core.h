@@ -17,7 +17,8 @@
 
 #define SIM_LIMITS 16
 #define SIM_MIB (1ull << 20)
-#define SIM_CONTENT_BYTES (64 * SIM_MIB) /* contents kept of one allocation; what lies above reads as zero */
+#define SIM_CONTENT_BYTES \
+  (64 * SIM_MIB) /* contents kept of one allocation; what lies above reads as zero */
 
 enum sim_type {
   SIM_CONTEXT = 1,
@@ -46,45 +47,45 @@ typedef struct sim_library sim_library;
 /* A device as this process sees it (after CUDA_VISIBLE_DEVICES). */
 typedef struct sim_gpu {
   int ordinal;
-  uint32_t device;            /* index in the machine */
+  uint32_t device; /* index in the machine */
   const sim_profile *profile;
   const uint8_t *uuid;
-  uint32_t client;            /* SIM_NONE before the first context */
-  sim_context *primary;       /* NULL while inactive */
+  uint32_t client;      /* SIM_NONE before the first context */
+  sim_context *primary; /* NULL while inactive */
   unsigned primary_refs, primary_flags;
   sim_pool *default_pool, *current_pool;
-  struct sim_slab *slabs;     /* small allocations, all contexts */
+  struct sim_slab *slabs; /* small allocations, all contexts */
   uint64_t graph_bytes, graph_high_bytes, graph_used_bytes, graph_used_high_bytes;
 } sim_gpu;
 
 struct sim_context {
   sim_gpu *gpu;
-  uint64_t id;                /* never used again in this process */
-  uint32_t number;            /* part of its streams' numbers */
+  uint64_t id;     /* never used again in this process */
+  uint32_t number; /* part of its streams' numbers */
   uint32_t next_stream;
   unsigned flags, api_version;
   bool primary, alive;
-  int attached;               /* cuCtxAttach */
-  CUresult sticky;            /* error that stays until the context is destroyed */
+  int attached;    /* cuCtxAttach */
+  CUresult sticky; /* error that stays until the context is destroyed */
   size_t limits[SIM_LIMITS];
-  uint64_t charged_bytes;     /* the context's own and what its limits reserve */
+  uint64_t charged_bytes; /* the context's own and what its limits reserve */
   sim_stream *legacy;
-  sim_stream *streams;        /* all, the default ones included */
-  sim_capture *captures;      /* live captures that began in this context */
+  sim_stream *streams;   /* all, the default ones included */
+  sim_capture *captures; /* live captures that began in this context */
   CUfunc_cache cache;
   CUsharedconfig shared_config;
-  uint64_t peers;             /* bit: ordinal with peer access on */
+  uint64_t peers; /* bit: ordinal with peer access on */
 };
 
 struct sim_stream {
   sim_context *ctx;
   sim_stream *next;
   uint32_t lane;
-  uint32_t lane_kind;         /* enum sim_lane_kind */
+  uint32_t lane_kind; /* enum sim_lane_kind */
   unsigned flags;
   int priority;
   uint64_t id;
-  sim_capture *capture;       /* NULL: not capturing */
+  sim_capture *capture;           /* NULL: not capturing */
   struct sim_node **capture_tail; /* nodes that the next captured one depends on */
   size_t capture_tail_count;
 };
@@ -96,27 +97,31 @@ typedef struct sim_event {
   uint32_t device, client, cell; /* of another process for an imported one */
   bool imported;
   bool recorded;
-  sim_capture *capture;       /* last recorded in this live capture, at these nodes */
+  sim_capture *capture; /* last recorded in this live capture, at these nodes */
   struct sim_node **capture_nodes;
   size_t capture_node_count;
 } sim_event;
 
 /* entry.c */
 typedef struct sim_thread {
-  bool next_per_thread;       /* set by the _ptsz/_ptds entries just before they jump */
-  bool per_thread;            /* of the call under way */
-  const char *call;           /* its base name */
+  bool per_thread;  /* of the call under way */
+  const char *call; /* its base name */
   uint64_t entered_ns;
-  CUstreamCaptureMode mode;   /* cuThreadExchangeStreamCaptureMode */
-  int depth;                  /* of the context stack */
+  CUstreamCaptureMode mode; /* cuThreadExchangeStreamCaptureMode */
+  char *param_bytes;        /* parameters of the launch under way; a node copies them */
+  void **param_list;
+  int depth; /* of the context stack */
   sim_context *stack[32];
   struct {
     uint64_t ctx_id;
     sim_stream *stream;
   } default_streams[8];
 } sim_thread;
-extern __thread sim_thread sim_self;
-extern __thread bool sim_next_per_thread;
+/* Kept on the heap: a library that is opened late gets little thread-local room. */
+extern __thread sim_thread *sim_self_pointer;
+extern __thread bool sim_next_per_thread; /* set by the _ptsz/_ptds entries just before they jump */
+sim_thread *sim_thread_new(void);
+#define sim_self (*(sim_self_pointer ? sim_self_pointer : sim_thread_new()))
 
 typedef struct sim_process {
   sim_machine *machine;
@@ -133,24 +138,24 @@ CUresult sim_enter_context(const char *call, sim_context **ctx);
 void sim_spend(uint32_t ns); /* the call lasts at least this long since it was entered */
 
 /* Every exported function begins with one of these. */
-#define ENTER(call)                          \
-  do {                                       \
-    CUresult entered_ = sim_enter(call);     \
+#define ENTER(call)                                \
+  do {                                             \
+    CUresult entered_ = sim_enter(call);           \
     if (entered_ != CUDA_SUCCESS) return entered_; \
   } while (0)
-#define ENTER_CONTEXT(call)                                   \
-  sim_context *ctx;                                           \
-  do {                                                        \
-    CUresult entered_ = sim_enter_context(call, &ctx);        \
-    if (entered_ != CUDA_SUCCESS) return entered_;            \
+#define ENTER_CONTEXT(call)                            \
+  sim_context *ctx;                                    \
+  do {                                                 \
+    CUresult entered_ = sim_enter_context(call, &ctx); \
+    if (entered_ != CUDA_SUCCESS) return entered_;     \
   } while (0)
-#define TRY(expression)                       \
-  do {                                        \
-    CUresult tried_ = (expression);           \
+#define TRY(expression)                        \
+  do {                                         \
+    CUresult tried_ = (expression);            \
     if (tried_ != CUDA_SUCCESS) return tried_; \
   } while (0)
-#define REQUIRE(condition, error) \
-  do {                            \
+#define REQUIRE(condition, error)   \
+  do {                              \
     if (!(condition)) return error; \
   } while (0)
 
@@ -168,7 +173,8 @@ sim_context *sim_current(void);
 CUresult sim_context_error(sim_context *ctx); /* its sticky error, learned from the device */
 CUresult sim_attach_gpu(sim_gpu *gpu);
 
-/* service.c: the thread that holds the process's place on a device and does what streams ask of it */
+/* service.c: the thread that holds the process's place on a device and does what streams ask of it
+ */
 typedef struct sim_errand {
   CUhostFn function;
   CUstreamCallback callback;
@@ -176,7 +182,7 @@ typedef struct sim_errand {
   void *user_data;
   uint64_t address, value;
   unsigned flags;
-  uint8_t width;              /* bytes of a value: 4 or 8 */
+  uint8_t width; /* bytes of a value: 4 or 8 */
   bool write;
 } sim_errand;
 void sim_write_values(sim_gpu *gpu);
@@ -187,7 +193,7 @@ CUresult sim_stream_of(CUstream handle, sim_context *ctx, sim_stream **stream);
 sim_stream *sim_stream_new(sim_context *ctx, unsigned flags, int priority, uint32_t lane_kind);
 void sim_stream_drop(sim_stream *stream);
 CUresult sim_submit_work(sim_stream *stream, sim_op *op, sim_ref *ref);
-CUresult sim_wait_for(sim_stream *stream);    /* all its work so far */
+CUresult sim_wait_for(sim_stream *stream); /* all its work so far */
 CUresult sim_synchronize_context(sim_context *ctx);
 CUresult sim_capture_forbids(sim_context *ctx); /* unsafe call while a capture is live */
 void sim_capture_invalidate(sim_capture *capture);
@@ -199,14 +205,24 @@ CUresult sim_event_record_on(sim_event *event, sim_stream *stream);
 CUresult sim_event_wait_on(sim_event *event, sim_stream *stream);
 
 /* heap.c: addresses and contents of device memory */
-enum sim_alloc_kind { SIM_DEVICE, SIM_MANAGED, SIM_HOST_MEMORY, SIM_REGISTERED, SIM_RESERVED_MAP, SIM_POOLED, SIM_IMPORTED, SIM_GLOBAL };
+enum sim_alloc_kind {
+  SIM_DEVICE,
+  SIM_MANAGED,
+  SIM_HOST_MEMORY,
+  SIM_REGISTERED,
+  SIM_RESERVED_MAP,
+  SIM_POOLED,
+  SIM_IMPORTED,
+  SIM_GLOBAL,
+  SIM_GRAPH_MEMORY
+};
 typedef struct sim_alloc {
-  uint64_t address, bytes;    /* as asked for */
-  uint64_t mapped_bytes;      /* address space taken */
-  uint64_t charged_bytes;     /* 0: shares a slab, or host memory */
+  uint64_t address, bytes; /* as asked for */
+  uint64_t mapped_bytes;   /* address space taken */
+  uint64_t charged_bytes;  /* 0: shares a slab, or host memory */
   struct sim_slab *slab;
   sim_gpu *gpu;
-  sim_context *ctx;           /* NULL: of no context */
+  sim_context *ctx; /* NULL: of no context */
   enum sim_alloc_kind kind;
   unsigned flags;
   uint64_t id;
@@ -214,10 +230,10 @@ typedef struct sim_alloc {
   struct sim_block *block;
   struct sim_physical *physical;
   uint64_t host_pointer;
-  bool own_mapping;           /* unmap when freed */
+  bool own_mapping; /* unmap when freed */
 } sim_alloc;
 bool sim_heap_start(void);
-uint64_t sim_pages_take(uint64_t bytes);      /* address space, 2 MiB aligned; 0: none left */
+uint64_t sim_pages_take(uint64_t bytes); /* address space, 2 MiB aligned; 0: none left */
 void sim_pages_give(uint64_t address, uint64_t bytes);
 int sim_heap_fd(void); /* the file of the contents; -1: none could be made */
 uint64_t sim_heap_offset(uint64_t address);
@@ -234,7 +250,7 @@ uint64_t sim_kept_bytes(uint64_t address, uint64_t bytes);
 
 /* copy.c */
 struct sim_move {
-  uint64_t to, from, bytes;   /* `from` 0: fill */
+  uint64_t to, from, bytes; /* `from` 0: fill */
   uint64_t to_pitch, from_pitch, rows, to_slice, from_slice, layers;
   uint32_t value;
   uint8_t value_bytes;
@@ -246,7 +262,7 @@ void sim_move_op(sim_gpu *gpu, const struct sim_move *move, sim_op *op);
 /* launch.c */
 typedef struct sim_function {
   struct sim_module *module;
-  sim_library *library;       /* a CUkernel: of no context */
+  sim_library *library; /* a CUkernel: of no context */
   struct sim_kernel *kernel;
   sim_context *ctx;
   int max_dynamic_shared, carveout, cluster_allowed;
@@ -256,7 +272,8 @@ typedef struct sim_function {
 } sim_function;
 CUresult sim_function_of(CUfunction handle, sim_context *ctx, sim_function **function);
 const char *sim_function_name(const sim_function *function);
-uint64_t sim_kernel_duration(sim_gpu *gpu, const char *name, uint64_t threads, const void *first_parameter);
+uint64_t sim_kernel_duration(sim_gpu *gpu, const char *name, uint64_t threads,
+                             const void *first_parameter);
 
 /* memory that a context's limits reserve */
 uint64_t sim_limit_bytes(const sim_context *ctx);

@@ -60,7 +60,8 @@ CUresult CUDAAPI cuDeviceTotalMem(unsigned int *bytes, CUdevice device) {
   sim_gpu *gpu;
   REQUIRE(bytes, CUDA_ERROR_INVALID_VALUE);
   TRY(sim_gpu_of(device, &gpu));
-  *bytes = gpu->profile->memory_bytes > UINT32_MAX ? UINT32_MAX : (unsigned)gpu->profile->memory_bytes;
+  *bytes =
+      gpu->profile->memory_bytes > UINT32_MAX ? UINT32_MAX : (unsigned)gpu->profile->memory_bytes;
   return CUDA_SUCCESS;
 }
 
@@ -97,30 +98,69 @@ CUresult CUDAAPI cuDeviceGetProperties(CUdevprop *out, CUdevice device) {
 /* Figures that the profile decides. Returns false when `attribute` is not one of them. */
 static bool from_profile(const sim_profile *p, CUdevice_attribute attribute, int *value) {
   switch (attribute) {
-    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: *value = (int)p->sm_count; break;
-    case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR: *value = (int)p->max_threads_per_sm; break;
-    case CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR: *value = (int)p->max_blocks_per_sm; break;
+    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
+      *value = (int)p->sm_count;
+      break;
+    case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR:
+      *value = (int)p->max_threads_per_sm;
+      break;
+    case CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR:
+      *value = (int)p->max_blocks_per_sm;
+      break;
     case CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK:
-    case CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR: *value = (int)p->registers_per_sm; break;
-    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR: *value = (int)p->shared_per_sm_bytes; break;
-    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: *value = (int)p->shared_per_block_optin_bytes; break;
-    case CU_DEVICE_ATTRIBUTE_CLOCK_RATE: *value = (int)p->sm_clock_khz; break;
-    case CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE: *value = (int)p->memory_clock_khz; break;
-    case CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH: *value = (int)p->memory_bus_bits; break;
-    case CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE: *value = (int)p->l2_bytes; break;
-    case CU_DEVICE_ATTRIBUTE_MAX_PERSISTING_L2_CACHE_SIZE: *value = (int)(p->l2_bytes / 8 * 5); break;
-    case CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT: *value = (int)p->copy_engines; break;
-    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *value = (int)p->compute_major; break;
-    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: *value = (int)p->compute_minor; break;
-    case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID: *value = (int)p->pci_bus; break;
-    case CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID: *value = (int)p->pci_device; break;
-    case CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID: *value = (int)p->pci_domain; break;
-    case CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH: *value = p->compute_major >= 9; break;
-    case CU_DEVICE_ATTRIBUTE_TENSOR_MAP_ACCESS_SUPPORTED: *value = p->compute_major >= 9; break;
+    case CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR:
+      *value = (int)p->registers_per_sm;
+      break;
+    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR:
+      *value = (int)p->shared_per_sm_bytes;
+      break;
+    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN:
+      *value = (int)p->shared_per_block_optin_bytes;
+      break;
+    case CU_DEVICE_ATTRIBUTE_CLOCK_RATE:
+      *value = (int)p->sm_clock_khz;
+      break;
+    case CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE:
+      *value = (int)p->memory_clock_khz;
+      break;
+    case CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH:
+      *value = (int)p->memory_bus_bits;
+      break;
+    case CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE:
+      *value = (int)p->l2_bytes;
+      break;
+    case CU_DEVICE_ATTRIBUTE_MAX_PERSISTING_L2_CACHE_SIZE:
+      *value = (int)(p->l2_bytes / 8 * 5);
+      break;
+    case CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT:
+      *value = (int)p->copy_engines;
+      break;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
+      *value = (int)p->compute_major;
+      break;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
+      *value = (int)p->compute_minor;
+      break;
+    case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
+      *value = (int)p->pci_bus;
+      break;
+    case CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID:
+      *value = (int)p->pci_device;
+      break;
+    case CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID:
+      *value = (int)p->pci_domain;
+      break;
+    case CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH:
+      *value = p->compute_major >= 9;
+      break;
+    case CU_DEVICE_ATTRIBUTE_TENSOR_MAP_ACCESS_SUPPORTED:
+      *value = p->compute_major >= 9;
+      break;
     case CU_DEVICE_ATTRIBUTE_SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO:
       *value = p->compute_minor == 0 && p->compute_major >= 8 ? 2 : 32;
       break;
-    default: return false;
+    default:
+      return false;
   }
   return true;
 }
@@ -202,8 +242,8 @@ CUresult CUDAAPI cuDeviceGetPCIBusId(char *text, int length, CUdevice device) {
   sim_gpu *gpu;
   REQUIRE(text && length >= 13, CUDA_ERROR_INVALID_VALUE);
   TRY(sim_gpu_of(device, &gpu));
-  snprintf(text, (size_t)length, "%04x:%02x:%02x.0", gpu->profile->pci_domain, gpu->profile->pci_bus,
-           gpu->profile->pci_device);
+  snprintf(text, (size_t)length, "%04x:%02x:%02x.0", gpu->profile->pci_domain,
+           gpu->profile->pci_bus, gpu->profile->pci_device);
   return CUDA_SUCCESS;
 }
 
@@ -235,7 +275,8 @@ CUresult CUDAAPI cuDeviceGetTexture1DLinearMaxWidth(size_t *elements, CUarray_fo
   return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuDeviceGetExecAffinitySupport(int *supported, CUexecAffinityType type, CUdevice device) {
+CUresult CUDAAPI cuDeviceGetExecAffinitySupport(int *supported, CUexecAffinityType type,
+                                                CUdevice device) {
   ENTER("cuDeviceGetExecAffinitySupport");
   sim_gpu *gpu;
   REQUIRE(supported, CUDA_ERROR_INVALID_VALUE);
@@ -256,9 +297,15 @@ CUresult CUDAAPI cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attri
   switch (attribute) {
     case CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED:
     case CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED:
-    case CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED: *value = 1; break;
-    case CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK: *value = 0; break;
-    default: *value = 0; break;
+    case CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED:
+      *value = 1;
+      break;
+    case CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK:
+      *value = 0;
+      break;
+    default:
+      *value = 0;
+      break;
   }
   return CUDA_SUCCESS;
 }

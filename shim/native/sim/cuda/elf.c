@@ -1,15 +1,17 @@
-/* Reads what the simulation needs from a cubin: kernels, their resources and parameters, globals. */
+/* Reads what the simulation needs from a cubin: kernels, their resources and parameters, globals.
+ */
 #include <elf.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "sim/cuda/module.h"
 
-#define INFO_PARAMETER 0x17    /* .nv.info.<kernel>: one parameter */
+#define INFO_PARAMETER 0x17 /* .nv.info.<kernel>: one parameter */
 #define INFO_PARAMETER_BYTES 0x19
 #define INFO_MAX_THREADS 0x05
 
-static const char *section_name(const uint8_t *data, const Elf64_Shdr *sections, const Elf64_Ehdr *header, const Elf64_Shdr *s) {
+static const char *section_name(const uint8_t *data, const Elf64_Shdr *sections,
+                                const Elf64_Ehdr *header, const Elf64_Shdr *s) {
   return (const char *)data + sections[header->e_shstrndx].sh_offset + s->sh_name;
 }
 
@@ -19,11 +21,14 @@ static void read_symbols(const uint8_t *data, const Elf64_Shdr *sections, const 
   const Elf64_Sym *symbols = (const Elf64_Sym *)(data + table->sh_offset);
   for (size_t i = 0; i < table->sh_size / sizeof *symbols; i++) {
     const Elf64_Sym *s = &symbols[i];
-    if (ELF64_ST_TYPE(s->st_info) != STT_OBJECT || !s->st_size || s->st_shndx >= header->e_shnum) continue;
+    if (ELF64_ST_TYPE(s->st_info) != STT_OBJECT || !s->st_size || s->st_shndx >= header->e_shnum)
+      continue;
     const char *section = section_name(data, sections, header, &sections[s->st_shndx]);
     bool managed = strstr(section, "managed") != NULL;
-    if (strncmp(section, ".nv.global", 10) && strncmp(section, ".nv.constant", 12) && !managed) continue;
-    sim_image_add_global(image, names + s->st_name, strlen(names + s->st_name), s->st_size, managed);
+    if (strncmp(section, ".nv.global", 10) && strncmp(section, ".nv.constant", 12) && !managed)
+      continue;
+    sim_image_add_global(image, names + s->st_name, strlen(names + s->st_name), s->st_size,
+                         managed);
   }
 }
 
@@ -66,13 +71,15 @@ static void read_info(const uint8_t *at, const uint8_t *end, sim_kernel *k) {
  * major version, from its minor version up. */
 static bool fits_device(const Elf64_Ehdr *header, const sim_gpu *gpu) {
   unsigned device = gpu->profile->compute_major * 10 + gpu->profile->compute_minor;
-  unsigned sm = header->e_ident[EI_ABIVERSION] >= 8 ? header->e_flags >> 8 & 0xff : header->e_flags & 0xff;
+  unsigned sm =
+      header->e_ident[EI_ABIVERSION] >= 8 ? header->e_flags >> 8 & 0xff : header->e_flags & 0xff;
   return sm / 10 == device / 10 && sm <= device;
 }
 
 CUresult sim_read_elf(const uint8_t *data, const sim_gpu *gpu, sim_image *image) {
   const Elf64_Ehdr *header = (const Elf64_Ehdr *)data;
-  if (header->e_ident[EI_CLASS] != ELFCLASS64 || header->e_machine != 190) return CUDA_ERROR_INVALID_IMAGE;
+  if (header->e_ident[EI_CLASS] != ELFCLASS64 || header->e_machine != 190)
+    return CUDA_ERROR_INVALID_IMAGE;
   if (!fits_device(header, gpu)) return CUDA_ERROR_NO_BINARY_FOR_GPU;
   const Elf64_Shdr *sections = (const Elf64_Shdr *)(data + header->e_shoff);
   for (unsigned i = 0; i < header->e_shnum; i++) {
@@ -92,7 +99,8 @@ CUresult sim_read_elf(const uint8_t *data, const sim_gpu *gpu, sim_image *image)
     bool info = !strncmp(name, ".nv.info.", 9), shared = !strncmp(name, ".nv.shared.", 11);
     if (!info && !shared) continue;
     for (sim_kernel *k = image->kernels; k; k = k->next) {
-      if (info && !strcmp(k->name, name + 9)) read_info(data + s->sh_offset, data + s->sh_offset + s->sh_size, k);
+      if (info && !strcmp(k->name, name + 9))
+        read_info(data + s->sh_offset, data + s->sh_offset + s->sh_size, k);
       if (shared && !strcmp(k->name, name + 11)) k->shared_bytes = (unsigned)s->sh_size;
     }
   }

@@ -6,13 +6,34 @@
 
 #include "sim/cuda/core.h"
 
-__thread sim_thread sim_self;
+__thread sim_thread *sim_self_pointer;
 __thread bool sim_next_per_thread;
 sim_process sim_here;
 
 static pthread_mutex_t big = PTHREAD_MUTEX_INITIALIZER;
 void sim_big_lock(void) { pthread_mutex_lock(&big); }
 void sim_big_unlock(void) { pthread_mutex_unlock(&big); }
+
+static pthread_key_t thread_end;
+static pthread_once_t thread_end_made = PTHREAD_ONCE_INIT;
+
+static void free_thread(void *pointer) {
+  sim_thread *t = pointer;
+  free(t->param_bytes);
+  free(t->param_list);
+  free(t);
+  sim_self_pointer = NULL;
+}
+
+static void make_thread_end(void) { pthread_key_create(&thread_end, free_thread); }
+
+sim_thread *sim_thread_new(void) {
+  pthread_once(&thread_end_made, make_thread_end);
+  sim_thread *t = calloc(1, sizeof *t);
+  if (!t) abort(); /* nothing can be answered without it */
+  pthread_setspecific(thread_end, t);
+  return sim_self_pointer = t;
+}
 
 /* A page that the kernel wipes in the child of a fork: a forked child is not initialised, as with
  * the real driver, and nobody has to compare pids. */

@@ -17,10 +17,15 @@ static sim_cell *cell_of(const sim_event *e) {
 CUresult CUDAAPI cuEventCreate(CUevent *out, unsigned int flags) {
   ENTER_CONTEXT("cuEventCreate");
   REQUIRE(out && !(flags & ~7u), CUDA_ERROR_INVALID_VALUE);
-  REQUIRE(!(flags & CU_EVENT_INTERPROCESS) || flags & CU_EVENT_DISABLE_TIMING, CUDA_ERROR_INVALID_VALUE);
+  REQUIRE(!(flags & CU_EVENT_INTERPROCESS) || flags & CU_EVENT_DISABLE_TIMING,
+          CUDA_ERROR_INVALID_VALUE);
   sim_event *e = calloc(1, sizeof *e);
   REQUIRE(e, CUDA_ERROR_OUT_OF_MEMORY);
-  *e = (sim_event){.ctx = ctx, .gpu = ctx->gpu, .flags = flags, .device = ctx->gpu->device, .client = ctx->gpu->client};
+  *e = (sim_event){.ctx = ctx,
+                   .gpu = ctx->gpu,
+                   .flags = flags,
+                   .device = ctx->gpu->device,
+                   .client = ctx->gpu->client};
   e->cell = sim_cell_allocate(sim_here.machine, e->device, e->client);
   if (e->cell == UINT32_MAX) {
     free(e);
@@ -56,10 +61,12 @@ CUresult sim_event_record_on(sim_event *e, sim_stream *stream) {
 
 CUresult sim_event_wait_on(sim_event *e, sim_stream *stream) {
   const sim_cell *cell = cell_of(e);
-  sim_op op = {.kind = SIM_WAIT, .target_device = (uint16_t)e->device, .target_client = (uint16_t)e->client};
+  sim_op op = {
+      .kind = SIM_WAIT, .target_device = (uint16_t)e->device, .target_client = (uint16_t)e->client};
   op.target_seq = __atomic_load_n(&cell->seq, __ATOMIC_ACQUIRE);
   op.target_slot = (uint16_t)cell->slot;
-  if (!op.target_seq || __atomic_load_n(&cell->done_seq, __ATOMIC_ACQUIRE) == op.target_seq) return CUDA_SUCCESS;
+  if (!op.target_seq || __atomic_load_n(&cell->done_seq, __ATOMIC_ACQUIRE) == op.target_seq)
+    return CUDA_SUCCESS;
   sim_ref ref;
   return sim_submit_work(stream, &op, &ref);
 }
@@ -83,7 +90,9 @@ static CUresult record(CUevent handle, CUstream stream_handle, unsigned flags) {
   sim_spend(ctx->gpu->profile->event_record_ns);
   return result;
 }
-CUresult CUDAAPI cuEventRecord(CUevent handle, CUstream stream) { return record(handle, stream, 0); }
+CUresult CUDAAPI cuEventRecord(CUevent handle, CUstream stream) {
+  return record(handle, stream, 0);
+}
 CUresult CUDAAPI cuEventRecordWithFlags(CUevent handle, CUstream stream, unsigned int flags) {
   return record(handle, stream, flags);
 }
@@ -140,7 +149,8 @@ CUresult CUDAAPI cuEventSynchronize(CUevent handle) {
   if (e->capture) return sim_capture_invalidate(e->capture), CUDA_ERROR_CAPTURED_EVENT;
   TRY(sim_capture_forbids(e->ctx));
   const sim_cell *cell = cell_of(e);
-  sim_ref ref = {__atomic_load_n(&cell->seq, __ATOMIC_ACQUIRE), (uint16_t)e->device, (uint16_t)e->client, (uint16_t)cell->slot};
+  sim_ref ref = {__atomic_load_n(&cell->seq, __ATOMIC_ACQUIRE), (uint16_t)e->device,
+                 (uint16_t)e->client, (uint16_t)cell->slot};
   if (ref.seq && !complete(e)) sim_wait(sim_here.machine, &ref);
   sim_write_values(e->gpu);
   sim_pools_settle(e->gpu);
@@ -165,11 +175,16 @@ static CUresult elapsed(float *milliseconds, CUevent from_handle, CUevent to_han
   bool done = complete(from) && complete(to);
   sim_spend(from->gpu->profile->query_ns);
   if (!done) return CUDA_ERROR_NOT_READY;
-  *milliseconds = (float)((double)(int64_t)(ticks(to) - ticks(from)) * (double)from->gpu->profile->event_tick_ns / 1e6);
+  *milliseconds = (float)((double)(int64_t)(ticks(to) - ticks(from)) *
+                          (double)from->gpu->profile->event_tick_ns / 1e6);
   return CUDA_SUCCESS;
 }
-CUresult CUDAAPI cuEventElapsedTime(float *ms, CUevent from, CUevent to) { return elapsed(ms, from, to); }
-CUresult CUDAAPI cuEventElapsedTime_v2(float *ms, CUevent from, CUevent to) { return elapsed(ms, from, to); }
+CUresult CUDAAPI cuEventElapsedTime(float *ms, CUevent from, CUevent to) {
+  return elapsed(ms, from, to);
+}
+CUresult CUDAAPI cuEventElapsedTime_v2(float *ms, CUevent from, CUevent to) {
+  return elapsed(ms, from, to);
+}
 
 /* Everything in the context so far. */
 CUresult CUDAAPI cuCtxRecordEvent(CUcontext handle, CUevent event_handle) {

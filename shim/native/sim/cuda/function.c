@@ -29,36 +29,70 @@ static CUresult handle_of(const void *handle, sim_function **f) {
   return CUDA_SUCCESS;
 }
 
-static CUresult get_attribute(int *value, CUfunction_attribute attribute, const sim_function *f, const sim_gpu *gpu) {
+static CUresult get_attribute(int *value, CUfunction_attribute attribute, const sim_function *f,
+                              const sim_gpu *gpu) {
   const sim_kernel *k = f->kernel;
   int architecture = (int)(gpu->profile->compute_major * 10 + gpu->profile->compute_minor);
   REQUIRE(value, CUDA_ERROR_INVALID_VALUE);
   switch (attribute) {
-    case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK: *value = (int)k->max_threads; break;
-    case CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES: *value = (int)k->shared_bytes; break;
-    case CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES: *value = (int)k->const_bytes; break;
-    case CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES: *value = (int)k->local_bytes; break;
-    case CU_FUNC_ATTRIBUTE_NUM_REGS: *value = (int)k->registers; break;
+    case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
+      *value = (int)k->max_threads;
+      break;
+    case CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES:
+      *value = (int)k->shared_bytes;
+      break;
+    case CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES:
+      *value = (int)k->const_bytes;
+      break;
+    case CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES:
+      *value = (int)k->local_bytes;
+      break;
+    case CU_FUNC_ATTRIBUTE_NUM_REGS:
+      *value = (int)k->registers;
+      break;
     case CU_FUNC_ATTRIBUTE_PTX_VERSION:
-    case CU_FUNC_ATTRIBUTE_BINARY_VERSION: *value = architecture; break;
-    case CU_FUNC_ATTRIBUTE_CACHE_MODE_CA: *value = 0; break;
-    case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: *value = f->max_dynamic_shared; break;
-    case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT: *value = f->carveout; break;
-    case CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET: *value = 0; break;
-    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH: *value = f->cluster[0]; break;
-    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT: *value = f->cluster[1]; break;
-    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH: *value = f->cluster[2]; break;
-    case CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED: *value = f->cluster_allowed; break;
-    case CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE: *value = 0; break;
-    default: return CUDA_ERROR_INVALID_VALUE;
+    case CU_FUNC_ATTRIBUTE_BINARY_VERSION:
+      *value = architecture;
+      break;
+    case CU_FUNC_ATTRIBUTE_CACHE_MODE_CA:
+      *value = 0;
+      break;
+    case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
+      *value = f->max_dynamic_shared;
+      break;
+    case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
+      *value = f->carveout;
+      break;
+    case CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET:
+      *value = 0;
+      break;
+    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH:
+      *value = f->cluster[0];
+      break;
+    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT:
+      *value = f->cluster[1];
+      break;
+    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH:
+      *value = f->cluster[2];
+      break;
+    case CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED:
+      *value = f->cluster_allowed;
+      break;
+    case CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
+      *value = 0;
+      break;
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
   }
   return CUDA_SUCCESS;
 }
 
-static CUresult set_attribute(CUfunction_attribute attribute, int value, sim_function *f, const sim_gpu *gpu) {
+static CUresult set_attribute(CUfunction_attribute attribute, int value, sim_function *f,
+                              const sim_gpu *gpu) {
   switch (attribute) {
     case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
-      REQUIRE(value >= 0 && (unsigned)value + f->kernel->shared_bytes <= gpu->profile->shared_per_block_optin_bytes,
+      REQUIRE(value >= 0 && (unsigned)value + f->kernel->shared_bytes <=
+                                gpu->profile->shared_per_block_optin_bytes,
               CUDA_ERROR_INVALID_VALUE);
       f->max_dynamic_shared = value;
       break;
@@ -66,12 +100,22 @@ static CUresult set_attribute(CUfunction_attribute attribute, int value, sim_fun
       REQUIRE(value >= -1 && value <= 100, CUDA_ERROR_INVALID_VALUE);
       f->carveout = value;
       break;
-    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH: f->cluster[0] = value; break;
-    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT: f->cluster[1] = value; break;
-    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH: f->cluster[2] = value; break;
-    case CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED: f->cluster_allowed = value; break;
-    case CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE: break;
-    default: return CUDA_ERROR_INVALID_VALUE;
+    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH:
+      f->cluster[0] = value;
+      break;
+    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT:
+      f->cluster[1] = value;
+      break;
+    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH:
+      f->cluster[2] = value;
+      break;
+    case CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED:
+      f->cluster_allowed = value;
+      break;
+    case CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
+      break;
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
   }
   return CUDA_SUCCESS;
 }
@@ -88,7 +132,8 @@ CUresult CUDAAPI cuFuncSetAttribute(CUfunction handle, CUfunction_attribute attr
   TRY(sim_function_of(handle, ctx, &f));
   return set_attribute(attribute, value, f, ctx->gpu);
 }
-CUresult CUDAAPI cuKernelGetAttribute(int *value, CUfunction_attribute attribute, CUkernel handle, CUdevice device) {
+CUresult CUDAAPI cuKernelGetAttribute(int *value, CUfunction_attribute attribute, CUkernel handle,
+                                      CUdevice device) {
   ENTER("cuKernelGetAttribute");
   sim_function *f;
   sim_gpu *gpu;
@@ -96,7 +141,8 @@ CUresult CUDAAPI cuKernelGetAttribute(int *value, CUfunction_attribute attribute
   TRY(sim_gpu_of(device, &gpu));
   return get_attribute(value, attribute, f, gpu);
 }
-CUresult CUDAAPI cuKernelSetAttribute(CUfunction_attribute attribute, int value, CUkernel handle, CUdevice device) {
+CUresult CUDAAPI cuKernelSetAttribute(CUfunction_attribute attribute, int value, CUkernel handle,
+                                      CUdevice device) {
   ENTER("cuKernelSetAttribute");
   sim_function *f;
   sim_gpu *gpu;
@@ -172,13 +218,15 @@ static CUresult param_info(const sim_function *f, size_t index, size_t *offset, 
   if (bytes) *bytes = f->kernel->params[index].bytes;
   return CUDA_SUCCESS;
 }
-CUresult CUDAAPI cuFuncGetParamInfo(CUfunction handle, size_t index, size_t *offset, size_t *bytes) {
+CUresult CUDAAPI cuFuncGetParamInfo(CUfunction handle, size_t index, size_t *offset,
+                                    size_t *bytes) {
   ENTER("cuFuncGetParamInfo");
   sim_function *f;
   TRY(handle_of(handle, &f));
   return param_info(f, index, offset, bytes);
 }
-CUresult CUDAAPI cuKernelGetParamInfo(CUkernel handle, size_t index, size_t *offset, size_t *bytes) {
+CUresult CUDAAPI cuKernelGetParamInfo(CUkernel handle, size_t index, size_t *offset,
+                                      size_t *bytes) {
   ENTER("cuKernelGetParamInfo");
   sim_function *f;
   TRY(handle_of(handle, &f));
@@ -216,7 +264,8 @@ CUresult CUDAAPI cuFuncLoad(CUfunction handle) {
 
 /* ---- occupancy ---- */
 
-static int blocks_per_sm(const sim_function *f, const sim_gpu *gpu, int threads, size_t dynamic_bytes) {
+static int blocks_per_sm(const sim_function *f, const sim_gpu *gpu, int threads,
+                         size_t dynamic_bytes) {
   const sim_profile *p = gpu->profile;
   unsigned warps = ((unsigned)threads + 31) / 32;
   unsigned registers = (f->kernel->registers + 7) / 8 * 8 * 32 * warps;
@@ -228,21 +277,27 @@ static int blocks_per_sm(const sim_function *f, const sim_gpu *gpu, int threads,
   return (int)most;
 }
 
-CUresult CUDAAPI cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, CUfunction handle, int threads,
-                                                                      size_t dynamic_bytes, unsigned int flags) {
+CUresult CUDAAPI cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+    int *blocks, CUfunction handle, int threads, size_t dynamic_bytes, unsigned int flags) {
   ENTER_CONTEXT("cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags");
   sim_function *f;
   REQUIRE(blocks && threads > 0 && flags <= 1, CUDA_ERROR_INVALID_VALUE);
   TRY(sim_function_of(handle, ctx, &f));
-  *blocks = threads > (int)f->kernel->max_threads ? 0 : blocks_per_sm(f, ctx->gpu, threads, dynamic_bytes);
+  *blocks = threads > (int)f->kernel->max_threads
+                ? 0
+                : blocks_per_sm(f, ctx->gpu, threads, dynamic_bytes);
   return CUDA_SUCCESS;
 }
-CUresult CUDAAPI cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction handle, int threads, size_t dynamic_bytes) {
-  return cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, handle, threads, dynamic_bytes, 0);
+CUresult CUDAAPI cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction handle,
+                                                             int threads, size_t dynamic_bytes) {
+  return cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, handle, threads,
+                                                              dynamic_bytes, 0);
 }
 
-CUresult CUDAAPI cuOccupancyMaxPotentialBlockSizeWithFlags(int *min_grid, int *block, CUfunction handle,
-                                                           CUoccupancyB2DSize dynamic_of, size_t dynamic_bytes, int limit,
+CUresult CUDAAPI cuOccupancyMaxPotentialBlockSizeWithFlags(int *min_grid, int *block,
+                                                           CUfunction handle,
+                                                           CUoccupancyB2DSize dynamic_of,
+                                                           size_t dynamic_bytes, int limit,
                                                            unsigned int flags) {
   ENTER_CONTEXT("cuOccupancyMaxPotentialBlockSizeWithFlags");
   sim_function *f;
@@ -262,11 +317,14 @@ CUresult CUDAAPI cuOccupancyMaxPotentialBlockSizeWithFlags(int *min_grid, int *b
   *min_grid = best_blocks * (int)ctx->gpu->profile->sm_count;
   return CUDA_SUCCESS;
 }
-CUresult CUDAAPI cuOccupancyMaxPotentialBlockSize(int *min_grid, int *block, CUfunction handle, CUoccupancyB2DSize dynamic_of,
+CUresult CUDAAPI cuOccupancyMaxPotentialBlockSize(int *min_grid, int *block, CUfunction handle,
+                                                  CUoccupancyB2DSize dynamic_of,
                                                   size_t dynamic_bytes, int limit) {
-  return cuOccupancyMaxPotentialBlockSizeWithFlags(min_grid, block, handle, dynamic_of, dynamic_bytes, limit, 0);
+  return cuOccupancyMaxPotentialBlockSizeWithFlags(min_grid, block, handle, dynamic_of,
+                                                   dynamic_bytes, limit, 0);
 }
-CUresult CUDAAPI cuOccupancyAvailableDynamicSMemPerBlock(size_t *bytes, CUfunction handle, int blocks, int threads) {
+CUresult CUDAAPI cuOccupancyAvailableDynamicSMemPerBlock(size_t *bytes, CUfunction handle,
+                                                         int blocks, int threads) {
   ENTER_CONTEXT("cuOccupancyAvailableDynamicSMemPerBlock");
   sim_function *f;
   REQUIRE(bytes && blocks > 0 && threads > 0, CUDA_ERROR_INVALID_VALUE);
@@ -276,7 +334,8 @@ CUresult CUDAAPI cuOccupancyAvailableDynamicSMemPerBlock(size_t *bytes, CUfuncti
   *bytes = each > taken ? each - taken : 0;
   return CUDA_SUCCESS;
 }
-CUresult CUDAAPI cuOccupancyMaxPotentialClusterSize(int *size, CUfunction handle, const CUlaunchConfig *config) {
+CUresult CUDAAPI cuOccupancyMaxPotentialClusterSize(int *size, CUfunction handle,
+                                                    const CUlaunchConfig *config) {
   ENTER_CONTEXT("cuOccupancyMaxPotentialClusterSize");
   sim_function *f;
   REQUIRE(size && config, CUDA_ERROR_INVALID_VALUE);
@@ -284,13 +343,15 @@ CUresult CUDAAPI cuOccupancyMaxPotentialClusterSize(int *size, CUfunction handle
   *size = ctx->gpu->profile->compute_major >= 9 ? (f->cluster_allowed ? 16 : 8) : 1;
   return CUDA_SUCCESS;
 }
-CUresult CUDAAPI cuOccupancyMaxActiveClusters(int *count, CUfunction handle, const CUlaunchConfig *config) {
+CUresult CUDAAPI cuOccupancyMaxActiveClusters(int *count, CUfunction handle,
+                                              const CUlaunchConfig *config) {
   ENTER_CONTEXT("cuOccupancyMaxActiveClusters");
   sim_function *f;
   REQUIRE(count && config, CUDA_ERROR_INVALID_VALUE);
   TRY(sim_function_of(handle, ctx, &f));
   int threads = (int)(config->blockDimX * config->blockDimY * config->blockDimZ);
   REQUIRE(threads > 0, CUDA_ERROR_INVALID_VALUE);
-  *count = blocks_per_sm(f, ctx->gpu, threads, config->sharedMemBytes) * (int)ctx->gpu->profile->sm_count / 8;
+  *count = blocks_per_sm(f, ctx->gpu, threads, config->sharedMemBytes) *
+           (int)ctx->gpu->profile->sm_count / 8;
   return CUDA_SUCCESS;
 }

@@ -3,7 +3,8 @@
  * A device pointer is an address in one large mapping of an anonymous file, of which only touched
  * pages take memory: contents survive a round trip, and another process can map the same pages
  * (IPC). Address space is handed out in 2 MiB pages. Of one allocation the first SIM_CONTENT_BYTES
- * keep what is written; the rest reads as zero, so that a test of an 80 GB allocation needs no 80 GB.
+ * keep what is written; the rest reads as zero, so that a test of an 80 GB allocation needs no 80
+ * GB.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -25,7 +26,7 @@ static struct {
   int fd;
   uint64_t start;     /* of the mapping: offset 0 of the file */
   uint64_t base, end; /* what is handed out: whole pages */
-  range *holes; /* free address space, sorted */
+  range *holes;       /* free address space, sorted */
   size_t hole_count, hole_room;
   sim_alloc **allocs; /* sorted by address */
   size_t alloc_count, alloc_room;
@@ -78,8 +79,7 @@ uint64_t sim_pages_take(uint64_t bytes) {
     if (hole->to - hole->from < bytes) continue;
     uint64_t address = hole->from;
     hole->from += bytes;
-    if (hole->from == hole->to)
-      memmove(hole, hole + 1, (--heap.hole_count - i) * sizeof *hole);
+    if (hole->from == hole->to) memmove(hole, hole + 1, (--heap.hole_count - i) * sizeof *hole);
     return address;
   }
   return 0;
@@ -156,7 +156,8 @@ void sim_alloc_insert(sim_alloc *alloc) {
 void sim_alloc_remove(sim_alloc *alloc) {
   for (size_t at = first_above(alloc->address); at-- > 0;) {
     if (heap.allocs[at] != alloc) continue;
-    memmove(&heap.allocs[at], &heap.allocs[at + 1], (--heap.alloc_count - at) * sizeof *heap.allocs);
+    memmove(&heap.allocs[at], &heap.allocs[at + 1],
+            (--heap.alloc_count - at) * sizeof *heap.allocs);
     return;
   }
 }

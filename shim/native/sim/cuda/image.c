@@ -25,10 +25,12 @@ sim_kernel *sim_image_add_kernel(sim_image *image, const char *name, size_t leng
   return k;
 }
 
-void sim_image_add_global(sim_image *image, const char *name, size_t length, uint64_t bytes, bool managed) {
+void sim_image_add_global(sim_image *image, const char *name, size_t length, uint64_t bytes,
+                          bool managed) {
   sim_global *g = calloc(1, sizeof *g);
   if (!g) return;
-  *g = (sim_global){.name = strndup(name, length), .bytes = bytes, .managed = managed, .next = image->globals};
+  *g = (sim_global){
+      .name = strndup(name, length), .bytes = bytes, .managed = managed, .next = image->globals};
   image->globals = g;
 }
 
@@ -56,7 +58,9 @@ void sim_image_release(sim_image *image) {
   free(image);
 }
 
-static uint32_t u32(const uint8_t *p) { return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24; }
+static uint32_t u32(const uint8_t *p) {
+  return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+}
 static uint64_t u64(const uint8_t *p) { return u32(p) | (uint64_t)u32(p + 4) << 32; }
 
 /* Entries: kind (1 PTX, 2 cubin) at 0, header size at 4, payload size at 8, compressed size at 16,
@@ -88,18 +92,21 @@ static CUresult read_fatbin(const uint8_t *data, const sim_gpu *gpu, sim_image *
   return result;
 }
 
-static CUresult read_any(const uint8_t *data, uint64_t known_bytes, const sim_gpu *gpu, sim_image *image) {
+static CUresult read_any(const uint8_t *data, uint64_t known_bytes, const sim_gpu *gpu,
+                         sim_image *image) {
   if (u32(data) == FATBIN_WRAPPER) data = (const uint8_t *)u64(data + 8);
   if (u32(data) == FATBIN) return read_fatbin(data, gpu, image);
   if (!memcmp(data, "\177ELF", 4)) return sim_read_elf(data, gpu, image);
   if (data[0] >= 0x7f || data[0] == 0) return CUDA_ERROR_INVALID_IMAGE;
-  uint64_t length = known_bytes ? strnlen((const char *)data, known_bytes) : strlen((const char *)data);
+  uint64_t length =
+      known_bytes ? strnlen((const char *)data, known_bytes) : strlen((const char *)data);
   image->bytes = length / 4 + 4096; /* what PTX becomes */
   return sim_read_ptx((const char *)data, length, gpu, image);
 }
 
 /* `known_bytes` 0: the caller gave no length. */
-CUresult sim_image_read(const void *data, uint64_t known_bytes, const sim_gpu *gpu, sim_image **out) {
+CUresult sim_image_read(const void *data, uint64_t known_bytes, const sim_gpu *gpu,
+                        sim_image **out) {
   REQUIRE(data, CUDA_ERROR_INVALID_VALUE);
   sim_image *image = calloc(1, sizeof *image);
   REQUIRE(image, CUDA_ERROR_OUT_OF_MEMORY);
@@ -117,10 +124,12 @@ CUresult sim_image_read_file(const char *path, const sim_gpu *gpu, sim_image **i
   int fd = open(path, O_RDONLY | O_CLOEXEC);
   if (fd < 0) return CUDA_ERROR_FILE_NOT_FOUND;
   struct stat status;
-  char *data = fstat(fd, &status) || status.st_size < 8 ? NULL : calloc(1, (size_t)status.st_size + 1);
+  char *data =
+      fstat(fd, &status) || status.st_size < 8 ? NULL : calloc(1, (size_t)status.st_size + 1);
   bool whole = data && pread(fd, data, (size_t)status.st_size, 0) == status.st_size;
   close(fd);
-  CUresult result = whole ? sim_image_read(data, (uint64_t)status.st_size, gpu, image) : CUDA_ERROR_INVALID_IMAGE;
+  CUresult result =
+      whole ? sim_image_read(data, (uint64_t)status.st_size, gpu, image) : CUDA_ERROR_INVALID_IMAGE;
   free(data);
   return result;
 }

@@ -25,7 +25,8 @@ static bool shown(uint32_t device) {
   return false;
 }
 
-/* `text` as an index, or as the beginning of exactly one device's "GPU-…" UUID; SIM_NONE: neither. */
+/* `text` as an index, or as the beginning of exactly one device's "GPU-…" UUID; SIM_NONE: neither.
+ */
 static uint32_t match(const char *text, size_t length) {
   uint32_t count = sim_machine_device_count(sim_here.machine), found = SIM_NONE;
   if (length && isdigit((unsigned char)*text)) {
@@ -36,9 +37,10 @@ static uint32_t match(const char *text, size_t length) {
   for (uint32_t device = 0; length > 4 && device < count; device++) {
     char uuid[48];
     const uint8_t *u = sim_here.machine->devices[device].uuid;
-    snprintf(uuid, sizeof uuid, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x",
-             u[0], u[1], u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13],
-             u[14], u[15]);
+    snprintf(uuid, sizeof uuid,
+             "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0], u[1],
+             u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14],
+             u[15]);
     if (length > strlen(uuid) || strncasecmp(uuid, text, length)) continue;
     if (found != SIM_NONE) return SIM_NONE;
     found = device;

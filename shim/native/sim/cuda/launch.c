@@ -1,6 +1,5 @@
 /* Kernel launches: the checks a driver makes, and how long the kernel takes. */
 #include <fnmatch.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,7 +23,11 @@ static bool parse_rule(const char *text, size_t length, sim_kernel_rule *rule) {
   }
   char *unit;
   double number = strtod(equals + 1, &unit);
-  double scale = !strncmp(unit, "ns", 2) ? 1 : !strncmp(unit, "us", 2) ? 1e3 : !strncmp(unit, "ms", 2) ? 1e6 : *unit == 's' ? 1e9 : 0;
+  double scale = !strncmp(unit, "ns", 2)   ? 1
+                 : !strncmp(unit, "us", 2) ? 1e3
+                 : !strncmp(unit, "ms", 2) ? 1e6
+                 : *unit == 's'            ? 1e9
+                                           : 0;
   rule->duration_ns = (uint64_t)(number * scale);
   return number >= 0 && scale > 0;
 }
@@ -64,27 +67,7 @@ uint64_t sim_kernel_duration(sim_gpu *gpu, const char *name, uint64_t threads, c
 #define MAX_PARAMS 1024
 #define MAX_PARAM_BYTES 32764
 
-/* Of the launch under way on this thread; a node copies them. On the heap: the loader keeps too little
- * room in each thread for what a library that is opened late declares. */
-typedef struct param_space {
-  char bytes[MAX_PARAM_BYTES + 8];
-  void *list[MAX_PARAMS];
-} param_space;
-static __thread param_space *space_here;
-static pthread_key_t space_key;
-static pthread_once_t space_once = PTHREAD_ONCE_INIT;
-
-static void make_space_key(void) { pthread_key_create(&space_key, free); }
-
-static param_space *param_space_get(void) {
-  if (space_here) return space_here;
-  pthread_once(&space_once, make_space_key);
-  space_here = calloc(1, sizeof *space_here);
-  if (space_here) pthread_setspecific(space_key, space_here); /* freed with the thread */
-  return space_here;
-}
-
-static CUresult from_extra(char *param_bytes, void **extra, sim_work *work) {
+static CUresult from_extra(void **extra, sim_work *work) {
   const void *buffer = NULL;
   size_t bytes = 0;
   for (; *extra != CU_LAUNCH_PARAM_END; extra += 2) {
@@ -96,26 +79,28 @@ static CUresult from_extra(char *param_bytes, void **extra, sim_work *work) {
       return CUDA_ERROR_INVALID_VALUE;
   }
   REQUIRE(bytes <= MAX_PARAM_BYTES && (buffer || !bytes), CUDA_ERROR_INVALID_VALUE);
-  if (bytes) memcpy(param_bytes, buffer, bytes);
+  if (bytes) memcpy(work->kernel.params, buffer, bytes);
   work->kernel.param_bytes = bytes;
   return CUDA_SUCCESS;
 }
 
 static CUresult take_params(const sim_kernel *k, void **params, void **extra, sim_work *work) {
-  param_space *space = param_space_get();
-  REQUIRE(space, CUDA_ERROR_OUT_OF_MEMORY);
-  char *param_bytes = space->bytes;
-  void **param_list = space->list;
-  work->kernel.params = param_bytes;
-  work->kernel.param_list = param_list;
+  sim_thread *self = &sim_self;
+  if (!self->param_bytes) self->param_bytes = malloc(MAX_PARAM_BYTES + 8);
+  if (!self->param_list) self->param_list = malloc(MAX_PARAMS * sizeof *self->param_list);
+  REQUIRE(self->param_bytes && self->param_list, CUDA_ERROR_OUT_OF_MEMORY);
+  char *param_bytes = work->kernel.params = self->param_bytes;
+  void **param_list = work->kernel.param_list = self->param_list;
   memset(param_bytes, 0, 8);
   REQUIRE(!(params && extra), CUDA_ERROR_INVALID_VALUE);
-  if (extra) TRY(from_extra(param_bytes, extra, work));
-  if (!k->params) { /* the image does not say: a first parameter of 8 bytes is what a rule can use */
+  if (extra) TRY(from_extra(extra, work));
+  if (!k->params) { /* the image does not say: a first parameter of 8 bytes is what a rule can use
+                     */
     if (params && params[0]) memcpy(param_bytes, params[0], 4);
     return CUDA_SUCCESS;
   }
-  REQUIRE(k->param_count <= MAX_PARAMS && k->param_bytes <= MAX_PARAM_BYTES, CUDA_ERROR_INVALID_VALUE);
+  REQUIRE(k->param_count <= MAX_PARAMS && k->param_bytes <= MAX_PARAM_BYTES,
+          CUDA_ERROR_INVALID_VALUE);
   if (k->param_count && !params && !extra) return CUDA_ERROR_INVALID_VALUE;
   for (uint32_t i = 0; i < k->param_count; i++) {
     param_list[i] = param_bytes + k->params[i].offset;
@@ -128,34 +113,41 @@ static CUresult take_params(const sim_kernel *k, void **params, void **extra, si
 
 /* ---- checks ---- */
 
-static CUresult check_shape(const sim_function *f, const sim_gpu *gpu, const unsigned g[3], const unsigned b[3],
-                            unsigned shared_bytes, const unsigned cluster[3], bool cooperative) {
+static CUresult check_shape(const sim_function *f, const sim_gpu *gpu, const unsigned g[3],
+                            const unsigned b[3], unsigned shared_bytes, const unsigned cluster[3],
+                            bool cooperative) {
   const sim_profile *p = gpu->profile;
   REQUIRE(g[0] && g[1] && g[2] && b[0] && b[1] && b[2], CUDA_ERROR_INVALID_VALUE);
   REQUIRE(g[0] <= 2147483647u && g[1] <= 65535 && g[2] <= 65535, CUDA_ERROR_INVALID_VALUE);
-  REQUIRE(b[0] <= 1024 && b[1] <= 1024 && b[2] <= 64 && (uint64_t)b[0] * b[1] * b[2] <= 1024, CUDA_ERROR_INVALID_VALUE);
+  REQUIRE(b[0] <= 1024 && b[1] <= 1024 && b[2] <= 64 && (uint64_t)b[0] * b[1] * b[2] <= 1024,
+          CUDA_ERROR_INVALID_VALUE);
   unsigned threads = b[0] * b[1] * b[2];
   REQUIRE(threads <= f->kernel->max_threads, CUDA_ERROR_INVALID_VALUE);
   REQUIRE(shared_bytes <= (unsigned)f->max_dynamic_shared, CUDA_ERROR_INVALID_VALUE);
-  REQUIRE(shared_bytes + f->kernel->shared_bytes <= p->shared_per_block_optin_bytes, CUDA_ERROR_INVALID_VALUE);
+  REQUIRE(shared_bytes + f->kernel->shared_bytes <= p->shared_per_block_optin_bytes,
+          CUDA_ERROR_INVALID_VALUE);
   if ((uint64_t)f->kernel->registers * ((threads + 31) / 32 * 32) > p->registers_per_sm)
     return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
   if (cluster[0]) {
     REQUIRE(p->compute_major >= 9, CUDA_ERROR_INVALID_VALUE);
-    REQUIRE(cluster[0] * cluster[1] * cluster[2] <= (f->cluster_allowed ? 16u : 8u), CUDA_ERROR_INVALID_CLUSTER_SIZE);
-    for (int i = 0; i < 3; i++) REQUIRE(cluster[i] && g[i] % cluster[i] == 0, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(cluster[0] * cluster[1] * cluster[2] <= (f->cluster_allowed ? 16u : 8u),
+            CUDA_ERROR_INVALID_CLUSTER_SIZE);
+    for (int i = 0; i < 3; i++)
+      REQUIRE(cluster[i] && g[i] % cluster[i] == 0, CUDA_ERROR_INVALID_VALUE);
   }
   if (cooperative) {
     int blocks = 0;
-    TRY(cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, (CUfunction)f, (int)threads, shared_bytes));
-    if ((uint64_t)g[0] * g[1] * g[2] > (uint64_t)blocks * p->sm_count) return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
+    TRY(cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, (CUfunction)f, (int)threads,
+                                                    shared_bytes));
+    if ((uint64_t)g[0] * g[1] * g[2] > (uint64_t)blocks * p->sm_count)
+      return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
   }
   return CUDA_SUCCESS;
 }
 
-CUresult sim_kernel_work(sim_context *ctx, CUfunction handle, const unsigned grid[3], const unsigned block[3],
-                         unsigned shared_bytes, const unsigned cluster[3], bool cooperative, void **params, void **extra,
-                         sim_work *work) {
+CUresult sim_kernel_work(sim_context *ctx, CUfunction handle, const unsigned grid[3],
+                         const unsigned block[3], unsigned shared_bytes, const unsigned cluster[3],
+                         bool cooperative, void **params, void **extra, sim_work *work) {
   sim_function *f;
   TRY(sim_function_of(handle, ctx, &f));
   TRY(check_shape(f, ctx->gpu, grid, block, shared_bytes, cluster, cooperative));
@@ -169,14 +161,15 @@ CUresult sim_kernel_work(sim_context *ctx, CUfunction handle, const unsigned gri
   return take_params(f->kernel, params, extra, work);
 }
 
-static CUresult launch(sim_context *ctx, CUfunction handle, const unsigned grid[3], const unsigned block[3],
-                       unsigned shared_bytes, CUstream stream_handle, const unsigned cluster[3], bool cooperative,
-                       void **params, void **extra) {
+static CUresult launch(sim_context *ctx, CUfunction handle, const unsigned grid[3],
+                       const unsigned block[3], unsigned shared_bytes, CUstream stream_handle,
+                       const unsigned cluster[3], bool cooperative, void **params, void **extra) {
   sim_stream *stream;
   sim_work work;
   TRY(sim_stream_of(stream_handle, ctx, &stream));
   if (stream->ctx != ctx) return CUDA_ERROR_INVALID_HANDLE;
-  TRY(sim_kernel_work(ctx, handle, grid, block, shared_bytes, cluster, cooperative, params, extra, &work));
+  TRY(sim_kernel_work(ctx, handle, grid, block, shared_bytes, cluster, cooperative, params, extra,
+                      &work));
   TRY(sim_issue(stream, &work));
   sim_spend(ctx->gpu->profile->launch_ns);
   return CUDA_SUCCESS;
@@ -184,20 +177,26 @@ static CUresult launch(sim_context *ctx, CUfunction handle, const unsigned grid[
 
 static const unsigned no_cluster[3];
 
-CUresult CUDAAPI cuLaunchKernel(CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by,
-                                unsigned int bz, unsigned int shared_bytes, CUstream stream, void **params, void **extra) {
+CUresult CUDAAPI cuLaunchKernel(CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz,
+                                unsigned int bx, unsigned int by, unsigned int bz,
+                                unsigned int shared_bytes, CUstream stream, void **params,
+                                void **extra) {
   ENTER_CONTEXT("cuLaunchKernel");
-  return launch(ctx, f, (unsigned[]){gx, gy, gz}, (unsigned[]){bx, by, bz}, shared_bytes, stream, no_cluster, false, params, extra);
+  return launch(ctx, f, (unsigned[]){gx, gy, gz}, (unsigned[]){bx, by, bz}, shared_bytes, stream,
+                no_cluster, false, params, extra);
 }
 
-CUresult CUDAAPI cuLaunchCooperativeKernel(CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx,
-                                           unsigned int by, unsigned int bz, unsigned int shared_bytes, CUstream stream,
-                                           void **params) {
+CUresult CUDAAPI cuLaunchCooperativeKernel(CUfunction f, unsigned int gx, unsigned int gy,
+                                           unsigned int gz, unsigned int bx, unsigned int by,
+                                           unsigned int bz, unsigned int shared_bytes,
+                                           CUstream stream, void **params) {
   ENTER_CONTEXT("cuLaunchCooperativeKernel");
-  return launch(ctx, f, (unsigned[]){gx, gy, gz}, (unsigned[]){bx, by, bz}, shared_bytes, stream, no_cluster, true, params, NULL);
+  return launch(ctx, f, (unsigned[]){gx, gy, gz}, (unsigned[]){bx, by, bz}, shared_bytes, stream,
+                no_cluster, true, params, NULL);
 }
 
-CUresult CUDAAPI cuLaunchKernelEx(const CUlaunchConfig *c, CUfunction f, void **params, void **extra) {
+CUresult CUDAAPI cuLaunchKernelEx(const CUlaunchConfig *c, CUfunction f, void **params,
+                                  void **extra) {
   ENTER_CONTEXT("cuLaunchKernelEx");
   REQUIRE(c && (c->attrs || !c->numAttrs), CUDA_ERROR_INVALID_VALUE);
   unsigned cluster[3] = {0};
@@ -211,20 +210,23 @@ CUresult CUDAAPI cuLaunchKernelEx(const CUlaunchConfig *c, CUfunction f, void **
       cluster[2] = a->value.clusterDim.z;
     }
   }
-  return launch(ctx, f, (unsigned[]){c->gridDimX, c->gridDimY, c->gridDimZ}, (unsigned[]){c->blockDimX, c->blockDimY, c->blockDimZ},
-                c->sharedMemBytes, c->hStream, cluster, cooperative, params, extra);
+  return launch(ctx, f, (unsigned[]){c->gridDimX, c->gridDimY, c->gridDimZ},
+                (unsigned[]){c->blockDimX, c->blockDimY, c->blockDimZ}, c->sharedMemBytes,
+                c->hStream, cluster, cooperative, params, extra);
 }
 
 /* One launch a device, in order. */
-CUresult CUDAAPI cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned int count, unsigned int flags) {
+CUresult CUDAAPI cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned int count,
+                                                      unsigned int flags) {
   ENTER("cuLaunchCooperativeKernelMultiDevice");
   REQUIRE(list && count && !(flags & ~3u), CUDA_ERROR_INVALID_VALUE);
   for (unsigned i = 0; i < count; i++) {
     CUDA_LAUNCH_PARAMS *p = &list[i];
     REQUIRE(sim_handle_is(p->hStream, SIM_STREAM), CUDA_ERROR_INVALID_HANDLE);
-    TRY(launch(((sim_stream *)p->hStream)->ctx, p->function, (unsigned[]){p->gridDimX, p->gridDimY, p->gridDimZ},
-               (unsigned[]){p->blockDimX, p->blockDimY, p->blockDimZ}, p->sharedMemBytes, p->hStream, no_cluster, true,
-               p->kernelParams, NULL));
+    TRY(launch(((sim_stream *)p->hStream)->ctx, p->function,
+               (unsigned[]){p->gridDimX, p->gridDimY, p->gridDimZ},
+               (unsigned[]){p->blockDimX, p->blockDimY, p->blockDimZ}, p->sharedMemBytes,
+               p->hStream, no_cluster, true, p->kernelParams, NULL));
   }
   return CUDA_SUCCESS;
 }

@@ -5,9 +5,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "sim/cuda/core.h"
+#include "sim/cuda/graph.h"
 
-static CUresult allocate(sim_context *ctx, CUdeviceptr *out, uint64_t bytes, enum sim_alloc_kind kind) {
+static CUresult allocate(sim_context *ctx, CUdeviceptr *out, uint64_t bytes,
+                         enum sim_alloc_kind kind) {
   REQUIRE(out && bytes, CUDA_ERROR_INVALID_VALUE);
   TRY(sim_capture_forbids(ctx));
   sim_big_lock();
@@ -52,7 +53,8 @@ static CUresult free_device(sim_context *ctx, CUdeviceptr pointer) {
   sim_big_lock();
   sim_alloc *alloc = sim_alloc_find(pointer);
   bool ours = alloc && alloc->address == pointer &&
-              (alloc->kind == SIM_DEVICE || alloc->kind == SIM_MANAGED || alloc->kind == SIM_POOLED);
+              (alloc->kind == SIM_DEVICE || alloc->kind == SIM_MANAGED ||
+               alloc->kind == SIM_POOLED || (alloc->kind == SIM_GRAPH_MEMORY && alloc->flags));
   sim_context *owner = ours && alloc->ctx ? alloc->ctx : ctx;
   sim_big_unlock();
   if (!ours) return CUDA_ERROR_INVALID_VALUE;
@@ -61,10 +63,14 @@ static CUresult free_device(sim_context *ctx, CUdeviceptr pointer) {
   sim_big_lock();
   alloc = sim_alloc_find(pointer);
   ours = alloc && alloc->address == pointer;
-  if (ours && alloc->kind == SIM_POOLED)
+  if (ours && alloc->kind == SIM_POOLED) {
     sim_pool_free_now(alloc);
-  else if (ours)
+  } else if (ours && alloc->kind == SIM_GRAPH_MEMORY) {
+    alloc->flags = 0;
+    sim_graph_memory_give(alloc->gpu, alloc->mapped_bytes);
+  } else if (ours) {
     sim_alloc_free(alloc);
+  }
   sim_big_unlock();
   sim_spend(ctx->gpu->profile->memory_call_ns);
   return ours ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
@@ -112,16 +118,23 @@ static CUresult host_allocate(sim_context *ctx, void **out, size_t bytes, unsign
   REQUIRE(out && bytes, CUDA_ERROR_INVALID_VALUE);
   REQUIRE(!(flags & ~7u), CUDA_ERROR_INVALID_VALUE);
   size_t rounded = (bytes + 4095) & ~(size_t)4095;
-  void *at = rounded < bytes ? MAP_FAILED
-                             : mmap(NULL, rounded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void *at = rounded < bytes
+                 ? MAP_FAILED
+                 : mmap(NULL, rounded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (at == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
   sim_alloc *alloc = calloc(1, sizeof *alloc);
   if (!alloc) {
     munmap(at, rounded);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  *alloc = (sim_alloc){.address = (uint64_t)at, .bytes = bytes, .gpu = ctx->gpu, .ctx = ctx, .kind = SIM_HOST_MEMORY,
-                       .flags = flags, .own_mapping = true, .host_pointer = (uint64_t)at};
+  *alloc = (sim_alloc){.address = (uint64_t)at,
+                       .bytes = bytes,
+                       .gpu = ctx->gpu,
+                       .ctx = ctx,
+                       .kind = SIM_HOST_MEMORY,
+                       .flags = flags,
+                       .own_mapping = true,
+                       .host_pointer = (uint64_t)at};
   sim_big_lock();
   sim_alloc_insert(alloc);
   sim_big_unlock();
@@ -163,8 +176,13 @@ static CUresult host_register(sim_context *ctx, void *pointer, size_t bytes, uns
   REQUIRE(pointer && bytes && !(flags & ~15u), CUDA_ERROR_INVALID_VALUE);
   sim_alloc *alloc = calloc(1, sizeof *alloc);
   REQUIRE(alloc, CUDA_ERROR_OUT_OF_MEMORY);
-  *alloc = (sim_alloc){.address = (uint64_t)pointer, .bytes = bytes, .gpu = ctx->gpu, .ctx = ctx,
-                       .kind = SIM_REGISTERED, .flags = flags, .host_pointer = (uint64_t)pointer};
+  *alloc = (sim_alloc){.address = (uint64_t)pointer,
+                       .bytes = bytes,
+                       .gpu = ctx->gpu,
+                       .ctx = ctx,
+                       .kind = SIM_REGISTERED,
+                       .flags = flags,
+                       .host_pointer = (uint64_t)pointer};
   sim_big_lock();
   bool overlaps = sim_alloc_find(alloc->address) || sim_alloc_find(alloc->address + bytes - 1);
   if (!overlaps) sim_alloc_insert(alloc);
@@ -213,7 +231,8 @@ CUresult CUDAAPI cuMemHostGetFlags(unsigned int *flags, void *pointer) {
 
 /* ---- questions about pointers ---- */
 
-static CUresult pointer_attribute(void *out, CUpointer_attribute attribute, const sim_alloc *a, uint64_t pointer) {
+static CUresult pointer_attribute(void *out, CUpointer_attribute attribute, const sim_alloc *a,
+                                  uint64_t pointer) {
   bool host = a->host_pointer != 0;
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
@@ -223,34 +242,63 @@ static CUresult pointer_attribute(void *out, CUpointer_attribute attribute, cons
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
       *(unsigned *)out = host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
       break;
-    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: *(uint64_t *)out = pointer; break;
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+      *(uint64_t *)out = pointer;
+      break;
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
       if (!host && a->kind != SIM_MANAGED) return CUDA_ERROR_INVALID_VALUE;
       *(uint64_t *)out = pointer;
       break;
-    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: *(unsigned *)out = 0; break;
-    case CU_POINTER_ATTRIBUTE_BUFFER_ID: *(uint64_t *)out = a->id; break;
-    case CU_POINTER_ATTRIBUTE_IS_MANAGED: *(unsigned *)out = a->kind == SIM_MANAGED; break;
-    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: *(int *)out = a->gpu->ordinal; break;
-    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: *(unsigned *)out = a->kind == SIM_DEVICE; break;
-    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: *(uint64_t *)out = a->address; break;
-    case CU_POINTER_ATTRIBUTE_RANGE_SIZE: *(size_t *)out = a->bytes; break;
-    case CU_POINTER_ATTRIBUTE_MAPPED: *(unsigned *)out = 1; break;
-    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: *(uint64_t *)out = 0; break;
-    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE: *(unsigned *)out = 0; break;
-    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS: *(unsigned *)out = CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE; break;
-    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: *(void **)out = a->pool; break;
-    default: return CUDA_ERROR_INVALID_VALUE;
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+      *(unsigned *)out = 0;
+      break;
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+      *(uint64_t *)out = a->id;
+      break;
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+      *(unsigned *)out = a->kind == SIM_MANAGED;
+      break;
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+      *(int *)out = a->gpu->ordinal;
+      break;
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+      *(unsigned *)out = a->kind == SIM_DEVICE;
+      break;
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+      *(uint64_t *)out = a->address;
+      break;
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+      *(size_t *)out = a->bytes;
+      break;
+    case CU_POINTER_ATTRIBUTE_MAPPED:
+      *(unsigned *)out = 1;
+      break;
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+      *(uint64_t *)out = 0;
+      break;
+    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
+      *(unsigned *)out = 0;
+      break;
+    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
+      *(unsigned *)out = CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE;
+      break;
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+      *(void **)out = a->pool;
+      break;
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
   }
   return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuPointerGetAttribute(void *out, CUpointer_attribute attribute, CUdeviceptr pointer) {
+CUresult CUDAAPI cuPointerGetAttribute(void *out, CUpointer_attribute attribute,
+                                       CUdeviceptr pointer) {
   ENTER("cuPointerGetAttribute");
   REQUIRE(out, CUDA_ERROR_INVALID_VALUE);
   sim_big_lock();
   sim_alloc *alloc = sim_alloc_find(pointer);
-  CUresult result = alloc ? pointer_attribute(out, attribute, alloc, pointer) : CUDA_ERROR_INVALID_VALUE;
+  CUresult result =
+      alloc ? pointer_attribute(out, attribute, alloc, pointer) : CUDA_ERROR_INVALID_VALUE;
   sim_big_unlock();
   return result;
 }
@@ -264,14 +312,16 @@ static size_t attribute_bytes(CUpointer_attribute attribute) {
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
-    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: return 8;
-    default: return 4;
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+      return 8;
+    default:
+      return 4;
   }
 }
 
 /* Unlike the single question this one answers zeros for what it does not know. */
-CUresult CUDAAPI cuPointerGetAttributes(unsigned int count, CUpointer_attribute *attributes, void **out,
-                                        CUdeviceptr pointer) {
+CUresult CUDAAPI cuPointerGetAttributes(unsigned int count, CUpointer_attribute *attributes,
+                                        void **out, CUdeviceptr pointer) {
   ENTER("cuPointerGetAttributes");
   REQUIRE(count && attributes && out, CUDA_ERROR_INVALID_VALUE);
   sim_big_lock();
@@ -286,7 +336,8 @@ CUresult CUDAAPI cuPointerGetAttributes(unsigned int count, CUpointer_attribute 
   return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuPointerSetAttribute(const void *value, CUpointer_attribute attribute, CUdeviceptr pointer) {
+CUresult CUDAAPI cuPointerSetAttribute(const void *value, CUpointer_attribute attribute,
+                                       CUdeviceptr pointer) {
   ENTER("cuPointerSetAttribute");
   REQUIRE(value && attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, CUDA_ERROR_INVALID_VALUE);
   sim_big_lock();

@@ -6,7 +6,8 @@
 
 static sim_module *modules; /* all of this process; big lock */
 
-CUresult sim_module_new(sim_context *ctx, sim_image *image, sim_library *library, sim_module **out) {
+CUresult sim_module_new(sim_context *ctx, sim_image *image, sim_library *library,
+                        sim_module **out) {
   sim_module *m = calloc(1, sizeof *m);
   REQUIRE(m, CUDA_ERROR_OUT_OF_MEMORY);
   sim_big_lock();
@@ -78,8 +79,12 @@ CUresult sim_module_function(sim_module *m, const char *name, sim_function **out
   if (kernel) {
     for (f = m->functions; f && f->kernel != kernel;) f = f->next;
     if (!f && (f = calloc(1, sizeof *f))) {
-      *f = (sim_function){.module = m, .kernel = kernel, .ctx = m->ctx, .max_dynamic_shared = 49152,
-                          .carveout = -1, .next = m->functions};
+      *f = (sim_function){.module = m,
+                          .kernel = kernel,
+                          .ctx = m->ctx,
+                          .max_dynamic_shared = 49152,
+                          .carveout = -1,
+                          .next = m->functions};
       m->functions = f;
       sim_handle_add(f, SIM_FUNCTION);
     }
@@ -95,7 +100,8 @@ CUresult sim_global_place(sim_module *m, sim_global *global, sim_alloc **out) {
   while (p && p->global != global) p = p->next;
   if (!p && (p = calloc(1, sizeof *p))) {
     p->global = global;
-    p->alloc = sim_alloc_new(m->ctx->gpu, m->ctx, global->bytes, global->managed ? SIM_MANAGED : SIM_GLOBAL);
+    p->alloc = sim_alloc_new(m->ctx->gpu, m->ctx, global->bytes,
+                             global->managed ? SIM_MANAGED : SIM_GLOBAL);
     if (p->alloc) {
       p->next = m->placed;
       m->placed = p;
@@ -110,7 +116,8 @@ CUresult sim_global_place(sim_module *m, sim_global *global, sim_alloc **out) {
   return CUDA_SUCCESS;
 }
 
-static CUresult find_global(sim_module *m, const char *name, bool managed_only, CUdeviceptr *address, size_t *bytes) {
+static CUresult find_global(sim_module *m, const char *name, bool managed_only,
+                            CUdeviceptr *address, size_t *bytes) {
   REQUIRE(name, CUDA_ERROR_INVALID_VALUE);
   for (sim_global *g = m->image->globals; g; g = g->next) {
     if (strcmp(g->name, name) || (managed_only && !g->managed)) continue;
@@ -133,7 +140,8 @@ static CUresult load(sim_context *ctx, sim_image *image, CUmodule *out) {
   return result;
 }
 
-CUresult CUDAAPI cuModuleLoadDataEx(CUmodule *out, const void *data, unsigned int count, CUjit_option *options, void **values) {
+CUresult CUDAAPI cuModuleLoadDataEx(CUmodule *out, const void *data, unsigned int count,
+                                    CUjit_option *options, void **values) {
   ENTER_CONTEXT("cuModuleLoadDataEx");
   (void)count, (void)options, (void)values;
   REQUIRE(out, CUDA_ERROR_INVALID_VALUE);
@@ -225,7 +233,8 @@ CUresult CUDAAPI cuModuleEnumerateFunctions(CUfunction *out, unsigned int room, 
   }
   return CUDA_SUCCESS;
 }
-CUresult CUDAAPI cuModuleGetGlobal_v2(CUdeviceptr *address, size_t *bytes, CUmodule handle, const char *name) {
+CUresult CUDAAPI cuModuleGetGlobal_v2(CUdeviceptr *address, size_t *bytes, CUmodule handle,
+                                      const char *name) {
   ENTER_CONTEXT("cuModuleGetGlobal");
   (void)ctx;
   sim_module *m;
@@ -259,7 +268,8 @@ static sim_gpu *any_gpu(void) {
   return ctx ? ctx->gpu : &sim_here.gpus[0];
 }
 
-CUresult CUDAAPI cuLibraryLoadData(CUlibrary *out, const void *data, CUjit_option *jit, void **jit_values, unsigned int jit_count,
+CUresult CUDAAPI cuLibraryLoadData(CUlibrary *out, const void *data, CUjit_option *jit,
+                                   void **jit_values, unsigned int jit_count,
                                    CUlibraryOption *options, void **values, unsigned int count) {
   ENTER("cuLibraryLoadData");
   (void)jit, (void)jit_values, (void)jit_count, (void)options, (void)values, (void)count;
@@ -268,8 +278,10 @@ CUresult CUDAAPI cuLibraryLoadData(CUlibrary *out, const void *data, CUjit_optio
   TRY(sim_image_read(data, 0, any_gpu(), &image));
   return add_library(image, out);
 }
-CUresult CUDAAPI cuLibraryLoadFromFile(CUlibrary *out, const char *path, CUjit_option *jit, void **jit_values, unsigned int jit_count,
-                                       CUlibraryOption *options, void **values, unsigned int count) {
+CUresult CUDAAPI cuLibraryLoadFromFile(CUlibrary *out, const char *path, CUjit_option *jit,
+                                       void **jit_values, unsigned int jit_count,
+                                       CUlibraryOption *options, void **values,
+                                       unsigned int count) {
   ENTER("cuLibraryLoadFromFile");
   (void)jit, (void)jit_values, (void)jit_count, (void)options, (void)values, (void)count;
   REQUIRE(out, CUDA_ERROR_INVALID_VALUE);
@@ -310,7 +322,10 @@ static CUresult library_kernel(sim_library *library, const char *name, CUkernel 
   if (kernel) {
     for (f = library->kernels; f && f->kernel != kernel;) f = f->next;
     if (!f && (f = calloc(1, sizeof *f))) {
-      *f = (sim_function){.library = library, .kernel = kernel, .max_dynamic_shared = 49152, .carveout = -1,
+      *f = (sim_function){.library = library,
+                          .kernel = kernel,
+                          .max_dynamic_shared = 49152,
+                          .carveout = -1,
                           .next = library->kernels};
       library->kernels = f;
       sim_handle_add(f, SIM_FUNCTION);
@@ -341,7 +356,8 @@ CUresult CUDAAPI cuLibraryEnumerateKernels(CUkernel *out, unsigned int room, CUl
   REQUIRE(out, CUDA_ERROR_INVALID_VALUE);
   TRY(library_of(handle, &library));
   unsigned n = 0;
-  for (sim_kernel *k = library->image->kernels; k && n < room; k = k->next) TRY(library_kernel(library, k->name, &out[n++]));
+  for (sim_kernel *k = library->image->kernels; k && n < room; k = k->next)
+    TRY(library_kernel(library, k->name, &out[n++]));
   return CUDA_SUCCESS;
 }
 CUresult CUDAAPI cuLibraryGetModule(CUmodule *out, CUlibrary handle) {
@@ -354,7 +370,8 @@ CUresult CUDAAPI cuLibraryGetModule(CUmodule *out, CUlibrary handle) {
   *out = (CUmodule)m;
   return CUDA_SUCCESS;
 }
-CUresult CUDAAPI cuLibraryGetGlobal(CUdeviceptr *address, size_t *bytes, CUlibrary handle, const char *name) {
+CUresult CUDAAPI cuLibraryGetGlobal(CUdeviceptr *address, size_t *bytes, CUlibrary handle,
+                                    const char *name) {
   ENTER_CONTEXT("cuLibraryGetGlobal");
   sim_library *library;
   sim_module *m;
@@ -362,7 +379,8 @@ CUresult CUDAAPI cuLibraryGetGlobal(CUdeviceptr *address, size_t *bytes, CUlibra
   TRY(sim_library_module(library, ctx, &m));
   return find_global(m, name, false, address, bytes);
 }
-CUresult CUDAAPI cuLibraryGetManaged(CUdeviceptr *address, size_t *bytes, CUlibrary handle, const char *name) {
+CUresult CUDAAPI cuLibraryGetManaged(CUdeviceptr *address, size_t *bytes, CUlibrary handle,
+                                     const char *name) {
   ENTER_CONTEXT("cuLibraryGetManaged");
   sim_library *library;
   sim_module *m;

@@ -8,7 +8,7 @@ typedef struct sim_kernel {
   uint32_t param_count;
   struct {
     uint32_t offset, bytes;
-  } *params;                  /* NULL: the image does not say */
+  } *params; /* NULL: the image does not say */
   size_t param_bytes;
   struct sim_kernel *next;
 } sim_kernel;
@@ -24,12 +24,13 @@ typedef struct sim_global {
 typedef struct sim_image {
   sim_kernel *kernels;
   sim_global *globals;
-  uint64_t bytes;             /* of code and constants */
-  bool any_name;              /* compressed: every kernel name is taken for granted */
+  uint64_t bytes; /* of code and constants */
+  bool any_name;  /* compressed: every kernel name is taken for granted */
   int references;
 } sim_image;
 
-CUresult sim_image_read(const void *data, uint64_t known_bytes, const sim_gpu *gpu, sim_image **image);
+CUresult sim_image_read(const void *data, uint64_t known_bytes, const sim_gpu *gpu,
+                        sim_image **image);
 CUresult sim_image_read_file(const char *path, const sim_gpu *gpu, sim_image **image);
 void sim_image_release(sim_image *image);
 sim_kernel *sim_image_kernel(sim_image *image, const char *name);
@@ -37,7 +38,8 @@ sim_kernel *sim_image_kernel(sim_image *image, const char *name);
 CUresult sim_read_ptx(const char *text, uint64_t length, const sim_gpu *gpu, sim_image *image);
 CUresult sim_read_elf(const uint8_t *data, const sim_gpu *gpu, sim_image *image);
 sim_kernel *sim_image_add_kernel(sim_image *image, const char *name, size_t length);
-void sim_image_add_global(sim_image *image, const char *name, size_t length, uint64_t bytes, bool managed);
+void sim_image_add_global(sim_image *image, const char *name, size_t length, uint64_t bytes,
+                          bool managed);
 
 typedef struct sim_module {
   sim_context *ctx;
@@ -48,19 +50,20 @@ typedef struct sim_module {
     sim_global *global;
     sim_alloc *alloc;
     struct sim_placed *next;
-  } *placed;                  /* globals that have their memory */
+  } *placed; /* globals that have their memory */
   sim_library *library;
   struct sim_module *next;
 } sim_module;
 
 struct sim_library {
   sim_image *image;
-  sim_function *kernels;      /* CUkernel handles */
-  sim_module *modules;        /* one a context that used it, through `library_next` order */
+  sim_function *kernels; /* CUkernel handles */
+  sim_module *modules;   /* one a context that used it, through `library_next` order */
   struct sim_library *next;
 };
 
-CUresult sim_module_new(sim_context *ctx, sim_image *image, sim_library *library, sim_module **module);
+CUresult sim_module_new(sim_context *ctx, sim_image *image, sim_library *library,
+                        sim_module **module);
 void sim_module_free(sim_module *module);
 CUresult sim_module_function(sim_module *module, const char *name, sim_function **function);
 CUresult sim_library_module(sim_library *library, sim_context *ctx, sim_module **module);

@@ -27,7 +27,8 @@ static void fill_row(uint64_t to, uint64_t bytes, uint32_t value, unsigned width
 }
 
 void sim_move_contents(const struct sim_move *m) {
-  bool whole = m->rows <= 1 || (m->to_pitch == m->bytes && (m->value_bytes || m->from_pitch == m->bytes));
+  bool whole =
+      m->rows <= 1 || (m->to_pitch == m->bytes && (m->value_bytes || m->from_pitch == m->bytes));
   uint64_t rows = whole && m->layers <= 1 ? 1 : m->rows;
   uint64_t bytes = whole && m->layers <= 1 ? m->bytes * (m->rows ? m->rows : 1) : m->bytes;
   for (uint64_t layer = 0; layer < (m->layers ? m->layers : 1); layer++)
@@ -36,7 +37,8 @@ void sim_move_contents(const struct sim_move *m) {
       if (m->value_bytes)
         fill_row(to, bytes, m->value, m->value_bytes);
       else
-        move_row(to, m->from + layer * m->from_slice + row * m->from_pitch, bytes, m->to_host, m->from_host);
+        move_row(to, m->from + layer * m->from_slice + row * m->from_pitch, bytes, m->to_host,
+                 m->from_host);
     }
 }
 

@@ -4,9 +4,10 @@
  */
 #include "sim/cuda/core.h"
 
-#define PER_THREAD(name, suffix)                                                       \
-  __asm__(".text; .p2align 4; .globl " #name suffix "; .type " #name suffix ", @function;" \
-          #name suffix ": mov sim_next_per_thread@gottpoff(%rip), %rax;"                   \
+#define PER_THREAD(name, suffix)                                            \
+  __asm__(".text; .p2align 4; .globl " #name suffix "; .type " #name suffix \
+          ", @function;" #name suffix                                       \
+          ": mov sim_next_per_thread@gottpoff(%rip), %rax;"                 \
           "movb $1, %fs:(%rax); jmp " #name "; .size " #name suffix ", . - " #name suffix)
 
 PER_THREAD(cuEventRecordWithFlags, "_ptsz");

@@ -4,9 +4,10 @@
 #include "sim/cuda/core.h"
 #include "sim/cuda_variants.h"
 
-/* The newest variant that is not newer than `version`; the per-thread one if there is one and it was
- * asked for. */
-static const penstock_variant *find_variant(const char *name, int version, bool per_thread, bool *known) {
+/* The newest variant that is not newer than `version`; the per-thread one if there is one and it
+ * was asked for. */
+static const penstock_variant *find_variant(const char *name, int version, bool per_thread,
+                                            bool *known) {
   unsigned low = 0, high = penstock_cuda_variant_count;
   while (low < high) {
     unsigned middle = (low + high) / 2;
@@ -17,18 +18,21 @@ static const penstock_variant *find_variant(const char *name, int version, bool 
   }
   const penstock_variant *best = NULL;
   *known = false;
-  for (; low < penstock_cuda_variant_count && !strcmp(penstock_cuda_variants[low].base, name); low++) {
+  for (; low < penstock_cuda_variant_count && !strcmp(penstock_cuda_variants[low].base, name);
+       low++) {
     const penstock_variant *v = &penstock_cuda_variants[low];
     *known = true;
     if (v->version > version || (v->per_thread && !per_thread)) continue;
-    bool better = !best || v->per_thread > best->per_thread || (v->per_thread == best->per_thread && v->version > best->version);
+    bool better = !best || v->per_thread > best->per_thread ||
+                  (v->per_thread == best->per_thread && v->version > best->version);
     if (better) best = v;
   }
   return best;
 }
 
 static CUresult check(const char *name, void **out, cuuint64_t flags) {
-  cuuint64_t allowed = CU_GET_PROC_ADDRESS_LEGACY_STREAM | CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
+  cuuint64_t allowed =
+      CU_GET_PROC_ADDRESS_LEGACY_STREAM | CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
   return name && out && !(flags & ~allowed) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -37,7 +41,8 @@ static CUresult check(const char *name, void **out, cuuint64_t flags) {
 CUresult CUDAAPI cuGetProcAddress(const char *name, void **out, int version, cuuint64_t flags) {
   bool known;
   TRY(check(name, out, flags));
-  const penstock_variant *v = find_variant(name, version, flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, &known);
+  const penstock_variant *v =
+      find_variant(name, version, flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, &known);
   if (!v) return CUDA_ERROR_NOT_FOUND;
   *out = (void *)v->symbol;
   return CUDA_SUCCESS;
@@ -47,7 +52,8 @@ CUresult CUDAAPI cuGetProcAddress_v2(const char *name, void **out, int version, 
                                      CUdriverProcAddressQueryResult *status) {
   bool known;
   TRY(check(name, out, flags));
-  const penstock_variant *v = find_variant(name, version, flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, &known);
+  const penstock_variant *v =
+      find_variant(name, version, flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, &known);
   *out = v ? (void *)v->symbol : NULL;
   if (status)
     *status = v       ? CU_GET_PROC_ADDRESS_SUCCESS

@@ -1,4 +1,5 @@
-/* Reads what the simulation needs from PTX: version, target, kernels with their parameters, globals. */
+/* Reads what the simulation needs from PTX: version, target, kernels with their parameters,
+ * globals. */
 #define _GNU_SOURCE
 #include <ctype.h>
 #include <stdio.h>
@@ -29,7 +30,9 @@ static void skip_space(text *t) {
   }
 }
 
-static bool part_of_word(char c) { return isalnum((unsigned char)c) || c == '_' || c == '$' || c == '.' || c == '%'; }
+static bool part_of_word(char c) {
+  return isalnum((unsigned char)c) || c == '_' || c == '$' || c == '.' || c == '%';
+}
 
 /* The next word or single sign. */
 static size_t word(text *t, const char **from) {
@@ -52,16 +55,18 @@ static unsigned type_bytes(const char *from, size_t length) {
   static const struct {
     const char *name;
     unsigned bytes;
-  } types[] = {{".b8", 1},   {".u8", 1},   {".s8", 1},  {".b16", 2}, {".u16", 2}, {".s16", 2},  {".f16", 2},
-               {".b32", 4},  {".u32", 4},  {".s32", 4}, {".f32", 4}, {".f16x2", 4}, {".b64", 8}, {".u64", 8},
-               {".s64", 8},  {".f64", 8},  {".b128", 16}, {".texref", 8}, {".surfref", 8}, {".samplerref", 8}};
+  } types[] = {{".b8", 1},  {".u8", 1},    {".s8", 1},     {".b16", 2},     {".u16", 2},
+               {".s16", 2}, {".f16", 2},   {".b32", 4},    {".u32", 4},     {".s32", 4},
+               {".f32", 4}, {".f16x2", 4}, {".b64", 8},    {".u64", 8},     {".s64", 8},
+               {".f64", 8}, {".b128", 16}, {".texref", 8}, {".surfref", 8}, {".samplerref", 8}};
   for (size_t i = 0; i < sizeof types / sizeof types[0]; i++)
     if (is(from, length, types[i].name)) return types[i].bytes;
   return 0;
 }
 
 /* `.align n .type name[count]` up to `,`, `)`, `=` or `;`. */
-static void read_variable(text *t, const char **name, size_t *name_length, uint64_t *bytes, uint64_t *align) {
+static void read_variable(text *t, const char **name, size_t *name_length, uint64_t *bytes,
+                          uint64_t *align) {
   uint64_t element = 0, count = 1;
   const char *from;
   size_t length;
@@ -127,7 +132,8 @@ static void read_entry(text *t, sim_image *image) {
   if (!k->params) k->params = calloc(1, sizeof *k->params);
   k->param_bytes = offset;
   for (text before = *t; word(t, &from) && *from != '{' && *from != ';'; before = *t)
-    if (is(from, (size_t)(t->at - from), ".maxntid") || is(from, (size_t)(t->at - from), ".reqntid")) {
+    if (is(from, (size_t)(t->at - from), ".maxntid") ||
+        is(from, (size_t)(t->at - from), ".reqntid")) {
       word(t, &from);
       unsigned limit = (unsigned)strtoul(from, NULL, 10);
       if (limit) k->max_threads = limit;
@@ -159,7 +165,8 @@ CUresult sim_read_ptx(const char *data, uint64_t length_all, const sim_gpu *gpu,
     } else if (is(from, length, ".target")) {
       word(&t, &from);
       unsigned target = !strncmp(from, "sm_", 3) ? (unsigned)strtoul(from + 3, NULL, 10) : 0;
-      if (target > gpu->profile->compute_major * 10 + gpu->profile->compute_minor) return CUDA_ERROR_NO_BINARY_FOR_GPU;
+      if (target > gpu->profile->compute_major * 10 + gpu->profile->compute_minor)
+        return CUDA_ERROR_NO_BINARY_FOR_GPU;
     } else if (depth == 0 && is(from, length, ".entry")) {
       read_entry(&t, image);
       depth = t.at > data && t.at[-1] == '{';

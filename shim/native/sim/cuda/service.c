@@ -21,8 +21,8 @@ typedef struct start {
 static bool value_is_there(const sim_errand *e) {
   uint64_t now = e->width == 4 ? __atomic_load_n((uint32_t *)e->address, __ATOMIC_ACQUIRE)
                                : __atomic_load_n((uint64_t *)e->address, __ATOMIC_ACQUIRE);
-  int64_t ahead = e->width == 4 ? (int32_t)((uint32_t)now - (uint32_t)e->value)
-                                : (int64_t)(now - e->value);
+  int64_t ahead =
+      e->width == 4 ? (int32_t)((uint32_t)now - (uint32_t)e->value) : (int64_t)(now - e->value);
   switch (e->flags & 3) {
     case CU_STREAM_WAIT_VALUE_EQ:
       return ahead == 0;
@@ -78,7 +78,8 @@ static void *serve(void *argument) {
     uint32_t seen = __atomic_load_n(&c->bell, __ATOMIC_ACQUIRE);
     uint64_t next = sim_owner_run(sim_here.machine, gpu->device, client, run_errand);
     uint64_t now = sim_now_ns();
-    if (next > now) sim_futex_wait(&c->bell, seen, next == UINT64_MAX ? 3600000000000ull : next - now);
+    if (next > now)
+      sim_futex_wait(&c->bell, seen, next == UINT64_MAX ? 3600000000000ull : next - now);
   }
 }
 

@@ -49,7 +49,8 @@ static uint64_t slab_bytes(const sim_gpu *gpu) {
 }
 
 static sim_slab *new_slab(sim_gpu *gpu) {
-  if (!sim_memory_take(sim_here.machine, gpu->device, gpu->client, gpu->profile->slab_bytes)) return NULL;
+  if (!sim_memory_take(sim_here.machine, gpu->device, gpu->client, gpu->profile->slab_bytes))
+    return NULL;
   sim_slab *s = calloc(1, sizeof *s);
   uint64_t address = s ? sim_pages_take(slab_bytes(gpu)) : 0;
   if (!address) {
@@ -99,7 +100,8 @@ static void give_small(sim_gpu *gpu, sim_alloc *alloc) {
 static bool take_large(sim_gpu *gpu, sim_alloc *alloc) {
   uint64_t slab = gpu->profile->slab_bytes;
   uint64_t bytes = (alloc->bytes + slab - 1) / slab * slab;
-  if (bytes < alloc->bytes || !sim_memory_take(sim_here.machine, gpu->device, gpu->client, bytes)) return false;
+  if (bytes < alloc->bytes || !sim_memory_take(sim_here.machine, gpu->device, gpu->client, bytes))
+    return false;
   alloc->address = sim_pages_take(bytes);
   if (!alloc->address) {
     sim_memory_give(sim_here.machine, gpu->device, gpu->client, bytes);
@@ -111,7 +113,8 @@ static bool take_large(sim_gpu *gpu, sim_alloc *alloc) {
 
 /* Device or managed memory; NULL: the device has no room. Big lock held. */
 sim_alloc *sim_alloc_new(sim_gpu *gpu, sim_context *ctx, uint64_t bytes, enum sim_alloc_kind kind) {
-  if (sim_fault_hits(sim_here.machine, gpu->device, SIM_FAULT_OUT_OF_MEMORY, sim_self.call, NULL)) return NULL;
+  if (sim_fault_hits(sim_here.machine, gpu->device, SIM_FAULT_OUT_OF_MEMORY, sim_self.call, NULL))
+    return NULL;
   sim_alloc *alloc = calloc(1, sizeof *alloc);
   if (!alloc) return NULL;
   *alloc = (sim_alloc){.bytes = bytes, .gpu = gpu, .ctx = ctx, .kind = kind};
@@ -131,7 +134,8 @@ void sim_alloc_free(sim_alloc *alloc) {
     give_small(alloc->gpu, alloc);
   } else if (alloc->mapped_bytes) {
     if (alloc->kind == SIM_IMPORTED) /* the pages are another process's: put our own back first */
-      sim_heap_map_at(alloc->address, sim_heap_offset(alloc->address), alloc->mapped_bytes, -1, PROT_READ | PROT_WRITE);
+      sim_heap_map_at(alloc->address, sim_heap_offset(alloc->address), alloc->mapped_bytes, -1,
+                      PROT_READ | PROT_WRITE);
     sim_pages_give(alloc->address, alloc->mapped_bytes);
   }
   if (alloc->charged_bytes)

@@ -123,7 +123,8 @@ CUresult sim_wait_for(sim_stream *stream) {
   for (sim_stream *s = stream->ctx->streams; lanes && s; s = s->next)
     if (s->lane_kind != SIM_LANE_FREE) lanes[n++] = s->lane;
   sim_big_unlock();
-  for (size_t i = 0; i < n; i++) sim_wait_stream(sim_here.machine, gpu->device, gpu->client, lanes[i]);
+  for (size_t i = 0; i < n; i++)
+    sim_wait_stream(sim_here.machine, gpu->device, gpu->client, lanes[i]);
   free(lanes);
   sim_write_values(gpu);
   return sim_context_error(stream->ctx);
@@ -144,8 +145,8 @@ static CUresult create(CUstream *out, unsigned flags, int priority) {
   if (priority > 0) priority = 0;
   if (priority < -5) priority = -5;
   sim_big_lock();
-  sim_stream *s = sim_stream_new(ctx, flags, priority,
-                                 flags & CU_STREAM_NON_BLOCKING ? SIM_LANE_FREE : SIM_LANE_BLOCKING);
+  sim_stream *s = sim_stream_new(
+      ctx, flags, priority, flags & CU_STREAM_NON_BLOCKING ? SIM_LANE_FREE : SIM_LANE_BLOCKING);
   sim_big_unlock();
   REQUIRE(s, CUDA_ERROR_OUT_OF_MEMORY);
   *out = (CUstream)s;
@@ -168,9 +169,9 @@ static CUresult destroy(CUstream handle) {
 CUresult CUDAAPI cuStreamDestroy_v2(CUstream handle) { return destroy(handle); }
 CUresult CUDAAPI cuStreamDestroy(CUstream handle) { return destroy(handle); }
 
-#define ENTER_STREAM(call)    \
-  ENTER_CONTEXT(call);        \
-  sim_stream *stream;         \
+#define ENTER_STREAM(call) \
+  ENTER_CONTEXT(call);     \
+  sim_stream *stream;      \
   TRY(sim_stream_of(handle, ctx, &stream))
 
 /* Waiting for a stream that captures is an error that ends the capture. */
@@ -255,15 +256,18 @@ CUresult CUDAAPI cuStreamGetDevice(CUstream handle, CUdevice *device) {
   *device = stream->ctx->gpu->ordinal;
   return CUDA_SUCCESS;
 }
-CUresult CUDAAPI cuStreamGetAttribute(CUstream handle, CUstreamAttrID attribute, CUstreamAttrValue *value) {
+CUresult CUDAAPI cuStreamGetAttribute(CUstream handle, CUstreamAttrID attribute,
+                                      CUstreamAttrValue *value) {
   ENTER_STREAM("cuStreamGetAttribute");
   REQUIRE(value, CUDA_ERROR_INVALID_VALUE);
   memset(value, 0, sizeof *value);
-  if (attribute == CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY) value->syncPolicy = CU_SYNC_POLICY_AUTO;
+  if (attribute == CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY)
+    value->syncPolicy = CU_SYNC_POLICY_AUTO;
   if (attribute == CU_LAUNCH_ATTRIBUTE_PRIORITY) value->priority = stream->priority;
   return CUDA_SUCCESS;
 }
-CUresult CUDAAPI cuStreamSetAttribute(CUstream handle, CUstreamAttrID attribute, const CUstreamAttrValue *value) {
+CUresult CUDAAPI cuStreamSetAttribute(CUstream handle, CUstreamAttrID attribute,
+                                      const CUstreamAttrValue *value) {
   ENTER_STREAM("cuStreamSetAttribute");
   (void)attribute;
   REQUIRE(value, CUDA_ERROR_INVALID_VALUE);
@@ -274,7 +278,8 @@ CUresult CUDAAPI cuStreamCopyAttributes(CUstream handle, CUstream from) {
   sim_stream *other;
   return sim_stream_of(from, ctx, &other);
 }
-CUresult CUDAAPI cuStreamAttachMemAsync(CUstream handle, CUdeviceptr pointer, size_t bytes, unsigned int flags) {
+CUresult CUDAAPI cuStreamAttachMemAsync(CUstream handle, CUdeviceptr pointer, size_t bytes,
+                                        unsigned int flags) {
   ENTER_STREAM("cuStreamAttachMemAsync");
   (void)bytes, (void)flags;
   sim_big_lock();
@@ -287,13 +292,16 @@ CUresult CUDAAPI cuStreamAttachMemAsync(CUstream handle, CUdeviceptr pointer, si
 CUresult CUDAAPI cuLaunchHostFunc(CUstream handle, CUhostFn function, void *user_data) {
   ENTER_STREAM("cuLaunchHostFunc");
   REQUIRE(function, CUDA_ERROR_INVALID_VALUE);
-  sim_work work = {.type = CU_GRAPH_NODE_TYPE_HOST, .host = {.function = function, .user_data = user_data}};
+  sim_work work = {.type = CU_GRAPH_NODE_TYPE_HOST,
+                   .host = {.function = function, .user_data = user_data}};
   return sim_issue(stream, &work);
 }
-CUresult CUDAAPI cuStreamAddCallback(CUstream handle, CUstreamCallback callback, void *user_data, unsigned int flags) {
+CUresult CUDAAPI cuStreamAddCallback(CUstream handle, CUstreamCallback callback, void *user_data,
+                                     unsigned int flags) {
   ENTER_STREAM("cuStreamAddCallback");
   REQUIRE(callback && !flags, CUDA_ERROR_INVALID_VALUE);
   if (stream->capture) return forbid_captured(ctx, stream);
-  sim_work work = {.type = CU_GRAPH_NODE_TYPE_HOST, .host = {.callback = callback, .user_data = user_data}};
+  sim_work work = {.type = CU_GRAPH_NODE_TYPE_HOST,
+                   .host = {.callback = callback, .user_data = user_data}};
   return sim_run(stream, &work);
 }

@@ -62,13 +62,15 @@ static CUresult batch(CUstream handle, CUstreamBatchMemOpParams *ops, unsigned c
   sim_stream *stream;
   TRY(sim_stream_of(handle, ctx, &stream));
   TRY(sim_check_batch(ctx, ops, count));
-  sim_work work = {.type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, .batch = {.ops = ops, .count = count, .ctx = ctx}};
+  sim_work work = {.type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP,
+                   .batch = {.ops = ops, .count = count, .ctx = ctx}};
   CUresult result = sim_issue(stream, &work);
   sim_spend(ctx->gpu->profile->stream_op_ns);
   return result;
 }
 
-static CUresult one(CUstream handle, CUstreamBatchMemOpType type, CUdeviceptr address, uint64_t value, unsigned flags) {
+static CUresult one(CUstream handle, CUstreamBatchMemOpType type, CUdeviceptr address,
+                    uint64_t value, unsigned flags) {
   CUstreamBatchMemOpParams op = {0};
   op.operation = type;
   op.waitValue.address = address;
@@ -81,28 +83,37 @@ static CUresult one(CUstream handle, CUstreamBatchMemOpType type, CUdeviceptr ad
 }
 
 /* v1 and v2 of these calls differ only in which systems allow them. */
-#define VALUE_CALL(name, base, type, value_type)                                                     \
-  CUresult CUDAAPI name(CUstream handle, CUdeviceptr address, value_type value, unsigned int flags) { \
-    ENTER_CONTEXT(base);                                                                             \
-    (void)ctx;                                                                                       \
-    return one(handle, type, address, value, flags);                                                 \
+#define VALUE_CALL(name, base, type, value_type)                                \
+  CUresult CUDAAPI name(CUstream handle, CUdeviceptr address, value_type value, \
+                        unsigned int flags) {                                   \
+    ENTER_CONTEXT(base);                                                        \
+    (void)ctx;                                                                  \
+    return one(handle, type, address, value, flags);                            \
   }
 VALUE_CALL(cuStreamWaitValue32, "cuStreamWaitValue32", CU_STREAM_MEM_OP_WAIT_VALUE_32, cuuint32_t)
-VALUE_CALL(cuStreamWaitValue32_v2, "cuStreamWaitValue32", CU_STREAM_MEM_OP_WAIT_VALUE_32, cuuint32_t)
-VALUE_CALL(cuStreamWriteValue32, "cuStreamWriteValue32", CU_STREAM_MEM_OP_WRITE_VALUE_32, cuuint32_t)
-VALUE_CALL(cuStreamWriteValue32_v2, "cuStreamWriteValue32", CU_STREAM_MEM_OP_WRITE_VALUE_32, cuuint32_t)
+VALUE_CALL(cuStreamWaitValue32_v2, "cuStreamWaitValue32", CU_STREAM_MEM_OP_WAIT_VALUE_32,
+           cuuint32_t)
+VALUE_CALL(cuStreamWriteValue32, "cuStreamWriteValue32", CU_STREAM_MEM_OP_WRITE_VALUE_32,
+           cuuint32_t)
+VALUE_CALL(cuStreamWriteValue32_v2, "cuStreamWriteValue32", CU_STREAM_MEM_OP_WRITE_VALUE_32,
+           cuuint32_t)
 VALUE_CALL(cuStreamWaitValue64, "cuStreamWaitValue64", CU_STREAM_MEM_OP_WAIT_VALUE_64, cuuint64_t)
-VALUE_CALL(cuStreamWaitValue64_v2, "cuStreamWaitValue64", CU_STREAM_MEM_OP_WAIT_VALUE_64, cuuint64_t)
-VALUE_CALL(cuStreamWriteValue64, "cuStreamWriteValue64", CU_STREAM_MEM_OP_WRITE_VALUE_64, cuuint64_t)
-VALUE_CALL(cuStreamWriteValue64_v2, "cuStreamWriteValue64", CU_STREAM_MEM_OP_WRITE_VALUE_64, cuuint64_t)
+VALUE_CALL(cuStreamWaitValue64_v2, "cuStreamWaitValue64", CU_STREAM_MEM_OP_WAIT_VALUE_64,
+           cuuint64_t)
+VALUE_CALL(cuStreamWriteValue64, "cuStreamWriteValue64", CU_STREAM_MEM_OP_WRITE_VALUE_64,
+           cuuint64_t)
+VALUE_CALL(cuStreamWriteValue64_v2, "cuStreamWriteValue64", CU_STREAM_MEM_OP_WRITE_VALUE_64,
+           cuuint64_t)
 
-CUresult CUDAAPI cuStreamBatchMemOp(CUstream handle, unsigned int count, CUstreamBatchMemOpParams *ops, unsigned int flags) {
+CUresult CUDAAPI cuStreamBatchMemOp(CUstream handle, unsigned int count,
+                                    CUstreamBatchMemOpParams *ops, unsigned int flags) {
   ENTER_CONTEXT("cuStreamBatchMemOp");
   (void)ctx;
   REQUIRE(!flags, CUDA_ERROR_INVALID_VALUE);
   return batch(handle, ops, count);
 }
-CUresult CUDAAPI cuStreamBatchMemOp_v2(CUstream handle, unsigned int count, CUstreamBatchMemOpParams *ops, unsigned int flags) {
+CUresult CUDAAPI cuStreamBatchMemOp_v2(CUstream handle, unsigned int count,
+                                       CUstreamBatchMemOpParams *ops, unsigned int flags) {
   ENTER_CONTEXT("cuStreamBatchMemOp");
   (void)ctx;
   REQUIRE(!flags, CUDA_ERROR_INVALID_VALUE);

@@ -14,9 +14,11 @@ bool sim_work_op(const sim_work *work, sim_op *op) {
       uint64_t threads = (uint64_t)g[0] * g[1] * g[2] * b[0] * b[1] * b[2];
       uint64_t room = (uint64_t)gpu->profile->sm_count * gpu->profile->max_threads_per_sm;
       op->kind = SIM_KERNEL;
-      op->duration_ns = sim_kernel_duration(gpu, sim_function_name(f), threads, work->kernel.params);
+      op->duration_ns =
+          sim_kernel_duration(gpu, sim_function_name(f), threads, work->kernel.params);
       op->width = threads >= room ? 1000 : (uint16_t)(1 + threads * 999 / room);
-      if (sim_fault_hits(sim_here.machine, gpu->device, SIM_FAULT_LAUNCH_FAILED, sim_self.call, NULL))
+      if (sim_fault_hits(sim_here.machine, gpu->device, SIM_FAULT_LAUNCH_FAILED, sim_self.call,
+                         NULL))
         op->flags |= SIM_OP_FAIL;
       return true;
     }

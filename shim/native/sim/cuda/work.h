@@ -11,8 +11,8 @@ typedef struct sim_work {
       bool cooperative;
       uint32_t param_count;
       size_t param_bytes;
-      void *params;        /* copied, laid out as the kernel has them; owned by a node */
-      void **param_list;   /* one pointer a parameter into `params`; owned by a node */
+      void *params;      /* copied, laid out as the kernel has them; owned by a node */
+      void **param_list; /* one pointer a parameter into `params`; owned by a node */
     } kernel;
     struct {
       CUDA_MEMCPY3D as_given;
@@ -74,9 +74,9 @@ CUresult sim_copy_work(sim_context *ctx, const CUDA_MEMCPY3D *given, sim_work *w
 CUresult sim_set_work(sim_context *ctx, const CUDA_MEMSET_NODE_PARAMS *given, sim_work *work);
 
 /* launch.c */
-CUresult sim_kernel_work(sim_context *ctx, CUfunction function, const unsigned grid[3], const unsigned block[3],
-                         unsigned shared_bytes, const unsigned cluster[3], bool cooperative, void **params,
-                         void **extra, sim_work *work);
+CUresult sim_kernel_work(sim_context *ctx, CUfunction function, const unsigned grid[3],
+                         const unsigned block[3], unsigned shared_bytes, const unsigned cluster[3],
+                         bool cooperative, void **params, void **extra, sim_work *work);
 
 /* streamop.c */
 CUresult sim_check_batch(sim_context *ctx, const CUstreamBatchMemOpParams *ops, unsigned count);

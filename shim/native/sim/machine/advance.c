@@ -34,7 +34,9 @@ static bool may_begin(const sim_client *c, const sim_area *a, const sim_lane *la
   uint32_t other = lane->kind == SIM_LANE_LEGACY ? SIM_LANE_BLOCKING : SIM_LANE_LEGACY;
   for (uint32_t i = 0; i < c->lane_count; i++)
     if (a->lanes[i].kind == other &&
-        a->lanes[i].stream >> SIM_STREAM_BITS == lane->stream >> SIM_STREAM_BITS && a->ops[a->lanes[i].head].seq < seq) return false;
+        a->lanes[i].stream >> SIM_STREAM_BITS == lane->stream >> SIM_STREAM_BITS &&
+        a->ops[a->lanes[i].head].seq < seq)
+      return false;
   return true;
 }
 
@@ -191,7 +193,8 @@ static void choose_resident(sim_machine *m, sim_device *d) {
   uint32_t now_on = d->resident;
   bool wants = now_on != SIM_NONE && sim_bit_test(d->want_compute, now_on);
   if (wants && d->t_ns < d->slice_end_ns) return;
-  uint32_t next = sim_bit_next(d->want_compute, now_on == SIM_NONE ? 0 : (now_on + 1) % SIM_CLIENTS);
+  uint32_t next =
+      sim_bit_next(d->want_compute, now_on == SIM_NONE ? 0 : (now_on + 1) % SIM_CLIENTS);
   if (next == SIM_NONE) return;
   if (next != now_on) {
     bool first = now_on == SIM_NONE || d->clients[now_on].state != SIM_CLIENT_LIVE;
@@ -199,7 +202,8 @@ static void choose_resident(sim_machine *m, sim_device *d) {
     d->switches += !first;
     d->resident = next;
   }
-  d->slice_end_ns = (d->switch_end_ns > d->t_ns ? d->switch_end_ns : d->t_ns) + d->profile.time_slice_ns;
+  d->slice_end_ns =
+      (d->switch_end_ns > d->t_ns ? d->switch_end_ns : d->t_ns) + d->profile.time_slice_ns;
   if (d->switch_end_ns <= d->t_ns) sim_dispatch(m, d, next);
 }
 
@@ -241,8 +245,11 @@ static uint64_t next_event(sim_machine *m, sim_device *d) {
 static void progress(sim_device *d, uint64_t to) {
   uint64_t dt = to - d->t_ns;
   if (!dt) return;
-  sim_journal j = {.client = SIM_NONE, .t_ns = to, .device_busy_ns = d->busy_ns,
-                   .switch_ns = d->switch_ns, .copy_ns = d->copy_ns};
+  sim_journal j = {.client = SIM_NONE,
+                   .t_ns = to,
+                   .device_busy_ns = d->busy_ns,
+                   .switch_ns = d->switch_ns,
+                   .copy_ns = d->copy_ns};
   bool switching = d->switch_end_ns > d->t_ns;
   if (switching) {
     j.switch_ns += dt;
@@ -268,7 +275,8 @@ void sim_journal_apply(sim_device *d) {
   const sim_journal *j = &d->journal;
   if (j->client != SIM_NONE) d->clients[j->client].busy_ns = j->client_busy_ns;
   for (int k = 0; k < SIM_ENGINES; k++)
-    if (j->engine_client[k] != SIM_NONE) d->clients[j->engine_client[k]].copy_ns = j->engine_copy_ns[k];
+    if (j->engine_client[k] != SIM_NONE)
+      d->clients[j->engine_client[k]].copy_ns = j->engine_copy_ns[k];
   d->busy_ns = j->device_busy_ns;
   d->switch_ns = j->switch_ns;
   d->copy_ns = j->copy_ns;
@@ -334,7 +342,8 @@ static void finish_copies(sim_machine *m, sim_device *d) {
 
 static void take_samples(sim_machine *m, sim_device *d) {
   uint32_t at = d->sample_count % SIM_SAMPLES;
-  sim_sample whole = {.at_ns = d->sample_next_ns, .busy_ns = d->busy_ns, .memory_bytes = d->memory_used};
+  sim_sample whole = {
+      .at_ns = d->sample_next_ns, .busy_ns = d->busy_ns, .memory_bytes = d->memory_used};
   for (uint32_t word = 0; word * 64 < d->clients_high; word++) {
     for (uint64_t bits = d->live[word]; bits; bits &= bits - 1) {
       uint32_t client = word * 64 + (uint32_t)__builtin_ctzll(bits);

@@ -69,7 +69,8 @@ uint32_t sim_attach(sim_machine *m, uint32_t device, const char *tag) {
   uint32_t place = choose_place(d);
   if (place != SIM_NONE) {
     sim_client *c = &d->clients[place];
-    uint64_t next_seq = c->next_seq; /* goes on for ever: no old reference matches a new operation */
+    uint64_t next_seq =
+        c->next_seq; /* goes on for ever: no old reference matches a new operation */
     memset(c, 0, sizeof *c);
     c->next_seq = next_seq + 1;
     c->pid = (int32_t)getpid();
@@ -111,7 +112,8 @@ static void bury(sim_machine *m, sim_device *d, uint32_t client) {
   sim_bit_clear(d->live, client);
   c->state = SIM_CLIENT_ENDED;
   sim_area *a = sim_area_of(m, (uint32_t)(d - m->devices), client);
-  madvise(a, sizeof *a & ~(size_t)4095, MADV_REMOVE); /* gives the pages back; the place reads as zero */
+  madvise(a, sizeof *a & ~(size_t)4095,
+          MADV_REMOVE); /* gives the pages back; the place reads as zero */
 }
 
 void sim_reap(sim_machine *m, sim_device *d) {

@@ -85,7 +85,8 @@ static const char *profile_fault(const sim_profile *p) {
   if (!p->name[0]) return "a profile has no name";
   if (!p->sm_count) return "a profile has sm_count 0";
   if (!p->compute_major) return "a profile has no compute capability";
-  if (p->reserved_bytes >= p->memory_bytes) return "a profile's memory_bytes is not above its reserve";
+  if (p->reserved_bytes >= p->memory_bytes)
+    return "a profile's memory_bytes is not above its reserve";
   if (p->queue_depth > SIM_OPS / 2) return "a profile's queue_depth is above 2048";
   return NULL;
 }
@@ -141,7 +142,8 @@ int sim_machine_create(const char *path, const sim_profile *profiles, uint32_t c
   }
   close(fd);
   unlink(temporary);
-  if (problem == EEXIST) return fail(error, path, "exists already; remove it or choose another path");
+  if (problem == EEXIST)
+    return fail(error, path, "exists already; remove it or choose another path");
   return problem ? fail(error, path, strerror(problem)) : 0;
 }
 

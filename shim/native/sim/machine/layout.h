@@ -18,10 +18,10 @@
 #define SIM_MAGIC 0x31454e494843414dull /* "MACHINE1" */
 #define SIM_VERSION 1
 #define SIM_CLIENTS 4096
-#define SIM_OPS 4096     /* operations a process can have under way on a device, all streams */
-#define SIM_LANES 1024   /* streams of a process with work under way */
-#define SIM_RUNNING 128  /* kernels of a process on the device at once */
-#define SIM_CELLS 32768  /* events of a process on a device */
+#define SIM_OPS 4096    /* operations a process can have under way on a device, all streams */
+#define SIM_LANES 1024  /* streams of a process with work under way */
+#define SIM_RUNNING 128 /* kernels of a process on the device at once */
+#define SIM_CELLS 32768 /* events of a process on a device */
 #define SIM_FAULTS 8
 #define SIM_ENGINES 2
 #define SIM_NONE 0xffffu
@@ -39,35 +39,35 @@ enum sim_kind {
 
 enum sim_op_state { SIM_QUEUED, SIM_ACTIVE, SIM_OWNER, SIM_DELIVER };
 
-#define SIM_OP_FAIL 1    /* kernel: fails when done */
-#define SIM_OP_MEMORY 2  /* kernel that only moves memory: counted as memory traffic */
+#define SIM_OP_FAIL 1   /* kernel: fails when done */
+#define SIM_OP_MEMORY 2 /* kernel that only moves memory: counted as memory traffic */
 
 /* Which streams wait for each other. */
 enum sim_lane_kind { SIM_LANE_BLOCKING, SIM_LANE_LEGACY, SIM_LANE_FREE };
 
 typedef struct sim_op {
-  uint64_t seq;            /* unique for ever on this device and client; 0: the place is free */
+  uint64_t seq; /* unique for ever on this device and client; 0: the place is free */
   uint64_t duration_ns;
-  uint64_t end_ns;         /* active kernel: in the client's compute clock; active copy: device time */
-  uint64_t target_seq;     /* SIM_WAIT */
-  uint64_t owner_data;     /* SIM_HOST, SIM_*_VALUE: the owner's token */
-  uint64_t bytes;          /* copies and memory kernels */
+  uint64_t end_ns;     /* active kernel: in the client's compute clock; active copy: device time */
+  uint64_t target_seq; /* SIM_WAIT */
+  uint64_t owner_data; /* SIM_HOST, SIM_*_VALUE: the owner's token */
+  uint64_t bytes;      /* copies and memory kernels */
   uint32_t stream;
-  uint32_t launches;       /* kernels that this stands for (graphs fold a chain into one) */
-  uint32_t cell;           /* SIM_MARK */
+  uint32_t launches; /* kernels that this stands for (graphs fold a chain into one) */
+  uint32_t cell;     /* SIM_MARK */
   uint16_t target_device, target_client, target_slot; /* SIM_WAIT */
-  uint16_t width;          /* permille of the device's threads, 1..1000 */
-  uint16_t next;           /* in its lane, in the delivery list, in the free list */
+  uint16_t width; /* permille of the device's threads, 1..1000 */
+  uint16_t next;  /* in its lane, in the delivery list, in the free list */
   uint8_t kind, state, engine, flags, lane_kind;
   uint8_t reserved[5];
 } sim_op;
 
 /* An event as the device sees it. */
 typedef struct sim_cell {
-  uint64_t seq;            /* newest recording submitted; 0: never recorded */
-  uint64_t done_seq;       /* == seq: it is complete, at time_ns */
+  uint64_t seq;      /* newest recording submitted; 0: never recorded */
+  uint64_t done_seq; /* == seq: it is complete, at time_ns */
   uint64_t time_ns;
-  uint32_t slot;           /* operation of the newest recording */
+  uint32_t slot; /* operation of the newest recording */
   uint32_t used;
 } sim_cell;
 
@@ -76,7 +76,7 @@ typedef struct sim_lane {
   uint32_t kind;
   uint16_t head, tail;
   uint32_t count;
-  uint64_t ready_ns;       /* next kernel not before this */
+  uint64_t ready_ns; /* next kernel not before this */
 } sim_lane;
 
 typedef struct sim_area {
@@ -95,22 +95,23 @@ typedef struct sim_client {
   char tag[SIM_TAG_BYTES];
   char comm[16];
   uint64_t began_ns, ended_ns;
-  pthread_mutex_t alive;   /* held by a thread of the owner for its life: the kernel marks its death */
+  pthread_mutex_t
+      alive; /* held by a thread of the owner for its life: the kernel marks its death */
 
   /* truth */
-  uint64_t busy_ns;        /* also the client's compute clock: moves only while a kernel of it runs */
+  uint64_t busy_ns; /* also the client's compute clock: moves only while a kernel of it runs */
   uint64_t copy_ns, memory_busy_ns;
   uint64_t memory_bytes, peak_memory_bytes;
   uint64_t launches, copies, refused;
 
   uint64_t next_seq;
-  uint32_t failed;         /* sticky CUresult of a failed kernel; 0: none */
-  uint32_t frozen;         /* checkpoint calls: submissions wait */
-  uint32_t checkpoint;     /* CUprocessState */
-  uint32_t bell;           /* futex: the owner has something to call, write or look at */
-  uint32_t done_bell;      /* futex: the owner resolved something, or the state above changed */
+  uint32_t failed;     /* sticky CUresult of a failed kernel; 0: none */
+  uint32_t frozen;     /* checkpoint calls: submissions wait */
+  uint32_t checkpoint; /* CUprocessState */
+  uint32_t bell;       /* futex: the owner has something to call, write or look at */
+  uint32_t done_bell;  /* futex: the owner resolved something, or the state above changed */
   uint32_t reserved;
-  uint64_t saved_bytes;    /* memory given back while checkpointed */
+  uint64_t saved_bytes; /* memory given back while checkpointed */
 
   /* derived from the operations */
   uint32_t cell_hint;
@@ -129,7 +130,7 @@ typedef struct sim_journal {
 } sim_journal;
 
 typedef struct sim_engine {
-  uint32_t client;         /* SIM_NONE: idle */
+  uint32_t client; /* SIM_NONE: idle */
   uint16_t op;
 } sim_engine;
 
@@ -138,15 +139,15 @@ typedef struct sim_device {
   uint8_t uuid[16];
   sim_profile profile;
   uint64_t created_ns;
-  uint64_t t_ns;           /* simulated up to here */
-  uint64_t reaped_ns;      /* last look at who is dead */
+  uint64_t t_ns;      /* simulated up to here */
+  uint64_t reaped_ns; /* last look at who is dead */
   uint64_t busy_ns, copy_ns, switch_ns, switches;
-  uint64_t memory_used;    /* all clients and the driver's own */
-  uint32_t resident;       /* client on the SMs; SIM_NONE before the first */
+  uint64_t memory_used; /* all clients and the driver's own */
+  uint32_t resident;    /* client on the SMs; SIM_NONE before the first */
   uint32_t lost;
   uint64_t slice_end_ns, switch_end_ns;
   uint64_t sample_next_ns;
-  uint32_t sample_count;   /* ever taken */
+  uint32_t sample_count; /* ever taken */
   uint32_t clients_high;
   uint32_t fault_count;
   uint32_t locked_repairs; /* times a killed holder of the lock was cleaned up after */
@@ -154,7 +155,7 @@ typedef struct sim_device {
   sim_engine engines[SIM_ENGINES];
   sim_journal journal;
   sim_sample samples[SIM_SAMPLES];
-  uint64_t active[SIM_CLIENTS / 64];                /* bit: has operations */
+  uint64_t active[SIM_CLIENTS / 64]; /* bit: has operations */
   uint64_t want_compute[SIM_CLIENTS / 64];
   uint64_t want_copy[SIM_ENGINES][SIM_CLIENTS / 64];
   uint64_t live[SIM_CLIENTS / 64];
@@ -168,13 +169,13 @@ typedef struct sim_file {
   uint64_t size_bytes;
   uint64_t created_ns;
   uint32_t complete;
-  char boot_id[40];        /* CLOCK_MONOTONIC begins anew with each boot */
+  char boot_id[40]; /* CLOCK_MONOTONIC begins anew with each boot */
 } sim_file;
 
 struct sim_machine {
   sim_file *file;
   uint64_t size_bytes;
-  sim_device *devices;     /* [device_count] */
+  sim_device *devices; /* [device_count] */
   char *areas;
 };
 
@@ -182,7 +183,9 @@ static inline sim_area *sim_area_of(const sim_machine *m, uint32_t device, uint3
   return (sim_area *)(m->areas + ((size_t)device * SIM_CLIENTS + client) * sizeof(sim_area));
 }
 static inline void sim_bit_set(uint64_t *bits, uint32_t i) { bits[i / 64] |= 1ull << (i % 64); }
-static inline void sim_bit_clear(uint64_t *bits, uint32_t i) { bits[i / 64] &= ~(1ull << (i % 64)); }
+static inline void sim_bit_clear(uint64_t *bits, uint32_t i) {
+  bits[i / 64] &= ~(1ull << (i % 64));
+}
 static inline bool sim_bit_test(const uint64_t *bits, uint32_t i) {
   return bits[i / 64] >> (i % 64) & 1;
 }

@@ -1,5 +1,6 @@
 /* The simulated device as the simulated driver uses it. `device` and `client` are indices; every
- * function but those marked (locked) takes the device's lock itself and brings the device up to now.
+ * function but those marked (locked) takes the device's lock itself and brings the device up to
+ * now.
  */
 #pragma once
 #include "sim/machine/layout.h"
@@ -15,7 +16,7 @@ void sim_reap(sim_machine *m, sim_device *d);                          /* (locke
 void sim_forget_ops(sim_machine *m, sim_device *d, uint32_t client);   /* (locked) drop its queue */
 
 /* repair.c */
-void sim_repair(sim_machine *m, sim_device *d); /* (locked) */
+void sim_repair(sim_machine *m, sim_device *d);                          /* (locked) */
 void sim_rebuild_client(sim_machine *m, sim_device *d, uint32_t client); /* (locked) */
 
 /* advance.c */

@@ -16,7 +16,8 @@ int sim_machine_device(sim_machine *m, uint32_t device, sim_device_info *info) {
 
 static uint32_t count_bits(const uint64_t *bits) {
   uint32_t n = 0;
-  for (uint32_t word = 0; word < SIM_CLIENTS / 64; word++) n += (uint32_t)__builtin_popcountll(bits[word]);
+  for (uint32_t word = 0; word < SIM_CLIENTS / 64; word++)
+    n += (uint32_t)__builtin_popcountll(bits[word]);
   return n;
 }
 
@@ -77,7 +78,8 @@ int sim_machine_record(sim_machine *m, uint32_t device, sim_process_record *reco
   return count;
 }
 
-static const sim_sample *find_samples(sim_machine *m, sim_device *d, int32_t pid, uint64_t *began_ns) {
+static const sim_sample *find_samples(sim_machine *m, sim_device *d, int32_t pid,
+                                      uint64_t *began_ns) {
   *began_ns = 0;
   if (!pid) return d->samples;
   for (uint32_t client = 0; client < d->clients_high; client++) {

@@ -63,8 +63,7 @@ sim_ref sim_stream_tail(sim_machine *m, uint32_t device, uint32_t client, uint32
   sim_area *a = sim_area_of(m, device, client);
   sim_lane *lane = sim_lane_find(&d->clients[client], a, stream);
   sim_ref ref = {0};
-  if (lane)
-    ref = (sim_ref){a->ops[lane->tail].seq, (uint16_t)device, (uint16_t)client, lane->tail};
+  if (lane) ref = (sim_ref){a->ops[lane->tail].seq, (uint16_t)device, (uint16_t)client, lane->tail};
   sim_unlock(d);
   return ref;
 }

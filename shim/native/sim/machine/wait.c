@@ -119,12 +119,16 @@ int sim_wait(sim_machine *m, const sim_ref *ref) {
     }
     doze(m, d, ref->client, sim_estimate(m, d, ref->client, ref->slot));
   }
-  return client_stopped(&m->devices[ref->device], &m->devices[ref->device].clients[ref->client]) ? -1 : 0;
+  return client_stopped(&m->devices[ref->device], &m->devices[ref->device].clients[ref->client])
+             ? -1
+             : 0;
 }
 
 int sim_wait_stream(sim_machine *m, uint32_t device, uint32_t client, uint32_t stream) {
   sim_ref tail = sim_stream_tail(m, device, client, stream);
-  return tail.seq ? sim_wait(m, &tail) : client_stopped(&m->devices[device], &m->devices[device].clients[client]) ? -1 : 0;
+  return tail.seq ? sim_wait(m, &tail)
+         : client_stopped(&m->devices[device], &m->devices[device].clients[client]) ? -1
+                                                                                    : 0;
 }
 
 /* The work submitted so far in all streams. */
@@ -139,7 +143,8 @@ int sim_wait_all(sim_machine *m, uint32_t device, uint32_t client) {
     for (uint32_t i = 0; i < c->lane_count && slot == SIM_NONE; i++)
       if (a->ops[a->lanes[i].head].seq < limit) {
         slot = a->lanes[i].head;
-        for (uint16_t next = slot; next != SIM_NONE && a->ops[next].seq < limit; next = a->ops[next].next)
+        for (uint16_t next = slot; next != SIM_NONE && a->ops[next].seq < limit;
+             next = a->ops[next].next)
           slot = next;
       }
     if (slot == SIM_NONE) break;
@@ -165,10 +170,13 @@ void sim_wait_room(sim_machine *m, uint32_t device, uint32_t client, uint32_t st
   }
   uint16_t slot = lane->head;
   uint64_t until = sim_estimate(m, d, client, slot);
-  for (uint32_t n = 0; n < lane->count / 8 && until != UINT64_MAX && until < d->t_ns + ROOM_NS; n++) {
+  for (uint32_t n = 0; n < lane->count / 8 && until != UINT64_MAX && until < d->t_ns + ROOM_NS;
+       n++) {
     slot = a->ops[slot].next;
     if (slot == SIM_NONE) break;
-    uint64_t more = a->ops[slot].kind == SIM_KERNEL || a->ops[slot].kind == SIM_COPY ? a->ops[slot].duration_ns : 0;
+    uint64_t more = a->ops[slot].kind == SIM_KERNEL || a->ops[slot].kind == SIM_COPY
+                        ? a->ops[slot].duration_ns
+                        : 0;
     until += more;
   }
   doze(m, d, client, until);

@@ -1,0 +1,71 @@
+/* Graphs, their nodes, and executables. */
+#pragma once
+#include "sim/cuda/work.h"
+
+typedef struct sim_graph sim_graph;
+
+typedef struct sim_node {
+  sim_graph *graph;
+  sim_work work;
+  struct sim_node **from, **to; /* what it depends on; what depends on it */
+  size_t from_count, from_room, to_count, to_room;
+  uint64_t id;
+  uint32_t local_id;
+  bool enabled;
+  const struct sim_node *original; /* in a clone: the node it was made from */
+  size_t order;                    /* scratch: position in topological order */
+} sim_node;
+
+typedef struct sim_kept_object {
+  struct sim_user_object *object;
+  unsigned count;
+  struct sim_kept_object *next;
+} sim_kept_object;
+
+struct sim_graph {
+  sim_node **nodes;
+  size_t count, room;
+  uint32_t id, next_local_id;
+  bool owned; /* by a node or an executable: not for the program to destroy */
+  sim_kept_object *objects;
+};
+
+typedef struct sim_exec {
+  sim_graph *graph; /* a clone */
+  uint64_t flags;
+  sim_gpu *gpu;
+  sim_ref *last; /* end of the newest launch, one a lane */
+  size_t last_count;
+  sim_ref last_end;
+  uint64_t memory_bytes; /* of its allocation nodes */
+  bool memory_taken;
+  uint32_t id;
+} sim_exec;
+
+/* graph.c */
+sim_graph *sim_graph_new(void);
+void sim_graph_free(sim_graph *graph);
+sim_graph *sim_graph_clone(const sim_graph *graph);
+CUresult sim_graph_of(CUgraph handle, sim_graph **graph);
+CUresult sim_node_of(CUgraphNode handle, sim_node **node);
+/* Big lock not held; `work` is copied deeply. */
+CUresult sim_graph_add(sim_graph *graph, sim_node *const *from, size_t from_count,
+                       const sim_work *work, sim_node **out);
+CUresult sim_edge_add(sim_node *from, sim_node *to);
+bool sim_graph_sort(const sim_graph *graph, sim_node **order); /* false: a cycle */
+bool sim_graph_leads(sim_node *const *from, size_t count,
+                     const sim_node *to); /* is `to` among or before them */
+uint64_t sim_graph_memory(const sim_graph *graph);
+
+/* graph_params.c */
+CUresult sim_work_from_params(const CUgraphNodeParams *params, sim_work *work);
+CUresult sim_kernel_params_work(const CUDA_KERNEL_NODE_PARAMS *params, sim_work *work);
+
+/* user_object.c */
+void sim_objects_retain(sim_graph *graph, const sim_graph *from);
+void sim_objects_drop(sim_graph *graph);
+
+/* graph_exec.c */
+CUresult sim_exec_run(sim_exec *exec, sim_stream *stream);
+CUresult sim_graph_run(sim_graph *graph, sim_stream *stream, sim_ref *lanes, size_t lane_room);
+void sim_graph_memory_give(sim_gpu *gpu, uint64_t bytes);
