@@ -6,6 +6,7 @@
  * sentence in `error` (what happened, why, what to do). Everything survives the kill of any process
  * that has the file open.
  */
+/* clang-format off: cffi reads one line a #define */
 #pragma once
 #include <stdint.h>
 
@@ -18,124 +19,120 @@
 
 /* How long a kernel takes, by name. The first rule that matches decides. */
 typedef struct sim_kernel_rule {
-  char pattern[SIM_NAME_BYTES]; /* shell glob over the kernel's (mangled) name; empty: end of rules
-                                 */
+  char pattern[SIM_NAME_BYTES];   /* shell glob over the kernel's (mangled) name; empty: end of rules */
   uint64_t duration_ns;
-  int32_t parameter; /* >= 0: this 8-byte kernel parameter holds the nanoseconds; -1: not */
+  int32_t parameter;              /* >= 0: this 8-byte kernel parameter holds the nanoseconds; -1: not */
   uint32_t reserved;
 } sim_kernel_rule;
 
 /* What a device is like. Zero in a field marked (d) means: the default. */
 typedef struct sim_profile {
-  char name[SIM_NAME_BYTES];   /* "NVIDIA H200" */
-  char source[SIM_NAME_BYTES]; /* where the figures come from */
-  uint64_t memory_bytes;       /* what cuDeviceTotalMem says; allocation fails exactly above it */
+  char name[SIM_NAME_BYTES];      /* "NVIDIA H200" */
+  char source[SIM_NAME_BYTES];    /* where the figures come from */
+  uint64_t memory_bytes;          /* what cuDeviceTotalMem says; allocation fails exactly above it */
   uint32_t compute_major;
   uint32_t compute_minor;
   uint32_t sm_count;
-  uint32_t max_threads_per_sm;           /* (d) 2048 */
-  uint32_t max_blocks_per_sm;            /* (d) 32 */
-  uint32_t registers_per_sm;             /* (d) 65536 */
-  uint32_t shared_per_sm_bytes;          /* (d) 100 KiB */
+  uint32_t max_threads_per_sm;    /* (d) 2048 */
+  uint32_t max_blocks_per_sm;     /* (d) 32 */
+  uint32_t registers_per_sm;      /* (d) 65536 */
+  uint32_t shared_per_sm_bytes;   /* (d) 100 KiB */
   uint32_t shared_per_block_optin_bytes; /* (d) shared_per_sm - 1 KiB */
-  uint32_t l2_bytes;                     /* (d) 40 MiB */
-  uint32_t memory_bus_bits;              /* (d) 4096 */
-  uint32_t sm_clock_khz;                 /* (d) 1 500 000 */
-  uint32_t memory_clock_khz;             /* (d) 1 500 000 */
-  uint32_t copy_engines;                 /* (d) 2 */
-  uint32_t power_limit_mw;               /* (d) 300 000 */
-  double tflops;                         /* rated dense fp16/bf16 tensor rate; the pool's unit */
-  double memory_bytes_per_ns;            /* (d) 1000: device memory bandwidth, GB/s */
-  double host_bytes_per_ns;              /* (d) 25: host link bandwidth one way, GB/s */
-  uint64_t context_bytes;     /* (d) 256 MiB: device memory that a process's context takes */
-  uint64_t reserved_bytes;    /* taken by the driver at rest, inside memory_bytes */
-  uint64_t slab_bytes;        /* (d) 2 MiB: small allocations share slabs of this size */
-  uint64_t time_slice_ns;     /* (d) 2 ms */
-  uint64_t context_switch_ns; /* (d) 50 us: nothing computes while the device changes process */
-  uint64_t event_tick_ns;     /* (d) 500 */
-  int64_t clock_offset_ns;    /* device clock minus CLOCK_MONOTONIC */
-  uint32_t queue_depth;       /* (d) 1024: launches a stream holds before a launch blocks */
-  uint32_t launch_ns;         /* (d) 1800: host cost of a launch */
-  uint32_t event_record_ns;   /* (d) 1000 */
-  uint32_t query_ns;          /* (d) 500 */
-  uint32_t stream_op_ns;      /* (d) 1000: stream memory operation, stream wait */
-  uint32_t memory_call_ns;    /* (d) 3000: allocation or free that needs no new slab */
-  uint32_t memory_slab_ns;    /* (d) 60000: one that does */
-  uint32_t kernel_floor_ns;   /* (d) 2000: shortest kernel */
-  uint32_t kernel_gap_ns;     /* (d) 700: from one kernel of a stream to the next, not busy */
-  uint32_t thread_cost_ps;    /* (d) 40: device time a thread of a kernel without a rule */
-  uint32_t sample_period_ns;  /* (d) 139 ms: period of utilisation samples */
+  uint32_t l2_bytes;              /* (d) 40 MiB */
+  uint32_t memory_bus_bits;       /* (d) 4096 */
+  uint32_t sm_clock_khz;          /* (d) 1 500 000 */
+  uint32_t memory_clock_khz;      /* (d) 1 500 000 */
+  uint32_t copy_engines;          /* (d) 2 */
+  uint32_t power_limit_mw;        /* (d) 300 000 */
+  double tflops;                  /* rated dense fp16/bf16 tensor rate; the pool's unit */
+  double memory_bytes_per_ns;     /* (d) 1000: device memory bandwidth, GB/s */
+  double host_bytes_per_ns;       /* (d) 25: host link bandwidth one way, GB/s */
+  uint64_t context_bytes;         /* (d) 256 MiB: device memory that a process's context takes */
+  uint64_t reserved_bytes;        /* taken by the driver at rest, inside memory_bytes */
+  uint64_t slab_bytes;            /* (d) 2 MiB: small allocations share slabs of this size */
+  uint64_t time_slice_ns;         /* (d) 2 ms */
+  uint64_t context_switch_ns;     /* (d) 50 us: nothing computes while the device changes process */
+  uint64_t event_tick_ns;         /* (d) 500 */
+  int64_t clock_offset_ns;        /* device clock minus CLOCK_MONOTONIC */
+  uint32_t queue_depth;           /* (d) 1024: launches a stream holds before a launch blocks */
+  uint32_t launch_ns;             /* (d) 1800: host cost of a launch */
+  uint32_t event_record_ns;       /* (d) 1000 */
+  uint32_t query_ns;              /* (d) 500 */
+  uint32_t stream_op_ns;          /* (d) 1000: stream memory operation, stream wait */
+  uint32_t memory_call_ns;        /* (d) 3000: allocation or free that needs no new slab */
+  uint32_t memory_slab_ns;        /* (d) 60000: one that does */
+  uint32_t kernel_floor_ns;       /* (d) 2000: shortest kernel */
+  uint32_t kernel_gap_ns;         /* (d) 700: from one kernel of a stream to the next, not busy */
+  uint32_t thread_cost_ps;        /* (d) 40: device time a thread of a kernel without a rule */
+  uint32_t sample_period_ns;      /* (d) 139 ms: period of utilisation samples */
   uint32_t pci_domain;
-  uint32_t pci_bus; /* (d) 1 + index * 0x10 */
+  uint32_t pci_bus;               /* (d) 1 + index * 0x10 */
   uint32_t pci_device;
   uint32_t reserved[8];
   sim_kernel_rule rules[SIM_MAX_RULES];
 } sim_profile;
 
 typedef struct sim_device_info {
-  uint8_t uuid[16]; /* stable: the n-th device of a kind has the same one everywhere */
+  uint8_t uuid[16];               /* stable: the n-th device of a kind has the same one everywhere */
   uint32_t index;
-  uint32_t lost;       /* 1: a device-lost fault was injected */
-  sim_profile profile; /* with all defaults filled in */
+  uint32_t lost;                  /* 1: a device-lost fault was injected */
+  sim_profile profile;            /* with all defaults filled in */
 } sim_device_info;
 
 /* One process on one device, in the device's own words. */
 typedef struct sim_process_record {
-  int32_t pid;             /* in the pid namespace of the process itself */
-  uint32_t alive;          /* 0: has ended (or gave its last context back and ended) */
-  uint64_t start_ticks;    /* field 22 of /proc/PID/stat */
-  char tag[SIM_TAG_BYTES]; /* PENSTOCK_SIM_TAG of the process, else its comm */
+  int32_t pid;                    /* in the pid namespace of the process itself */
+  uint32_t alive;                 /* 0: has ended (or gave its last context back and ended) */
+  uint64_t start_ticks;           /* field 22 of /proc/PID/stat */
+  char tag[SIM_TAG_BYTES];        /* PENSTOCK_SIM_TAG of the process, else its comm */
   char comm[16];
-  uint64_t began_ns;     /* first context on this device */
-  uint64_t ended_ns;     /* when its end was noticed; 0 while alive */
-  uint64_t busy_ns;      /* device time of its kernels: union over its streams */
-  uint64_t copy_ns;      /* copy engine time */
-  uint64_t memory_bytes; /* device memory now, contexts included; 0 once ended */
+  uint64_t began_ns;              /* first context on this device */
+  uint64_t ended_ns;              /* when its end was noticed; 0 while alive */
+  uint64_t busy_ns;               /* device time of its kernels: union over its streams */
+  uint64_t copy_ns;               /* copy engine time */
+  uint64_t memory_bytes;          /* device memory now, contexts included; 0 once ended */
   uint64_t peak_memory_bytes;
-  uint64_t launches; /* kernels started on the device (a graph counts its nodes) */
+  uint64_t launches;              /* kernels started on the device (a graph counts its nodes) */
   uint64_t copies;
-  uint64_t pending; /* operations submitted and not completed */
-  uint64_t refused; /* allocations refused for want of memory */
+  uint64_t pending;               /* operations submitted and not completed */
+  uint64_t refused;               /* allocations refused for want of memory */
 } sim_process_record;
 
 /* A device as a whole. */
 typedef struct sim_device_usage {
-  uint64_t at_ns; /* the figures are exact at this time */
+  uint64_t at_ns;                 /* the figures are exact at this time */
   uint64_t created_ns;
-  uint64_t busy_ns; /* some kernel was running: the sum of all processes' busy_ns */
+  uint64_t busy_ns;               /* some kernel was running: the sum of all processes' busy_ns */
   uint64_t copy_ns;
-  uint64_t switch_ns; /* spent on context switches */
+  uint64_t switch_ns;             /* spent on context switches */
   uint64_t switches;
-  uint64_t memory_used_bytes; /* all processes and reserved_bytes */
+  uint64_t memory_used_bytes;     /* all processes and reserved_bytes */
   uint64_t memory_total_bytes;
-  uint32_t processes; /* alive with a context */
-  uint32_t computing; /* of those, with kernels waiting or running */
+  uint32_t processes;             /* alive with a context */
+  uint32_t computing;             /* of those, with kernels waiting or running */
 } sim_device_usage;
 
 /* Running sums at a sample time (every sample_period_ns since the machine was made). */
 typedef struct sim_sample {
   uint64_t at_ns;
   uint64_t busy_ns;
-  uint64_t memory_busy_ns; /* device memory bandwidth use, as time at full bandwidth */
+  uint64_t memory_busy_ns;        /* device memory bandwidth use, as time at full bandwidth */
   uint64_t memory_bytes;
 } sim_sample;
 
 #define SIM_FAULT_OUT_OF_MEMORY 1 /* allocations answer CUDA_ERROR_OUT_OF_MEMORY */
-#define SIM_FAULT_LAUNCH_FAILED \
-  2 /* a kernel fails: sticky CUDA_ERROR_LAUNCH_FAILED in its context */
-#define SIM_FAULT_DEVICE_LOST \
-  3                      /* the device is gone (CUDA_ERROR_DEVICE_UNAVAILABLE, NVML: GPU is lost) */
-#define SIM_FAULT_SLOW 4 /* driver calls take value_ns longer */
-#define SIM_FAULT_HANG 5 /* a driver call does not return until the fault is lifted */
+#define SIM_FAULT_LAUNCH_FAILED 2 /* a kernel fails: sticky CUDA_ERROR_LAUNCH_FAILED in its context */
+#define SIM_FAULT_DEVICE_LOST 3   /* the device is gone (CUDA_ERROR_DEVICE_UNAVAILABLE, NVML: GPU is lost) */
+#define SIM_FAULT_SLOW 4          /* driver calls take value_ns longer */
+#define SIM_FAULT_HANG 5          /* a driver call does not return until the fault is lifted */
 
 typedef struct sim_fault {
-  uint32_t kind;            /* SIM_FAULT_*; 0 lifts every fault of the device */
-  int32_t pid;              /* 0: any process */
-  uint64_t skip;            /* calls let through first */
-  uint64_t count;           /* calls affected; 0: all until lifted */
-  uint64_t value_ns;        /* SIM_FAULT_SLOW */
-  char call[SIM_TAG_BYTES]; /* glob over the driver function's base name; empty: all that fit the
-                               kind */
+  uint32_t kind;                  /* SIM_FAULT_*; 0 lifts every fault of the device */
+  int32_t pid;                    /* 0: any process */
+  uint64_t skip;                  /* calls let through first */
+  uint64_t count;                 /* calls affected; 0: all until lifted */
+  uint64_t value_ns;              /* SIM_FAULT_SLOW */
+  char call[SIM_TAG_BYTES];       /* glob over the driver function's base name; empty: all that fit the kind */
 } sim_fault;
 
 typedef struct sim_machine sim_machine;
