@@ -1,6 +1,6 @@
 """A cuda.core program after its documentation: C++ compiled at run time, launched in a loop.
 
-    python examples/cuda_core_tenant.py [SECONDS]
+python examples/cuda_core_tenant.py [SECONDS]
 """
 
 import sys

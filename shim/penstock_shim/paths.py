@@ -35,3 +35,8 @@ def sim_dir() -> Path:
 def workload_path(name: str) -> Path:
     """A benchmark's program, such as `penstock-latency`. Raises FileNotFoundError."""
     return _installed(f"bin/{name}")
+
+
+def examples_dir() -> Path:
+    """Directory of the example programs that the demo runs. Raises FileNotFoundError."""
+    return _installed("examples")

@@ -203,5 +203,5 @@ def penstock_command():
 def test_version_and_help_name_the_commands(penstock):
     assert penstock("--version").stdout.startswith("penstock 0.")
     help_text = penstock("--help").stdout
-    for command in ("run", "simulate", "quota", "ps", "top", "policy"):
+    for command in ("run", "simulate", "quota", "ps", "top", "policy", "bench", "demo"):
         assert f"\n  {command} " in help_text

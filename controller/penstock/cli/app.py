@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from penstock import __version__
-from penstock.cli import policy, ps, quota, run, simulate, top
+from penstock.cli import bench, demo, policy, ps, quota, run, simulate, top
 
 app = typer.Typer(
     name="penstock",
@@ -25,6 +25,8 @@ app.add_typer(quota.app, name="quota")
 app.command()(ps.ps)
 app.command()(top.top)
 app.add_typer(policy.app, name="policy")
+app.add_typer(bench.app, name="bench")
+app.command()(demo.demo)
 
 
 def _print_version(wanted: bool) -> None:

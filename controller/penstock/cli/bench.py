@@ -1,0 +1,135 @@
+"""`penstock bench launch|quota`: figures as measured on this machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.cli.options import Output
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import NoReturn
+
+    from penstock.bench.quota import Launch
+
+app = typer.Typer(help="Measure what the shim costs and how exact it is.", no_args_is_help=True)
+
+Format = Annotated[Output, typer.Option("--output", "-o", help="table, json or yaml.")]
+
+
+@app.command()
+def launch(
+    output: Format = Output.table,
+    simulate: Annotated[
+        str, typer.Option(metavar="PROFILE", help="Simulated device; 'none': the real device 0.")
+    ] = "h200",
+    rounds: Annotated[int, typer.Option(min=1, help="How often each arm runs.")] = 11,
+    calls: Annotated[int, typer.Option(min=100, help="Timed calls of each kind a round.")] = 20_000,
+) -> None:
+    """Added nanoseconds per launch and allocation, against the same program without the shim."""
+    from penstock.bench.launch import BenchError, run
+
+    try:
+        rows = run(
+            simulate=None if simulate == "none" else simulate,
+            rounds=rounds,
+            calls=calls,
+            progress=_progress("round"),
+        )
+    except BenchError as error:
+        _fail(error)
+    _print_rows(rows, output)
+
+
+@app.command()
+def quota(
+    output: Format = Output.table,
+    simulate: Annotated[str, typer.Option(metavar="PROFILE", help="Simulated device.")] = "h200",
+    quotas: Annotated[str, typer.Option(help="Percent, comma-separated.")] = "10,30,50,70,90",
+    kernels_us: Annotated[str, typer.Option(help="Microseconds, comma-separated.")] = "200,2000",
+    launches: Annotated[str, typer.Option(help="plain, graph or both.")] = "plain,graph",
+    processes: Annotated[str, typer.Option(help="Of the tenant, comma-separated.")] = "1,4",
+    seconds: Annotated[float, typer.Option(min=2, help="How long each row is measured.")] = 5,
+) -> None:
+    """Error of the quota in points over 1 s windows, by the simulated device's own record."""
+    from penstock.bench.quota import run
+    from penstock.bench.stage import StageError
+
+    try:
+        rows = run(
+            simulate=simulate,
+            quotas=_numbers(quotas, "--quotas"),
+            kernels_us=_numbers(kernels_us, "--kernels-us"),
+            launches=_launches(launches),
+            processes=[int(number) for number in _numbers(processes, "--processes")],
+            seconds=seconds,
+            progress=_progress("row"),
+        )
+    except StageError as error:
+        _fail(error)
+    _print_rows(rows, output)
+
+
+def _numbers(text: str, option: str) -> list[float]:
+    from penstock.model import PenstockError
+
+    try:
+        numbers = [float(part) for part in text.split(",")]
+    except ValueError:
+        numbers = []
+    if not numbers or min(numbers) <= 0:
+        raise PenstockError(
+            f"{option} {text!r} is no list of numbers above 0", "", f"write it like {option} 10,30"
+        )
+    return numbers
+
+
+def _launches(text: str) -> list[Launch]:
+    from penstock.model import PenstockError
+
+    known: dict[str, Launch] = {"plain": "plain", "graph": "graph"}
+    words = text.split(",")
+    if unknown := [word for word in words if word not in known]:
+        raise PenstockError(f"unknown launch {unknown[0]!r}", "", "valid are plain and graph")
+    return [known[word] for word in words]
+
+
+def _progress(what: str) -> Callable[[int, int], None]:
+    """Says on a terminal's standard error how far it is."""
+
+    def show(done: int, total: int) -> None:
+        if sys.stderr.isatty():
+            end = "\n" if done == total else "\r"
+            print(f"{what} {done} of {total}", end=end, file=sys.stderr, flush=True)
+
+    return show
+
+
+def _fail(error: Exception) -> NoReturn:
+    print(f"penstock: {error}", file=sys.stderr)
+    raise SystemExit(1)
+
+
+def _print_rows(rows: Sequence[object], output: Output) -> None:
+    """Rows are dataclasses: their fields are the columns."""
+    from penstock.cli.output import print_data
+
+    plain = [dataclasses.asdict(row) for row in rows]  # type: ignore[call-overload]
+    if output is not Output.table:
+        print_data(plain, output)
+        return
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    from penstock.cli.table import console
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for heading in plain[0]:
+        table.add_column(heading, justify="right")
+    for row in plain:
+        table.add_row(*(f"{v:.2f}" if isinstance(v, float) else str(v) for v in row.values()))
+    console().print(table)

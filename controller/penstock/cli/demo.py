@@ -1,0 +1,129 @@
+"""`penstock demo`: three programs, one device, live table, verdict."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rich.console import Console
+    from rich.live import Live
+
+    from penstock.bench.demo import DemoReport, Outcome
+    from penstock.node.report import Row
+
+PLAIN_EVERY_S = 5.0
+
+
+def demo(
+    seconds: Annotated[float, typer.Option(min=10, help="How long the programs work.")] = 25.0,
+    simulate: Annotated[
+        str | None,
+        typer.Option(metavar="PROFILE", help="Simulated device, also where there is a real one."),
+    ] = None,
+) -> None:
+    """Three unmodified programs share one GPU under quotas. Exit code 0: all within bounds.
+
+    Runs on the real GPU where there is one, else on a simulated H200.
+    """
+    from rich.live import Live
+
+    from penstock.bench.demo import run
+    from penstock.cli.table import console
+
+    screen = console()
+    screen.print(
+        "Three unmodified programs share one GPU, each started by [bold]penstock run[/bold]:\n"
+        "  numba       Numba-CUDA           --memory 8Gi --cores 70\n"
+        "  cuda-core   cuda.core, C++       --memory 4Gi --cores 20\n"
+        "  c-program   C, driver API        --memory 2Gi --cores 5, asks for more memory\n"
+    )
+    if screen.is_terminal:
+        with Live(console=screen, auto_refresh=False) as live:
+            report = run(seconds=seconds, simulate=simulate, watch=_in_place(live))
+    else:
+        report = run(seconds=seconds, simulate=simulate, watch=_now_and_then(screen))
+    _print_report(screen, report)
+    sys.exit(0 if report.within_bounds else 1)
+
+
+def _in_place(live: Live) -> Callable[[list[Row]], None]:
+    """Renews the table on a terminal."""
+    from penstock.cli.table import tenant_table
+
+    return lambda rows: live.update(tenant_table(rows), refresh=True)
+
+
+def _now_and_then(screen: Console) -> Callable[[list[Row]], None]:
+    """Prints a table every few seconds where there is no terminal."""
+    from penstock.cli.table import tenant_table
+
+    due = time.monotonic() + PLAIN_EVERY_S
+
+    def show(rows: list[Row]) -> None:
+        nonlocal due
+        if rows and time.monotonic() >= due:
+            screen.print(tenant_table(rows))
+            due = time.monotonic() + PLAIN_EVERY_S
+
+    return show
+
+
+def _print_report(screen: Console, report: DemoReport) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    kind = "the simulated device's own record" if report.device.simulated else "NVML"
+    table = Table(
+        title=f"What each got of {report.device}, by {kind}; cores over {report.window_s:.0f} s",
+        box=SIMPLE_HEAD,
+        title_justify="left",
+        pad_edge=False,
+    )
+    for heading in (
+        "TENANT",
+        "MEMORY PEAK",
+        "QUOTA",
+        "CORES",
+        "QUOTA",
+        "REFUSED",
+        "EXIT",
+        "VERDICT",
+    ):
+        right = heading not in ("TENANT", "VERDICT")
+        table.add_column(
+            heading, justify="right" if right else "left", no_wrap=heading != "VERDICT"
+        )
+    for outcome in report.outcomes:
+        table.add_row(*_cells(outcome, report.tolerance_points))
+    screen.print(table)
+    for outcome in report.outcomes:
+        if outcome.faults or outcome.ended.part.over_asks:
+            for line in outcome.ended.output.strip().splitlines()[-8:]:
+                screen.print(f"  {outcome.ended.part.name} | {line}", markup=False)
+    words = "all within bounds" if report.within_bounds else "NOT all within bounds"
+    screen.print(f"\n[bold]{words}[/bold]")
+
+
+def _cells(outcome: Outcome, tolerance: float) -> list[str]:
+    from penstock.model import format_cores, human_memory
+
+    part = outcome.ended.part
+    faults = "; ".join(outcome.faults)
+    verdict = f"[red]{faults}[/red]" if faults else "[green]within bounds[/green]"
+    bounds = f"±{tolerance:g}" if part.backlogged else f"at most +{tolerance:g}"
+    return [
+        part.name,
+        human_memory(outcome.peak_bytes),
+        human_memory(part.memory_bytes),
+        "-" if outcome.cores_percent is None else f"{outcome.cores_percent:.1f}",
+        f"{format_cores(part.cores_permille)} {bounds}",
+        str(outcome.ended.refusals),
+        str(outcome.ended.exit_code),
+        verdict,
+    ]
