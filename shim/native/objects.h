@@ -41,6 +41,7 @@ typedef struct penstock_object {
   CUcontext context; /* dies with this context; NULL: does not */
   int16_t grant;     /* index of the grant that was charged; -1: none */
   uint8_t kind;
+  bool imported; /* VMM allocations: of another process; `bytes` grows as it is mapped */
 } penstock_object;
 
 /* Adds a copy of `object`; an entry of that kind and key is overwritten. False: no memory. */

@@ -1,0 +1,44 @@
+/* What the parts of virtual memory management share. See vmm_state.c. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "objects.h"
+
+/* `detail` of a handle or a mapping: the allocation's number. `detail` of an allocation: */
+#define PENSTOCK_VMM_HANDLES(count) ((uint64_t)(count))
+#define PENSTOCK_VMM_MAPPINGS(count) ((uint64_t)(count) << 32)
+
+typedef struct penstock_vmm_state {
+  uint32_t lock; /* makes changes of a handle or mapping and its allocation one */
+  uint64_t last_number;
+  uint64_t array_mappings; /* ever made: arrays of programs that make none are not looked up */
+} penstock_vmm_state;
+penstock_vmm_state *penstock_vmm_state_get(void);
+
+/* False without memory: nothing is known then, and nothing given back. Not held across driver
+ * calls. Functions marked (locked) expect it. */
+bool penstock_vmm_lock(void);
+void penstock_vmm_unlock(void);
+
+void penstock_vmm_put(penstock_kind kind, uint64_t key, int grant, uint64_t bytes, uint64_t detail);
+
+/* A new allocation with one handle; its number. Imported ones have no size, and no charge, before
+ * they are mapped. (locked) */
+uint64_t penstock_vmm_add(int grant, uint64_t bytes, bool imported);
+
+/* Another reference to the allocation `number` under `handle`. (locked) */
+void penstock_vmm_add_handle(uint64_t handle, uint64_t number, int grant);
+
+/* Changes an allocation's counts. When nothing holds it any more it is taken out, and true is
+ * returned with what it was: the charge is to be given back. (locked) */
+bool penstock_vmm_count(uint64_t number, uint64_t add, uint64_t subtract, penstock_object *gone);
+
+/* One mapping of the allocation is no more. */
+void penstock_vmm_mapping_gone(uint64_t number);
+
+bool penstock_vmm_on_device(const CUmemAllocationProp *properties);
+
+/* By its location, whatever context is current. Host memory is free of charge. */
+int penstock_vmm_grant(const CUmemAllocationProp *properties);
