@@ -10,7 +10,9 @@ if TYPE_CHECKING:
     from penstock_shim.pages import UsageSnapshot
 
 WINDOW_NS = 1_000_000_000
-ASKING_NS = 300_000_000  # a wait this recent counts as asking
+# How long one wait counts as asking. Longer than the window of use: while use still averages over
+# slower times, a tenant that was just given more must not be taken for one that needs no more.
+ASKING_NS = 2 * WINDOW_NS
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,7 @@ class RecentUse:
     waits: int = -1
     waited_at_ns: int = 0
     active_at_ns: int = 0
+    active_since_ns: int = 0
 
     def add(self, at_ns: int, usage: UsageSnapshot, device: int) -> None:
         """Takes in a snapshot of the tenant's usage page; `device` is the index of its grant."""
@@ -40,6 +43,8 @@ class RecentUse:
         if in_flight or (
             last and (figures.launches, figures.spent_ns) != (last.launches, last.spent_ns)
         ):
+            if not self.is_active(at_ns):
+                self.active_since_ns = at_ns
             self.active_at_ns = at_ns
         self.samples.append(_Sample(at_ns, figures.spent_ns, figures.launches))
         while len(self.samples) > 2 and self.samples[1].at_ns <= at_ns - WINDOW_NS:
@@ -61,5 +66,6 @@ class RecentUse:
         return bool(self.active_at_ns) and at_ns - self.active_at_ns <= WINDOW_NS
 
     def is_asking(self, at_ns: int) -> bool:
-        """Whether its launches had to wait a moment ago."""
-        return bool(self.waited_at_ns) and at_ns - self.waited_at_ns <= ASKING_NS
+        """Whether its launches had to wait lately, or it has just begun and use tells nothing."""
+        began = self.is_active(at_ns) and at_ns - self.active_since_ns <= WINDOW_NS
+        return began or (bool(self.waited_at_ns) and at_ns - self.waited_at_ns <= ASKING_NS)
