@@ -9,7 +9,7 @@ typedef struct penstock_gate_device {
   uint64_t paid_until_ns; /* CLOCK_MONOTONIC up to which the share's time is used up; later
                              than now: debt. Charging x ns moves it on by x / share. */
   uint64_t closed;        /* 1: admission is shut until credit is full again */
-  uint64_t launches;      /* launches admitted, all processes */
+  uint64_t launches;      /* launches settled, all processes */
   uint64_t waits;         /* launches that had to wait */
   uint64_t waited_ns;     /* time spent waiting, all threads */
   uint64_t debts;         /* launches admitted as debt by the liveness rule */

@@ -16,7 +16,8 @@ void gate_stream_release(gate_stream *stream) {
   penstock_lock_release(&stream->lock);
 }
 
-static void give_up_estimate(gate_state *state, const gate_stream *stream, uint64_t ns) {
+static void give_up_estimate(gate_state *state, const gate_stream *stream, uint64_t ns,
+                             uint32_t launches) {
   penstock_process *process = penstock_process_get();
   if (!process) return;
   penstock_gate_slot *slot = gate_slot(process, state, stream->context->grant);
@@ -25,6 +26,8 @@ static void give_up_estimate(gate_state *state, const gate_stream *stream, uint6
                                       __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
   }
   __atomic_fetch_add(&slot->done, 1, __ATOMIC_RELAXED);
+  __atomic_fetch_add(&gate_device(process, stream->context->grant)->launches, launches,
+                     __ATOMIC_RELAXED);
 }
 
 void gate_bracket_open(gate_state *state, gate_stream *stream, bool timed, uint64_t now_ns) {
@@ -33,6 +36,9 @@ void gate_bracket_open(gate_state *state, gate_stream *stream, bool timed, uint6
   gate_bracket *before = stream->newest;
   bool interrupted = __atomic_exchange_n(&stream->interrupted, false, __ATOMIC_RELAXED);
   bracket->opened_ns = now_ns;
+  penstock_process *process = penstock_process_get();
+  bracket->crowd =
+      process && gate_others_ns(process, state, stream->context->grant, &bracket->others);
   if (timed && !interrupted && before && before->end && !gate_is_through(stream, before)) {
     __atomic_fetch_add(&before->end->references, 1, __ATOMIC_RELAXED);
     bracket->start = before->end;
@@ -83,25 +89,41 @@ static void learn(gate_state *state, const gate_bracket *bracket, uint64_t time_
   penstock_lock_release(&state->lock);
 }
 
-/* Charges what of [begin, end) is not charged yet, at most `most_ns`. */
-static void charge(gate_stream *stream, uint64_t begin_ns, uint64_t end_ns, uint64_t most_ns) {
+/* Charges what of [begin, end) is not charged yet, at most `most_ns`.
+ *
+ * In a crowd the device goes round between processes: where inside an interval the own part lies
+ * nobody can tell, only that all that is in flight will have had its time by `end` and that much
+ * later. So charges are packed there; what limits their sum is the wall clock alone. */
+static void charge(gate_state *state, gate_stream *stream, uint64_t begin_ns, uint64_t end_ns,
+                   uint64_t most_ns, bool crowd) {
   penstock_process *process = penstock_process_get();
   int grant = stream->context->grant;
   if (!process || grant < 0) return;
   penstock_gate_device *gate = gate_device(process, grant);
-  uint64_t most = most_ns;
-  bool limited = most_ns < end_ns - begin_ns;
-  if (limited) most += stream->carry_ns;
-  uint64_t fresh = penstock_gate_mark(gate, begin_ns, end_ns, limited ? most : UINT64_MAX);
+  bool limited = crowd || most_ns < end_ns - begin_ns;
+  if (crowd) end_ns += most_ns + gate_in_flight_ns(process, state, grant);
+  uint64_t most = limited ? most_ns + stream->carry_ns : UINT64_MAX;
+  uint64_t fresh = penstock_gate_mark(gate, begin_ns, end_ns, most);
   if (limited) stream->carry_ns = most % PENSTOCK_RING_BIT_NS;
   penstock_gate_charge(gate, gate_permille(process, grant), fresh);
 }
 
-/* A bracket without both ends: what it cost by experience, within the time that it had. */
-static void settle_learned(gate_stream *stream, gate_bracket *bracket, uint64_t now_ns) {
+/* Were others on the device during the bracket: another tenant, or a process of this one? */
+static bool in_crowd(gate_state *state, const gate_stream *stream, const gate_bracket *bracket) {
+  penstock_process *process = penstock_process_get();
+  int grant = stream->context->grant;
+  uint64_t others = 0;
+  return bracket->crowd || !process || gate_neighbours(process, grant) ||
+         gate_others_ns(process, state, grant, &others) || others != bracket->others;
+}
+
+/* A bracket without both ends: what it cost by experience, within the time that it had by the same
+ * experience. Not until now: the stream may have been idle since, and others busy. */
+static void settle_learned(gate_state *state, gate_stream *stream, gate_bracket *bracket) {
   uint64_t cost = learned_ns(bracket);
   uint64_t end = bracket->opened_ns + cost + PENSTOCK_RING_BIT_NS;
-  charge(stream, bracket->opened_ns, end > now_ns ? end : now_ns, cost);
+  charge(state, stream, bracket->opened_ns, stream->drained_ns > end ? stream->drained_ns : end,
+         cost, in_crowd(state, stream, bracket));
 }
 
 /* Device time of the bracket's start on the host's clock. The base event's own time is only known
@@ -147,22 +169,21 @@ static void settle_timed(gate_state *state, gate_stream *stream, gate_bracket *b
                          uint64_t now_ns) {
   uint64_t length;
   if (!gate_elapsed_ns(bracket->start, bracket->end, &length)) {
-    settle_learned(stream, bracket, now_ns);
+    settle_learned(state, stream, bracket);
     return;
   }
   gate_called(state, bracket->chained ? 1 : 2);
   uint64_t begin = place(stream, bracket);
   stream->last_end_ns += length;
   uint64_t lead = bracket->lead_ns < length / 2 ? bracket->lead_ns : length / 2;
-  penstock_process *process = penstock_process_get();
-  bool disturbed =
-      !process || gate_is_disturbed(process, state, stream->context->grant, bracket->opened_ns);
-  if (!bracket->dry) learn(state, bracket, length - lead, disturbed, now_ns);
-  uint64_t most = bracket->dry || disturbed ? learned_ns(bracket) : length;
-  charge(stream, begin + lead, begin + length, most < length - lead ? most : length - lead);
+  bool crowd = in_crowd(state, stream, bracket);
+  if (!bracket->dry) learn(state, bracket, length - lead, crowd, now_ns);
+  uint64_t most = bracket->dry || crowd ? learned_ns(bracket) : length;
+  charge(state, stream, begin + lead, begin + length, most < length - lead ? most : length - lead,
+         crowd);
 }
 
-void gate_bracket_close(gate_state *state, gate_stream *stream, bool timed, uint64_t now_ns) {
+void gate_bracket_close(gate_state *state, gate_stream *stream, bool timed) {
   gate_bracket *bracket = stream->open;
   if (!bracket) return;
   bool captures = __atomic_load_n(&state->captures, __ATOMIC_RELAXED) != 0;
@@ -183,8 +204,8 @@ void gate_bracket_close(gate_state *state, gate_stream *stream, bool timed, uint
   }
   penstock_lock_release(&stream->lock);
   if (bracket->end) return;
-  settle_learned(stream, bracket, now_ns);
-  give_up_estimate(state, stream, bracket->estimate_ns);
+  settle_learned(state, stream, bracket);
+  give_up_estimate(state, stream, bracket->estimate_ns, bracket->launches);
   if (bracket->start) gate_marker_put(stream->context, bracket->start);
   gate_bracket_put(state, bracket);
 }
@@ -198,11 +219,11 @@ void gate_bracket_settle(gate_state *state, gate_stream *stream, uint64_t now_ns
     if (!stream->oldest) stream->newest = NULL;
     penstock_lock_release(&stream->lock);
     if (__atomic_load_n(&state->captures, __ATOMIC_RELAXED)) {
-      settle_learned(stream, bracket, now_ns);
+      settle_learned(state, stream, bracket);
     } else {
       settle_timed(state, stream, bracket, now_ns);
     }
-    give_up_estimate(state, stream, bracket->estimate_ns);
+    give_up_estimate(state, stream, bracket->estimate_ns, bracket->launches);
     gate_marker_put(stream->context, bracket->start);
     gate_marker_put(stream->context, bracket->end);
     gate_bracket_put(state, bracket);
@@ -210,8 +231,8 @@ void gate_bracket_settle(gate_state *state, gate_stream *stream, uint64_t now_ns
 }
 
 static void abandon(gate_state *state, gate_stream *stream, gate_bracket *bracket) {
-  settle_learned(stream, bracket, gate_now_ns());
-  give_up_estimate(state, stream, bracket->estimate_ns);
+  settle_learned(state, stream, bracket);
+  give_up_estimate(state, stream, bracket->estimate_ns, bracket->launches);
   gate_marker_put(stream->context, bracket->start);
   gate_marker_put(stream->context, bracket->end);
   gate_bracket_put(state, bracket);
@@ -223,7 +244,7 @@ void gate_stream_abandon(gate_state *state, gate_stream *stream) {
     stream->oldest = bracket->next;
     abandon(state, stream, bracket);
   }
-  give_up_estimate(state, stream, stream->stray_ns);
+  give_up_estimate(state, stream, stream->stray_ns, stream->stray_launches);
   stream->open = stream->newest = NULL;
   stream->stray_ns = 0;
 }

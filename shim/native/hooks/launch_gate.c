@@ -5,9 +5,9 @@
 #include "mechanism/slots.h"
 
 #define ASK_AGAIN_NS 20000000
-#define CROWD_NS 10000000 /* how long siblings count as present after they were seen */
 #define DRY_SLACK_NS 5000
 #define SAMPLE_CALLS 5
+#define SAMPLE_EVERY_NS 1000000
 
 penstock_gate_device *gate_device(const penstock_process *process, int grant) {
   return &process->region.usage->gate[grant];
@@ -29,34 +29,33 @@ uint32_t gate_permille(const penstock_process *process, int grant) {
   return permille ? permille : 1;
 }
 
-/* Estimates of every process of the tenant: slots are few, and a stale sum would let each of them
+/* Estimates of the tenant's other processes: slots are few, and a stale sum would let each of them
  * overshoot by a burst. */
-uint64_t gate_in_flight_ns(penstock_process *process, gate_state *state, int grant,
-                           uint64_t now_ns) {
+uint64_t gate_others_ns(penstock_process *process, gate_state *state, int grant,
+                        uint64_t *launches) {
   const penstock_usage_page *usage = process->region.usage;
   const penstock_gate_slot *own = gate_slot(process, state, grant);
-  uint64_t high = __atomic_load_n(&usage->slots_high, __ATOMIC_RELAXED);
+  uint64_t high = __atomic_load_n(&usage->slots_high, __ATOMIC_RELAXED), ns = 0, count = 0;
   if (high > PENSTOCK_MAX_SLOTS) high = PENSTOCK_MAX_SLOTS;
-  uint64_t mine = __atomic_load_n(&own->estimate_ns, __ATOMIC_RELAXED), others = 0;
   for (uint64_t i = 0; i < high; i++) {
     const penstock_gate_slot *slot = &usage->slots[i].gate[grant];
-    if (slot != own) others += __atomic_load_n(&slot->estimate_ns, __ATOMIC_RELAXED);
+    if (slot == own) continue;
+    ns += __atomic_load_n(&slot->estimate_ns, __ATOMIC_RELAXED);
+    count += __atomic_load_n(&slot->launches, __ATOMIC_RELAXED);
   }
-  if (others) __atomic_store_n(&state->crowded_ns[grant], now_ns, __ATOMIC_RELAXED);
-  return mine + others;
+  if (launches) *launches = count;
+  return ns;
 }
 
-/* Tenants beside this one that may be on the device. */
-static uint32_t neighbours(const penstock_process *process, int grant) {
+uint64_t gate_in_flight_ns(penstock_process *process, gate_state *state, int grant) {
+  return __atomic_load_n(&gate_slot(process, state, grant)->estimate_ns, __ATOMIC_RELAXED) +
+         gate_others_ns(process, state, grant, NULL);
+}
+
+uint32_t gate_neighbours(const penstock_process *process, int grant) {
   const penstock_device_limit *limit = &penstock_region_limits(&process->region)->devices[grant];
   uint32_t sharers = limit->busy_sharers ? limit->busy_sharers : limit->sharers;
   return sharers > 1 ? sharers - 1 : 0;
-}
-
-bool gate_is_disturbed(penstock_process *process, gate_state *state, int grant, uint64_t since_ns) {
-  if (neighbours(process, grant)) return true;
-  gate_in_flight_ns(process, state, grant, gate_now_ns());
-  return __atomic_load_n(&state->crowded_ns[grant], __ATOMIC_RELAXED) + CROWD_NS > since_ns;
 }
 
 bool gate_is_suspended(const penstock_process *process) {
@@ -73,7 +72,7 @@ bool gate_may_go(penstock_process *process, gate_state *state, int grant, uint64
   if (permille >= PENSTOCK_GATE_FULL_PERMILLE) return true;
   /* Turns (turn_begin_ns, turn_end_ns) will be asked for here, once the agent hands them out. */
   return penstock_gate_admit(gate_device(process, grant), permille, now_ns,
-                             gate_in_flight_ns(process, state, grant, now_ns), wait_ns);
+                             gate_in_flight_ns(process, state, grant), wait_ns);
 }
 
 /* A stream that captures is left alone: its launches are charged when the graph is launched. */
@@ -97,14 +96,15 @@ static void prepare(gate_state *state, gate_stream *stream, penstock_pass *pass,
     bool upgrade = !open->start && !dry && may_mark && gate_may_call(state, now_ns, 4, 16);
     bool stale = open->start && dry;
     if (stale || upgrade) {
-      gate_bracket_close(state, stream, false, now_ns);
+      gate_bracket_close(state, stream, false);
     } else if (unknown && may_mark) {
-      gate_bracket_close(state, stream, true, now_ns);
+      gate_bracket_close(state, stream, true);
     }
     behind = stream->newest != NULL;
   }
   if (stream->open) return;
-  bool sample = unknown || gate_may_call(state, now_ns, SAMPLE_CALLS, 32);
+  bool sample = unknown || (now_ns > pass->kind->cost.sampled_ns + SAMPLE_EVERY_NS &&
+                            gate_may_call(state, now_ns, SAMPLE_CALLS, 32));
   bool timed = may_mark && (behind || !dry || sample);
   gate_bracket_open(state, stream, timed, now_ns);
   open = stream->open;
@@ -141,6 +141,17 @@ static void count(gate_stream *stream, penstock_pass *pass) {
   penstock_lock_release(&stream->lock);
 }
 
+/* What a launch of unknown cost is taken to cost: as much as others do. Each further launch of the
+ * kind before it was measured counts double, so that a long kernel cannot flood the device. */
+static uint64_t guess_ns(gate_state *state, gate_kind *kind) {
+  enum { MOST_DOUBLINGS = 12, MOST_NS = 20000000 };
+  uint64_t typical = __atomic_load_n(&state->typical_ns, __ATOMIC_RELAXED);
+  uint32_t before = __atomic_fetch_add(&kind->unmeasured, 1, __ATOMIC_RELAXED);
+  uint64_t guess = (typical ? typical : GATE_UNKNOWN_NS)
+                   << (before < MOST_DOUBLINGS ? before : MOST_DOUBLINGS);
+  return guess < MOST_NS ? guess : MOST_NS;
+}
+
 CUresult penstock_gate_enter(penstock_pass *pass, CUstream handle, bool per_thread_default,
                              const penstock_kind_key *key) {
   pass->stream = NULL;
@@ -168,10 +179,11 @@ CUresult penstock_gate_enter(penstock_pass *pass, CUstream handle, bool per_thre
     penstock_depth--;
     now_ns = gate_now_ns();
   }
-  uint64_t typical = __atomic_load_n(&state->typical_ns, __ATOMIC_RELAXED);
-  pass->estimate_ns = penstock_cost_ns(&kind->cost, typical ? typical : GATE_UNKNOWN_NS);
+  pass->estimate_ns = penstock_cost_ns(&kind->cost, 0);
+  if (__builtin_expect(!pass->estimate_ns, 0)) pass->estimate_ns = guess_ns(state, kind);
   penstock_gate_slot *slot = gate_slot(process, state, grant);
   __atomic_fetch_add(&slot->estimate_ns, pass->estimate_ns, __ATOMIC_RELAXED);
+  __atomic_fetch_add(&slot->launches, 1, __ATOMIC_RELAXED);
 
   if (gate_stream_claim(stream)) {
     penstock_depth++;
@@ -181,7 +193,7 @@ CUresult penstock_gate_enter(penstock_pass *pass, CUstream handle, bool per_thre
   }
   count(stream, pass);
   uint64_t from = stream->drained_ns > now_ns ? stream->drained_ns : now_ns;
-  stream->drained_ns = from + pass->estimate_ns * (1 + neighbours(process, grant));
+  stream->drained_ns = from + pass->estimate_ns * (1 + gate_neighbours(process, grant));
   pass->stream = stream;
   pass->slot = slot;
   penstock_depth++; /* until the driver has returned */
@@ -217,14 +229,13 @@ CUresult penstock_gate_leave(penstock_pass *pass, CUresult result) {
     return result;
   }
   int grant = stream->context->grant;
-  __atomic_fetch_add(&gate_device(process, grant)->launches, 1, __ATOMIC_RELAXED);
   gate_bracket *open = stream->open;
   if (open && open->number == pass->bracket) {
     if (pass->recorded_ns) open->lead_ns = gate_now_ns() - pass->recorded_ns;
     bool gated = gate_permille(process, grant) < PENSTOCK_GATE_FULL_PERMILLE;
     uint64_t enough = gated && !pass->overlapping ? GATE_BRACKET_NS : GATE_FREE_BRACKET_NS;
     if ((pass->alone || open->estimate_ns >= enough) && gate_stream_claim(stream)) {
-      gate_bracket_close(state, stream, true, gate_now_ns());
+      gate_bracket_close(state, stream, true);
       gate_stream_release(stream);
     }
   }

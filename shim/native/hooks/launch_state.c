@@ -94,6 +94,7 @@ static gate_kind *kind_find(gate_state *state, const penstock_kind_key *key, uin
       state->free_kinds = kind->next;
       kind->generation++;
       kind->key = *key;
+      kind->unmeasured = 0;
       memset(&kind->cost, 0, sizeof kind->cost);
       kind->next = *bucket;
       *bucket = kind;

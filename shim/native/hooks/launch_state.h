@@ -28,6 +28,7 @@ typedef struct gate_kind {
   struct gate_kind *next;
   penstock_kind_key key;
   uint32_t generation; /* grows when the entry is reused for another kind */
+  uint32_t unmeasured; /* launches before the first measurement was in */
   penstock_cost cost;
 } gate_kind;
 
@@ -63,9 +64,11 @@ typedef struct gate_bracket {
   gate_marker *end;
   bool chained; /* starts where the one before it ended */
   bool dry;     /* the stream ran dry, or did something else, inside */
+  bool crowd;   /* others were on the device when it was opened */
   uint32_t part_count;
   uint64_t number; /* counts up in a stream; the done word's value once it is through */
   uint64_t opened_ns;
+  uint64_t others;      /* launches that the tenant's other processes had made by then */
   uint64_t lead_ns;     /* from the start event to the first kernel, on a stream that was dry */
   uint64_t estimate_ns; /* all of it is in the slot's estimate */
   uint64_t rest_ns;     /* of that: launches that are not in `parts` */
@@ -111,7 +114,6 @@ typedef struct gate_state {
   gate_bracket *free_brackets;
   uint64_t calls_paid_ns; /* budget of driver calls: see gate_may_call */
   uint64_t typical_ns;    /* what a launch of unknown cost is taken to cost; 0: nothing known */
-  uint64_t crowded_ns[PENSTOCK_MAX_DEVICES];      /* when siblings were last seen on the device */
   penstock_gate_slot spare[PENSTOCK_MAX_DEVICES]; /* of a process that got no slot */
 } gate_state;
 
@@ -143,7 +145,7 @@ void gate_called(gate_state *state, unsigned calls);
 /* launch_bracket.c: all take a stream whose `working` flag the caller holds. */
 void gate_bracket_open(gate_state *state, gate_stream *stream, bool timed, uint64_t now_ns);
 /* `timed`: record its end; else it is charged by learned cost, at once and without driver calls. */
-void gate_bracket_close(gate_state *state, gate_stream *stream, bool timed, uint64_t now_ns);
+void gate_bracket_close(gate_state *state, gate_stream *stream, bool timed);
 void gate_bracket_settle(gate_state *state, gate_stream *stream, uint64_t now_ns);
 /* Drops all brackets and gives their estimates up; no driver calls. */
 void gate_stream_abandon(gate_state *state, gate_stream *stream);
@@ -153,11 +155,14 @@ void gate_stream_release(gate_stream *stream);
 /* launch_gate.c */
 penstock_gate_device *gate_device(const penstock_process *process, int grant);
 penstock_gate_slot *gate_slot(penstock_process *process, gate_state *state, int grant);
-uint64_t gate_in_flight_ns(penstock_process *process, gate_state *state, int grant,
-                           uint64_t now_ns);
+/* Estimated device time that is out, of the tenant's other processes and of all. `launches` (may be
+ * NULL): how many launches the others ever made. */
+uint64_t gate_others_ns(penstock_process *process, gate_state *state, int grant,
+                        uint64_t *launches);
+uint64_t gate_in_flight_ns(penstock_process *process, gate_state *state, int grant);
 uint32_t gate_permille(const penstock_process *process, int grant);
-/* Others are on the device: what a bracket measures may hold their time. */
-bool gate_is_disturbed(penstock_process *process, gate_state *state, int grant, uint64_t since_ns);
+/* Tenants beside this one that may be on the device. */
+uint32_t gate_neighbours(const penstock_process *process, int grant);
 bool gate_is_suspended(const penstock_process *process);
 bool gate_is_capturing(const gate_state *state, const gate_stream *stream);
 /* One look: may a launch go now? Otherwise when to look again. */
@@ -172,6 +177,7 @@ void gate_settle_all(gate_state *state, uint64_t now_ns);
 /* Around calls that wait for a stream, for a context (NULL: the current one), for an event. */
 void gate_before_wait(CUstream stream, bool per_thread_default);
 void gate_after_wait(CUstream stream, bool per_thread_default);
+/* Ends what this thread may end of a context's brackets, as far as the budget of calls goes. */
 void gate_before_wait_all(CUcontext context);
 void gate_after_wait_all(CUcontext context);
 void gate_after_event(void);

@@ -60,15 +60,16 @@ void gate_wait(penstock_process *process, gate_state *state, gate_stream *stream
   uint64_t began_ns = gate_now_ns(), now_ns = began_ns, moved_ns = began_ns;
   uint64_t seen_progress = progress(process, grant);
   if (gate_stream_claim(stream)) {
-    gate_bracket_close(state, stream, true, now_ns);
+    gate_bracket_close(state, stream, true);
     gate_stream_release(stream);
   }
+  gate_before_wait_all(stream->context->handle);
   for (;;) {
     uint32_t seen = __atomic_load_n(&process->region.quota->change_futex, __ATOMIC_ACQUIRE);
     gate_settle_all(state, now_ns);
     if (gate_may_go(process, state, grant, now_ns, &wait_ns)) break;
     uint64_t now_progress = progress(process, grant);
-    uint64_t in_flight = gate_in_flight_ns(process, state, grant, now_ns);
+    uint64_t in_flight = gate_in_flight_ns(process, state, grant);
     if (now_progress != seen_progress || !in_flight || gate_is_suspended(process))
       moved_ns = now_ns;
     seen_progress = now_progress;
@@ -98,7 +99,7 @@ void penstock_gate_interrupt(CUstream handle, bool per_thread_default) {
   penstock_depth++;
   if (gate_stream_claim(stream)) {
     uint64_t now_ns = gate_now_ns();
-    gate_bracket_close(state, stream, gate_may_call(state, now_ns, 3, 0), now_ns);
+    gate_bracket_close(state, stream, gate_may_call(state, now_ns, 3, 0));
     gate_stream_release(stream);
   }
   penstock_depth--;
@@ -116,7 +117,7 @@ static void before_wait(gate_state *state, gate_stream *stream) {
   uint64_t now_ns = gate_now_ns();
   if (!stream->open || !stream->open->start || !gate_may_call(state, now_ns, 3, 0)) return;
   if (!gate_stream_claim(stream)) return;
-  gate_bracket_close(state, stream, true, now_ns);
+  gate_bracket_close(state, stream, true);
   gate_stream_release(stream);
 }
 

@@ -2,7 +2,8 @@
 
 /* A sample loses a sixteenth of its weight with each that follows. */
 #define KEPT (15.0 / 16.0)
-/* How far above the shortest an undisturbed sample may lie: a quarter, and timer noise. */
+/* How far above the shortest an undisturbed sample may lie: a tenth, and timer noise. A switch of
+ * contexts alone takes some 50 us. */
 #define NOISE_NS 2000
 
 static uint64_t least_of(uint64_t a, uint64_t b) { return a && (!b || a < b) ? a : b; }
@@ -26,8 +27,8 @@ int penstock_cost_learn(penstock_cost *cost, uint64_t time_ns, uint64_t launches
   uint64_t each_ns = time_ns / launches ? time_ns / launches : 1;
   uint64_t floor_ns = note_floor(cost, each_ns, now_ns);
   if (disturbed && cost->mean_ns) {
-    if (each_ns > floor_ns + floor_ns / 4 + NOISE_NS) return 0;
-    if (cost->mean_ns > floor_ns + floor_ns / 2 + NOISE_NS) { /* learned from disturbed ones only */
+    if (each_ns > floor_ns + floor_ns / 10 + NOISE_NS) return 0;
+    if (cost->mean_ns > floor_ns + floor_ns / 5 + NOISE_NS) { /* learned from disturbed ones only */
       cost->time_ns = 0;
       cost->launches = 0;
     }

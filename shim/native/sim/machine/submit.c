@@ -49,7 +49,10 @@ enum sim_submit_result sim_submit(sim_machine *m, uint32_t device, uint32_t clie
 bool sim_done_quick(sim_machine *m, const sim_ref *ref) {
   if (!ref->seq) return true;
   sim_area *a = sim_area_of(m, ref->device, ref->client);
-  return __atomic_load_n(&a->ops[ref->slot].seq, __ATOMIC_ACQUIRE) != ref->seq;
+  const sim_op *op = &a->ops[ref->slot];
+  /* A value that only waits to be written has left its stream: whoever waited writes it. */
+  return __atomic_load_n(&op->seq, __ATOMIC_ACQUIRE) != ref->seq ||
+         __atomic_load_n(&op->state, __ATOMIC_ACQUIRE) == SIM_DELIVER;
 }
 
 bool sim_done(sim_machine *m, const sim_ref *ref) {
