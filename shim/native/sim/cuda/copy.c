@@ -17,7 +17,8 @@ static bool covered(uint64_t address, uint64_t bytes) {
   uint64_t end = address + bytes;
   while (address < end) {
     sim_alloc *alloc = sim_alloc_find(address);
-    if (!alloc) return false;
+    if (!alloc || (alloc->kind == SIM_RESERVED_MAP && !alloc->flags))
+      return false; /* no access set */
     address = alloc->address + alloc->bytes;
   }
   return true;

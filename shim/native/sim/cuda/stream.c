@@ -296,6 +296,14 @@ CUresult CUDAAPI cuLaunchHostFunc(CUstream handle, CUhostFn function, void *user
                    .host = {.function = function, .user_data = user_data}};
   return sim_issue(stream, &work);
 }
+CUresult CUDAAPI cuLaunchHostFunc_v2(CUstream handle, CUhostFn function, void *user_data,
+                                     unsigned int sync_mode) {
+  ENTER_STREAM("cuLaunchHostFunc");
+  REQUIRE(function && sync_mode <= 1, CUDA_ERROR_INVALID_VALUE);
+  sim_work work = {.type = CU_GRAPH_NODE_TYPE_HOST,
+                   .host = {.function = function, .user_data = user_data}};
+  return sim_issue(stream, &work);
+}
 CUresult CUDAAPI cuStreamAddCallback(CUstream handle, CUstreamCallback callback, void *user_data,
                                      unsigned int flags) {
   ENTER_STREAM("cuStreamAddCallback");

@@ -6,7 +6,8 @@
  * sentence in `error` (what happened, why, what to do). Everything survives the kill of any process
  * that has the file open.
  */
-/* clang-format off: cffi reads one line a #define */
+/* cffi reads a #define from one line. */
+/* clang-format off */
 #pragma once
 #include <stdint.h>
 
@@ -62,7 +63,7 @@ typedef struct sim_profile {
   uint32_t memory_call_ns;        /* (d) 3000: allocation or free that needs no new slab */
   uint32_t memory_slab_ns;        /* (d) 60000: one that does */
   uint32_t kernel_floor_ns;       /* (d) 2000: shortest kernel */
-  uint32_t kernel_gap_ns;         /* (d) 700: from one kernel of a stream to the next, not busy */
+  uint32_t kernel_gap_ns;         /* idle between two kernels of a stream (default none: counted in their time) */
   uint32_t thread_cost_ps;        /* (d) 40: device time a thread of a kernel without a rule */
   uint32_t sample_period_ns;      /* (d) 139 ms: period of utilisation samples */
   uint32_t pci_domain;

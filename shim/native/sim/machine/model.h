@@ -85,6 +85,13 @@ void sim_memory_info(sim_machine *m, uint32_t device, uint64_t *free_bytes, uint
 bool sim_fault_hits(sim_machine *m, uint32_t device, uint32_t kind, const char *call,
                     uint64_t *value_ns);
 
+/* checkpoint.c: by pid, on every device of the machine. The state, or -1: no such process. */
+int sim_checkpoint_state(sim_machine *m, int32_t pid);
+int sim_checkpoint_lock(sim_machine *m, int32_t pid, uint64_t timeout_ns);
+void sim_checkpoint_save(sim_machine *m, int32_t pid);
+int sim_checkpoint_restore(sim_machine *m, int32_t pid);
+void sim_checkpoint_unlock(sim_machine *m, int32_t pid);
+
 /* futex.c */
 void sim_futex_wait(uint32_t *word, uint32_t seen, uint64_t at_most_ns);
 void sim_futex_wake(uint32_t *word);
