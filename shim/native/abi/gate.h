@@ -22,5 +22,5 @@ typedef struct penstock_gate_slot {
   uint64_t estimate_ns; /* admitted, not yet measured; vanishes with the process */
   uint64_t submitted;   /* brackets opened */
   uint64_t done;        /* brackets settled */
-  uint64_t launches;    /* launches admitted in this slot */
+  uint64_t reserved;
 } penstock_gate_slot;

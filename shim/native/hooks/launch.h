@@ -30,6 +30,7 @@ typedef struct penstock_pass {
   penstock_gate_slot *slot;
   uint64_t bracket; /* number of the bracket that the launch was counted in; 0: none */
   uint64_t estimate_ns;
+  uint64_t enough_ns;   /* estimated work at which the bracket is ended */
   uint64_t recorded_ns; /* the bracket begins with this launch: when its start was recorded */
   bool overlapping;     /* programmatic stream serialisation: no marker directly before it */
   bool alone;           /* its bracket is closed right behind it: a sample of this kind */

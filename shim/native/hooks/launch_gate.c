@@ -32,7 +32,7 @@ uint32_t gate_permille(const penstock_process *process, int grant) {
 /* Estimates of the tenant's other processes: slots are few, and a stale sum would let each of them
  * overshoot by a burst. */
 uint64_t gate_others_ns(penstock_process *process, gate_state *state, int grant,
-                        uint64_t *launches) {
+                        uint64_t *settled) {
   const penstock_usage_page *usage = process->region.usage;
   const penstock_gate_slot *own = gate_slot(process, state, grant);
   uint64_t high = __atomic_load_n(&usage->slots_high, __ATOMIC_RELAXED), ns = 0, count = 0;
@@ -41,9 +41,9 @@ uint64_t gate_others_ns(penstock_process *process, gate_state *state, int grant,
     const penstock_gate_slot *slot = &usage->slots[i].gate[grant];
     if (slot == own) continue;
     ns += __atomic_load_n(&slot->estimate_ns, __ATOMIC_RELAXED);
-    count += __atomic_load_n(&slot->launches, __ATOMIC_RELAXED);
+    count += __atomic_load_n(&slot->done, __ATOMIC_RELAXED);
   }
-  if (launches) *launches = count;
+  if (settled) *settled = count;
   return ns;
 }
 
@@ -114,14 +114,12 @@ static void prepare(gate_state *state, gate_stream *stream, penstock_pass *pass,
 }
 
 /* Counts the launch in the stream's open bracket, or on its stray account while another thread is
- * at work there. */
+ * at work there. Under the stream's lock. */
 static void count(gate_stream *stream, penstock_pass *pass) {
-  penstock_lock_acquire(&stream->lock);
   gate_bracket *open = stream->open;
   if (!open) {
     stream->stray_ns += pass->estimate_ns;
     stream->stray_launches++;
-    penstock_lock_release(&stream->lock);
     return;
   }
   open->estimate_ns += pass->estimate_ns;
@@ -138,6 +136,38 @@ static void count(gate_stream *stream, penstock_pass *pass) {
     open->rest_ns += pass->estimate_ns;
   }
   pass->bracket = open->number;
+}
+
+/* Can the launch join the stream's open bracket as it is, with nothing due before? `prepare`
+ * decides in full; this is what makes most launches cheap. Under the stream's lock. */
+static bool can_join(gate_state *state, const gate_stream *stream, const penstock_pass *pass,
+                     uint64_t now_ns) {
+  const gate_bracket *open = stream->open, *oldest = stream->oldest;
+  if (!open || stream->working || !penstock_cost_ns(&pass->kind->cost, 0)) return false;
+  if (oldest && (stream->word == UINT32_MAX || gate_is_through(stream, oldest))) return false;
+  bool dry = !oldest && now_ns > stream->drained_ns + DRY_SLACK_NS;
+  return open->start ? !dry : dry || !gate_may_call(state, now_ns, 4, 16);
+}
+
+/* Counts the launch, after doing what is due before it. */
+static void enlist(gate_state *state, gate_stream *stream, penstock_pass *pass, uint64_t now_ns,
+                   uint32_t share) {
+  penstock_lock_acquire(&stream->lock);
+  bool joins = can_join(state, stream, pass, now_ns);
+  bool mine = !joins && !stream->working && !stream->dead;
+  if (mine) {
+    stream->working = true;
+    penstock_lock_release(&stream->lock);
+    penstock_depth++;
+    now_ns = gate_now_ns();
+    prepare(state, stream, pass, now_ns);
+    penstock_depth--;
+    penstock_lock_acquire(&stream->lock);
+    stream->working = false;
+  }
+  count(stream, pass);
+  uint64_t from = stream->drained_ns > now_ns ? stream->drained_ns : now_ns;
+  stream->drained_ns = from + pass->estimate_ns * share;
   penstock_lock_release(&stream->lock);
 }
 
@@ -172,7 +202,10 @@ CUresult penstock_gate_enter(penstock_pass *pass, CUstream handle, bool per_thre
   pass->recorded_ns = 0;
   pass->alone = false;
 
-  uint64_t now_ns = gate_now_ns(), wait_ns;
+  /* Where nothing is gated, a tick of the kernel's timer is exact enough to tell a busy stream from
+   * a dry one, and takes a sixth of the time to read. */
+  bool gated = gate_permille(process, grant) < PENSTOCK_GATE_FULL_PERMILLE;
+  uint64_t now_ns = gated ? gate_now_ns() : gate_tick_ns(), wait_ns;
   if (!gate_may_go(process, state, grant, now_ns, &wait_ns)) {
     penstock_depth++;
     gate_wait(process, state, stream, wait_ns);
@@ -183,25 +216,16 @@ CUresult penstock_gate_enter(penstock_pass *pass, CUstream handle, bool per_thre
   if (__builtin_expect(!pass->estimate_ns, 0)) pass->estimate_ns = guess_ns(state, kind);
   penstock_gate_slot *slot = gate_slot(process, state, grant);
   __atomic_fetch_add(&slot->estimate_ns, pass->estimate_ns, __ATOMIC_RELAXED);
-  __atomic_fetch_add(&slot->launches, 1, __ATOMIC_RELAXED);
-
-  if (gate_stream_claim(stream)) {
-    penstock_depth++;
-    prepare(state, stream, pass, now_ns);
-    penstock_depth--;
-    gate_stream_release(stream);
-  }
-  count(stream, pass);
-  uint64_t from = stream->drained_ns > now_ns ? stream->drained_ns : now_ns;
-  stream->drained_ns = from + pass->estimate_ns * (1 + gate_neighbours(process, grant));
+  enlist(state, stream, pass, now_ns, 1 + gate_neighbours(process, grant));
   pass->stream = stream;
   pass->slot = slot;
+  pass->enough_ns = gated && !pass->overlapping ? GATE_BRACKET_NS : GATE_FREE_BRACKET_NS;
   penstock_depth++; /* until the driver has returned */
   return CUDA_SUCCESS;
 }
 
 /* The driver refused: the launch never was. */
-static void uncount(gate_state *state, penstock_pass *pass) {
+static void uncount(penstock_pass *pass) {
   gate_stream *stream = pass->stream;
   penstock_lock_acquire(&stream->lock);
   gate_bracket *open = stream->open;
@@ -215,29 +239,26 @@ static void uncount(gate_state *state, penstock_pass *pass) {
     __atomic_fetch_sub(&pass->slot->estimate_ns, pass->estimate_ns, __ATOMIC_RELAXED);
   }
   penstock_lock_release(&stream->lock);
-  (void)state;
+}
+
+/* Ends the launch's bracket if it is long enough, or was opened for this launch alone. */
+static void conclude(penstock_pass *pass) {
+  gate_stream *stream = pass->stream;
+  gate_state *state = gate_state_get();
+  if (!state || !gate_stream_claim(stream)) return;
+  gate_bracket_close(state, stream, true);
+  gate_stream_release(stream);
 }
 
 CUresult penstock_gate_leave(penstock_pass *pass, CUresult result) {
   gate_stream *stream = pass->stream;
   if (!stream) return result;
-  gate_state *state = gate_state_get();
-  penstock_process *process = penstock_process_get();
-  if (result != CUDA_SUCCESS) {
-    uncount(state, pass);
-    penstock_depth--;
-    return result;
-  }
-  int grant = stream->context->grant;
   gate_bracket *open = stream->open;
-  if (open && open->number == pass->bracket) {
+  if (__builtin_expect(result != CUDA_SUCCESS, 0)) {
+    uncount(pass);
+  } else if (open && open->number == pass->bracket) {
     if (pass->recorded_ns) open->lead_ns = gate_now_ns() - pass->recorded_ns;
-    bool gated = gate_permille(process, grant) < PENSTOCK_GATE_FULL_PERMILLE;
-    uint64_t enough = gated && !pass->overlapping ? GATE_BRACKET_NS : GATE_FREE_BRACKET_NS;
-    if ((pass->alone || open->estimate_ns >= enough) && gate_stream_claim(stream)) {
-      gate_bracket_close(state, stream, true);
-      gate_stream_release(stream);
-    }
+    if (pass->alone || open->estimate_ns >= pass->enough_ns) conclude(pass);
   }
   penstock_depth--;
   return result;

@@ -25,11 +25,14 @@ static __thread struct {
 } recent;
 static __thread char thread_mark; /* its address names the thread */
 
-uint64_t gate_now_ns(void) {
+static uint64_t clock_ns(clockid_t clock) {
   struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
+  clock_gettime(clock, &now);
   return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
+
+uint64_t gate_now_ns(void) { return clock_ns(CLOCK_MONOTONIC); }
+uint64_t gate_tick_ns(void) { return clock_ns(CLOCK_MONOTONIC_COARSE); }
 
 gate_state *gate_state_get(void) {
   static penstock_fork_wiped wiped;
@@ -105,10 +108,10 @@ static gate_kind *kind_find(gate_state *state, const penstock_kind_key *key, uin
 }
 
 gate_kind *gate_kind_get(gate_state *state, const penstock_kind_key *key) {
-  uint64_t hash = kind_hash(key);
-  recent_kind *slot = &recent.kinds[hash >> 40 & (RECENT_KINDS - 1)];
+  uint64_t low = ((uint64_t)(uintptr_t)key->what >> 4) + key->grid + key->shape;
+  recent_kind *slot = &recent.kinds[(low ^ low >> 5) % RECENT_KINDS];
   if (__builtin_expect(slot->kind && same_kind(&slot->key, key), 1)) return slot->kind;
-  gate_kind *kind = kind_find(state, key, hash);
+  gate_kind *kind = kind_find(state, key, kind_hash(key));
   if (kind) {
     slot->key = *key;
     slot->kind = kind;

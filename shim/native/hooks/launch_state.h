@@ -68,7 +68,7 @@ typedef struct gate_bracket {
   uint32_t part_count;
   uint64_t number; /* counts up in a stream; the done word's value once it is through */
   uint64_t opened_ns;
-  uint64_t others;      /* launches that the tenant's other processes had made by then */
+  uint64_t others;      /* brackets that the tenant's other processes had settled by then */
   uint64_t lead_ns;     /* from the start event to the first kernel, on a stream that was dry */
   uint64_t estimate_ns; /* all of it is in the slot's estimate */
   uint64_t rest_ns;     /* of that: launches that are not in `parts` */
@@ -123,7 +123,8 @@ gate_kind *gate_kind_get(gate_state *state, const penstock_kind_key *key);
 gate_stream *gate_stream_get(gate_state *state, CUstream handle, bool per_thread_default);
 gate_bracket *gate_bracket_get(gate_state *state);
 void gate_bracket_put(gate_state *state, gate_bracket *bracket);
-uint64_t gate_now_ns(void);
+uint64_t gate_now_ns(void);  /* CLOCK_MONOTONIC */
+uint64_t gate_tick_ns(void); /* the same, at the last tick: a few ms old, but cheap */
 
 /* launch_marker.c */
 gate_marker *gate_marker_record(gate_stream *stream);
@@ -155,10 +156,9 @@ void gate_stream_release(gate_stream *stream);
 /* launch_gate.c */
 penstock_gate_device *gate_device(const penstock_process *process, int grant);
 penstock_gate_slot *gate_slot(penstock_process *process, gate_state *state, int grant);
-/* Estimated device time that is out, of the tenant's other processes and of all. `launches` (may be
- * NULL): how many launches the others ever made. */
-uint64_t gate_others_ns(penstock_process *process, gate_state *state, int grant,
-                        uint64_t *launches);
+/* Estimated device time that is out, of the tenant's other processes and of all. `settled` (may be
+ * NULL): how many brackets the others ever settled. */
+uint64_t gate_others_ns(penstock_process *process, gate_state *state, int grant, uint64_t *settled);
 uint64_t gate_in_flight_ns(penstock_process *process, gate_state *state, int grant);
 uint32_t gate_permille(const penstock_process *process, int grant);
 /* Tenants beside this one that may be on the device. */
