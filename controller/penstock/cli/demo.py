@@ -79,12 +79,10 @@ def _print_report(screen: Console, report: DemoReport) -> None:
     from rich.table import Table
 
     kind = "the simulated device's own record" if report.device.simulated else "NVML"
-    table = Table(
-        title=f"What each got of {report.device}, by {kind}; cores over {report.window_s:.0f} s",
-        box=SIMPLE_HEAD,
-        title_justify="left",
-        pad_edge=False,
+    screen.print(
+        f"\nWhat each got of {report.device}, by {kind}, cores over {report.window_s:.0f} s:"
     )
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for heading in (
         "TENANT",
         "MEMORY PEAK",

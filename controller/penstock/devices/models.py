@@ -20,7 +20,7 @@ class Model:
     context_bytes: int
 
 
-# The first key that occurs in the name decides: longer names before those that they contain.
+# The first key that occurs in the name, as whole words, decides: longer names come first.
 MODELS = (
     Model("B200", 2250, 600 * MIB),
     Model("H200", 989, 560 * MIB),
@@ -41,4 +41,4 @@ UNKNOWN = Model("", None, 512 * MIB)
 def model_of(name: str) -> Model:
     """The figures for a device that calls itself `name`; unknown models have no rated TFLOPS."""
     words = name.upper().replace("-", " ")
-    return next((m for m in MODELS if f" {m.key.upper()}" in f" {words}"), UNKNOWN)
+    return next((m for m in MODELS if f" {m.key.upper()} " in f" {words} "), UNKNOWN)
