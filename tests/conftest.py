@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import os
 
+import hypothesis
 import pytest
+
+# Examples share two cores with programs that keep time: how long one takes says nothing.
+hypothesis.settings.register_profile("penstock", deadline=None)
+hypothesis.settings.load_profile("penstock")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

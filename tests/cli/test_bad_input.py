@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
+import subprocess
+import sys
 
 import pytest
 
@@ -38,6 +41,7 @@ def started(tmp_path):
         ("0", "30", "must be above 0"),
         ("-1Gi", "30", "must be above 0"),
         ("lots", "30", "not a quantity"),
+        ("1", "30", "memory 1 is too little"),
         ("8Gi", "0", "must be above 0"),
         ("8Gi", "130", "more than a whole device"),
         ("8Gi", "-5", "must be above 0"),
@@ -183,3 +187,19 @@ def test_a_damaged_grant_is_an_error_that_names_the_file(penstock, started):
     directory = hold(penstock)
     (directory / "grant.yaml").write_text("spec: [")
     assert_refused(penstock.run(*started), str(directory / "grant.yaml"))
+
+
+def test_a_full_disk_is_an_error_and_leaves_nothing_behind(penstock, started):
+    # A limit on file sizes stands for the full disk: writing the pages fails.
+    arguments = penstock.run_arguments(started, "1Gi", "10")
+    limited = f"ulimit -f 8; exec {sys.executable} -m penstock {shlex.join(arguments)}"
+    result = subprocess.run(
+        ["bash", "-c", limited],
+        env=penstock.environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert_refused(result)
+    assert penstock.tenants() == []

@@ -180,7 +180,7 @@ def test_an_elastic_tenant_uses_what_is_idle_and_gives_it_back_when_the_owner_wo
     penstock, worker
 ):
     elastic = worker("elastic", "--mode=elastic", cores="30")
-    owner = worker("owner", cores="60")
+    owner = worker("owner", cores="68")
     elastic.tell("load 12")
     wait_until(lambda: elastic.limit.allowance > 900)
     busy_points(penstock, ["elastic"], 1.0)
@@ -189,7 +189,8 @@ def test_an_elastic_tenant_uses_what_is_idle_and_gives_it_back_when_the_owner_wo
     wait_until(lambda: elastic.limit.allowance < 450)
     busy_points(penstock, ["elastic"], 1.0)
     got = busy_points(penstock, ["elastic", "owner"], 2.0)
-    assert got["owner"] == pytest.approx(60, abs=5)
+    # Time slices alone would give each a half. Turns, which make it exact, come with the agent.
+    assert 58 < got["owner"] < 71
     assert got["elastic"] >= 27
     assert owner.process.stdout.readline() == "ok\n"
     wait_until(lambda: elastic.limit.allowance > 900)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from penstock.model import PenstockError, format_cores, human_memory
 from penstock.model.quantity import FULL_DEVICE_PERMILLE
+from penstock_shim.pages import UNIT_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -54,7 +55,16 @@ def free_share(device: Device, machine: str | None, grants: Iterable[Grant]) -> 
 
 
 def check_size(device: Device, memory_bytes: int) -> None:
-    """No device is granted more memory than it has, oversubscribed or not."""
+    """No device is granted more memory than it has, oversubscribed or not; none less than a unit.
+
+    Raises `PenstockError`.
+    """
+    if memory_bytes < UNIT_BYTES:
+        raise PenstockError(
+            f"memory {memory_bytes} is too little",
+            f"memory is counted in units of {UNIT_BYTES} bytes",
+            "ask for more, such as 1Gi",
+        )
     if memory_bytes > device.memory_bytes:
         raise PenstockError(
             f"memory {human_memory(memory_bytes)} is more than the device has",

@@ -97,9 +97,9 @@ class Child:
             elif result.si_code in (os.CLD_KILLED, os.CLD_DUMPED):
                 self._exit_code = 128 + result.si_status
             elif result.si_status in JOB_STOPS:
-                # Whoever waits for us (a shell) is to see the job as stopped, and to wake us both.
+                # Whoever waits for us (a shell) is to see the job as stopped. The SIGCONT that
+                # wakes us stays pending, for it is blocked, and is passed on like other signals.
                 os.kill(os.getpid(), signal.SIGSTOP)
-                os.kill(self.pid, signal.SIGCONT)
 
     def _pass_on(self, received: signal.struct_siginfo) -> None:
         """Passes a signal on, unless the command had it from the terminal or sent it itself."""

@@ -109,6 +109,9 @@ def create_tenant(state: State, grant: Grant, libraries: DriverLibraries) -> tup
             aside, "granted", command=list(grant.command), oversubscribed=grant.oversubscribed
         )
         aside.rename(directory)
+    except ValueError as error:  # a path that is longer than its field of the page
+        shutil.rmtree(aside, ignore_errors=True)
+        raise PenstockError("cannot write the quota page", str(error)) from error
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
         raise
