@@ -26,7 +26,7 @@ def machine(tmp_path_factory) -> Path:
 def tenants(tmp_path, machine):
     made = []
 
-    def make(name: str = "tenant", **options):
+    def make(name: str = "tenant", machine: Path = machine, **options):
         tenant = make_tenant(tmp_path / name, machine, **options)
         made.append(tenant)
         return tenant

@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 import ctypes
+import random
 import select
 import sys
 
-from cuda_calls import MIB, OUT_OF_MEMORY, begin, charged, cu, expect, ok, old, old_ok, refused
+from cuda_calls import (
+    MIB,
+    OUT_OF_MEMORY,
+    CudaError,
+    begin,
+    charged,
+    cu,
+    expect,
+    ok,
+    old,
+    old_ok,
+    refused,
+)
 
 RESERVED = cu.CUmemPool_attribute.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT
 GRAPH_RESERVED = cu.CUgraphMem_attribute.CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT
@@ -526,3 +539,67 @@ def watch_free() -> None:
         rises += free > last
         last = free
     print(rises)
+
+
+def random_mix(seed: str, steps: str) -> None:
+    """Takes and gives back by random families in whole slabs; shows the charge every few steps."""
+    dice = random.Random(int(seed))  # noqa: S311  # a test's dice
+    begin()
+    stream = ok(cu.cuStreamCreate(1))
+    pool = _pool_on(0)
+    held: list[tuple] = []
+
+    def take_linear(size: int) -> tuple:
+        return cu.cuMemFree, ok(cu.cuMemAlloc(size))
+
+    def take_stream_ordered(size: int) -> tuple:
+        pointer = ok(cu.cuMemAllocAsync(size, stream))
+        return (lambda p: cu.cuMemFreeAsync(p, stream)), pointer
+
+    def take_from_pool(size: int) -> tuple:
+        pointer = ok(cu.cuMemAllocFromPoolAsync(size, pool, stream))
+        return (lambda p: cu.cuMemFreeAsync(p, stream)), pointer
+
+    def take_physical(size: int) -> tuple:
+        return cu.cuMemRelease, ok(_physical(0, size))
+
+    families = [take_linear, take_stream_ordered, take_from_pool, take_physical]
+    for step in range(int(steps)):
+        if held and dice.random() < 0.5:
+            give_back, what = held.pop(dice.randrange(len(held)))
+            ok(give_back(what))
+        else:
+            try:
+                held.append(dice.choice(families)(2 * MIB * dice.randint(1, 24)))
+            except CudaError as error:
+                if error.args[0] != OUT_OF_MEMORY:
+                    raise
+        if step % 10 == 0:
+            ok(cu.cuStreamSynchronize(stream))
+            ok(cu.cuMemGetInfo())
+            print(charged(), flush=True)
+            input()
+    for give_back, what in held:
+        ok(give_back(what))
+    ok(cu.cuStreamSynchronize(stream))
+    ok(cu.cuMemPoolTrimTo(ok(cu.cuDeviceGetDefaultMemPool(0)), 0))
+    ok(cu.cuMemPoolDestroy(pool))
+    print(charged(), flush=True)
+    input()
+
+
+def every_call_fails() -> None:
+    """The device says that it has no memory; what was reserved for the calls is given back."""
+    begin()
+    stream = ok(cu.cuStreamCreate(1))
+    pool = _pool_on(0)
+    print("ready", flush=True)
+    input()
+    with expect(0):
+        refused(cu.cuMemAlloc(MIB))
+        refused(cu.cuMemAllocPitch(1000, 100, 4))
+        refused(cu.cuMemAllocManaged(MIB, int(cu.CUmemAttach_flags.CU_MEM_ATTACH_GLOBAL)))
+        refused(cu.cuMemAllocAsync(MIB, stream))
+        refused(cu.cuMemAllocFromPoolAsync(MIB, pool, stream))
+        refused(_physical(0, 2 * MIB))
+        refused(cu.cuArray3DCreate(_array3d(64, 64, 4)))
