@@ -130,8 +130,8 @@ static void merge_after(sim_block *b) {
   free(next);
 }
 
-/* Neighbours become one when nobody has to wait for either. */
-static void merge(sim_block *b) {
+/* Neighbours become one when nobody has to wait for either. Returns what `b` has become part of. */
+static sim_block *merge(sim_block *b) {
   sim_machine *m = sim_here.machine;
   while (b->after && !b->after->used && sim_done_quick(m, &b->after->freed) &&
          sim_done_quick(m, &b->freed))
@@ -141,12 +141,13 @@ static void merge(sim_block *b) {
     b = b->before;
     merge_after(b);
   }
+  return b;
 }
 
 static void merge_all(sim_pool *p) {
   for (sim_chunk *c = p->chunks; c; c = c->next)
     for (sim_block *b = c->first; b; b = b->after)
-      if (!b->used) merge(b), b = b->before ? b->before : b;
+      if (!b->used) b = merge(b);
 }
 
 static sim_block *find_block(sim_pool *p, uint64_t bytes, uint32_t stream) {
