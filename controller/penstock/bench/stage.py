@@ -204,6 +204,18 @@ class Stage:
         self._check_programs()
         return samples
 
+    def kill(self, program: subprocess.Popen[str]) -> None:
+        """End a program by SIGKILL."""
+        self._programs.remove(program)
+        program.kill()
+        program.communicate()
+
+    @staticmethod
+    def cpu_seconds(program: subprocess.Popen[str]) -> float:
+        """Processor time that a running program has used, in seconds."""
+        fields = Path(f"/proc/{program.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def _check_programs(self) -> None:
         for program in self._programs:
             if program.poll():
