@@ -56,7 +56,7 @@ def _in_place(live: Live) -> Callable[[list[Row]], None]:
     """Renews the table on a terminal."""
     from penstock.cli.table import tenant_table
 
-    return lambda rows: live.update(tenant_table(rows), refresh=True)
+    return lambda rows: live.update(tenant_table(rows, width=live.console.width), refresh=True)
 
 
 def _now_and_then(screen: Console) -> Callable[[list[Row]], None]:
@@ -68,7 +68,7 @@ def _now_and_then(screen: Console) -> Callable[[list[Row]], None]:
     def show(rows: list[Row]) -> None:
         nonlocal due
         if rows and time.monotonic() >= due:
-            screen.print(tenant_table(rows))
+            screen.print(tenant_table(rows, width=screen.width))
             due = time.monotonic() + PLAIN_EVERY_S
 
     return show
@@ -83,27 +83,19 @@ def _print_report(screen: Console, report: DemoReport) -> None:
         f"\nWhat each got of {report.device}, by {kind}, cores over {report.window_s:.0f} s:"
     )
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for heading in (
-        "TENANT",
-        "MEMORY PEAK",
-        "QUOTA",
-        "CORES",
-        "QUOTA",
-        "REFUSED",
-        "EXIT",
-        "VERDICT",
-    ):
+    for heading in ("TENANT", "MEMORY PEAK/QUOTA", "CORES/QUOTA", "REFUSED", "EXIT", "VERDICT"):
         right = heading not in ("TENANT", "VERDICT")
-        table.add_column(
-            heading, justify="right" if right else "left", no_wrap=heading != "VERDICT"
-        )
+        table.add_column(heading, justify="right" if right else "left", no_wrap=True)
     for outcome in report.outcomes:
         table.add_row(*_cells(outcome, report.tolerance_points))
     screen.print(table)
     for outcome in report.outcomes:
+        name = outcome.ended.part.name
+        for fault in outcome.faults:
+            screen.print(f"[red]{name}: {fault}[/red]")
         if outcome.faults or outcome.ended.part.over_asks:
             for line in outcome.ended.output.strip().splitlines()[-8:]:
-                screen.print(f"  {outcome.ended.part.name} | {line}", markup=False)
+                screen.print(f"  {name} | {line}", markup=False, highlight=False)
     words = "all within bounds" if report.within_bounds else "NOT all within bounds"
     screen.print(f"\n[bold]{words}[/bold]")
 
@@ -112,15 +104,13 @@ def _cells(outcome: Outcome, tolerance: float) -> list[str]:
     from penstock.model import format_cores, human_memory
 
     part = outcome.ended.part
-    faults = "; ".join(outcome.faults)
-    verdict = f"[red]{faults}[/red]" if faults else "[green]within bounds[/green]"
-    bounds = f"±{tolerance:g}" if part.backlogged else f"at most +{tolerance:g}"
+    verdict = "[red]FAULT[/red]" if outcome.faults else "[green]ok[/green]"
+    cores = "-" if outcome.cores_percent is None else f"{outcome.cores_percent:.1f}"
+    bounds = f"±{tolerance:g}" if part.backlogged else f"+{tolerance:g} at most"
     return [
         part.name,
-        human_memory(outcome.peak_bytes),
-        human_memory(part.memory_bytes),
-        "-" if outcome.cores_percent is None else f"{outcome.cores_percent:.1f}",
-        f"{format_cores(part.cores_permille)} {bounds}",
+        f"{human_memory(outcome.peak_bytes)} / {human_memory(part.memory_bytes)}",
+        f"{cores} / {format_cores(part.cores_permille)} {bounds}",
         str(outcome.ended.refusals),
         str(outcome.ended.exit_code),
         verdict,

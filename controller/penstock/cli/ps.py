@@ -35,7 +35,8 @@ def ps(
         from penstock.cli.table import console, tenant_table
 
         if rows:
-            console().print(tenant_table(rows))
+            screen = console()
+            screen.print(tenant_table(rows, width=screen.width))
         else:
             print("no tenants")
         return

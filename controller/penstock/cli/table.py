@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from penstock.node.report import Row
 
 NOT_KNOWN = "-"
+WIDE_COLUMNS = 100
 
 
 def console() -> Console:
@@ -24,27 +25,23 @@ def console() -> Console:
     return plain if plain.is_terminal else Console(width=160)
 
 
-def tenant_table(rows: Iterable[Row], title: str | None = None) -> Table:
-    """Device, tenant, memory and cores beside their quotas, refusals, processes."""
+def tenant_table(rows: Iterable[Row], title: str | None = None, *, width: int = 80) -> Table:
+    """Device, tenant, memory and cores beside their quotas, refusals, processes; 80 columns do."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
+    wide = width >= WIDE_COLUMNS
     table = Table(title=title, box=SIMPLE_HEAD, title_justify="left", pad_edge=False)
-    for heading in ("DEVICE", "TENANT", "MODE"):
-        table.add_column(heading, no_wrap=True)
-    for heading in (
-        "MEMORY",
-        "QUOTA",
-        "ON DEVICE",
-        "CORES",
-        "QUOTA",
-        "ON DEVICE",
-        "REFUSED",
-        "PROCS",
-    ):
+    table.padding = (0, 1, 0, 1) if wide else (0, 1, 0, 0)
+    table.add_column("DEVICE", no_wrap=True)
+    table.add_column("TENANT")
+    if wide:
+        table.add_column("MODE")
+    for heading in ("MEMORY/QUOTA", "CORES/QUOTA", "ON DEVICE", "DENIED", "PROCS"):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
-        table.add_row(*_cells(row))
+        cells = _cells(row)
+        table.add_row(*(cells if wide else cells[:2] + cells[3:]))
     return table
 
 
@@ -57,12 +54,9 @@ def _cells(row: Row) -> list[str]:
         f"{row.device_index} {row.device_name.removeprefix('NVIDIA ')}{simulated}",
         row.tenant if row.problem is None else f"[red]{row.tenant}: {row.problem}[/red]",
         row.mode if row.supervised else f"{row.mode}, no supervisor",
-        _memory(row.memory_used_bytes),
-        human_memory(row.memory_quota_bytes),
-        _memory(row.device_memory_bytes),
-        _coloured(_cores(row.cores_used_permille), row),
-        quota,
-        _cores(row.device_cores_permille),
+        f"{_memory(row.memory_used_bytes)} / {human_memory(row.memory_quota_bytes)}",
+        f"{_coloured(_cores(row.cores_used_permille), row)} / {quota}",
+        f"{_memory(row.device_memory_bytes)} {_cores(row.device_cores_permille):>5}",
         _refusals(row.refusals),
         str(len(row.processes)),
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import time
@@ -45,11 +46,17 @@ def top(
             time.sleep(interval)
     if not sys.stdout.isatty():
         time.sleep(min(interval, 0.5))
-        console().print(tenant_table(reporter.rows()))
+        screen = console()
+        screen.print(tenant_table(reporter.rows(), width=screen.width))
         return
     from rich.live import Live
 
-    with Live(console=console(), screen=True, auto_refresh=False) as live:
+    title = "penstock top (Ctrl-C ends)"
+    with (
+        contextlib.suppress(KeyboardInterrupt),
+        Live(console=console(), screen=True, auto_refresh=False) as live,
+    ):
         while True:
-            live.update(tenant_table(reporter.rows(), "penstock top (Ctrl-C ends)"), refresh=True)
+            table = tenant_table(reporter.rows(), title, width=live.console.width)
+            live.update(table, refresh=True)
             time.sleep(interval)
