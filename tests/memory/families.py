@@ -3,23 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-import random
-import select
-import sys
 
-from cuda_calls import (
-    MIB,
-    OUT_OF_MEMORY,
-    CudaError,
-    begin,
-    charged,
-    cu,
-    expect,
-    ok,
-    old,
-    old_ok,
-    refused,
-)
+from cuda_calls import MIB, OUT_OF_MEMORY, begin, charged, cu, expect, ok, old, old_ok, refused
 
 RESERVED = cu.CUmemPool_attribute.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT
 GRAPH_RESERVED = cu.CUgraphMem_attribute.CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT
@@ -106,7 +91,7 @@ def stream_ordered_per_thread() -> None:
     assert charged() == before
 
 
-def _pool_on(device: int) -> object:
+def pool_on(device: int) -> object:
     properties = cu.CUmemPoolProps()
     properties.allocType = cu.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
     properties.location.type = cu.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
@@ -118,7 +103,7 @@ def own_pool() -> None:
     begin()
     stream = ok(cu.cuStreamCreate(1))
     before = charged()
-    pool = _pool_on(0)
+    pool = pool_on(0)
     assert charged() == before
     pointer = ok(cu.cuMemAllocFromPoolAsync(40 * MIB, pool, stream))
     reserved = int(ok(cu.cuMemPoolGetAttribute(pool, RESERVED)))
@@ -134,7 +119,7 @@ def pool_kept_over_frees() -> None:
     begin()
     stream = ok(cu.cuStreamCreate(1))
     before = charged()
-    pool = _pool_on(0)
+    pool = pool_on(0)
     threshold = cu.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
     ok(cu.cuMemPoolSetAttribute(pool, threshold, cu.cuuint64_t(1 << 40)))
     first = ok(cu.cuMemAllocFromPoolAsync(40 * MIB, pool, stream))
@@ -184,115 +169,7 @@ def idle_pool_makes_room(limit: str) -> None:
     ok(cu.cuMemFree(ok(cu.cuMemAlloc(int(limit) * 3 // 4))))
 
 
-def _physical(device: int, size: int) -> tuple:
-    properties = cu.CUmemAllocationProp()
-    properties.type = cu.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
-    properties.location.type = cu.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
-    properties.location.id = device
-    properties.requestedHandleTypes = (
-        cu.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
-    )
-    return cu.cuMemCreate(size, properties, 0)
-
-
-def vmm_released_then_unmapped() -> None:
-    begin()
-    size = 8 * MIB
-    with expect(size):
-        handle = ok(_physical(0, size))
-    address = ok(cu.cuMemAddressReserve(size, 0, 0, 0))
-    with expect(0):
-        ok(cu.cuMemMap(address, size, 0, handle, 0))
-        ok(cu.cuMemRelease(handle))
-    with expect(-size):
-        ok(cu.cuMemUnmap(address, size))
-    ok(cu.cuMemAddressFree(address, size))
-
-
-def vmm_unmapped_then_released() -> None:
-    begin()
-    size = 8 * MIB
-    handle = ok(_physical(0, size))
-    address = ok(cu.cuMemAddressReserve(size, 0, 0, 0))
-    ok(cu.cuMemMap(address, size, 0, handle, 0))
-    with expect(0):
-        ok(cu.cuMemUnmap(address, size))
-    with expect(-size):
-        ok(cu.cuMemRelease(handle))
-
-
-def vmm_mapped_twice() -> None:
-    begin()
-    size = 4 * MIB
-    handle = ok(_physical(0, size))
-    address = ok(cu.cuMemAddressReserve(2 * size, 0, 0, 0))
-    with expect(0):
-        ok(cu.cuMemMap(address, size, 0, handle, 0))
-        ok(cu.cuMemMap(int(address) + size, size, 0, handle, 0))
-        ok(cu.cuMemRelease(handle))
-        ok(cu.cuMemUnmap(address, size))
-    with expect(-size):
-        ok(cu.cuMemUnmap(int(address) + size, size))
-
-
-def vmm_unmapped_in_one_go() -> None:
-    """As expandable segments do: many pieces side by side, one unmapping over all of them."""
-    begin()
-    size, pieces = 2 * MIB, 100
-    address = ok(cu.cuMemAddressReserve(size * pieces, 0, 0, 0))
-    with expect(size * pieces):
-        for i in range(pieces):
-            handle = ok(_physical(0, size))
-            ok(cu.cuMemMap(int(address) + i * size, size, 0, handle, 0))
-            ok(cu.cuMemRelease(handle))
-    with expect(-size * pieces):
-        ok(cu.cuMemUnmap(address, size * pieces))
-
-
-def vmm_retained() -> None:
-    begin()
-    size = 4 * MIB
-    handle = ok(_physical(0, size))
-    address = ok(cu.cuMemAddressReserve(size, 0, 0, 0))
-    ok(cu.cuMemMap(address, size, 0, handle, 0))
-    with expect(0):
-        again = ok(cu.cuMemRetainAllocationHandle(int(address) + 4096))
-        ok(cu.cuMemRelease(handle))
-        ok(cu.cuMemUnmap(address, size))
-    with expect(-size):
-        ok(cu.cuMemRelease(again))
-
-
-def vmm_imported_from_itself() -> None:
-    begin()
-    size = 4 * MIB
-    kind = cu.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
-    handle = ok(_physical(0, size))
-    with expect(0):
-        descriptor = int(ok(cu.cuMemExportToShareableHandle(handle, kind, 0)))
-        imported = ok(cu.cuMemImportFromShareableHandle(descriptor, kind))
-        ok(cu.cuMemRelease(handle))
-    with expect(-size):
-        ok(cu.cuMemRelease(imported))
-
-
-def vmm_by_location() -> None:
-    """Charged where the memory lies, whatever context is current; without one too."""
-    ok(cu.cuInit(0))
-    with expect(0, 0), expect(6 * MIB, 1):
-        handle = ok(_physical(1, 6 * MIB))
-    with expect(-6 * MIB, 1):
-        ok(cu.cuMemRelease(handle))
-
-
-def vmm_on_a_device_not_granted() -> None:
-    begin(0)
-    with expect(0):
-        refused(_physical(1, 2 * MIB))
-    refused(cu.cuDevicePrimaryCtxRetain(1), 101)
-
-
-def _array3d(width: int, height: int, depth: int) -> cu.CUDA_ARRAY3D_DESCRIPTOR:
+def array3d(width: int, height: int, depth: int) -> cu.CUDA_ARRAY3D_DESCRIPTOR:
     d = cu.CUDA_ARRAY3D_DESCRIPTOR()
     d.Width, d.Height, d.Depth = width, height, depth
     d.Format = cu.CUarray_format.CU_AD_FORMAT_FLOAT
@@ -310,7 +187,7 @@ def arrays() -> None:
     with expect(-4 * MIB):
         ok(cu.cuArrayDestroy(array))
     with expect(16 * MIB):
-        array = ok(cu.cuArray3DCreate(_array3d(128, 128, 64)))
+        array = ok(cu.cuArray3DCreate(array3d(128, 128, 64)))
     with expect(-16 * MIB):
         ok(cu.cuArrayDestroy(array))
 
@@ -320,7 +197,7 @@ def mipmapped_arrays() -> None:
     levels = [256 >> i for i in range(5)]
     wanted = sum(side * 16 * side for side in levels)
     with expect(wanted):
-        array = ok(cu.cuMipmappedArrayCreate(_array3d(256, 256, 0), len(levels)))
+        array = ok(cu.cuMipmappedArrayCreate(array3d(256, 256, 0), len(levels)))
     with expect(-wanted):
         ok(cu.cuMipmappedArrayDestroy(array))
 
@@ -498,108 +375,3 @@ def view(limit: str) -> None:
     small = ctypes.c_uint()
     old_ok(old.cuDeviceTotalMem(ctypes.byref(small), 0))
     assert small.value == int(limit)
-
-
-def in_another_namespace() -> None:
-    """A new namespace gets a copy of the shim over a copy of the driver, with a slot of its own."""
-    begin()
-    kept = ok(cu.cuMemAlloc(2 * MIB))
-    dlmopen = ctypes.CDLL(None).dlmopen
-    dlmopen.restype = ctypes.c_void_p
-    dlmopen.argtypes = (ctypes.c_long, ctypes.c_char_p, ctypes.c_int)
-    handle = dlmopen(-1, b"libcuda.so.1", 2)
-    assert handle
-    copy = ctypes.CDLL("libcuda.so.1", handle=handle)
-    context, pointer = ctypes.c_void_p(), ctypes.c_uint64()
-    old_ok(copy.cuInit(0))
-    old_ok(copy.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0))
-    old_ok(copy.cuCtxSetCurrent(context))
-    with expect(5 * MIB):
-        old_ok(copy.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(5 * MIB)))
-    with expect(-5 * MIB):
-        old_ok(copy.cuMemFree_v2(pointer))
-    with expect(-2 * MIB):
-        ok(cu.cuMemFree(kept))
-
-
-def linear_kept() -> None:
-    begin()
-    ok(cu.cuMemAlloc(50 * MIB))
-    print("kept", flush=True)
-    input()
-
-
-def watch_free() -> None:
-    """Counts how often free memory rose while others start (they do not end meanwhile)."""
-    begin()
-    print("watching", flush=True)
-    rises, last = 0, ok(cu.cuMemGetInfo())[0]
-    while not select.select([sys.stdin], [], [], 0)[0]:
-        free = ok(cu.cuMemGetInfo())[0]
-        rises += free > last
-        last = free
-    print(rises)
-
-
-def random_mix(seed: str, steps: str) -> None:
-    """Takes and gives back by random families in whole slabs; shows the charge every few steps."""
-    dice = random.Random(int(seed))  # noqa: S311  # a test's dice
-    begin()
-    stream = ok(cu.cuStreamCreate(1))
-    pool = _pool_on(0)
-    held: list[tuple] = []
-
-    def take_linear(size: int) -> tuple:
-        return cu.cuMemFree, ok(cu.cuMemAlloc(size))
-
-    def take_stream_ordered(size: int) -> tuple:
-        pointer = ok(cu.cuMemAllocAsync(size, stream))
-        return (lambda p: cu.cuMemFreeAsync(p, stream)), pointer
-
-    def take_from_pool(size: int) -> tuple:
-        pointer = ok(cu.cuMemAllocFromPoolAsync(size, pool, stream))
-        return (lambda p: cu.cuMemFreeAsync(p, stream)), pointer
-
-    def take_physical(size: int) -> tuple:
-        return cu.cuMemRelease, ok(_physical(0, size))
-
-    families = [take_linear, take_stream_ordered, take_from_pool, take_physical]
-    for step in range(int(steps)):
-        if held and dice.random() < 0.5:
-            give_back, what = held.pop(dice.randrange(len(held)))
-            ok(give_back(what))
-        else:
-            try:
-                held.append(dice.choice(families)(2 * MIB * dice.randint(1, 24)))
-            except CudaError as error:
-                if error.args[0] != OUT_OF_MEMORY:
-                    raise
-        if step % 10 == 0:
-            ok(cu.cuStreamSynchronize(stream))
-            ok(cu.cuMemGetInfo())
-            print(charged(), flush=True)
-            input()
-    for give_back, what in held:
-        ok(give_back(what))
-    ok(cu.cuStreamSynchronize(stream))
-    ok(cu.cuMemPoolTrimTo(ok(cu.cuDeviceGetDefaultMemPool(0)), 0))
-    ok(cu.cuMemPoolDestroy(pool))
-    print(charged(), flush=True)
-    input()
-
-
-def every_call_fails() -> None:
-    """The device says that it has no memory; what was reserved for the calls is given back."""
-    begin()
-    stream = ok(cu.cuStreamCreate(1))
-    pool = _pool_on(0)
-    print("ready", flush=True)
-    input()
-    with expect(0):
-        refused(cu.cuMemAlloc(MIB))
-        refused(cu.cuMemAllocPitch(1000, 100, 4))
-        refused(cu.cuMemAllocManaged(MIB, int(cu.CUmemAttach_flags.CU_MEM_ATTACH_GLOBAL)))
-        refused(cu.cuMemAllocAsync(MIB, stream))
-        refused(cu.cuMemAllocFromPoolAsync(MIB, pool, stream))
-        refused(_physical(0, 2 * MIB))
-        refused(cu.cuArray3DCreate(_array3d(64, 64, 4)))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
+import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 MIB = 1 << 20
+LONGEST_S = 120  # a program that hangs fails its test, and does not hang the run
 
 
 @dataclass
@@ -44,7 +45,7 @@ class Tenant:
         """Run a function of a module in this folder as a program of its own."""
         module, name = scenario.__module__.rpartition(".")[2], scenario.__name__
         call = f"import {module}; {module}.{name}(*{[str(a) for a in arguments]!r})"
-        return subprocess.Popen(
+        program = subprocess.Popen(
             [sys.executable, "-c", call],
             cwd=HERE,
             env=self.environment(**variables),
@@ -53,6 +54,10 @@ class Tenant:
             stderr=subprocess.PIPE,
             text=True,
         )
+        watchdog = threading.Timer(LONGEST_S, program.kill)
+        watchdog.daemon = True
+        watchdog.start()
+        return program
 
     def run(self, scenario: Callable[..., None], *arguments: object, **variables: str) -> str:
         """The same to its end; what it printed. Fails with its traceback."""
@@ -118,8 +123,3 @@ def make_tenant(
         nvml_path=str(paths.sim_dir() / "libnvidia-ml.so.1"),
     )
     return Tenant(folder, machine, quota)
-
-
-def kill(program: subprocess.Popen[str]) -> None:
-    program.send_signal(signal.SIGKILL)
-    program.wait()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import families
+import physical
 import pytest
 
 MIB = 1 << 20
@@ -21,13 +22,13 @@ LIMIT = 1024 * MIB
         families.own_pool,
         families.pool_kept_over_frees,
         families.pool_memory_freed_by_cumemfree,
-        families.vmm_released_then_unmapped,
-        families.vmm_unmapped_then_released,
-        families.vmm_mapped_twice,
-        families.vmm_unmapped_in_one_go,
-        families.vmm_retained,
-        families.vmm_imported_from_itself,
-        families.vmm_on_a_device_not_granted,
+        physical.vmm_released_then_unmapped,
+        physical.vmm_unmapped_then_released,
+        physical.vmm_mapped_twice,
+        physical.vmm_unmapped_in_one_go,
+        physical.vmm_retained,
+        physical.vmm_imported_from_itself,
+        physical.vmm_on_a_device_not_granted,
         families.arrays,
         families.mipmapped_arrays,
         families.graph_memory,
@@ -45,7 +46,7 @@ def test_a_family_is_charged_exactly_and_back_to_nothing(tenant, family):
 
 
 def test_memory_is_charged_to_the_device_where_it_lies(tenants):
-    tenants(granted=(0, 1)).run(families.vmm_by_location)
+    tenants(granted=(0, 1)).run(physical.vmm_by_location)
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import subprocess
 import time
 from pathlib import Path
 
-import families
 import pytest
+import scenarios
 
 from penstock_shim import paths
 
@@ -155,16 +155,16 @@ def test_a_child_forked_after_cuda_fails_as_without_the_shim_and_gives_nothing_b
 
 
 def test_a_copy_of_the_driver_in_another_namespace_is_charged_as_well(tenant):
-    tenant.run(families.in_another_namespace)
+    tenant.run(scenarios.in_another_namespace)
     tenant.reap()
     assert tenant.charged() == 0
 
 
 def test_the_view_never_promises_more_while_another_process_starts(tenants):
     tenant = tenants(context_reserve_bytes=200 * MIB)
-    with tenant.start(families.watch_free) as watcher:
+    with tenant.start(scenarios.watch_free) as watcher:
         assert watcher.stdout.readline() == "watching\n"
-        others = [tenant.start(families.linear_kept) for _ in range(3)]
+        others = [tenant.start(scenarios.linear_kept) for _ in range(3)]
         for other in others:
             assert other.stdout.readline() == "kept\n"
         out, err = watcher.communicate("stop\n", timeout=60)
@@ -172,3 +172,18 @@ def test_the_view_never_promises_more_while_another_process_starts(tenants):
         other.communicate("end\n", timeout=60)
     assert watcher.returncode == 0, err
     assert out.split() == ["0"]
+
+
+def test_memory_opened_through_ipc_is_charged_to_its_opener_too(tenant):
+    with tenant.start(scenarios.ipc_owner) as owner:
+        tenant.run(scenarios.ipc_user, owner.stdout.readline().strip())
+        assert tenant.charged() == 4 * MIB
+        owner.communicate("end\n", timeout=60)
+
+
+def test_memory_imported_from_another_process_is_charged_as_it_is_mapped(tenant, tmp_path):
+    with tenant.start(scenarios.export_to, tmp_path / "socket") as exporter:
+        assert exporter.stdout.readline() == "listening\n"
+        tenant.run(scenarios.import_from, tmp_path / "socket")
+        assert tenant.charged() == 8 * MIB
+        exporter.communicate("end\n", timeout=60)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import families
 import pytest
+import scenarios
 
 from penstock_shim import simulator
 
@@ -24,7 +24,7 @@ def test_the_charge_of_a_random_mix_is_what_the_device_holds(tenants, machine, s
     limit = context_bytes + 600 * MIB
     tenant = tenants(name=f"mix-{seed}", memory_bytes=limit, context_reserve_bytes=context_bytes)
     seen = []
-    with tenant.start(families.random_mix, seed, 150) as program:
+    with tenant.start(scenarios.random_mix, seed, 150) as program:
         while line := program.stdout.readline():
             assert int(line) == on_the_device(tenant)
             seen.append(int(line))
@@ -42,7 +42,7 @@ def test_what_was_reserved_for_a_call_that_the_driver_refuses_is_given_back(tena
     path = tmp_path / "machine"
     simulator.create_machine(path, "h200").close()
     tenant = tenants(machine=path)
-    with tenant.start(families.every_call_fails) as program:
+    with tenant.start(scenarios.every_call_fails) as program:
         assert program.stdout.readline() == "ready\n"
         with simulator.Machine(path) as machine:
             machine.inject("out-of-memory")
