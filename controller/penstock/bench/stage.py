@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 LAUNCHER = "penstock-launcher"
 KERNEL_RULES = "penstock_spin=param0"
-MEMORY_BYTES = 4 << 30
+MEMORY_BYTES = 100 << 30
 
 
 class StageError(RuntimeError):

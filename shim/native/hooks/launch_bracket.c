@@ -2,6 +2,10 @@
 #include "hooks/launch_state.h"
 #include "mechanism/lock.h"
 
+/* What a launch call takes at most before its kernel is on the device. One that takes longer was
+ * held up, as likely behind that point as before it. */
+#define LONGEST_LEAD_NS 20000
+
 bool gate_stream_claim(gate_stream *stream) {
   penstock_lock_acquire(&stream->lock);
   bool mine = !stream->working && !stream->dead;
@@ -175,7 +179,9 @@ static void settle_timed(gate_state *state, gate_stream *stream, gate_bracket *b
   gate_called(state, bracket->chained ? 1 : 2);
   uint64_t begin = place(stream, bracket);
   stream->last_end_ns += length;
-  uint64_t lead = bracket->lead_ns < length / 2 ? bracket->lead_ns : length / 2;
+  uint64_t lead = bracket->lead_ns;
+  if (lead > LONGEST_LEAD_NS) lead = LONGEST_LEAD_NS;
+  if (lead > length / 2) lead = length / 2;
   bool crowd = in_crowd(state, stream, bracket);
   if (!bracket->dry) learn(state, bracket, length - lead, crowd, now_ns);
   uint64_t most = bracket->dry || crowd ? learned_ns(bracket) : length;
