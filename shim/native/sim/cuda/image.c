@@ -97,7 +97,7 @@ static CUresult read_any(const uint8_t *data, uint64_t known_bytes, const sim_gp
   if (u32(data) == FATBIN_WRAPPER) data = (const uint8_t *)u64(data + 8);
   if (u32(data) == FATBIN) return read_fatbin(data, gpu, image);
   if (!memcmp(data, "\177ELF", 4)) return sim_read_elf(data, gpu, image);
-  if (data[0] >= 0x7f || data[0] == 0) return CUDA_ERROR_INVALID_IMAGE;
+  if (data[0] >= 0x7f || data[0] < '\t') return CUDA_ERROR_INVALID_IMAGE;
   uint64_t length =
       known_bytes ? strnlen((const char *)data, known_bytes) : strlen((const char *)data);
   image->bytes = length / 4 + 4096; /* what PTX becomes */

@@ -332,7 +332,7 @@ static CUresult library_kernel(sim_library *library, const char *name, CUkernel 
     }
   }
   sim_big_unlock();
-  *out = (CUkernel)f;
+  if (f) *out = (CUkernel)f;
   return f ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 CUresult CUDAAPI cuLibraryGetKernel(CUkernel *out, CUlibrary handle, const char *name) {

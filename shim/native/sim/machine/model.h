@@ -94,4 +94,5 @@ void sim_checkpoint_unlock(sim_machine *m, int32_t pid);
 
 /* futex.c */
 void sim_futex_wait(uint32_t *word, uint32_t seen, uint64_t at_most_ns);
+bool sim_futex_sleep(uint32_t *word, uint32_t seen, uint64_t when_ns);
 void sim_futex_wake(uint32_t *word);

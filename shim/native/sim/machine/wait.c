@@ -18,16 +18,20 @@ void sim_spin_until(uint64_t when) {
   while (sim_now_ns() < when) __builtin_ia32_pause();
 }
 
+/* Sleeps on `word` while it holds `seen`, or, without one, just sleeps. True: woken before `when`.
+ */
+static bool sleep_on(uint32_t *word, uint32_t seen, uint64_t when) {
+  static uint32_t nobodys;
+  if (when <= sim_now_ns() + SPIN_NS) return false;
+  int slack = prctl(PR_GET_TIMERSLACK, 0, 0, 0, 0);
+  prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);
+  bool changed = sim_futex_sleep(word ? word : &nobodys, word ? seen : 0, when - SPIN_NS);
+  prctl(PR_SET_TIMERSLACK, slack > 0 ? slack : 50000, 0, 0, 0);
+  return changed;
+}
+
 void sim_sleep_until(uint64_t when) {
-  uint64_t now = sim_now_ns();
-  if (when > now + SPIN_NS) {
-    int slack = prctl(PR_GET_TIMERSLACK, 0, 0, 0, 0);
-    uint64_t wake = when - SPIN_NS;
-    struct timespec at = {(time_t)(wake / 1000000000u), (long)(wake % 1000000000u)};
-    prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);
-    clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL);
-    prctl(PR_SET_TIMERSLACK, slack > 0 ? slack : 50000, 0, 0, 0);
-  }
+  while (sleep_on(NULL, 0, when)) continue; /* a signal came */
   sim_spin_until(when);
 }
 
@@ -101,8 +105,8 @@ static void doze(sim_machine *m, sim_device *d, uint32_t client, uint64_t until)
   sim_unlock(d);
   if (until == UINT64_MAX)
     sim_futex_wait(&c->done_bell, seen, UNFORESEEN_NS);
-  else
-    sim_sleep_until(until);
+  else if (!sleep_on(&c->done_bell, seen, until))
+    sim_spin_until(until);
 }
 
 static bool client_stopped(const sim_device *d, const sim_client *c) {

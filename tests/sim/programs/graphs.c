@@ -1,0 +1,198 @@
+/* Capture and graphs. */
+#include <pthread.h>
+
+#include "check.h"
+
+#define ABOUT(ms, expected) ((ms) > (expected) - 0.1 && (ms) < (expected) + 15)
+
+static CUstream stream, other;
+static CUevent fork_event, join_event;
+
+static void prepare(void) {
+  begin();
+  spin_kernel();
+  OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+  OK(cuEventCreate(&fork_event, CU_EVENT_DISABLE_TIMING));
+  OK(cuEventCreate(&join_event, CU_EVENT_DISABLE_TIMING));
+}
+
+CASE(captured_work_runs_when_the_graph_is_launched_and_as_often) {
+  prepare();
+  CUgraph graph;
+  CUgraphExec exec;
+  size_t count;
+  OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+  spin(stream, 10000000, 200);
+  OK(cuEventRecord(fork_event, stream));
+  OK(cuStreamWaitEvent(other, fork_event, 0));
+  spin(stream, 10000000, 10);
+  spin(other, 10000000, 10);
+  OK(cuEventRecord(join_event, other));
+  OK(cuStreamWaitEvent(stream, join_event, 0));
+  spin(stream, 10000000, 200);
+  OK(cuStreamEndCapture(stream, &graph));
+  OK(cuStreamQuery(stream)); /* nothing ran */
+  OK(cuGraphGetNodes(graph, NULL, &count));
+  CHECK(count == 4);
+  OK(cuGraphGetEdges_v2(graph, NULL, NULL, NULL, &count));
+  CHECK(count == 4);
+  OK(cuGraphInstantiate(&exec, graph, 0));
+  OK(cuGraphDestroy(graph));
+  uint64_t begun = now_ns();
+  OK(cuGraphLaunch(exec, stream));
+  OK(cuGraphLaunch(exec, stream));
+  OK(cuStreamSynchronize(stream));
+  CHECK(ABOUT(ms_since(begun), 60)); /* the branches overlap */
+  OK(cuGraphExecDestroy(exec));
+}
+
+CASE(a_graph_of_a_thousand_kernels_takes_their_time_and_one_place_in_the_queue) {
+  prepare();
+  CUgraph graph;
+  CUgraphExec exec;
+  OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+  for (int i = 0; i < 1000; i++) spin(stream, 50000, 200);
+  OK(cuStreamEndCapture(stream, &graph));
+  OK(cuGraphInstantiate(&exec, graph, 0));
+  uint64_t begun = now_ns();
+  for (int i = 0; i < 4; i++) OK(cuGraphLaunch(exec, stream));
+  CHECK(ms_since(begun) < 40);
+  OK(cuStreamSynchronize(stream));
+  CHECK(ABOUT(ms_since(begun), 200));
+}
+
+CASE(an_unsafe_call_spoils_a_capture_in_global_mode) {
+  prepare();
+  CUgraph graph;
+  CUdeviceptr pointer;
+  CUstreamCaptureStatus status;
+  OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+  GIVES(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuMemAlloc(&pointer, 100));
+  OK(cuStreamIsCapturing(stream, &status));
+  CHECK(status == CU_STREAM_CAPTURE_STATUS_INVALIDATED);
+  uint64_t ns = 1000;
+  void *parameters[] = {&ns};
+  GIVES(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED,
+        cuLaunchKernel(spin_kernel(), 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL));
+  GIVES(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(stream, &graph));
+  OK(cuMemAlloc(&pointer, 100));
+}
+
+static void *query_elsewhere(void *mode) {
+  CUcontext context;
+  CUevent event;
+  CUstreamCaptureMode own = *(CUstreamCaptureMode *)mode;
+  OK(cuDevicePrimaryCtxRetain(&context, 0));
+  OK(cuCtxSetCurrent(context));
+  OK(cuEventCreate(&event, 0));
+  OK(cuThreadExchangeStreamCaptureMode(&own));
+  CHECK(own == CU_STREAM_CAPTURE_MODE_GLOBAL);
+  return (void *)(intptr_t)cuEventQuery(event);
+}
+
+static CUresult query_in_a_thread(CUstreamCaptureMode mode) {
+  pthread_t thread;
+  void *answer;
+  CHECK(!pthread_create(&thread, NULL, query_elsewhere, &mode));
+  CHECK(!pthread_join(thread, &answer));
+  return (CUresult)(intptr_t)answer;
+}
+
+CASE(another_threads_query_kills_a_global_capture_unless_it_is_relaxed) {
+  prepare();
+  CUgraph graph;
+  OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+  OK(query_in_a_thread(CU_STREAM_CAPTURE_MODE_RELAXED));
+  OK(query_in_a_thread(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+  GIVES(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, query_in_a_thread(CU_STREAM_CAPTURE_MODE_GLOBAL));
+  GIVES(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(stream, &graph));
+  OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+  OK(query_in_a_thread(CU_STREAM_CAPTURE_MODE_GLOBAL));
+  OK(cuStreamEndCapture(stream, &graph));
+}
+
+CASE(captures_that_cannot_be_are_refused_with_the_drivers_errors) {
+  prepare();
+  CUgraph graph;
+  CUstream blocking;
+  CUstreamCaptureStatus status;
+  GIVES(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+        cuStreamBeginCapture(NULL, CU_STREAM_CAPTURE_MODE_GLOBAL));
+  GIVES(CUDA_ERROR_ILLEGAL_STATE, cuStreamEndCapture(stream, &graph));
+  OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+  GIVES(CUDA_ERROR_ILLEGAL_STATE, cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+  spin(stream, 1000, 1);
+  OK(cuEventRecord(fork_event, stream));
+  OK(cuStreamWaitEvent(other, fork_event, 0));
+  spin(other, 1000, 1);
+  GIVES(CUDA_ERROR_STREAM_CAPTURE_UNJOINED, cuStreamEndCapture(stream, &graph));
+  OK(cuStreamIsCapturing(other, &status));
+  CHECK(status == CU_STREAM_CAPTURE_STATUS_NONE);
+  OK(cuEventRecord(join_event, other)); /* outside any capture */
+  OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+  GIVES(CUDA_ERROR_STREAM_CAPTURE_ISOLATION, cuStreamWaitEvent(stream, join_event, 0));
+  GIVES(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(stream, &graph));
+  OK(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
+  OK(cuStreamBeginCapture(blocking, CU_STREAM_CAPTURE_MODE_RELAXED));
+  uint64_t ns = 1000;
+  void *parameters[] = {&ns};
+  GIVES(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT,
+        cuLaunchKernel(spin_kernel(), 1, 1, 1, 1, 1, 1, 0, NULL, parameters, NULL));
+  GIVES(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(blocking, &graph));
+}
+
+CASE(updating_an_executable_changes_what_it_runs_and_refuses_another_shape) {
+  prepare();
+  CUgraph graph, longer;
+  CUgraphExec exec;
+  CUgraphExecUpdateResultInfo info;
+  for (int i = 0; i < 2; i++) {
+    OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    spin(stream, i ? 30000000 : 1000000, 200);
+    OK(cuStreamEndCapture(stream, i ? &longer : &graph));
+  }
+  OK(cuGraphInstantiate(&exec, graph, 0));
+  OK(cuGraphExecUpdate(exec, longer, &info));
+  uint64_t begun = now_ns();
+  OK(cuGraphLaunch(exec, stream));
+  OK(cuStreamSynchronize(stream));
+  CHECK(ABOUT(ms_since(begun), 30));
+  CUgraphNode added;
+  OK(cuGraphAddEmptyNode(&added, longer, NULL, 0));
+  GIVES(CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE, cuGraphExecUpdate(exec, longer, &info));
+  CHECK(info.result == CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED);
+}
+
+CASE(memory_nodes_take_memory_at_launch_and_trimming_gives_it_back) {
+  prepare();
+  CUgraph graph;
+  CUgraphExec exec;
+  CUdeviceptr pointer;
+  size_t before = free_bytes();
+  OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+  OK(cuMemAllocAsync(&pointer, 100 * MIB, stream));
+  OK(cuMemsetD8Async(pointer, 1, 100 * MIB, stream));
+  OK(cuMemFreeAsync(pointer, stream));
+  OK(cuStreamEndCapture(stream, &graph));
+  OK(cuGraphInstantiate(&exec, graph, 0));
+  CHECK(free_bytes() == before);
+  OK(cuGraphLaunch(exec, stream));
+  OK(cuGraphLaunch(exec, stream));
+  OK(cuStreamSynchronize(stream));
+  CHECK(before - free_bytes() == 100 * MIB);
+  OK(cuDeviceGraphMemTrim(0));
+  CHECK(free_bytes() == before);
+}
+
+CASE(a_cycle_cannot_be_instantiated) {
+  prepare();
+  CUgraph graph;
+  CUgraphExec exec;
+  CUgraphNode a, b;
+  OK(cuGraphCreate(&graph, 0));
+  OK(cuGraphAddEmptyNode(&a, graph, NULL, 0));
+  OK(cuGraphAddEmptyNode(&b, graph, &a, 1));
+  OK(cuGraphAddDependencies_v2(graph, &b, &a, NULL, 1));
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphInstantiate(&exec, graph, 0));
+}

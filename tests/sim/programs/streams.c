@@ -1,0 +1,206 @@
+/* Order of work: streams, default streams, events, host functions, values; and how long it takes.
+ */
+#include "check.h"
+
+/* Simulated times are exact; the host adds its own to what it measures. */
+#define ABOUT(ms, expected) ((ms) > (expected) - 0.1 && (ms) < (expected) + 15)
+
+CASE(kernels_of_one_stream_add_up) {
+  begin();
+  CUevent first, last;
+  CUstream stream;
+  float ms;
+  OK(cuEventCreate(&first, 0));
+  OK(cuEventCreate(&last, 0));
+  OK(cuStreamCreate(&stream, 0));
+  spin_kernel();
+  OK(cuEventRecord(first, stream));
+  for (int i = 0; i < 20; i++) spin(stream, 1000000, 200);
+  OK(cuEventRecord(last, stream));
+  GIVES(CUDA_ERROR_NOT_READY, cuEventQuery(last));
+  GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(stream));
+  GIVES(CUDA_ERROR_NOT_READY, cuEventElapsedTime(&ms, first, last));
+  OK(cuEventSynchronize(last));
+  OK(cuEventElapsedTime(&ms, first, last));
+  CHECK(ms >= 20.0f && ms < 20.2f); /* the first launch begins after its call was made */
+  float ticks = ms / 0.0005f;
+  CHECK(ticks - (float)(int)(ticks + 0.5f) < 0.01f);
+}
+
+CASE(small_kernels_of_different_streams_overlap_and_large_ones_do_not) {
+  begin();
+  CUstream streams[4];
+  for (int i = 0; i < 4; i++) OK(cuStreamCreate(&streams[i], CU_STREAM_NON_BLOCKING));
+  spin_kernel();
+  uint64_t begun = now_ns();
+  for (int i = 0; i < 4; i++) spin(streams[i], 20000000, 10);
+  OK(cuCtxSynchronize());
+  CHECK(ABOUT(ms_since(begun), 20));
+  begun = now_ns();
+  for (int i = 0; i < 4; i++) spin(streams[i], 20000000, 200);
+  OK(cuCtxSynchronize());
+  CHECK(ABOUT(ms_since(begun), 80));
+}
+
+CASE(the_legacy_stream_waits_for_blocking_streams_and_they_for_it) {
+  begin();
+  CUstream blocking, other, free_one;
+  OK(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
+  OK(cuStreamCreate(&other, CU_STREAM_DEFAULT));
+  OK(cuStreamCreate(&free_one, CU_STREAM_NON_BLOCKING));
+  spin_kernel();
+  uint64_t begun = now_ns();
+  spin(blocking, 20000000, 1);
+  spin(NULL, 20000000, 1);
+  spin(other, 20000000, 1);
+  spin(free_one, 20000000, 1);
+  OK(cuStreamSynchronize(free_one));
+  CHECK(ABOUT(ms_since(begun), 20));
+  OK(cuStreamSynchronize(blocking));
+  CHECK(ABOUT(ms_since(begun), 20));
+  GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(NULL));
+  OK(cuStreamSynchronize(CU_STREAM_LEGACY));
+  CHECK(ABOUT(ms_since(begun), 60)); /* it stands for all blocking streams */
+}
+
+CASE(the_per_thread_stream_is_a_stream_of_its_own) {
+  begin();
+  CUresult (*launch)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                     unsigned, CUstream, void **, void **);
+  OK(cuGetProcAddress("cuLaunchKernel", (void **)&launch, 13000,
+                      CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, NULL));
+  CHECK((void *)launch != (void *)cuLaunchKernel);
+  uint64_t ns = 20000000;
+  void *parameters[] = {&ns};
+  CUstream free_one;
+  OK(cuStreamCreate(&free_one, CU_STREAM_NON_BLOCKING));
+  OK(launch(spin_kernel(), 1, 1, 1, 32, 1, 1, 0, NULL, parameters, NULL));
+  GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(CU_STREAM_PER_THREAD));
+  OK(cuStreamQuery(free_one));
+  OK(cuStreamSynchronize(CU_STREAM_PER_THREAD));
+  OK(cuStreamQuery(CU_STREAM_PER_THREAD));
+  OK(launch(spin_kernel(), 1, 1, 1, 32, 1, 1, 0, CU_STREAM_LEGACY, parameters, NULL));
+  GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(CU_STREAM_LEGACY));
+}
+
+CASE(a_stream_waits_for_an_event_of_another) {
+  begin();
+  CUstream first, second;
+  CUevent event;
+  OK(cuStreamCreate(&first, CU_STREAM_NON_BLOCKING));
+  OK(cuStreamCreate(&second, CU_STREAM_NON_BLOCKING));
+  OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+  OK(cuStreamWaitEvent(second, event, 0)); /* never recorded: nothing to wait for */
+  OK(cuStreamQuery(second));
+  spin_kernel();
+  uint64_t begun = now_ns();
+  spin(first, 20000000, 1);
+  OK(cuEventRecord(event, first));
+  spin(first, 20000000, 1); /* after the event: not waited for */
+  OK(cuStreamWaitEvent(second, event, 0));
+  spin(second, 20000000, 1);
+  OK(cuStreamSynchronize(second));
+  CHECK(ABOUT(ms_since(begun), 40));
+  float ms;
+  GIVES(CUDA_ERROR_INVALID_HANDLE, cuEventElapsedTime(&ms, event, event)); /* it keeps no time */
+}
+
+static volatile int called;
+static void call(void *order) { called = called * 10 + *(int *)order; }
+
+CASE(host_functions_run_in_stream_order) {
+  begin();
+  int one = 1, two = 2;
+  CUstream stream;
+  OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  spin(stream, 10000000, 1);
+  OK(cuLaunchHostFunc(stream, call, &one));
+  spin(stream, 10000000, 1);
+  OK(cuLaunchHostFunc(stream, call, &two));
+  CHECK(called == 0);
+  OK(cuStreamSynchronize(stream));
+  CHECK(called == 12);
+}
+
+CASE(values_are_written_and_waited_for_in_stream_order) {
+  begin();
+  volatile uint64_t *words;
+  CUstream stream, other;
+  OK(cuMemHostAlloc((void **)&words, 4096, CU_MEMHOSTALLOC_DEVICEMAP));
+  OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+  words[0] = words[1] = 0;
+  spin(stream, 20000000, 1);
+  OK(cuStreamWriteValue64(stream, (CUdeviceptr)&words[0], 99, 0));
+  CHECK(words[0] == 0);
+  uint64_t begun = now_ns(); /* the value comes without any call */
+  while (words[0] != 99 && ms_since(begun) < 2000) usleep(500);
+  CHECK(words[0] == 99 && ms_since(begun) > 15);
+  OK(cuStreamWaitValue32(stream, (CUdeviceptr)&words[1], 5, CU_STREAM_WAIT_VALUE_GEQ));
+  spin(stream, 1000000, 1);
+  GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(stream));
+  OK(cuStreamWriteValue32(other, (CUdeviceptr)&words[1], 6, 0));
+  OK(cuStreamSynchronize(stream));
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuStreamWriteValue32(stream, (CUdeviceptr)&begun, 6, 0));
+}
+
+CASE(a_launch_blocks_when_the_queue_is_full) {
+  begin();
+  CUstream stream;
+  OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  spin_kernel();
+  uint64_t begun = now_ns();
+  for (int i = 0; i < 1024; i++) spin(stream, 100000, 200);
+  CHECK(ms_since(begun) < 60);
+  for (int i = 0; i < 1024; i++) spin(stream, 100000, 200); /* half of 204.8 ms must have passed */
+  CHECK(ms_since(begun) > 95);
+  OK(cuCtxSynchronize());
+  CHECK(ABOUT(ms_since(begun), 204.8));
+}
+
+CASE(waiting_burns_no_processor_time) {
+  begin();
+  spin(NULL, 300000000, 200);
+  clock_t before = clock();
+  OK(cuCtxSynchronize());
+  CHECK((double)(clock() - before) / CLOCKS_PER_SEC < 0.03);
+}
+
+CASE(copies_take_their_bandwidth_and_run_beside_kernels) {
+  begin();
+  enum { BYTES = 100000000 }; /* 10 ms on a link of 10 GB/s */
+  void *host;
+  CUdeviceptr device;
+  CUstream copies, kernels;
+  OK(cuMemHostAlloc(&host, BYTES, 0));
+  OK(cuMemAlloc(&device, BYTES));
+  OK(cuStreamCreate(&copies, CU_STREAM_NON_BLOCKING));
+  OK(cuStreamCreate(&kernels, CU_STREAM_NON_BLOCKING));
+  OK(cuMemcpyHtoDAsync(device, host, BYTES, copies)); /* touches its pages once */
+  OK(cuCtxSynchronize());
+  CUevent first, last;
+  float ms;
+  OK(cuEventCreate(&first, 0));
+  OK(cuEventCreate(&last, 0));
+  spin(kernels, 40000000, 200);
+  OK(cuEventRecord(first, copies));
+  OK(cuMemcpyHtoDAsync(device, host, BYTES, copies));
+  OK(cuEventRecord(last, copies));
+  OK(cuStreamSynchronize(copies));
+  GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(kernels));
+  OK(cuEventElapsedTime(&ms, first, last));
+  CHECK(ms > 9.99f && ms < 10.2f);
+}
+
+CASE(many_threads_may_launch_at_once_in_one_context) {
+  CUcontext context = begin();
+  (void)context;
+  spin_kernel();
+  CUstream streams[64];
+  for (int i = 0; i < 64; i++) OK(cuStreamCreate(&streams[i], CU_STREAM_NON_BLOCKING));
+  for (int round = 0; round < 50; round++)
+    for (int i = 0; i < 64; i++) spin(streams[i], 2000, 1);
+  OK(cuCtxSynchronize());
+  for (int i = 0; i < 64; i++) OK(cuStreamDestroy(streams[i]));
+  GIVES(CUDA_ERROR_INVALID_HANDLE, cuStreamQuery(streams[0]));
+}

@@ -1,0 +1,61 @@
+"""Each case of the C programs in `programs/` is one statement about the simulated driver."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+
+def cases(*names: str) -> list[tuple[str, str]]:
+    found = []
+    for name in names:
+        text = (PROGRAMS / f"{name}.c").read_text()
+        found += [(name, case) for case in re.findall(r"^CASE\((\w+)\)", text, re.MULTILINE)]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "case"), cases("calls", "memory", "streams", "graphs", "processes")
+)
+def test_the_simulated_driver_as_a_program_sees_it(machine, program, name, case):
+    machine.run(program(name), case)
+
+
+def test_an_allocation_refused_on_demand_is_refused_once(machine, program):
+    machine.machine.inject("out-of-memory", call="cuMemAlloc", count=1)
+    machine.run(program("faults"), "an_allocation_fails_and_the_next_one_does_not")
+
+
+def test_a_kernel_that_fails_on_demand_breaks_its_context_for_good(machine, program):
+    machine.machine.inject("launch-failed", count=1)
+    machine.run(program("faults"), "a_failed_kernel_breaks_its_context_for_good")
+
+
+def test_a_lost_device_answers_so_even_to_who_waits(machine, program):
+    process = machine.start(program("faults"), "a_lost_device_answers_so_even_to_who_waits")
+    assert process.stdout.readline() == "waiting\n"
+    machine.machine.inject("device-lost")
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == 0, errors
+
+
+def test_a_slow_driver_is_slow_in_the_named_call_alone(machine, program):
+    machine.machine.inject("slow", call="cuMemAlloc", delay_ns=50_000_000)
+    machine.run(program("faults"), "a_slow_driver_is_slow_in_the_named_call_alone")
+
+
+def test_a_call_that_does_not_return_returns_when_the_fault_is_lifted(machine, program):
+    machine.machine.inject("hang", call="cuCtxSynchronize")
+    process = machine.start(
+        program("faults"), "a_call_that_does_not_return_returns_when_the_fault_is_lifted"
+    )
+    assert process.stdout.readline() == "waiting\n"
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(timeout=0.3)
+    machine.machine.lift()
+    assert process.wait(timeout=20) == 0
