@@ -2,7 +2,7 @@
 
 #include "driver.h"
 #include "hooks/hook.h"
-#include "log.h"
+#include "common/log.h"
 #include "mechanism/ledger.h"
 #include "process.h"
 #include "reserve.h"

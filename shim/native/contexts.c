@@ -5,7 +5,7 @@
 #include "charge.h"
 #include "driver.h"
 #include "hooks/hook.h"
-#include "log.h"
+#include "common/log.h"
 #include "process.h"
 
 /* Grows with every context that goes: what a thread knows of its context may be old then. */

@@ -4,7 +4,7 @@
 
 #include "driver.h"
 #include "hooks/hook.h"
-#include "log.h"
+#include "common/log.h"
 #include "objects.h"
 
 static bool seen; /* in this process, or in the one that it was forked from */

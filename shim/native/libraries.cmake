@@ -5,14 +5,15 @@ find_package(Threads REQUIRED)
 file(GLOB MECHANISM_SOURCES CONFIGURE_DEPENDS ${NATIVE}/mechanism/*.c)
 
 # The shim. SONAME libcuda.so.1: glibc hands it to everyone who asks for that name.
+file(GLOB COMMON_SOURCES CONFIGURE_DEPENDS ${NATIVE}/common/*.c) # of both libraries
 file(GLOB SHIM_SOURCES CONFIGURE_DEPENDS ${NATIVE}/*.c ${NATIVE}/hooks/*.c ${NATIVE}/*.S)
-add_library(penstock_cuda SHARED ${SHIM_SOURCES} ${MECHANISM_SOURCES} ${GEN}/cuda_forwarders.S
+add_library(penstock_cuda SHARED ${SHIM_SOURCES} ${COMMON_SOURCES} ${MECHANISM_SOURCES} ${GEN}/cuda_forwarders.S
             ${GEN}/cuda_names.c)
 set_target_properties(penstock_cuda PROPERTIES OUTPUT_NAME penstock NO_SONAME ON)
 target_link_options(penstock_cuda PRIVATE -Wl,-soname,libcuda.so.1)
 
 file(GLOB SHIM_NVML_SOURCES CONFIGURE_DEPENDS ${NATIVE}/nvml/*.c)
-add_library(penstock_nvml SHARED ${SHIM_NVML_SOURCES} ${NATIVE}/log.c ${MECHANISM_SOURCES} ${GEN}/nvml_forwarders.S
+add_library(penstock_nvml SHARED ${SHIM_NVML_SOURCES} ${COMMON_SOURCES} ${MECHANISM_SOURCES} ${GEN}/nvml_forwarders.S
             ${GEN}/nvml_names.c)
 set_target_properties(penstock_nvml PROPERTIES OUTPUT_NAME penstock-nvml NO_SONAME ON)
 target_link_options(penstock_nvml PRIVATE -Wl,-soname,libnvidia-ml.so.1)

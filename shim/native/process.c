@@ -9,11 +9,8 @@
 #include <unistd.h>
 
 #include "driver.h"
-#include "log.h"
-
-/* Where a container has its tenant directory mounted. The environment is not asked when it is
- * there: a tenant cannot choose another one. */
-#define MOUNTED_DIRECTORY "/run/penstock/tenant"
+#include "common/log.h"
+#include "common/tenant_directory.h"
 
 #define PAGE_WAIT_NS 200000000 /* for a page that is being created as we start */
 #define PAGE_POLL_NS 2000000
@@ -21,13 +18,6 @@
 __thread int penstock_depth;
 
 static penstock_process *attached;
-
-static const char *tenant_directory(void) {
-  if (access(MOUNTED_DIRECTORY "/quota", F_OK) == 0 || (errno != ENOENT && errno != ENOTDIR)) {
-    return MOUNTED_DIRECTORY;
-  }
-  return secure_getenv("PENSTOCK_TENANT_DIR");
-}
 
 static uint64_t now_ns(void) {
   struct timespec now;
@@ -58,9 +48,9 @@ static penstock_error open_region(penstock_region *region, const char *directory
 }
 
 static penstock_process *attach(void) {
-  const char *directory = tenant_directory();
+  const char *directory = penstock_tenant_directory();
   if (!directory || !*directory) {
-    penstock_log("no tenant: PENSTOCK_TENANT_DIR is not set and " MOUNTED_DIRECTORY
+    penstock_log("no tenant: PENSTOCK_TENANT_DIR is not set and " PENSTOCK_MOUNTED_DIRECTORY
                  " is not there; start the program with `penstock run`");
     return NULL;
   }

@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "below.h"
+#include "common/below.h"
 
 __attribute__((visibility("default"))) const int penstock_cuda_shim = 1;
 

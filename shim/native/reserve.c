@@ -6,7 +6,7 @@
 #include "driver.h"
 #include "fork_wiped.h"
 #include "hooks/hook.h"
-#include "log.h"
+#include "common/log.h"
 #include "mechanism/lock.h"
 #include "process.h"
 

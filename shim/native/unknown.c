@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "driver.h"
-#include "log.h"
+#include "common/log.h"
 #include "process.h"
 
 static penstock_unknown_counts counts;

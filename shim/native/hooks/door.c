@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "hooks/hook.h"
-#include "log.h"
+#include "common/log.h"
 #include "unknown.h"
 
 CUresult CUDAAPI HOOK_NAME(cuInit)(unsigned int flags) {

@@ -3,7 +3,7 @@
 
 #include "graph_memory.h"
 #include "hooks/hook.h"
-#include "log.h"
+#include "common/log.h"
 #include "reserve.h"
 
 static bool is_device(const CUmemLocation *location) {

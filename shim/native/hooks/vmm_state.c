@@ -4,7 +4,7 @@
 #include "charge.h"
 #include "fork_wiped.h"
 #include "hooks/hook.h"
-#include "log.h"
+#include "common/log.h"
 #include "mechanism/lock.h"
 
 penstock_vmm_state *penstock_vmm_state_get(void) {

@@ -1,34 +1,15 @@
-#define _GNU_SOURCE /* secure_getenv */
 #include "driver.h"
 
 #include <dlfcn.h>
-#include <limits.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "log.h"
+#include "common/below.h"
+#include "common/log.h"
+#include "common/search.h"
 #include "tenant.h"
 
-/* Whatever exports this is the shim, under whatever path (a bind mount, a copy) it was reached. */
-#define MARKER "penstock_nvml_shim"
 __attribute__((visibility("default"))) const int penstock_nvml_shim = 1;
-
-/* Where distributions, container toolkits and WSL put the driver's libraries. */
-static const char *const folders[] = {
-    "/usr/lib/x86_64-linux-gnu",
-    "/usr/lib/x86_64-linux-gnu/nvidia/current",
-    "/usr/lib64",
-    "/usr/lib64/nvidia",
-    "/usr/lib",
-    "/usr/local/nvidia/lib64",
-    "/usr/local/nvidia/lib",
-    "/usr/lib/wsl/lib",
-    "/run/opengl-driver/lib",
-    "/lib/x86_64-linux-gnu",
-    "/lib64",
-};
 
 static char no_library; /* its address stands for "looked for, not there" */
 
@@ -43,45 +24,16 @@ static const char *own_error_string(nvmlReturn_t result) {
   return result == NVML_SUCCESS ? "Success" : "Unknown Error";
 }
 
-/* The libcuda shim's dlopen leaves this library's own calls alone, so an absolute path reaches the
- * file that it names. */
-static void *open_at(const char *path) {
-  void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-  if (library && dlsym(library, MARKER)) {
-    dlclose(library);
-    return NULL;
-  }
-  return library;
-}
-
-static void *open_in(const char *folder, size_t folder_length) {
-  char path[PATH_MAX];
-  int length = snprintf(path, sizeof path, "%.*s/libnvidia-ml.so.1", (int)folder_length, folder);
-  if (path[0] != '/' || length >= (int)sizeof path) return NULL;
-  return open_at(path);
-}
-
-/* What the loader would have found without the shim: LD_LIBRARY_PATH, then the usual folders. */
-static void *search(void) {
-  const char *list = secure_getenv("LD_LIBRARY_PATH");
-  while (list && *list) {
-    size_t length = strcspn(list, ":;");
-    void *library = length ? open_in(list, length) : NULL;
-    if (library) return library;
-    list += length + (list[length] != '\0');
-  }
-  for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
-    void *library = open_in(folders[i], strlen(folders[i]));
-    if (library) return library;
-  }
-  return NULL;
-}
+/* Plain dlopen: the libcuda shim's own leaves this library's calls alone. */
+static const penstock_search below = {
+    .file = "libnvidia-ml.so.1", .marker = PENSTOCK_NVML_MARKER, .open = dlopen};
 
 static void *open_library(const penstock_region *region) {
   char path[sizeof region->quota->nvml_path + 1] = {0};
   memcpy(path, region->quota->nvml_path, sizeof path - 1);
-  void *library = path[0] ? open_at(path) : search(); /* no search when the page says which one */
-  if (!library) penstock_log("nvml: no library at %s", path[0] ? path : "the usual places");
+  if (!path[0]) return penstock_search_below(&below);
+  void *library = penstock_open_below(&below, path); /* no search: the page says which one */
+  if (!library) penstock_log("nvml: the quota page names %s, which cannot be opened", path);
   return library;
 }
 

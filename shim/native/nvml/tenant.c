@@ -1,4 +1,3 @@
-#define _GNU_SOURCE /* secure_getenv */
 #include "tenant.h"
 
 #include <errno.h>
@@ -8,25 +7,16 @@
 #include <unistd.h>
 
 #include "driver.h"
-#include "log.h"
+#include "common/log.h"
+#include "common/tenant_directory.h"
 #include "mechanism/slots.h"
-
-/* A container's mount: the environment is not asked when it is there, a tenant cannot choose. */
-#define MOUNTED_DIRECTORY "/run/penstock/tenant"
-
-static const char *directory(void) {
-  if (access(MOUNTED_DIRECTORY "/quota", F_OK) == 0 || (errno != ENOENT && errno != ENOTDIR)) {
-    return MOUNTED_DIRECTORY;
-  }
-  return secure_getenv("PENSTOCK_TENANT_DIR");
-}
 
 /* Every call of NVML may come here. */
 static void say_once(const char *path, penstock_error error) {
   static bool said;
   if (__atomic_exchange_n(&said, true, __ATOMIC_RELAXED)) return;
   if (!path) {
-    penstock_log("no tenant: PENSTOCK_TENANT_DIR is not set and " MOUNTED_DIRECTORY
+    penstock_log("no tenant: PENSTOCK_TENANT_DIR is not set and " PENSTOCK_MOUNTED_DIRECTORY
                  " is not there; NVML is refused");
   } else {
     penstock_log("no quota: %s %s; NVML is refused", path, penstock_error_text(error));
@@ -37,7 +27,7 @@ static const penstock_region *open_tenant(void) {
   static const penstock_region *attached;
   const penstock_region *known = __atomic_load_n(&attached, __ATOMIC_ACQUIRE);
   if (known) return known;
-  const char *path = directory();
+  const char *path = penstock_tenant_directory();
   penstock_region *region = path ? calloc(1, sizeof *region) : NULL;
   penstock_error error = region ? penstock_region_open_view(region, path) : PENSTOCK_E_MISSING;
   if (error != PENSTOCK_OK) {
