@@ -61,6 +61,7 @@ def test_a_kind_first_met_in_a_crowd_is_corrected_by_the_first_quiet_bracket(cos
 def test_a_kind_that_grew_is_found_out_within_two_windows_even_in_a_crowd(cost: Any) -> None:
     for step in range(100):
         learn(cost, 1 * MS, 5, step * MS, disturbed=True)
-    for step in range(100, 2600, 5):
+    windows_ms = 2 * int(lib.PENSTOCK_COST_WINDOW_NS) // MS
+    for step in range(100, 600 + windows_ms, 5):
         learn(cost, 5 * MS, 5, step * MS, disturbed=True)
     assert value(cost) == pytest.approx(1 * MS, rel=0.05)

@@ -3,8 +3,8 @@
 #include "mechanism/lock.h"
 
 /* What a launch call takes at most before its kernel is on the device. One that takes longer was
- * held up, as likely behind that point as before it. */
-#define LONGEST_LEAD_NS 20000
+ * held up, as likely behind that point as before it: no sample to learn from. */
+#define LONGEST_LEAD_NS 6000
 
 bool gate_stream_claim(gate_stream *stream) {
   penstock_lock_acquire(&stream->lock);
@@ -41,8 +41,7 @@ void gate_bracket_open(gate_state *state, gate_stream *stream, bool timed, uint6
   bool interrupted = __atomic_exchange_n(&stream->interrupted, false, __ATOMIC_RELAXED);
   bracket->opened_ns = now_ns;
   penstock_process *process = penstock_process_get();
-  bracket->crowd =
-      process && gate_others_ns(process, state, stream->context->grant, &bracket->others);
+  bracket->crowd = process && gate_others_ns(process, state, stream->context->grant, NULL);
   if (timed && !interrupted && before && before->end && !gate_is_through(stream, before)) {
     __atomic_fetch_add(&before->end->references, 1, __ATOMIC_RELAXED);
     bracket->start = before->end;
@@ -112,13 +111,22 @@ static void charge(gate_state *state, gate_stream *stream, uint64_t begin_ns, ui
   penstock_gate_charge(gate, gate_permille(process, grant), fresh);
 }
 
-/* Were others on the device during the bracket: another tenant, or a process of this one? */
+/* Were others on the device during the bracket: another tenant, or a process of this one? One that
+ * was there in the last second may be: its context may still be the one that the device must leave
+ * first, which the bracket then measures as well. */
 static bool in_crowd(gate_state *state, const gate_stream *stream, const gate_bracket *bracket) {
+  enum { LATELY_NS = 1000000000 };
   penstock_process *process = penstock_process_get();
   int grant = stream->context->grant;
-  uint64_t others = 0;
-  return bracket->crowd || !process || gate_neighbours(process, grant) ||
-         gate_others_ns(process, state, grant, &others) || others != bracket->others;
+  uint64_t settled = 0, now_ns = gate_tick_ns();
+  if (!process || gate_others_ns(process, state, grant, &settled) || bracket->crowd ||
+      settled != __atomic_load_n(&state->others_settled[grant], __ATOMIC_RELAXED)) {
+    __atomic_store_n(&state->others_settled[grant], settled, __ATOMIC_RELAXED);
+    __atomic_store_n(&state->others_seen_ns[grant], now_ns, __ATOMIC_RELAXED);
+    return true;
+  }
+  uint64_t seen_ns = __atomic_load_n(&state->others_seen_ns[grant], __ATOMIC_RELAXED);
+  return gate_neighbours(process, grant) || (seen_ns && now_ns < seen_ns + LATELY_NS);
 }
 
 /* A bracket without both ends: what it cost by experience, within the time that it had by the same
@@ -180,11 +188,13 @@ static void settle_timed(gate_state *state, gate_stream *stream, gate_bracket *b
   uint64_t begin = place(stream, bracket);
   stream->last_end_ns += length;
   uint64_t lead = bracket->lead_ns;
-  if (lead > LONGEST_LEAD_NS) lead = LONGEST_LEAD_NS;
+  bool held_up = lead > LONGEST_LEAD_NS;
+  if (held_up) lead = LONGEST_LEAD_NS;
   if (lead > length / 2) lead = length / 2;
   bool crowd = in_crowd(state, stream, bracket);
-  if (!bracket->dry) learn(state, bracket, length - lead, crowd, now_ns);
-  uint64_t most = bracket->dry || crowd ? learned_ns(bracket) : length;
+  bool known = bracket->part_count && penstock_cost_ns(&bracket->parts[0].kind->cost, 0);
+  if (!(held_up && known)) learn(state, bracket, length - lead, crowd, now_ns);
+  uint64_t most = crowd ? learned_ns(bracket) : length;
   charge(state, stream, begin + lead, begin + length, most < length - lead ? most : length - lead,
          crowd);
 }

@@ -63,12 +63,10 @@ typedef struct gate_bracket {
   gate_marker *start; /* NULL: charged by learned cost */
   gate_marker *end;
   bool chained; /* starts where the one before it ended */
-  bool dry;     /* the stream ran dry, or did something else, inside */
   bool crowd;   /* others were on the device when it was opened */
   uint32_t part_count;
   uint64_t number; /* counts up in a stream; the done word's value once it is through */
   uint64_t opened_ns;
-  uint64_t others;      /* brackets that the tenant's other processes had settled by then */
   uint64_t lead_ns;     /* from the start event to the first kernel, on a stream that was dry */
   uint64_t estimate_ns; /* all of it is in the slot's estimate */
   uint64_t rest_ns;     /* of that: launches that are not in `parts` */
@@ -112,8 +110,10 @@ typedef struct gate_state {
   gate_kind *free_kinds;
   gate_stream *free_streams;
   gate_bracket *free_brackets;
-  uint64_t calls_paid_ns; /* budget of driver calls: see gate_may_call */
-  uint64_t typical_ns;    /* what a launch of unknown cost is taken to cost; 0: nothing known */
+  uint64_t calls_paid_ns;                        /* budget of driver calls: see gate_may_call */
+  uint64_t others_settled[PENSTOCK_MAX_DEVICES]; /* brackets of the tenant's other processes … */
+  uint64_t others_seen_ns[PENSTOCK_MAX_DEVICES]; /* … and when they were last seen at work */
+  uint64_t typical_ns; /* what a launch of unknown cost is taken to cost; 0: nothing known */
   penstock_gate_slot spare[PENSTOCK_MAX_DEVICES]; /* of a process that got no slot */
 } gate_state;
 

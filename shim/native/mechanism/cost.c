@@ -12,7 +12,7 @@ static uint64_t least_of(uint64_t a, uint64_t b) { return a && (!b || a < b) ? a
 static uint64_t note_floor(penstock_cost *cost, uint64_t each_ns, uint64_t now_ns) {
   uint64_t age = now_ns - cost->window_began_ns;
   if (age >= PENSTOCK_COST_WINDOW_NS) {
-    cost->floor_ns = age < 2ULL * PENSTOCK_COST_WINDOW_NS ? cost->window_floor_ns : 0;
+    cost->floor_ns = age < 2 * PENSTOCK_COST_WINDOW_NS ? cost->window_floor_ns : 0;
     cost->window_floor_ns = 0;
     cost->window_began_ns = now_ns;
   }

@@ -15,7 +15,7 @@
 
 #include <stdint.h>
 
-#define PENSTOCK_COST_WINDOW_NS 1000000000 /* the floor is that of this and the last window */
+#define PENSTOCK_COST_WINDOW_NS 4000000000 /* the floor is that of this and the last window */
 
 typedef struct penstock_cost {
   uint64_t mean_ns;         /* a launch; 0: unknown */
