@@ -1,5 +1,7 @@
 /* Order of work: streams, default streams, events, host functions, values; and how long it takes.
  */
+#include <pthread.h>
+
 #include "check.h"
 
 /* Simulated times are exact; the host adds its own to what it measures. */
@@ -168,7 +170,7 @@ CASE(waiting_burns_no_processor_time) {
 
 CASE(copies_take_their_bandwidth_and_run_beside_kernels) {
   begin();
-  enum { BYTES = 100000000 }; /* 10 ms on a link of 10 GB/s */
+  enum { BYTES = 400000000 }; /* 40 ms on a link of 10 GB/s */
   void *host;
   CUdeviceptr device;
   CUstream copies, kernels;
@@ -182,25 +184,47 @@ CASE(copies_take_their_bandwidth_and_run_beside_kernels) {
   float ms;
   OK(cuEventCreate(&first, 0));
   OK(cuEventCreate(&last, 0));
-  spin(kernels, 40000000, 200);
+  spin(kernels, 200000000, 200);
   OK(cuEventRecord(first, copies));
   OK(cuMemcpyHtoDAsync(device, host, BYTES, copies));
   OK(cuEventRecord(last, copies));
   OK(cuStreamSynchronize(copies));
   GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(kernels));
   OK(cuEventElapsedTime(&ms, first, last));
-  CHECK(ms > 9.99f && ms < 10.2f);
+  CHECK(ms > 39.99f && ms < 40.2f);
 }
 
-CASE(many_threads_may_launch_at_once_in_one_context) {
-  CUcontext context = begin();
-  (void)context;
+static CUcontext shared_context;
+
+static void *use_everything(void *unused) {
+  (void)unused;
+  CUstream stream;
+  CUevent event;
+  CUdeviceptr pointer;
+  OK(cuCtxSetCurrent(shared_context));
+  OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  OK(cuEventCreate(&event, 0));
+  for (size_t i = 0; i < 200; i++) {
+    OK(cuMemAlloc(&pointer, 100 + 1000 * i));
+    spin(stream, 2000, 1);
+    OK(cuEventRecord(event, stream));
+    spin(CU_STREAM_PER_THREAD, 2000, 1);
+    OK(cuStreamWaitEvent(CU_STREAM_PER_THREAD, event, 0));
+    if (i % 10 == 0) OK(cuStreamSynchronize(stream));
+    OK(cuMemFree(pointer));
+  }
+  OK(cuEventDestroy(event));
+  OK(cuStreamDestroy(stream));
+  GIVES(CUDA_ERROR_INVALID_HANDLE, cuStreamQuery(stream));
+  return NULL;
+}
+
+CASE(many_threads_may_use_one_context_at_once) {
+  pthread_t threads[8];
+  shared_context = begin();
   spin_kernel();
-  CUstream streams[64];
-  for (int i = 0; i < 64; i++) OK(cuStreamCreate(&streams[i], CU_STREAM_NON_BLOCKING));
-  for (int round = 0; round < 50; round++)
-    for (int i = 0; i < 64; i++) spin(streams[i], 2000, 1);
-  OK(cuCtxSynchronize());
-  for (int i = 0; i < 64; i++) OK(cuStreamDestroy(streams[i]));
-  GIVES(CUDA_ERROR_INVALID_HANDLE, cuStreamQuery(streams[0]));
+  size_t before = free_bytes();
+  for (int i = 0; i < 8; i++) CHECK(!pthread_create(&threads[i], NULL, use_everything, NULL));
+  for (int i = 0; i < 8; i++) CHECK(!pthread_join(threads[i], NULL));
+  CHECK(free_bytes() == before);
 }

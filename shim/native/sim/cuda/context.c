@@ -11,11 +11,15 @@ sim_context *sim_current(void) {
 }
 
 CUresult sim_context_error(sim_context *ctx) {
+  CUresult sticky = __atomic_load_n(&ctx->sticky, __ATOMIC_RELAXED);
   sim_device *d = &sim_here.machine->devices[ctx->gpu->device];
-  if (__atomic_load_n(&d->lost, __ATOMIC_RELAXED)) ctx->sticky = CUDA_ERROR_DEVICE_UNAVAILABLE;
-  if (!ctx->sticky && ctx->gpu->client != SIM_NONE)
-    ctx->sticky = (CUresult)__atomic_load_n(&d->clients[ctx->gpu->client].failed, __ATOMIC_RELAXED);
-  return ctx->sticky;
+  if (__atomic_load_n(&d->lost, __ATOMIC_RELAXED)) {
+    sticky = CUDA_ERROR_DEVICE_UNAVAILABLE;
+  } else if (!sticky && ctx->gpu->client != SIM_NONE) {
+    sticky = (CUresult)__atomic_load_n(&d->clients[ctx->gpu->client].failed, __ATOMIC_RELAXED);
+  }
+  if (sticky) __atomic_store_n(&ctx->sticky, sticky, __ATOMIC_RELAXED);
+  return sticky;
 }
 
 CUresult sim_attach_gpu(sim_gpu *gpu) {

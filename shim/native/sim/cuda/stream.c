@@ -101,7 +101,7 @@ CUresult sim_submit_work(sim_stream *stream, sim_op *op, sim_ref *ref) {
       case SIM_FAILED:
         return sim_context_error(stream->ctx);
       case SIM_GONE:
-        stream->ctx->sticky = CUDA_ERROR_DEVICE_UNAVAILABLE;
+        __atomic_store_n(&stream->ctx->sticky, CUDA_ERROR_DEVICE_UNAVAILABLE, __ATOMIC_RELAXED);
         return CUDA_ERROR_DEVICE_UNAVAILABLE;
     }
   }

@@ -222,9 +222,8 @@ static uint64_t next_compute(sim_machine *m, sim_device *d) {
   uint64_t next = NEVER;
   for (uint32_t i = 0; i < c->running_count; i++)
     next = earlier(next, d->t_ns + (a->ops[c->running[i]].end_ns - c->busy_ns));
-  if (d->profile.kernel_gap_ns)
-    for (uint32_t i = 0; i < c->lane_count; i++)
-      if (a->lanes[i].ready_ns > d->t_ns) next = earlier(next, a->lanes[i].ready_ns);
+  for (uint32_t i = 0; i < c->lane_count; i++)
+    if (a->lanes[i].ready_ns > d->t_ns) next = earlier(next, a->lanes[i].ready_ns);
   if (sim_bit_test(d->want_compute, d->resident) && others_want(d))
     next = earlier(next, d->slice_end_ns > d->t_ns ? d->slice_end_ns : d->t_ns);
   return next;
@@ -305,11 +304,10 @@ static void retire(sim_machine *m, sim_device *d, uint32_t client, uint16_t slot
   }
 }
 
-static bool finish_kernels(sim_machine *m, sim_device *d) {
-  if (d->resident == SIM_NONE || d->switch_end_ns > d->t_ns) return false;
+static void finish_kernels(sim_machine *m, sim_device *d) {
+  if (d->resident == SIM_NONE || d->switch_end_ns > d->t_ns) return;
   sim_client *c = &d->clients[d->resident];
   sim_area *a = sim_area_of(m, index_of(m, d), d->resident);
-  bool any = false;
   for (uint32_t i = 0; i < c->running_count;) {
     uint16_t slot = c->running[i];
     if (a->ops[slot].end_ns > c->busy_ns) {
@@ -320,9 +318,7 @@ static bool finish_kernels(sim_machine *m, sim_device *d) {
     for (uint32_t k = i + 1; k < c->running_count; k++) c->running[k - 1] = c->running[k];
     c->running_count--;
     retire(m, d, d->resident, slot);
-    any = true;
   }
-  return any;
 }
 
 static void finish_copies(sim_machine *m, sim_device *d) {
@@ -401,10 +397,9 @@ void sim_advance(sim_machine *m, sim_device *d, uint64_t now) {
     uint64_t next = next_event(m, d);
     if (next > now) break;
     progress_sampling(m, d, next);
-    bool finished = finish_kernels(m, d);
+    finish_kernels(m, d);
     finish_copies(m, d);
-    if (finished || d->switch_end_ns == d->t_ns || d->profile.kernel_gap_ns)
-      if (d->resident != SIM_NONE) sim_dispatch(m, d, d->resident);
+    if (d->resident != SIM_NONE) sim_dispatch(m, d, d->resident);
   }
   progress_sampling(m, d, now);
 }

@@ -69,7 +69,8 @@ typedef struct sim_profile {
   uint32_t pci_domain;
   uint32_t pci_bus;               /* (d) 1 + index * 0x10 */
   uint32_t pci_device;
-  uint32_t reserved[8];
+  uint32_t start_ns;              /* (d) 3000: from the call to the kernel's begin, on an idle stream */
+  uint32_t reserved[7];
   sim_kernel_rule rules[SIM_MAX_RULES];
 } sim_profile;
 

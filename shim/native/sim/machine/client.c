@@ -59,7 +59,7 @@ static void hold_alive(sim_client *c) {
   memset(&c->alive, 0, sizeof c->alive);
   pthread_mutex_init(&c->alive, &shared);
   pthread_mutexattr_destroy(&shared);
-  pthread_mutex_lock(&c->alive);
+  pthread_mutex_trylock(&c->alive); /* new, so it is free */
 }
 
 /* To be called on a thread that lives as long as the process. */

@@ -76,6 +76,7 @@ static void fill_defaults(sim_profile *p, uint32_t index) {
   DEFAULT(memory_call_ns, 3000);
   DEFAULT(memory_slab_ns, 60000);
   DEFAULT(kernel_floor_ns, 2000);
+  DEFAULT(start_ns, 3000);
   DEFAULT(thread_cost_ps, 40);
   DEFAULT(sample_period_ns, 139000000);
   DEFAULT(pci_bus, 1 + index * 0x10);

@@ -49,8 +49,12 @@ void sim_lane_push(sim_machine *m, sim_device *d, uint32_t client, uint16_t slot
     lane->tail = slot;
     lane->count++;
   } else {
-    a->lanes[c->lane_count++] = (sim_lane){
-        .stream = op->stream, .kind = op->lane_kind, .head = slot, .tail = slot, .count = 1};
+    a->lanes[c->lane_count++] = (sim_lane){.stream = op->stream,
+                                           .kind = op->lane_kind,
+                                           .head = slot,
+                                           .tail = slot,
+                                           .count = 1,
+                                           .ready_ns = d->t_ns + d->profile.start_ns};
   }
   sim_bit_set(d->active, client);
 }
