@@ -277,3 +277,4 @@ uint64_t sim_kernel_duration(sim_gpu *gpu, const char *name, uint64_t threads,
 
 /* memory that a context's limits reserve */
 uint64_t sim_limit_bytes(const sim_context *ctx);
+void sim_default_limits(sim_context *ctx);

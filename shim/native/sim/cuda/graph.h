@@ -33,12 +33,7 @@ struct sim_graph {
 typedef struct sim_exec {
   sim_graph *graph; /* a clone */
   uint64_t flags;
-  sim_gpu *gpu;
-  sim_ref *last; /* end of the newest launch, one a lane */
-  size_t last_count;
-  sim_ref last_end;
-  uint64_t memory_bytes; /* of its allocation nodes */
-  bool memory_taken;
+  sim_ref last_end; /* of the newest launch */
   uint32_t id;
 } sim_exec;
 
@@ -59,6 +54,12 @@ uint64_t sim_graph_memory(const sim_graph *graph);
 
 /* graph_params.c */
 CUresult sim_work_from_params(const CUgraphNodeParams *params, sim_work *work);
+CUresult sim_node_add(CUgraphNode *out, CUgraph graph, const CUgraphNode *from, size_t count,
+                      CUgraphNodeParams *params);
+CUresult sim_node_get(CUgraphNode handle, CUgraphNodeType type, CUgraphNodeParams *params);
+CUresult sim_node_set(CUgraphNode handle, const CUgraphNodeParams *params);
+CUresult sim_node_replace(sim_node *node, const CUgraphNodeParams *params);
+CUresult sim_exec_set(CUgraphExec exec, CUgraphNode handle, const CUgraphNodeParams *params);
 CUresult sim_kernel_params_work(const CUDA_KERNEL_NODE_PARAMS *params, sim_work *work);
 
 /* user_object.c */
@@ -67,5 +68,6 @@ void sim_objects_drop(sim_graph *graph);
 
 /* graph_exec.c */
 CUresult sim_exec_run(sim_exec *exec, sim_stream *stream);
-CUresult sim_graph_run(sim_graph *graph, sim_stream *stream, sim_ref *lanes, size_t lane_room);
+CUresult sim_graph_run(sim_graph *graph, sim_stream *stream);
+CUresult sim_exec_take_memory(sim_exec *exec, sim_gpu *gpu); /* big lock held */
 void sim_graph_memory_give(sim_gpu *gpu, uint64_t bytes);

@@ -93,7 +93,7 @@ static CUresult run_work(run *r, const sim_node *node, size_t lane) {
   if (!sim_work_op(&node->work, &op)) {
     TRY(flush(r));
     if (node->work.type == CU_GRAPH_NODE_TYPE_GRAPH)
-      return sim_graph_run(node->work.child.graph, r->lanes[lane], NULL, 0);
+      return sim_graph_run(node->work.child.graph, r->lanes[lane]);
     return sim_run(r->lanes[lane], &node->work);
   }
   sim_work_contents(&node->work);
@@ -133,8 +133,7 @@ static CUresult run_node(run *r, sim_node *node, bool branched) {
   return CUDA_SUCCESS;
 }
 
-CUresult sim_graph_run(sim_graph *graph, sim_stream *stream, sim_ref *lanes, size_t lane_room) {
-  (void)lanes, (void)lane_room;
+CUresult sim_graph_run(sim_graph *graph, sim_stream *stream) {
   size_t n = graph->count;
   if (!n) return CUDA_SUCCESS;
   sim_node **order = calloc(n, sizeof *order);
@@ -177,110 +176,6 @@ CUresult sim_graph_run(sim_graph *graph, sim_stream *stream, sim_ref *lanes, siz
   free(r.lane_of);
   free(r.refs);
   return result;
-}
-
-/* ---- memory nodes ---- */
-
-void sim_graph_memory_give(sim_gpu *gpu, uint64_t bytes) {
-  gpu->graph_used_bytes -= bytes < gpu->graph_used_bytes ? bytes : gpu->graph_used_bytes;
-}
-
-static bool freed_inside(const sim_graph *graph, uint64_t address) {
-  for (size_t i = 0; i < graph->count; i++)
-    if (graph->nodes[i]->work.type == CU_GRAPH_NODE_TYPE_MEM_FREE &&
-        graph->nodes[i]->work.give.pointer == address)
-      return true;
-  return false;
-}
-
-/* The device's memory for graphs grows to what this launch needs; big lock held. */
-static CUresult take_memory(sim_exec *exec, sim_gpu *gpu) {
-  uint64_t needs = sim_graph_memory(exec->graph);
-  if (!needs) return CUDA_SUCCESS;
-  for (size_t i = 0; i < exec->graph->count; i++) {
-    const sim_work *w = &exec->graph->nodes[i]->work;
-    if (w->type != CU_GRAPH_NODE_TYPE_MEM_ALLOC || !w->take.alloc->flags) continue;
-    REQUIRE(exec->flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH,
-            CUDA_ERROR_INVALID_VALUE);
-    w->take.alloc->flags = 0;
-    sim_graph_memory_give(gpu, w->take.alloc->mapped_bytes);
-  }
-  uint64_t wanted = gpu->graph_used_bytes + needs;
-  if (wanted > gpu->graph_bytes) {
-    if (!sim_memory_take(sim_here.machine, gpu->device, gpu->client, wanted - gpu->graph_bytes))
-      return CUDA_ERROR_OUT_OF_MEMORY;
-    gpu->graph_bytes = wanted;
-  }
-  gpu->graph_used_bytes = wanted;
-  if (wanted > gpu->graph_used_high_bytes) gpu->graph_used_high_bytes = wanted;
-  if (gpu->graph_bytes > gpu->graph_high_bytes) gpu->graph_high_bytes = gpu->graph_bytes;
-  for (size_t i = 0; i < exec->graph->count; i++) {
-    const sim_work *w = &exec->graph->nodes[i]->work;
-    if (w->type == CU_GRAPH_NODE_TYPE_MEM_FREE) { /* of another launch's memory */
-      sim_alloc *alloc = sim_alloc_find(w->give.pointer);
-      if (alloc && alloc->kind == SIM_GRAPH_MEMORY && alloc->flags)
-        sim_graph_memory_give(gpu, alloc->mapped_bytes), alloc->flags = 0;
-    }
-    if (w->type != CU_GRAPH_NODE_TYPE_MEM_ALLOC) continue;
-    if (freed_inside(exec->graph, w->take.alloc->address))
-      sim_graph_memory_give(gpu, w->take.alloc->mapped_bytes);
-    else
-      w->take.alloc->flags = 1; /* in use until it is freed */
-  }
-  return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuDeviceGraphMemTrim(CUdevice device) {
-  ENTER("cuDeviceGraphMemTrim");
-  sim_gpu *gpu;
-  TRY(sim_gpu_of(device, &gpu));
-  if (gpu->client == SIM_NONE) return CUDA_SUCCESS;
-  sim_wait_all(sim_here.machine, gpu->device, gpu->client);
-  sim_big_lock();
-  uint64_t spare = gpu->graph_bytes - gpu->graph_used_bytes;
-  gpu->graph_bytes -= spare;
-  if (spare) sim_memory_give(sim_here.machine, gpu->device, gpu->client, spare);
-  sim_big_unlock();
-  return CUDA_SUCCESS;
-}
-CUresult CUDAAPI cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attribute,
-                                              void *value) {
-  ENTER("cuDeviceGetGraphMemAttribute");
-  sim_gpu *gpu;
-  REQUIRE(value, CUDA_ERROR_INVALID_VALUE);
-  TRY(sim_gpu_of(device, &gpu));
-  switch (attribute) {
-    case CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT:
-      *(uint64_t *)value = gpu->graph_used_bytes;
-      break;
-    case CU_GRAPH_MEM_ATTR_USED_MEM_HIGH:
-      *(uint64_t *)value = gpu->graph_used_high_bytes;
-      break;
-    case CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT:
-      *(uint64_t *)value = gpu->graph_bytes;
-      break;
-    case CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH:
-      *(uint64_t *)value = gpu->graph_high_bytes;
-      break;
-    default:
-      return CUDA_ERROR_INVALID_VALUE;
-  }
-  return CUDA_SUCCESS;
-}
-CUresult CUDAAPI cuDeviceSetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attribute,
-                                              void *value) {
-  ENTER("cuDeviceSetGraphMemAttribute");
-  sim_gpu *gpu;
-  REQUIRE(value && !*(uint64_t *)value,
-          CUDA_ERROR_INVALID_VALUE); /* high marks can only be reset */
-  TRY(sim_gpu_of(device, &gpu));
-  if (attribute == CU_GRAPH_MEM_ATTR_USED_MEM_HIGH)
-    gpu->graph_used_high_bytes = gpu->graph_used_bytes;
-  else if (attribute == CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH)
-    gpu->graph_high_bytes = gpu->graph_bytes;
-  else
-    return CUDA_ERROR_INVALID_VALUE;
-  return CUDA_SUCCESS;
 }
 
 /* ---- executables ---- */
@@ -373,11 +268,11 @@ CUresult CUDAAPI cuGraphExecGetId(CUgraphExec handle, unsigned int *id) {
 
 CUresult sim_exec_run(sim_exec *exec, sim_stream *stream) {
   sim_big_lock();
-  CUresult result = take_memory(exec, stream->ctx->gpu);
+  CUresult result = sim_exec_take_memory(exec, stream->ctx->gpu);
   sim_big_unlock();
   if (result != CUDA_SUCCESS) return result;
   if (exec->last_end.seq) TRY(wait_for(stream, &exec->last_end)); /* one launch of it at a time */
-  TRY(sim_graph_run(exec->graph, stream, NULL, 0));
+  TRY(sim_graph_run(exec->graph, stream));
   exec->last_end = tail_of(stream);
   return CUDA_SUCCESS;
 }

@@ -8,37 +8,14 @@
 #include <string.h>
 
 #include "sim/cuda/graph.h"
+#include "sim/cuda/pool.h"
 
 #define CHUNK_BYTES (32 * SIM_MIB)
 #define UNIT 512u
 
-typedef struct sim_block {
-  uint64_t address, bytes;
-  bool used;
-  uint32_t stream; /* that freed it */
-  sim_ref freed;   /* the free, in stream order */
-  struct sim_chunk *chunk;
-  struct sim_block *before, *after;
-} sim_block;
-
-typedef struct sim_chunk {
-  uint64_t address, bytes;
-  sim_block *first;
-  struct sim_chunk *next;
-} sim_chunk;
-
-struct sim_pool {
-  sim_gpu *gpu;
-  sim_chunk *chunks;
-  uint64_t reserved, reserved_high, used, used_high, threshold, most;
-  int reuse_event, reuse_opportunistic, reuse_internal;
-  bool is_default, dying;
-  struct sim_pool *next;
-};
-
 static sim_pool *pools; /* big lock */
 
-static sim_pool *new_pool(sim_gpu *gpu, uint64_t most) {
+sim_pool *sim_pool_new(sim_gpu *gpu, uint64_t most) {
   sim_pool *p = calloc(1, sizeof *p);
   if (!p) return NULL;
   *p = (sim_pool){.gpu = gpu,
@@ -52,13 +29,13 @@ static sim_pool *new_pool(sim_gpu *gpu, uint64_t most) {
   return p;
 }
 
-static sim_pool *default_pool(sim_gpu *gpu) {
-  if (!gpu->default_pool && (gpu->default_pool = new_pool(gpu, 0)))
+sim_pool *sim_pool_default(sim_gpu *gpu) {
+  if (!gpu->default_pool && (gpu->default_pool = sim_pool_new(gpu, 0)))
     gpu->default_pool->is_default = true;
   return gpu->default_pool;
 }
 
-static CUresult pool_of(CUmemoryPool handle, sim_pool **pool) {
+CUresult sim_pool_of(CUmemoryPool handle, sim_pool **pool) {
   if (!sim_handle_is(handle, SIM_POOL)) return CUDA_ERROR_INVALID_VALUE;
   *pool = (sim_pool *)handle;
   return CUDA_SUCCESS;
@@ -72,7 +49,7 @@ static bool empty(const sim_chunk *c) {
   return true;
 }
 
-static void drop_chunk(sim_pool *p, sim_chunk *c) {
+void sim_pool_drop_chunk(sim_pool *p, sim_chunk *c) {
   for (sim_chunk **link = &p->chunks; *link; link = &(*link)->next) {
     if (*link != c) continue;
     *link = c->next;
@@ -88,12 +65,22 @@ static void drop_chunk(sim_pool *p, sim_chunk *c) {
   free(c);
 }
 
-static void trim(sim_pool *p, uint64_t keep) {
+void sim_pool_free(sim_pool *p) {
+  while (p->chunks) sim_pool_drop_chunk(p, p->chunks);
+  for (sim_pool **link = &pools; *link; link = &(*link)->next) {
+    if (*link != p) continue;
+    *link = p->next;
+    break;
+  }
+  free(p);
+}
+
+void sim_pool_trim(sim_pool *p, uint64_t keep) {
   for (sim_chunk *c = p->chunks, *next; c; c = next) {
     next = c->next;
     if (p->reserved > keep && p->reserved - c->bytes >= (keep < p->used ? p->used : keep) &&
         empty(c))
-      drop_chunk(p, c);
+      sim_pool_drop_chunk(p, c);
   }
 }
 
@@ -144,7 +131,7 @@ static sim_block *merge(sim_block *b) {
   return b;
 }
 
-static void merge_all(sim_pool *p) {
+void sim_pool_merge(sim_pool *p) {
   for (sim_chunk *c = p->chunks; c; c = c->next)
     for (sim_block *b = c->first; b; b = b->after)
       if (!b->used) b = merge(b);
@@ -171,13 +158,13 @@ static sim_alloc *take(sim_pool *p, uint64_t bytes, uint32_t stream) {
     return NULL;
   sim_block *b = find_block(p, rounded, stream);
   if (!b) {
-    merge_all(p);
+    sim_pool_merge(p);
     b = find_block(p, rounded, stream);
   }
   if (!b) b = grow(p, rounded);
   if (!b) { /* the device is full: what other pools keep unused goes first */
     for (sim_pool *other = pools; other; other = other->next)
-      if (other->gpu == p->gpu) trim(other, 0);
+      if (other->gpu == p->gpu) sim_pool_trim(other, 0);
     b = grow(p, rounded);
   }
   sim_alloc *alloc = b ? calloc(1, sizeof *alloc) : NULL;
@@ -220,15 +207,7 @@ static void put_back(sim_alloc *alloc, const sim_ref *freed, uint32_t stream) {
   b->stream = stream;
   p->used -= b->bytes;
   merge(b);
-  if (p->dying && !p->used) {
-    while (p->chunks) drop_chunk(p, p->chunks);
-    for (sim_pool **link = &pools; *link; link = &(*link)->next) {
-      if (*link != p) continue;
-      *link = p->next;
-      break;
-    }
-    free(p);
-  }
+  if (p->dying && !p->used) sim_pool_free(p);
 }
 
 void sim_pool_free_now(sim_alloc *alloc) {
@@ -241,7 +220,8 @@ void sim_pools_settle(sim_gpu *gpu) {
   if (!__atomic_load_n(&pools, __ATOMIC_ACQUIRE)) return;
   sim_big_lock();
   for (sim_pool *p = pools; p; p = p->next)
-    if (p->gpu == gpu && p->reserved > p->threshold && p->reserved > p->used) trim(p, p->threshold);
+    if (p->gpu == gpu && p->reserved > p->threshold && p->reserved > p->used)
+      sim_pool_trim(p, p->threshold);
   sim_big_unlock();
 }
 
@@ -267,7 +247,7 @@ static CUresult allocate(sim_context *ctx, CUdeviceptr *out, size_t bytes, sim_p
   if (!p) {
     sim_gpu *gpu = stream->ctx->gpu;
     sim_big_lock();
-    p = gpu->current_pool ? gpu->current_pool : default_pool(gpu);
+    p = gpu->current_pool ? gpu->current_pool : sim_pool_default(gpu);
     sim_big_unlock();
   }
   REQUIRE(p, CUDA_ERROR_OUT_OF_MEMORY);
@@ -293,7 +273,7 @@ CUresult CUDAAPI cuMemAllocFromPoolAsync(CUdeviceptr *out, size_t bytes, CUmemor
                                          CUstream stream) {
   ENTER_CONTEXT("cuMemAllocFromPoolAsync");
   sim_pool *p;
-  TRY(pool_of(handle, &p));
+  TRY(sim_pool_of(handle, &p));
   return allocate(ctx, out, bytes, p, stream);
 }
 
@@ -324,208 +304,4 @@ CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr pointer, CUstream handle) {
   sim_spend(ctx->gpu->profile->stream_op_ns);
   if (direct) return cuMemFree_v2(pointer); /* memory of cuMemAlloc: freed when its work is done */
   return ours ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
-/* ---- pools ---- */
-
-CUresult CUDAAPI cuMemPoolCreate(CUmemoryPool *out, const CUmemPoolProps *props) {
-  ENTER("cuMemPoolCreate");
-  sim_gpu *gpu;
-  REQUIRE(out && props && props->allocType == CU_MEM_ALLOCATION_TYPE_PINNED,
-          CUDA_ERROR_INVALID_VALUE);
-  if (props->location.type != CU_MEM_LOCATION_TYPE_DEVICE || props->handleTypes)
-    return CUDA_ERROR_NOT_SUPPORTED;
-  TRY(sim_gpu_of(props->location.id, &gpu));
-  sim_big_lock();
-  *out = (CUmemoryPool)new_pool(gpu, props->maxSize);
-  sim_big_unlock();
-  return *out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-}
-CUresult CUDAAPI cuMemPoolDestroy(CUmemoryPool handle) {
-  ENTER("cuMemPoolDestroy");
-  sim_pool *p;
-  TRY(pool_of(handle, &p));
-  REQUIRE(!p->is_default, CUDA_ERROR_INVALID_VALUE);
-  sim_big_lock();
-  sim_handle_remove(p);
-  if (p->gpu->current_pool == p) p->gpu->current_pool = NULL;
-  p->dying = true;
-  if (!p->used) {
-    while (p->chunks) drop_chunk(p, p->chunks);
-    for (sim_pool **link = &pools; *link; link = &(*link)->next) {
-      if (*link != p) continue;
-      *link = p->next;
-      break;
-    }
-    free(p);
-  }
-  sim_big_unlock();
-  return CUDA_SUCCESS;
-}
-CUresult CUDAAPI cuMemPoolTrimTo(CUmemoryPool handle, size_t keep) {
-  ENTER("cuMemPoolTrimTo");
-  sim_pool *p;
-  TRY(pool_of(handle, &p));
-  sim_big_lock();
-  if (p->gpu->client != SIM_NONE) sim_unlock(sim_lock(sim_here.machine, p->gpu->device));
-  merge_all(p);
-  trim(p, keep);
-  sim_big_unlock();
-  return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute,
-                                       void *value) {
-  ENTER("cuMemPoolGetAttribute");
-  sim_pool *p;
-  REQUIRE(value, CUDA_ERROR_INVALID_VALUE);
-  TRY(pool_of(handle, &p));
-  switch (attribute) {
-    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
-      *(int *)value = p->reuse_event;
-      break;
-    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
-      *(int *)value = p->reuse_opportunistic;
-      break;
-    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
-      *(int *)value = p->reuse_internal;
-      break;
-    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
-      *(uint64_t *)value = p->threshold;
-      break;
-    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
-      *(uint64_t *)value = p->reserved;
-      break;
-    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
-      *(uint64_t *)value = p->reserved_high;
-      break;
-    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
-      *(uint64_t *)value = p->used;
-      break;
-    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
-      *(uint64_t *)value = p->used_high;
-      break;
-    case CU_MEMPOOL_ATTR_ALLOCATION_TYPE:
-      *(int *)value = CU_MEM_ALLOCATION_TYPE_PINNED;
-      break;
-    case CU_MEMPOOL_ATTR_EXPORT_HANDLE_TYPES:
-      *(int *)value = 0;
-      break;
-    case CU_MEMPOOL_ATTR_LOCATION_ID:
-      *(int *)value = p->gpu->ordinal;
-      break;
-    case CU_MEMPOOL_ATTR_LOCATION_TYPE:
-      *(int *)value = CU_MEM_LOCATION_TYPE_DEVICE;
-      break;
-    case CU_MEMPOOL_ATTR_MAX_POOL_SIZE:
-      *(uint64_t *)value = p->most;
-      break;
-    default:
-      return CUDA_ERROR_INVALID_VALUE;
-  }
-  return CUDA_SUCCESS;
-}
-CUresult CUDAAPI cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute,
-                                       void *value) {
-  ENTER("cuMemPoolSetAttribute");
-  sim_pool *p;
-  REQUIRE(value, CUDA_ERROR_INVALID_VALUE);
-  TRY(pool_of(handle, &p));
-  switch (attribute) {
-    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
-      p->reuse_event = *(int *)value;
-      break;
-    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
-      p->reuse_opportunistic = *(int *)value;
-      break;
-    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
-      p->reuse_internal = *(int *)value;
-      break;
-    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
-      p->threshold = *(uint64_t *)value;
-      break;
-    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
-      REQUIRE(!*(uint64_t *)value, CUDA_ERROR_INVALID_VALUE);
-      p->reserved_high = p->reserved;
-      break;
-    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
-      REQUIRE(!*(uint64_t *)value, CUDA_ERROR_INVALID_VALUE);
-      p->used_high = p->used;
-      break;
-    default:
-      return CUDA_ERROR_INVALID_VALUE;
-  }
-  return CUDA_SUCCESS;
-}
-CUresult CUDAAPI cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc *list,
-                                    size_t count) {
-  ENTER("cuMemPoolSetAccess");
-  sim_pool *p;
-  REQUIRE(list || !count, CUDA_ERROR_INVALID_VALUE);
-  return pool_of(handle, &p);
-}
-CUresult CUDAAPI cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool handle,
-                                    CUmemLocation *location) {
-  ENTER("cuMemPoolGetAccess");
-  sim_pool *p;
-  REQUIRE(flags && location, CUDA_ERROR_INVALID_VALUE);
-  TRY(pool_of(handle, &p));
-  *flags = location->id == p->gpu->ordinal ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-                                           : CU_MEM_ACCESS_FLAGS_PROT_NONE;
-  return CUDA_SUCCESS;
-}
-
-/* ---- which pool a device uses ---- */
-
-static CUresult give_pool(CUmemoryPool *out, CUdevice device, bool current) {
-  sim_gpu *gpu;
-  REQUIRE(out, CUDA_ERROR_INVALID_VALUE);
-  TRY(sim_gpu_of(device, &gpu));
-  sim_big_lock();
-  *out = (CUmemoryPool)(current && gpu->current_pool ? gpu->current_pool : default_pool(gpu));
-  sim_big_unlock();
-  return *out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-}
-CUresult CUDAAPI cuDeviceGetDefaultMemPool(CUmemoryPool *out, CUdevice device) {
-  ENTER("cuDeviceGetDefaultMemPool");
-  return give_pool(out, device, false);
-}
-CUresult CUDAAPI cuDeviceGetMemPool(CUmemoryPool *out, CUdevice device) {
-  ENTER("cuDeviceGetMemPool");
-  return give_pool(out, device, true);
-}
-CUresult CUDAAPI cuDeviceSetMemPool(CUdevice device, CUmemoryPool handle) {
-  ENTER("cuDeviceSetMemPool");
-  sim_gpu *gpu;
-  sim_pool *p;
-  TRY(sim_gpu_of(device, &gpu));
-  TRY(pool_of(handle, &p));
-  REQUIRE(p->gpu == gpu, CUDA_ERROR_INVALID_VALUE);
-  gpu->current_pool = p;
-  return CUDA_SUCCESS;
-}
-
-static CUresult plain_location(const CUmemLocation *location, CUmemAllocationType type) {
-  REQUIRE(location, CUDA_ERROR_INVALID_VALUE);
-  bool plain =
-      location->type == CU_MEM_LOCATION_TYPE_DEVICE && type == CU_MEM_ALLOCATION_TYPE_PINNED;
-  return plain ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
-}
-CUresult CUDAAPI cuMemGetDefaultMemPool(CUmemoryPool *out, CUmemLocation *location,
-                                        CUmemAllocationType type) {
-  ENTER("cuMemGetDefaultMemPool");
-  TRY(plain_location(location, type));
-  return give_pool(out, location->id, false);
-}
-CUresult CUDAAPI cuMemGetMemPool(CUmemoryPool *out, CUmemLocation *location,
-                                 CUmemAllocationType type) {
-  ENTER("cuMemGetMemPool");
-  TRY(plain_location(location, type));
-  return give_pool(out, location->id, true);
-}
-CUresult CUDAAPI cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type,
-                                 CUmemoryPool handle) {
-  ENTER("cuMemSetMemPool");
-  TRY(plain_location(location, type));
-  return cuDeviceSetMemPool(location->id, handle);
 }

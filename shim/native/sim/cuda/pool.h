@@ -1,0 +1,35 @@
+/* Pools of stream-ordered memory; everything here with the big lock held. */
+#pragma once
+#include "sim/cuda/core.h"
+
+typedef struct sim_block {
+  uint64_t address, bytes;
+  bool used;
+  uint32_t stream; /* that freed it */
+  sim_ref freed;   /* the free, in stream order */
+  struct sim_chunk *chunk;
+  struct sim_block *before, *after;
+} sim_block;
+
+typedef struct sim_chunk {
+  uint64_t address, bytes;
+  sim_block *first;
+  struct sim_chunk *next;
+} sim_chunk;
+
+struct sim_pool {
+  sim_gpu *gpu;
+  sim_chunk *chunks;
+  uint64_t reserved, reserved_high, used, used_high, threshold, most;
+  int reuse_event, reuse_opportunistic, reuse_internal;
+  bool is_default, dying;
+  struct sim_pool *next;
+};
+
+sim_pool *sim_pool_new(sim_gpu *gpu, uint64_t most);
+sim_pool *sim_pool_default(sim_gpu *gpu);
+CUresult sim_pool_of(CUmemoryPool handle, sim_pool **pool);
+void sim_pool_merge(sim_pool *pool);
+void sim_pool_trim(sim_pool *pool, uint64_t keep_bytes);
+void sim_pool_drop_chunk(sim_pool *pool, sim_chunk *chunk);
+void sim_pool_free(sim_pool *pool);

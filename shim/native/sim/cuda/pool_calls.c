@@ -1,0 +1,198 @@
+/* Pools as the program handles them: create, trim, ask, set, and which one a device uses. */
+#include "sim/cuda/pool.h"
+
+/* ---- pools ---- */
+
+CUresult CUDAAPI cuMemPoolCreate(CUmemoryPool *out, const CUmemPoolProps *props) {
+  ENTER("cuMemPoolCreate");
+  sim_gpu *gpu;
+  REQUIRE(out && props && props->allocType == CU_MEM_ALLOCATION_TYPE_PINNED,
+          CUDA_ERROR_INVALID_VALUE);
+  if (props->location.type != CU_MEM_LOCATION_TYPE_DEVICE || props->handleTypes)
+    return CUDA_ERROR_NOT_SUPPORTED;
+  TRY(sim_gpu_of(props->location.id, &gpu));
+  sim_big_lock();
+  *out = (CUmemoryPool)sim_pool_new(gpu, props->maxSize);
+  sim_big_unlock();
+  return *out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+CUresult CUDAAPI cuMemPoolDestroy(CUmemoryPool handle) {
+  ENTER("cuMemPoolDestroy");
+  sim_pool *p;
+  TRY(sim_pool_of(handle, &p));
+  REQUIRE(!p->is_default, CUDA_ERROR_INVALID_VALUE);
+  sim_big_lock();
+  sim_handle_remove(p);
+  if (p->gpu->current_pool == p) p->gpu->current_pool = NULL;
+  p->dying = true;
+  if (!p->used) sim_pool_free(p);
+  sim_big_unlock();
+  return CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuMemPoolTrimTo(CUmemoryPool handle, size_t keep) {
+  ENTER("cuMemPoolTrimTo");
+  sim_pool *p;
+  TRY(sim_pool_of(handle, &p));
+  sim_big_lock();
+  if (p->gpu->client != SIM_NONE) sim_unlock(sim_lock(sim_here.machine, p->gpu->device));
+  sim_pool_merge(p);
+  sim_pool_trim(p, keep);
+  sim_big_unlock();
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute,
+                                       void *value) {
+  ENTER("cuMemPoolGetAttribute");
+  sim_pool *p;
+  REQUIRE(value, CUDA_ERROR_INVALID_VALUE);
+  TRY(sim_pool_of(handle, &p));
+  switch (attribute) {
+    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
+      *(int *)value = p->reuse_event;
+      break;
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
+      *(int *)value = p->reuse_opportunistic;
+      break;
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
+      *(int *)value = p->reuse_internal;
+      break;
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
+      *(uint64_t *)value = p->threshold;
+      break;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
+      *(uint64_t *)value = p->reserved;
+      break;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+      *(uint64_t *)value = p->reserved_high;
+      break;
+    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
+      *(uint64_t *)value = p->used;
+      break;
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+      *(uint64_t *)value = p->used_high;
+      break;
+    case CU_MEMPOOL_ATTR_ALLOCATION_TYPE:
+      *(int *)value = CU_MEM_ALLOCATION_TYPE_PINNED;
+      break;
+    case CU_MEMPOOL_ATTR_EXPORT_HANDLE_TYPES:
+      *(int *)value = 0;
+      break;
+    case CU_MEMPOOL_ATTR_LOCATION_ID:
+      *(int *)value = p->gpu->ordinal;
+      break;
+    case CU_MEMPOOL_ATTR_LOCATION_TYPE:
+      *(int *)value = CU_MEM_LOCATION_TYPE_DEVICE;
+      break;
+    case CU_MEMPOOL_ATTR_MAX_POOL_SIZE:
+      *(uint64_t *)value = p->most;
+      break;
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
+  }
+  return CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute,
+                                       void *value) {
+  ENTER("cuMemPoolSetAttribute");
+  sim_pool *p;
+  REQUIRE(value, CUDA_ERROR_INVALID_VALUE);
+  TRY(sim_pool_of(handle, &p));
+  switch (attribute) {
+    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
+      p->reuse_event = *(int *)value;
+      break;
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
+      p->reuse_opportunistic = *(int *)value;
+      break;
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
+      p->reuse_internal = *(int *)value;
+      break;
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
+      p->threshold = *(uint64_t *)value;
+      break;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+      REQUIRE(!*(uint64_t *)value, CUDA_ERROR_INVALID_VALUE);
+      p->reserved_high = p->reserved;
+      break;
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+      REQUIRE(!*(uint64_t *)value, CUDA_ERROR_INVALID_VALUE);
+      p->used_high = p->used;
+      break;
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
+  }
+  return CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc *list,
+                                    size_t count) {
+  ENTER("cuMemPoolSetAccess");
+  sim_pool *p;
+  REQUIRE(list || !count, CUDA_ERROR_INVALID_VALUE);
+  return sim_pool_of(handle, &p);
+}
+CUresult CUDAAPI cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool handle,
+                                    CUmemLocation *location) {
+  ENTER("cuMemPoolGetAccess");
+  sim_pool *p;
+  REQUIRE(flags && location, CUDA_ERROR_INVALID_VALUE);
+  TRY(sim_pool_of(handle, &p));
+  *flags = location->id == p->gpu->ordinal ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+                                           : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+  return CUDA_SUCCESS;
+}
+
+/* ---- which pool a device uses ---- */
+
+static CUresult give_pool(CUmemoryPool *out, CUdevice device, bool current) {
+  sim_gpu *gpu;
+  REQUIRE(out, CUDA_ERROR_INVALID_VALUE);
+  TRY(sim_gpu_of(device, &gpu));
+  sim_big_lock();
+  *out = (CUmemoryPool)(current && gpu->current_pool ? gpu->current_pool : sim_pool_default(gpu));
+  sim_big_unlock();
+  return *out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+CUresult CUDAAPI cuDeviceGetDefaultMemPool(CUmemoryPool *out, CUdevice device) {
+  ENTER("cuDeviceGetDefaultMemPool");
+  return give_pool(out, device, false);
+}
+CUresult CUDAAPI cuDeviceGetMemPool(CUmemoryPool *out, CUdevice device) {
+  ENTER("cuDeviceGetMemPool");
+  return give_pool(out, device, true);
+}
+CUresult CUDAAPI cuDeviceSetMemPool(CUdevice device, CUmemoryPool handle) {
+  ENTER("cuDeviceSetMemPool");
+  sim_gpu *gpu;
+  sim_pool *p;
+  TRY(sim_gpu_of(device, &gpu));
+  TRY(sim_pool_of(handle, &p));
+  REQUIRE(p->gpu == gpu, CUDA_ERROR_INVALID_VALUE);
+  gpu->current_pool = p;
+  return CUDA_SUCCESS;
+}
+
+static CUresult plain_location(const CUmemLocation *location, CUmemAllocationType type) {
+  REQUIRE(location, CUDA_ERROR_INVALID_VALUE);
+  bool plain =
+      location->type == CU_MEM_LOCATION_TYPE_DEVICE && type == CU_MEM_ALLOCATION_TYPE_PINNED;
+  return plain ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
+}
+CUresult CUDAAPI cuMemGetDefaultMemPool(CUmemoryPool *out, CUmemLocation *location,
+                                        CUmemAllocationType type) {
+  ENTER("cuMemGetDefaultMemPool");
+  TRY(plain_location(location, type));
+  return give_pool(out, location->id, false);
+}
+CUresult CUDAAPI cuMemGetMemPool(CUmemoryPool *out, CUmemLocation *location,
+                                 CUmemAllocationType type) {
+  ENTER("cuMemGetMemPool");
+  TRY(plain_location(location, type));
+  return give_pool(out, location->id, true);
+}
+CUresult CUDAAPI cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type,
+                                 CUmemoryPool handle) {
+  ENTER("cuMemSetMemPool");
+  TRY(plain_location(location, type));
+  return cuDeviceSetMemPool(location->id, handle);
+}
