@@ -21,7 +21,7 @@ void gate_stream_release(gate_stream *stream) {
 }
 
 static void give_up_estimate(gate_state *state, const gate_stream *stream, uint64_t ns,
-                             uint32_t launches) {
+                             uint32_t launches, uint32_t brackets) {
   penstock_process *process = penstock_process_get();
   if (!process) return;
   penstock_gate_slot *slot = gate_slot(process, state, stream->context->grant);
@@ -29,7 +29,7 @@ static void give_up_estimate(gate_state *state, const gate_stream *stream, uint6
   while (!__atomic_compare_exchange_n(&slot->estimate_ns, &have, have > ns ? have - ns : 0, true,
                                       __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
   }
-  __atomic_fetch_add(&slot->done, 1, __ATOMIC_RELAXED);
+  __atomic_fetch_add(&slot->done, brackets, __ATOMIC_RELAXED);
   __atomic_fetch_add(&gate_device(process, stream->context->grant)->launches, launches,
                      __ATOMIC_RELAXED);
 }
@@ -41,7 +41,11 @@ void gate_bracket_open(gate_state *state, gate_stream *stream, bool timed, uint6
   bool interrupted = __atomic_exchange_n(&stream->interrupted, false, __ATOMIC_RELAXED);
   bracket->opened_ns = now_ns;
   penstock_process *process = penstock_process_get();
-  bracket->crowd = process && gate_others_ns(process, state, stream->context->grant, NULL);
+  if (process) {
+    int grant = stream->context->grant;
+    bracket->crowd = gate_others_ns(process, state, grant, NULL) != 0;
+    __atomic_fetch_add(&gate_slot(process, state, grant)->submitted, 1, __ATOMIC_RELAXED);
+  }
   if (timed && !interrupted && before && before->end && !gate_is_through(stream, before)) {
     __atomic_fetch_add(&before->end->references, 1, __ATOMIC_RELAXED);
     bracket->start = before->end;
@@ -184,7 +188,7 @@ static void settle_timed(gate_state *state, gate_stream *stream, gate_bracket *b
     settle_learned(state, stream, bracket);
     return;
   }
-  gate_called(state, bracket->chained ? 1 : 2);
+  gate_called(state, bracket->chained ? 3 : 4);
   uint64_t begin = place(stream, bracket);
   stream->last_end_ns += length;
   uint64_t lead = bracket->lead_ns;
@@ -199,11 +203,20 @@ static void settle_timed(gate_state *state, gate_stream *stream, gate_bracket *b
          crowd);
 }
 
+/* Has the stream run dry behind the bracket, by experience? An end that is recorded now would
+ * measure the idle time as well. */
+static bool is_past(const gate_stream *stream, const gate_bracket *bracket) {
+  return !stream->newest &&
+         gate_now_ns() > stream->drained_ns + GATE_DRY_SLACK_NS + bracket->estimate_ns / 8;
+}
+
 void gate_bracket_close(gate_state *state, gate_stream *stream, bool timed) {
   gate_bracket *bracket = stream->open;
   if (!bracket) return;
   bool captures = __atomic_load_n(&state->captures, __ATOMIC_RELAXED) != 0;
-  if (timed && bracket->start && !captures) bracket->end = gate_marker_record(stream);
+  if (timed && bracket->start && !captures && !is_past(stream, bracket)) {
+    bracket->end = gate_marker_record(stream);
+  }
   if (bracket->end) {
     gate_word_write(stream, bracket);
     gate_called(state, 2);
@@ -221,9 +234,13 @@ void gate_bracket_close(gate_state *state, gate_stream *stream, bool timed) {
   penstock_lock_release(&stream->lock);
   if (bracket->end) return;
   settle_learned(state, stream, bracket);
-  give_up_estimate(state, stream, bracket->estimate_ns, bracket->launches);
+  give_up_estimate(state, stream, bracket->estimate_ns, bracket->launches, 1);
   if (bracket->start) gate_marker_put(stream->context, bracket->start);
   gate_bracket_put(state, bracket);
+}
+
+void gate_bracket_expire(gate_state *state, gate_stream *stream) {
+  if (stream->open && is_past(stream, stream->open)) gate_bracket_close(state, stream, false);
 }
 
 void gate_bracket_settle(gate_state *state, gate_stream *stream, uint64_t now_ns) {
@@ -237,9 +254,11 @@ void gate_bracket_settle(gate_state *state, gate_stream *stream, uint64_t now_ns
     if (__atomic_load_n(&state->captures, __ATOMIC_RELAXED)) {
       settle_learned(state, stream, bracket);
     } else {
+      CUstreamCaptureMode mode = gate_relax();
       settle_timed(state, stream, bracket, now_ns);
+      gate_restore(mode);
     }
-    give_up_estimate(state, stream, bracket->estimate_ns, bracket->launches);
+    give_up_estimate(state, stream, bracket->estimate_ns, bracket->launches, 1);
     gate_marker_put(stream->context, bracket->start);
     gate_marker_put(stream->context, bracket->end);
     gate_bracket_put(state, bracket);
@@ -248,7 +267,7 @@ void gate_bracket_settle(gate_state *state, gate_stream *stream, uint64_t now_ns
 
 static void abandon(gate_state *state, gate_stream *stream, gate_bracket *bracket) {
   settle_learned(state, stream, bracket);
-  give_up_estimate(state, stream, bracket->estimate_ns, bracket->launches);
+  give_up_estimate(state, stream, bracket->estimate_ns, bracket->launches, 1);
   gate_marker_put(stream->context, bracket->start);
   gate_marker_put(stream->context, bracket->end);
   gate_bracket_put(state, bracket);
@@ -260,7 +279,7 @@ void gate_stream_abandon(gate_state *state, gate_stream *stream) {
     stream->oldest = bracket->next;
     abandon(state, stream, bracket);
   }
-  give_up_estimate(state, stream, stream->stray_ns, stream->stray_launches);
+  give_up_estimate(state, stream, stream->stray_ns, stream->stray_launches, 0);
   stream->open = stream->newest = NULL;
   stream->stray_ns = 0;
 }

@@ -5,7 +5,6 @@
 #include "mechanism/slots.h"
 
 #define ASK_AGAIN_NS 20000000
-#define DRY_SLACK_NS 5000
 #define SAMPLE_CALLS 5
 #define SAMPLE_EVERY_NS 1000000
 
@@ -83,18 +82,26 @@ bool gate_is_capturing(const gate_state *state, const gate_stream *stream) {
   return status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
+/* Is the open bracket of a dry stream at its end? A timed one, for it would measure idle time; one
+ * by experience, when the idle time outweighs the work: it is charged near where the work was, so
+ * that streams side by side are charged once. */
+static bool is_over(const gate_stream *stream, uint64_t now_ns) {
+  const gate_bracket *open = stream->open;
+  return open->start || now_ns > stream->drained_ns + open->estimate_ns;
+}
+
 /* Opens, closes and settles what is due before a launch. */
 static void prepare(gate_state *state, gate_stream *stream, penstock_pass *pass, uint64_t now_ns) {
   if (stream->oldest) gate_bracket_settle(state, stream, now_ns);
   bool captures = __atomic_load_n(&state->captures, __ATOMIC_RELAXED) != 0;
   bool behind = stream->newest != NULL; /* an earlier bracket is not through: the stream is busy */
-  bool dry = !behind && now_ns > stream->drained_ns + DRY_SLACK_NS;
+  bool dry = !behind && now_ns > stream->drained_ns + GATE_DRY_SLACK_NS;
   bool unknown = penstock_cost_ns(&pass->kind->cost, 0) == 0;
   gate_bracket *open = stream->open;
   bool may_mark = !captures && !pass->overlapping;
   if (open) {
     bool upgrade = !open->start && !dry && may_mark && gate_may_call(state, now_ns, 4, 16);
-    bool stale = open->start && dry;
+    bool stale = dry && is_over(stream, now_ns);
     if (stale || upgrade) {
       gate_bracket_close(state, stream, false);
     } else if (unknown && may_mark) {
@@ -105,7 +112,7 @@ static void prepare(gate_state *state, gate_stream *stream, penstock_pass *pass,
   if (stream->open) return;
   bool sample = unknown || (now_ns > pass->kind->cost.sampled_ns + SAMPLE_EVERY_NS &&
                             gate_may_call(state, now_ns, SAMPLE_CALLS, 32));
-  bool timed = may_mark && (behind || !dry || sample);
+  bool timed = may_mark && (behind || sample || (!dry && gate_may_call(state, now_ns, 4, 0)));
   gate_bracket_open(state, stream, timed, now_ns);
   open = stream->open;
   if (!open) return;
@@ -145,8 +152,9 @@ static bool can_join(gate_state *state, const gate_stream *stream, const penstoc
   const gate_bracket *open = stream->open, *oldest = stream->oldest;
   if (!open || stream->working || !penstock_cost_ns(&pass->kind->cost, 0)) return false;
   if (oldest && (stream->word == UINT32_MAX || gate_is_through(stream, oldest))) return false;
-  bool dry = !oldest && now_ns > stream->drained_ns + DRY_SLACK_NS;
-  return open->start ? !dry : dry || !gate_may_call(state, now_ns, 4, 16);
+  bool dry = !oldest && now_ns > stream->drained_ns + GATE_DRY_SLACK_NS;
+  if (dry) return !is_over(stream, now_ns);
+  return open->start || !gate_may_call(state, now_ns, 4, 16);
 }
 
 /* Counts the launch, after doing what is due before it. */
@@ -241,11 +249,18 @@ static void uncount(penstock_pass *pass) {
   penstock_lock_release(&stream->lock);
 }
 
-/* Ends the launch's bracket if it is long enough, or was opened for this launch alone. */
-static void conclude(penstock_pass *pass) {
+/* Ends the launch's bracket, which is long enough, or was opened for this launch alone. Work on
+ * many streams at once is worth more than the wall clock: brackets grow when the calls get too
+ * many. */
+static void conclude(penstock_pass *pass, uint64_t estimate_ns) {
+  enum { MOST_GROWTH = 16 };
   gate_stream *stream = pass->stream;
   gate_state *state = gate_state_get();
-  if (!state || !gate_stream_claim(stream)) return;
+  if (!state || (!pass->alone && estimate_ns < MOST_GROWTH * pass->enough_ns &&
+                 !gate_may_call(state, gate_now_ns(), 3, 0))) {
+    return;
+  }
+  if (!gate_stream_claim(stream)) return;
   gate_bracket_close(state, stream, true);
   gate_stream_release(stream);
 }
@@ -258,7 +273,9 @@ CUresult penstock_gate_leave(penstock_pass *pass, CUresult result) {
     uncount(pass);
   } else if (open && open->number == pass->bracket) {
     if (pass->recorded_ns) open->lead_ns = gate_now_ns() - pass->recorded_ns;
-    if (pass->alone || open->estimate_ns >= pass->enough_ns) conclude(pass);
+    if (pass->alone || open->estimate_ns >= pass->enough_ns) {
+      conclude(pass, open->estimate_ns);
+    }
   }
   penstock_depth--;
   return result;

@@ -7,13 +7,13 @@
 #define CALLS_A_SECOND 6000 /* of the 8,000 that a device may see; the rest is for what must be */
 #define CALLS_AT_ONCE 96
 
-/* Own calls that a capture in another thread would forbid go on in relaxed mode. */
-static CUstreamCaptureMode relax(void) {
+CUstreamCaptureMode gate_relax(void) {
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
   REAL(cuThreadExchangeStreamCaptureMode)(&mode);
   return mode;
 }
-static void restore(CUstreamCaptureMode mode) { REAL(cuThreadExchangeStreamCaptureMode)(&mode); }
+
+void gate_restore(CUstreamCaptureMode mode) { REAL(cuThreadExchangeStreamCaptureMode)(&mode); }
 
 bool gate_may_call(gate_state *state, uint64_t now_ns, unsigned calls, unsigned spare) {
   uint64_t each = 1000000000u / CALLS_A_SECOND;
@@ -39,7 +39,7 @@ void gate_words_prepare(gate_context *context) {
     if (words == MAP_FAILED) return;
     context->done = words;
   }
-  CUstreamCaptureMode mode = relax();
+  CUstreamCaptureMode mode = gate_relax();
   CUdevice device = 0;
   int able = 0;
   context->done_device = 0;
@@ -54,7 +54,7 @@ void gate_words_prepare(gate_context *context) {
       context->done_device = words;
     }
   }
-  restore(mode);
+  gate_restore(mode);
 }
 
 /* A free marker, or one without an event yet; NULL without memory. */
@@ -80,14 +80,14 @@ static gate_marker *marker_take(gate_context *context) {
 static CUevent event_create(gate_context *context) {
   CUcontext current = NULL, popped;
   CUevent event = NULL;
-  CUstreamCaptureMode mode = relax();
+  CUstreamCaptureMode mode = gate_relax();
   REAL(cuCtxGetCurrent)(&current);
   bool other = current != context->handle;
   if (!other || REAL(cuCtxPushCurrent_v2)(context->handle) == CUDA_SUCCESS) {
     if (REAL(cuEventCreate)(&event, CU_EVENT_DEFAULT) != CUDA_SUCCESS) event = NULL;
     if (other) REAL(cuCtxPopCurrent_v2)(&popped);
   }
-  restore(mode);
+  gate_restore(mode);
   return event;
 }
 
@@ -115,12 +115,10 @@ void gate_marker_put(gate_context *context, gate_marker *marker) {
 
 bool gate_elapsed_ns(const gate_marker *from, const gate_marker *to, uint64_t *ns) {
   float milliseconds = 0;
-  CUstreamCaptureMode mode = relax();
   CUresult result = REAL(cuEventElapsedTime)(&milliseconds, from->event, to->event);
   if (result == CUDA_ERROR_NOT_SUPPORTED) {
     result = REAL(cuEventElapsedTime_v2)(&milliseconds, from->event, to->event);
   }
-  restore(mode);
   if (result != CUDA_SUCCESS || !(milliseconds >= 0)) return false;
   *ns = (uint64_t)((double)milliseconds * 1e6);
   return true;
@@ -141,9 +139,9 @@ bool gate_is_through(const gate_stream *stream, const gate_bracket *bracket) {
     return (int64_t)(word - bracket->number) >= 0;
   }
   if (!bracket->end) return true;
-  CUstreamCaptureMode mode = relax();
+  CUstreamCaptureMode mode = gate_relax();
   CUresult result = REAL(cuEventQuery)(bracket->end->event);
-  restore(mode);
+  gate_restore(mode);
   return result != CUDA_ERROR_NOT_READY;
 }
 

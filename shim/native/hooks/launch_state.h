@@ -22,6 +22,7 @@
 #define GATE_FREE_BRACKET_NS 8000000 /* the same where nothing is gated */
 #define GATE_UNKNOWN_NS 500000       /* estimate of a launch before anything was ever measured */
 #define GATE_DONE_WORDS 4096         /* streams a context whose completion is read from memory */
+#define GATE_DRY_SLACK_NS 5000       /* a stream counts as dry this long after it should be */
 #define GATE_PARTS 4                 /* kinds that one bracket tells apart */
 
 typedef struct gate_kind {
@@ -129,6 +130,9 @@ uint64_t gate_tick_ns(void); /* the same, at the last tick: a few ms old, but ch
 /* launch_marker.c */
 gate_marker *gate_marker_record(gate_stream *stream);
 void gate_marker_put(gate_context *context, gate_marker *marker);
+/* Own calls that a capture in another thread would forbid go between these two. */
+CUstreamCaptureMode gate_relax(void);
+void gate_restore(CUstreamCaptureMode mode);
 bool gate_elapsed_ns(const gate_marker *from, const gate_marker *to, uint64_t *ns);
 void gate_words_prepare(gate_context *context);
 void gate_context_clear(gate_context *context);
@@ -147,6 +151,8 @@ void gate_called(gate_state *state, unsigned calls);
 void gate_bracket_open(gate_state *state, gate_stream *stream, bool timed, uint64_t now_ns);
 /* `timed`: record its end; else it is charged by learned cost, at once and without driver calls. */
 void gate_bracket_close(gate_state *state, gate_stream *stream, bool timed);
+/* Closes the open bracket of a stream that has run dry, by experience: without driver calls. */
+void gate_bracket_expire(gate_state *state, gate_stream *stream);
 void gate_bracket_settle(gate_state *state, gate_stream *stream, uint64_t now_ns);
 /* Drops all brackets and gives their estimates up; no driver calls. */
 void gate_stream_abandon(gate_state *state, gate_stream *stream);
@@ -172,7 +178,7 @@ bool gate_may_go(penstock_process *process, gate_state *state, int grant, uint64
 /* launch_wait.c */
 /* Returns when the launch may go, or must. */
 void gate_wait(penstock_process *process, gate_state *state, gate_stream *stream, uint64_t wait_ns);
-/* Settles whatever of this process's brackets the device is through with. */
+/* Settles whatever of this process's brackets the device is through with, or should be. */
 void gate_settle_all(gate_state *state, uint64_t now_ns);
 /* Around calls that wait for a stream, for a context (NULL: the current one), for an event. */
 void gate_before_wait(CUstream stream, bool per_thread_default);

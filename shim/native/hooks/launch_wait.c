@@ -24,11 +24,12 @@ void gate_settle_all(gate_state *state, uint64_t now_ns) {
     unsigned count = 0;
     penstock_lock_acquire(&state->lock);
     for (gate_stream *stream = state->streams[i]; stream && count < 64; stream = stream->next) {
-      if (stream->oldest && gate_stream_claim(stream)) work[count++] = stream;
+      if ((stream->oldest || stream->open) && gate_stream_claim(stream)) work[count++] = stream;
     }
     penstock_lock_release(&state->lock);
     for (unsigned k = 0; k < count; k++) { /* claimed: it cannot be dropped meanwhile */
       gate_bracket_settle(state, work[k], now_ns);
+      gate_bracket_expire(state, work[k]);
       gate_stream_release(work[k]);
     }
   }
