@@ -7,12 +7,9 @@
  *   penstock-latency [CALLS]      default 20000
  */
 #define _GNU_SOURCE
-#include <cuda.h>
-#include <dlfcn.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <time.h>
+#define __CUDA_API_VERSION_INTERNAL
+#define PROGRAM "penstock-latency"
+#include "workload/program.h"
 
 enum { DRAIN_EVERY = 256, ALLOCATION_BYTES = 1 << 20 };
 
@@ -36,17 +33,8 @@ static struct {
   CUresult (*info)(size_t *, size_t *);
 } cu;
 
-static void check(CUresult result, const char *what) {
-  if (result == CUDA_SUCCESS) return;
-  fprintf(stderr, "penstock-latency: %s failed: CUDA error %d\n", what, (int)result);
-  exit(1);
-}
-
-static void load_driver(void) {
-  static const struct {
-    void *slot;
-    const char *name;
-  } wanted[] = {
+static void find_functions(void) {
+  static const wanted_function wanted[] = {
       {&cu.init, "cuInit"},
       {&cu.device_get, "cuDeviceGet"},
       {&cu.context_retain, "cuDevicePrimaryCtxRetain"},
@@ -55,29 +43,11 @@ static void load_driver(void) {
       {&cu.module_function, "cuModuleGetFunction"},
       {&cu.launch, "cuLaunchKernel"},
       {&cu.synchronize, "cuCtxSynchronize"},
-      {&cu.alloc, "cuMemAlloc_v2"},
-      {&cu.release, "cuMemFree_v2"},
-      {&cu.info, "cuMemGetInfo_v2"},
+      {&cu.alloc, "cuMemAlloc"},
+      {&cu.release, "cuMemFree"},
+      {&cu.info, "cuMemGetInfo"},
   };
-  void *driver = dlopen("libcuda.so.1", RTLD_NOW);
-  if (driver == NULL) {
-    fprintf(stderr, "penstock-latency: %s\n", dlerror());
-    exit(1);
-  }
-  for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
-    void *symbol = dlsym(driver, wanted[i].name);
-    if (symbol == NULL) {
-      fprintf(stderr, "penstock-latency: the driver lacks %s\n", wanted[i].name);
-      exit(1);
-    }
-    *(void **)wanted[i].slot = symbol;
-  }
-}
-
-static uint64_t now_ns(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+  load_driver(wanted, sizeof wanted / sizeof *wanted, CU_GET_PROC_ADDRESS_LEGACY_STREAM);
 }
 
 static int compare(const void *a, const void *b) {
@@ -136,10 +106,10 @@ int main(int argc, char **argv) {
   uint64_t *launches = calloc(calls, sizeof *launches), *allocs = calloc(calls, sizeof *allocs),
            *frees = calloc(calls, sizeof *frees), *refusals = calloc(calls, sizeof *refusals);
   if (calls < 100 || !launches || !allocs || !frees || !refusals) {
-    fprintf(stderr, "penstock-latency: CALLS must be a number from 100 on that fits in memory\n");
+    fprintf(stderr, PROGRAM ": CALLS must be a number from 100 on that fits in memory\n");
     return 2;
   }
-  load_driver();
+  find_functions();
   CUdevice device;
   CUcontext context;
   CUmodule module;

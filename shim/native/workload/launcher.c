@@ -11,15 +11,12 @@
  */
 #define _GNU_SOURCE
 #define __CUDA_API_VERSION_INTERNAL
-#include <cuda.h>
-#include <dlfcn.h>
 #include <pthread.h>
 #include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
+
+#define PROGRAM "penstock-launcher"
+#include "workload/program.h"
 
 enum { MOST_THREADS = 64, MOST_STREAMS = 64, BUCKETS = 64 * 16 };
 
@@ -67,29 +64,14 @@ typedef struct worker {
   uint64_t histogram[BUCKETS]; /* of launch latency: 16 steps an octave */
 } worker;
 
-static uint64_t now_ns(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 static void sleep_until(uint64_t ns) {
   struct timespec until = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
   while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) != 0) {
   }
 }
 
-static void check(CUresult result, const char *what) {
-  if (result == CUDA_SUCCESS) return;
-  fprintf(stderr, "penstock-launcher: %s failed: CUDA error %d\n", what, (int)result);
-  exit(1);
-}
-
-static void load_driver(void) {
-  static const struct {
-    void *slot;
-    const char *name;
-  } wanted[] = {
+static void find_functions(void) {
+  static const wanted_function wanted[] = {
       {&cu.init, "cuInit"},
       {&cu.device_get, "cuDeviceGet"},
       {&cu.context_retain, "cuDevicePrimaryCtxRetain"},
@@ -106,25 +88,9 @@ static void load_driver(void) {
       {&cu.alloc, "cuMemAlloc"},
       {&cu.copy, "cuMemcpyHtoDAsync"},
   };
-  void *library = dlopen("libcuda.so.1", RTLD_NOW);
-  if (!library) {
-    fprintf(stderr, "penstock-launcher: %s\n", dlerror());
-    exit(1);
-  }
-  __typeof__(&cuGetProcAddress_v2) lookup = NULL;
-  *(void **)&lookup = dlsym(library, "cuGetProcAddress_v2");
-  if (!lookup) {
-    fprintf(stderr, "penstock-launcher: the driver has no cuGetProcAddress_v2\n");
-    exit(1);
-  }
   cuuint64_t flags = options.per_thread ? CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM
                                         : CU_GET_PROC_ADDRESS_LEGACY_STREAM;
-  for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
-    CUdriverProcAddressQueryResult status;
-    void *found = NULL;
-    check(lookup(wanted[i].name, &found, 12000, flags, &status), wanted[i].name);
-    *(void **)wanted[i].slot = found;
-  }
+  load_driver(wanted, sizeof wanted / sizeof *wanted, flags);
 }
 
 static unsigned bucket_of(uint64_t ns) {
@@ -256,7 +222,7 @@ static void parse(int count, char **words) {
     while (k < sizeof known / sizeof *known && strcmp(known[k].name, words[i]) != 0) k++;
     bool start = strcmp(words[i], "--start-at") == 0;
     if ((k == sizeof known / sizeof *known && !start) || i + 1 == count) {
-      fprintf(stderr, "penstock-launcher: %s is not an option, or lacks its value\n", words[i]);
+      fprintf(stderr, PROGRAM ": %s is not an option, or lacks its value\n", words[i]);
       exit(2);
     }
     i++;
@@ -270,7 +236,7 @@ static void parse(int count, char **words) {
   }
   if (options.threads < 1 || options.threads > MOST_THREADS || options.streams < 1 ||
       options.streams > MOST_STREAMS) {
-    fprintf(stderr, "penstock-launcher: 1 to %d threads, 1 to %d streams each\n", MOST_THREADS,
+    fprintf(stderr, PROGRAM ": 1 to %d threads, 1 to %d streams each\n", MOST_THREADS,
             MOST_STREAMS);
     exit(2);
   }
@@ -281,7 +247,7 @@ int main(int count, char **words) {
   CUdevice device;
   CUmodule module;
   parse(count, words);
-  load_driver();
+  find_functions();
   check(cu.init(0), "cuInit");
   check(cu.device_get(&device, (int)options.device), "cuDeviceGet");
   check(cu.context_retain(&context, device), "cuDevicePrimaryCtxRetain");

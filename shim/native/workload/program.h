@@ -1,0 +1,50 @@
+/* What every workload does the same: time, errors, the driver's functions by name. Each workload is
+ * one file that includes this; PROGRAM is its name in messages. */
+#pragma once
+
+#include <cuda.h>
+#include <dlfcn.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+typedef struct wanted_function {
+  void *slot;       /* where the function's address goes */
+  const char *name; /* as cuGetProcAddress knows it */
+} wanted_function;
+
+static inline uint64_t now_ns(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* Ends the program with the call's name unless it succeeded. */
+static inline void check(CUresult result, const char *what) {
+  if (result == CUDA_SUCCESS) return;
+  fprintf(stderr, PROGRAM ": %s failed: CUDA error %d\n", what, (int)result);
+  exit(1);
+}
+
+/* Finds the driver as the CUDA runtime does: dlopen, then cuGetProcAddress for everything. */
+static inline void load_driver(const wanted_function *wanted, size_t count, cuuint64_t flags) {
+  void *library = dlopen("libcuda.so.1", RTLD_NOW);
+  if (!library) {
+    fprintf(stderr, PROGRAM ": %s\n", dlerror());
+    exit(1);
+  }
+  __typeof__(&cuGetProcAddress_v2) lookup = NULL;
+  *(void **)&lookup = dlsym(library, "cuGetProcAddress_v2");
+  if (!lookup) {
+    fprintf(stderr, PROGRAM ": the driver has no cuGetProcAddress_v2: it is older than CUDA 12\n");
+    exit(1);
+  }
+  for (size_t i = 0; i < count; i++) {
+    CUdriverProcAddressQueryResult status;
+    void *found = NULL;
+    check(lookup(wanted[i].name, &found, 12000, flags, &status), wanted[i].name);
+    *(void **)wanted[i].slot = found;
+  }
+}
