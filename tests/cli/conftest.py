@@ -113,3 +113,10 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def hold(penstock, *options: str) -> Path:
+    """Starts a tenant called t, which lives until the test's end; its directory."""
+    process = penstock.start("--name=t", *options, "--", "sh", "-c", "echo ready; exec sleep 1000")
+    assert process.stdout.readline() == "ready\n"
+    return penstock.state / "tenants" / "t"

@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+from .conftest import hold
+
 POLICY = """\
 apiVersion: penstock.io/v1alpha1
 kind: QuotaPolicy
@@ -119,12 +121,6 @@ def test_policy_check_reports_and_never_tracebacks(penstock, tmp_path):
     bad.write_text(POLICY.replace("8Gi", "8GB"))
     assert penstock("policy", "check", str(good)).stdout == f"{good}:1: QuotaPolicy p: ok\n"
     assert_refused(penstock("policy", "check", str(good), str(bad)), "unknown unit 'GB'")
-
-
-def hold(penstock):
-    process = penstock.start("--name=t", "--", "sh", "-c", "echo ready; exec sleep 1000")
-    assert process.stdout.readline() == "ready\n"
-    return penstock.state / "tenants" / "t"
 
 
 @pytest.mark.parametrize(

@@ -14,18 +14,42 @@ def main() -> None:
     """Run the command line; errors that a user can put right are one message and exit code 2."""
     from penstock.cli.app import app
     from penstock.cli.errors import user_message
+    from penstock.cli.say import say
 
+    _fill_closed_descriptors()
     try:
-        app()
+        try:
+            app()
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()  # what cannot be written is an error, not a traceback at exit
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:
         # The reader of a pipe went away (`penstock ps | head`): end quietly, as other tools do.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _give_up_output()
         sys.exit(141)
     except Exception as error:
         message = user_message(error)
         if message is None:
             raise
-        print(f"penstock: {message}", file=sys.stderr)
+        say(message)
+        try:
+            if sys.stdout is not None:
+                sys.stdout.flush()
+        except OSError:
+            _give_up_output()
         sys.exit(2)
+
+
+def _fill_closed_descriptors() -> None:
+    """A file of ours must not become a standard stream that was closed. Nobody inherits these."""
+    descriptor = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)  # takes the lowest free number
+    while descriptor <= 2:
+        descriptor = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    os.close(descriptor)
+
+
+def _give_up_output() -> None:
+    """Lets Python's last flush succeed, which would say more and change the exit code."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

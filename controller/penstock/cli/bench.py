@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.options import Output
+from penstock.cli.options import Output, finite
+from penstock.cli.say import say
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -53,7 +55,10 @@ def quota(
     kernels_us: Annotated[str, typer.Option(help="Microseconds, comma-separated.")] = "200,2000",
     launches: Annotated[str, typer.Option(help="plain, graph or both.")] = "plain,graph",
     processes: Annotated[str, typer.Option(help="Of the tenant, comma-separated.")] = "1,4",
-    seconds: Annotated[float, typer.Option(min=2, help="How long each row is measured.")] = 5,
+    seconds: Annotated[
+        float,
+        typer.Option(min=2, max=86400, callback=finite, help="How long each row is measured."),
+    ] = 5,
 ) -> None:
     """Error of the quota in points over 1 s windows, by the simulated device's own record."""
     from penstock.bench.quota import run
@@ -81,7 +86,7 @@ def _numbers(text: str, option: str) -> list[float]:
         numbers = [float(part) for part in text.split(",")]
     except ValueError:
         numbers = []
-    if not numbers or min(numbers) <= 0:
+    if not numbers or not all(0 < number < math.inf for number in numbers):
         raise PenstockError(
             f"{option} {text!r} is no list of numbers above 0", "", f"write it like {option} 10,30"
         )
@@ -110,7 +115,7 @@ def _progress(what: str) -> Callable[[int, int], None]:
 
 
 def _fail(error: Exception) -> NoReturn:
-    print(f"penstock: {error}", file=sys.stderr)
+    say(error)
     raise SystemExit(1)
 
 
@@ -123,6 +128,7 @@ def _print_rows(rows: Sequence[object], output: Output) -> None:
         print_data(plain, output)
         return
     from rich.box import SIMPLE_HEAD
+    from rich.markup import escape
     from rich.table import Table
 
     from penstock.cli.table import console
@@ -131,5 +137,7 @@ def _print_rows(rows: Sequence[object], output: Output) -> None:
     for heading in plain[0]:
         table.add_column(heading, justify="right")
     for row in plain:
-        table.add_row(*(f"{v:.2f}" if isinstance(v, float) else str(v) for v in row.values()))
+        table.add_row(
+            *(f"{v:.2f}" if isinstance(v, float) else escape(str(v)) for v in row.values())
+        )
     console().print(table)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from penstock.cli.options import finite
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -21,7 +23,10 @@ PLAIN_EVERY_S = 5.0
 
 
 def demo(
-    seconds: Annotated[float, typer.Option(min=10, help="How long the programs work.")] = 25.0,
+    seconds: Annotated[
+        float,
+        typer.Option(min=10, max=86400, callback=finite, help="How long the programs work."),
+    ] = 25.0,
     simulate: Annotated[
         str | None,
         typer.Option(metavar="PROFILE", help="Simulated device, also where there is a real one."),
@@ -80,7 +85,8 @@ def _print_report(screen: Console, report: DemoReport) -> None:
 
     kind = "the simulated device's own record" if report.device.simulated else "NVML"
     screen.print(
-        f"\nWhat each got of {report.device}, by {kind}, cores over {report.window_s:.0f} s:"
+        f"\nWhat each got of {report.device}, by {kind}, cores over {report.window_s:.0f} s:",
+        markup=False,
     )
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for heading in ("TENANT", "MEMORY PEAK/QUOTA", "CORES/QUOTA", "REFUSED", "EXIT", "VERDICT"):
@@ -92,7 +98,7 @@ def _print_report(screen: Console, report: DemoReport) -> None:
     for outcome in report.outcomes:
         name = outcome.ended.part.name
         for fault in outcome.faults:
-            screen.print(f"[red]{name}: {fault}[/red]")
+            screen.print(f"{name}: {fault}", markup=False, style="red")
         if outcome.faults or outcome.ended.part.over_asks:
             for line in outcome.ended.output.strip().splitlines()[-8:]:
                 screen.print(f"  {name} | {line}", markup=False, highlight=False)

@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
+import errno
+
 from penstock.model import PenstockError, QuantityError
+
+_OTHER_STATE = "name another state directory with --state-dir or $PENSTOCK_STATE_DIR"
+_ADVICE = {
+    errno.ENOSPC: "free some space or write elsewhere",
+    errno.EDQUOT: "free some space or write elsewhere",
+    errno.EROFS: _OTHER_STATE,
+    errno.EACCES: f"check its permissions, or {_OTHER_STATE}",
+    errno.EISDIR: "a file belongs there: remove or rename that directory",
+    errno.ENOTDIR: "a directory belongs there: remove or rename that file",
+    errno.EMFILE: "raise the limit on open files (ulimit -n)",
+    errno.ENFILE: "close programs: the machine has no file descriptors left",
+}
 
 
 def user_message(error: BaseException) -> str | None:
@@ -10,7 +24,9 @@ def user_message(error: BaseException) -> str | None:
     if isinstance(error, (PenstockError, QuantityError)):
         return str(error)
     if isinstance(error, OSError):  # disk full, no permission, a file that is gone
-        return f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        what = error.filename or "cannot read or write"
+        advice = _ADVICE.get(error.errno or 0)
+        return f"{what}: {error.strerror or error}" + (f"; {advice}" if advice else "")
     # Errors of the shim's binding (pages, simulator) carry the same kind of text. Their module is
     # asked for by name, so that commands that need no shim do not load it.
     if any(kind.__module__.startswith("penstock_shim.") for kind in type(error).__mro__):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Literal
@@ -23,6 +24,24 @@ class Output(str, Enum):
     table = "table"
     json = "json"
     yaml = "yaml"
+
+
+def check_command(command: list[str]) -> None:
+    """Raises `PenstockError` for a command without a name, which nothing can start."""
+    from penstock.model import PenstockError
+
+    if not command[0]:
+        raise PenstockError(
+            "the command's name is empty", "perhaps a variable of the shell is not set",
+            "write penstock run … -- COMMAND",
+        )  # fmt: skip
+
+
+def finite(value: float) -> float:
+    """A number of seconds that is one: not nan, not inf."""
+    if not math.isfinite(value):
+        raise typer.BadParameter(f"{value} is not a time")
+    return value
 
 
 StateDir = Annotated[

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli.options import Mode, Output, StateDir
+from penstock.cli.say import say
 
 if TYPE_CHECKING:
     from penstock.node.state import State
@@ -36,8 +37,6 @@ def set_(
     state_dir: StateDir = None,
 ) -> None:
     """Change the quota of a running tenant. It holds from the next launch and allocation on."""
-    import sys
-
     from penstock.model import parse_cores, parse_memory
     from penstock.node.resize import Resize, resize
     from penstock.node.state import State
@@ -51,7 +50,7 @@ def set_(
     )
     state = State.open(state_dir)
     for note in resize(state, tenant, change):
-        print(f"penstock: {note}", file=sys.stderr)
+        say(note)
     _show(state, tenant, Output.table)
 
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.options import Mode, StateDir
+from penstock.cli.options import Mode, StateDir, check_command
+from penstock.cli.say import say
 
 if TYPE_CHECKING:
     from penstock.devices import DeviceSource
@@ -66,6 +67,7 @@ def run(
             f"${TENANT_VARIABLE} is {os.environ[TENANT_VARIABLE]}, and quotas do not nest",
             "start it from outside, or change this tenant with penstock quota set",
         )
+    check_command(command)
     loaded = _policy_for(policy, command[0]) if policy else None
     request = _request(command, memory, cores, device or [], mode, loaded, name, oversubscribe)
     state = State.open(state_dir)
@@ -73,11 +75,11 @@ def run(
     admitted = admit(state, request, source)
     if not quiet:
         for line in [*admitted.notes, _summary(admitted.grant)]:
-            print(f"penstock: {line}", file=sys.stderr)
+            say(line)
     try:
         code = run_tenant(state, admitted, source)
     except CommandNotStartedError as error:
-        print(f"penstock: {error}", file=sys.stderr)
+        say(error)
         code = error.exit_code
     sys.exit(code)
 
@@ -93,11 +95,10 @@ def _devices(state: State, simulate: str | None) -> DeviceSource:
 
 
 def _policy_for(file: Path, command: str) -> LoadedPolicy:
-    import getpass
-
+    from penstock.node.run import user_name
     from penstock.policy import load_files, policy_for_command
 
-    return policy_for_command(load_files([file]), command, getpass.getuser(), os.getuid())
+    return policy_for_command(load_files([file]), command, user_name(), os.getuid())
 
 
 def _request(

@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.options import StateDir
+from penstock.cli.options import StateDir, check_command
+from penstock.cli.say import say
 
 
 def simulate(
@@ -36,6 +37,7 @@ def simulate(
         )  # fmt: skip
     if command[0] == "--" and len(command) > 1:
         command = command[1:]  # the parser takes it for a word once PROFILE has been read
+    check_command(command)
     source = simulated_machine(State.open(state_dir), profile)
     environment = {**os.environ, **source.environment("")}
     for ignored_by_python in (signal.SIGPIPE, signal.SIGXFSZ):
@@ -43,5 +45,5 @@ def simulate(
     try:
         os.execvpe(command[0], command, environment)  # noqa: S606 - this is what was asked for
     except OSError as error:
-        print(f"penstock: cannot run {command[0]!r}: {error.strerror}", file=sys.stderr)
+        say(f"cannot run {command[0]!r}: {error.strerror}")
         sys.exit(127 if isinstance(error, FileNotFoundError) else 126)

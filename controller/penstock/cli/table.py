@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING
 from penstock.model import format_cores, human_memory
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
+    from rich.console import Console, Group, JustifyMethod, OverflowMethod
 
     from penstock.node.report import Row
 
 NOT_KNOWN = "-"
-WIDE_COLUMNS = 100
+WIDE_COLUMNS = 120  # from here on, columns stand further apart
+NAME_COLUMNS = 16  # a longer name is wrapped before a column is left out
+HEADINGS = (
+    *("DEVICE", "TENANT", "MODE", "MEMORY/QUOTA", "CORES/QUOTA", "ON DEVICE", "DENIED", "PROCS"),
+)
+LEAST_FIRST = ("MODE", "PROCS", "DENIED", "DEVICE", "ON DEVICE", "MEMORY/QUOTA", "CORES/QUOTA")
 
 
 def console() -> Console:
@@ -25,41 +29,84 @@ def console() -> Console:
     return plain if plain.is_terminal else Console(width=160)
 
 
-def tenant_table(rows: Iterable[Row], title: str | None = None, *, width: int = 80) -> Table:
-    """Device, tenant, memory and cores beside their quotas, refusals, processes; 80 columns do."""
+def tenant_table(rows: Iterable[Row], title: str | None = None, *, width: int = 80) -> Group:
+    """Tenants beside their quotas, in as many columns as `width` holds; problems below."""
     from rich.box import SIMPLE_HEAD
+    from rich.console import Group
+    from rich.markup import escape
     from rich.table import Table
+    from rich.text import Text
 
-    wide = width >= WIDE_COLUMNS
+    rows = list(rows)
+    cells = [_cells(row) for row in rows]
+    gap = 2 if width >= WIDE_COLUMNS else 1
     table = Table(title=title, box=SIMPLE_HEAD, title_justify="left", pad_edge=False)
-    table.padding = (0, 1, 0, 1) if wide else (0, 1, 0, 0)
-    table.add_column("DEVICE", no_wrap=True)
-    table.add_column("TENANT")
-    if wide:
-        table.add_column("MODE")
-    for heading in ("MEMORY/QUOTA", "CORES/QUOTA", "ON DEVICE", "DENIED", "PROCS"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for row in rows:
-        cells = _cells(row)
-        table.add_row(*(cells if wide else cells[:2] + cells[3:]))
-    return table
+    table.padding = (0, gap - 1, 0, gap - 1)
+    shown = _columns_within(width, cells, gap)
+    for heading in shown:
+        left = heading in ("DEVICE", "TENANT", "MODE")
+        # A name too long for its column goes on below; a figure is never broken.
+        name = heading == "TENANT"
+        overflow: OverflowMethod = "fold" if name else "ellipsis"
+        justify: JustifyMethod = "left" if left else "right"
+        table.add_column(heading, justify=justify, no_wrap=not name, overflow=overflow)
+    for one in cells:
+        table.add_row(*(one[heading] for heading in shown))
+    problems = dict.fromkeys((row.tenant, row.problem) for row in rows if row.problem)
+    return Group(
+        table,
+        *(Text.from_markup(f"[red]{escape(f'{name}: {why}')}[/red]") for name, why in problems),
+    )
 
 
-def _cells(row: Row) -> list[str]:
+def _columns_within(width: int, cells: list[dict[str, str]], gap: int) -> list[str]:
+    """The headings that fit; what matters least is left out first, the tenant's name never."""
+    from rich.text import Text
+
+    def needs(heading: str) -> int:
+        widths = [Text.from_markup(one[heading]).cell_len for one in cells]
+        longest = max([len(heading), *widths])
+        return min(longest, NAME_COLUMNS) if heading == "TENANT" else longest
+
+    shown = list(HEADINGS)
+    for least in LEAST_FIRST:
+        if sum(needs(heading) + 2 * gap - 1 for heading in shown) <= width:
+            break
+        shown.remove(least)
+    return shown
+
+
+def _cells(row: Row) -> dict[str, str]:
+    """The row's cells in rich's markup, by heading."""
+    from rich.markup import escape
+
+    name = escape(row.tenant)
+    return {
+        "DEVICE": escape(_device(row)),
+        "TENANT": name if row.problem is None else f"[red]{name}[/red]",
+        "MODE": row.mode if row.supervised else f"{row.mode}, no supervisor",
+        "MEMORY/QUOTA": f"{_memory(row.memory_used_bytes)} / {_memory(row.memory_quota_bytes)}",
+        "CORES/QUOTA": f"{_coloured(_cores(row.cores_used_permille), row)} / {_cores_quota(row)}",
+        "ON DEVICE": f"{_memory(row.device_memory_bytes)} {_cores(row.device_cores_permille):>5}",
+        "DENIED": _refusals(row.refusals),
+        "PROCS": str(len(row.processes)),
+    }
+
+
+def _device(row: Row) -> str:
+    if row.device_index is None:
+        return NOT_KNOWN
     simulated = " (sim)" if row.simulated else ""
+    return f"{row.device_index} {row.device_name.removeprefix('NVIDIA ')}{simulated}"
+
+
+def _cores_quota(row: Row) -> str:
+    if row.cores_quota_permille is None:
+        return NOT_KNOWN
     quota = format_cores(row.cores_quota_permille)
     if row.allowance_permille is not None and row.allowance_permille > row.cores_quota_permille:
         quota += f"→{format_cores(row.allowance_permille)}"
-    return [
-        f"{row.device_index} {row.device_name.removeprefix('NVIDIA ')}{simulated}",
-        row.tenant if row.problem is None else f"[red]{row.tenant}: {row.problem}[/red]",
-        row.mode if row.supervised else f"{row.mode}, no supervisor",
-        f"{_memory(row.memory_used_bytes)} / {human_memory(row.memory_quota_bytes)}",
-        f"{_coloured(_cores(row.cores_used_permille), row)} / {quota}",
-        f"{_memory(row.device_memory_bytes)} {_cores(row.device_cores_permille):>5}",
-        _refusals(row.refusals),
-        str(len(row.processes)),
-    ]
+    return quota
 
 
 def _memory(size_bytes: int | None) -> str:
@@ -71,7 +118,7 @@ def _cores(permille: int | None) -> str:
 
 
 def _coloured(text: str, row: Row) -> str:
-    limit = max(row.cores_quota_permille, row.allowance_permille or 0)
+    limit = max(row.cores_quota_permille or 0, row.allowance_permille or 0)
     over = row.cores_used_permille is not None and row.cores_used_permille > limit + 30
     return f"[red]{text}[/red]" if over else text
 

@@ -10,11 +10,14 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.options import Output, StateDir
+from penstock.cli.options import Output, StateDir, finite
 
 
 def top(
-    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between updates.")] = 1.0,
+    interval: Annotated[
+        float,
+        typer.Option(min=0.1, max=86400, callback=finite, help="Seconds between updates."),
+    ] = 1.0,
     output: Annotated[
         Output, typer.Option("--output", "-o", help="table, or json for programs.")
     ] = Output.table,

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 FILE = "grant.yaml"
 API_VERSION = "penstock.io/v1alpha1"
 Mode = Literal["strict", "elastic"]
+# What reading a file of random content raises beside the parser's own errors.
+_MALFORMED = (ValueError, KeyError, TypeError, OverflowError, RecursionError)
 
 
 @dataclass(frozen=True)
@@ -72,11 +74,10 @@ def read_grant(directory: Path) -> Grant:
         document = yaml.load(file.read_text(encoding="utf-8"), Loader=_loader())  # noqa: S506 - safe
         return _from_plain(document)
     except FileNotFoundError as error:
-        raise PenstockError(
-            f"no grant in {directory}", "the tenant is gone", "see penstock ps"
-        ) from error
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError, ValueError) as error:
-        reason = f"{type(error).__name__}: {error}"
+        why = "grant.yaml was removed" if directory.exists() else "the tenant is gone"
+        raise PenstockError(f"no grant in {directory}", why, "see penstock ps") from error
+    except (OSError, yaml.YAMLError, *_MALFORMED) as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise PenstockError(
             f"{file} cannot be used", reason, "end that tenant's processes"
         ) from error

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from penstock.node.grant import DeviceGrant, Grant
     from penstock.node.state import State
 
+NOT_KNOWN = "unknown"
+
 
 @dataclass(frozen=True)
 class Row:
@@ -27,15 +29,15 @@ class Row:
     user: str
     command: tuple[str, ...]
     mode: str
-    device_index: int
+    device_index: int | None  # None, with empty names: the grant cannot be read
     device_uuid: str
     device_name: str
     simulated: bool
     memory_used_bytes: int | None  # by the shim's ledger
     memory_peak_bytes: int | None
-    memory_quota_bytes: int
+    memory_quota_bytes: int | None
     cores_used_permille: int | None  # by the shim's measurement, over about a second
-    cores_quota_permille: int
+    cores_quota_permille: int | None
     allowance_permille: int | None  # what an elastic tenant may use right now
     refusals: int | None
     waits: int | None
@@ -66,7 +68,7 @@ class Row:
                 "device_measured_bytes": self.device_memory_bytes,
             },
             "cores": {
-                "quota_percent": self.cores_quota_permille / 10,
+                "quota_percent": _percent(self.cores_quota_permille),
                 "used_percent": _percent(self.cores_used_permille),
                 "allowed_percent": _percent(self.allowance_permille),
                 "device_measured_percent": _percent(self.device_cores_permille),
@@ -118,8 +120,9 @@ class Reporter:
             members = tuple(members_of(found, tenant.directory))
             try:
                 rows += self._rows_of(tenant, members, seen)
-            except (PenstockError, FileNotFoundError):
-                continue  # it ended meanwhile; a damaged grant shows in `penstock run`'s admission
+            except (PenstockError, OSError) as error:
+                if tenant.directory.exists():  # else it ended meanwhile
+                    rows.append(_damaged(tenant, members, str(error)))
         return rows
 
     def _rows_of(
@@ -198,6 +201,38 @@ class Reporter:
                 source = None
             self._sources[machine] = source
         return self._sources[machine]
+
+
+def _damaged(tenant: Tenant, members: tuple[int, ...], problem: str) -> Row:
+    """The row of a tenant whose grant cannot be read: who it is, and which processes it has."""
+    try:
+        usage = read_usage(tenant.usage_page)
+    except PageError:
+        usage = None
+    return Row(
+        tenant=tenant.name,
+        user="",
+        command=(),
+        mode=NOT_KNOWN,
+        device_index=None,
+        device_uuid="",
+        device_name="",
+        simulated=False,
+        memory_used_bytes=None,
+        memory_peak_bytes=None,
+        memory_quota_bytes=None,
+        cores_used_permille=None,
+        cores_quota_permille=None,
+        allowance_permille=None,
+        refusals=None,
+        waits=None,
+        processes=_slots(usage),
+        members=members,
+        device_memory_bytes=None,
+        device_cores_permille=None,
+        supervised=tenant.is_supervised(),
+        problem=problem,
+    )
 
 
 def _slots(usage: UsageSnapshot | None) -> tuple[tuple[int, str], ...]:

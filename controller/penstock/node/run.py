@@ -97,7 +97,7 @@ def admit(state: State, request: Request, source: DeviceSource) -> Admitted:
             mode=request.mode,
             devices=tuple(shares),
             command=tuple(request.command),
-            user=_user(),
+            user=user_name(),
             created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
             policy=request.policy,
             machine=machine,
@@ -213,7 +213,8 @@ def _cores_of_tflops(device: Device, tflops: float | None, notes: list[str]) -> 
     return cores
 
 
-def _user() -> str:
+def user_name() -> str:
+    """Who runs this: the name, or the uid where there is none."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a uid without a name, as in containers
@@ -227,8 +228,10 @@ def _let_go_of_files() -> None:
     we do. What is to be said from here on goes to the tenant's events.
     """
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        # A stream that was closed, or cannot be written, must not end the command.
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()
     for descriptor in (0, 1, 2):
         os.dup2(null, descriptor)
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208

@@ -37,7 +37,15 @@ class State:
     @classmethod
     def open(cls, directory: Path | None = None) -> State:
         """Makes a missing directory. Raises `PenstockError` when it cannot be trusted."""
-        state = cls((directory or default_directory()).absolute())
+        named = directory or default_directory()
+        try:
+            state = cls(named.absolute())
+        except FileNotFoundError as error:
+            raise PenstockError(
+                f"cannot find the state directory {named}",
+                "it is relative to the current directory, which was removed",
+                "name it by an absolute path, or change to another directory",
+            ) from error
         for folder in (state.directory, state.tenants, state.machines):
             _own_folder(folder)
         return state
@@ -63,7 +71,7 @@ def locked(file: Path) -> Iterator[None]:
 def is_locked(file: Path) -> bool:
     """Whether a process holds `file` by flock. A missing file is held by nobody."""
     try:
-        descriptor = os.open(file, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
         return False
     try:
@@ -90,5 +98,5 @@ def _own_folder(folder: Path) -> None:
         raise PenstockError(
             f"the state directory {folder} cannot be trusted",
             "it is not a directory of this user's that only this user can write",
-            "remove it or name another one with --state-dir",
+            "name another one with --state-dir or $PENSTOCK_STATE_DIR",
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import fcntl
 import os
@@ -167,7 +168,25 @@ def has_processes(tenant: Tenant, found: Mapping[int, Mapping[str, str]] | None 
 
 def live_grants(tenants: list[Tenant]) -> list[Grant]:
     """The grants of `tenants`. A grant that cannot be read is an error: admission must count it."""
-    return [tenant.grant() for tenant in tenants]
+    grants = []
+    for tenant in tenants:
+        try:
+            grants.append(tenant.grant())
+        except PenstockError as error:  # noqa: PERF203 - one at a time is what is wanted
+            if not tenant.directory.exists():
+                continue  # it ended meanwhile
+            raise PenstockError(error.what, error.why, _how_to_end(tenant)) from error
+    return grants
+
+
+def _how_to_end(tenant: Tenant) -> str:
+    """What to do about a tenant whose grant cannot be counted: names its processes."""
+    pids = set(members_of(environments(TENANT_VARIABLE), tenant.directory))
+    with contextlib.suppress(PageError):
+        pids |= {slot.pid for slot in read_usage(tenant.usage_page).slots}
+    if not pids:
+        return f"end its penstock run, then remove {tenant.directory}"
+    return f"end its processes (pid {', '.join(map(str, sorted(pids)))}), then try again"
 
 
 def change_grant(tenant: Tenant, grant: Grant) -> list[str]:

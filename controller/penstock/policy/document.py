@@ -6,6 +6,8 @@ that goes wrong is a `Problem` with file, line, column and key path: several can
 
 from __future__ import annotations
 
+import os
+import stat
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -98,7 +100,11 @@ def read_text(file: Path) -> str:
         return PolicyError([Problem(str(file), None, (), reason)])
 
     try:
-        with file.open("rb") as stream:
+        # Not blocking: to open a pipe that nobody writes would wait for ever.
+        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as stream:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise refused("is not a regular file: write the policy to a file and name that")
             raw = stream.read(MAX_POLICY_BYTES + 1)
     except OSError as error:
         raise refused(
