@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/below.h"
 
@@ -46,12 +47,16 @@ void *penstock_below_dlopen(const char *path, int flags) {
   return ((void *(*)(const char *, int))libc_dlopen())(path, flags);
 }
 
-/* True for `stem` and `stem.<anything>`, with or without folders before it. */
-static bool has_base_name(const char *name, const char *stem) {
+/* True for `stem` and `stem.<version>`; with folders before it only when there is such a file: a
+ * program that tries paths must be told where there is none. */
+static bool names_driver(const char *name, const char *stem) {
   const char *slash = strrchr(name, '/');
   const char *base = slash ? slash + 1 : name;
   size_t length = strlen(stem);
-  return strncmp(base, stem, length) == 0 && (base[length] == '\0' || base[length] == '.');
+  if (strncmp(base, stem, length) != 0) return false;
+  if (base[length] != '\0' && base[length] != '.') return false;
+  if (base[length + strspn(base + length, ".0123456789")] != '\0') return false;
+  return !slash || access(name, F_OK) == 0;
 }
 
 /* Fills in the loaded library that holds the shim's view of NVML; false when there is none. */
@@ -68,11 +73,11 @@ static bool find_nvml_shim(Dl_info *info) {
  * the name alone. */
 static const char *replacement(const char *name, const void *caller, bool by_file) {
   Dl_info shim;
-  if (has_base_name(name, "libcuda.so")) {
+  if (names_driver(name, "libcuda.so")) {
     if (!by_file) return "libcuda.so.1";
     return dladdr(&penstock_cuda_shim, &shim) ? shim.dli_fname : NULL;
   }
-  if (has_base_name(name, "libnvidia-ml.so") && find_nvml_shim(&shim)) {
+  if (names_driver(name, "libnvidia-ml.so") && find_nvml_shim(&shim)) {
     Dl_info from;
     /* The shim's NVML library itself, on its way to the real one. */
     if (dladdr(caller, &from) && from.dli_fbase == shim.dli_fbase) return NULL;

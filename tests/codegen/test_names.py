@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from codegen import emit, headers
@@ -84,3 +87,21 @@ def test_a_hook_listed_twice_stops_the_build(tmp_path):
     table.write_text('HOOK(cuInit, door, "a")\nHOOK(cuInit, door, "b")\n')
     with pytest.raises(ValueError, match="cuInit is listed twice"):
         emit.read_hooks(table)
+
+
+TAKES_MEMORY_OR_TIME = re.compile(
+    r"cu(Launch|Memset|Memcpy|MemAlloc|MemCreate|MemBatch|MemPoolCreate|GraphLaunch|"
+    r"\w*CtxCreate|\w*ArrayCreate|Array3DCreate|ModuleLoad|LibraryLoad|IpcOpenMem|Import)"
+)
+FORWARDED_ON_PURPOSE = {
+    "cuMemAllocHost": "host memory",
+    "cuMemAllocHost_v2": "host memory",
+    "cuImportExternalSemaphore": "holds no device memory",
+}
+
+
+def test_every_name_that_takes_memory_or_device_time_is_hooked():
+    table = Path(__file__).parents[2] / "shim" / "native" / "hooks.def"
+    hooked = emit.read_hooks(table)
+    taking = {name for name in CUDA if TAKES_MEMORY_OR_TIME.match(name)}
+    assert taking - set(hooked) - set(FORWARDED_ON_PURPOSE) == set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -114,3 +115,16 @@ def test_a_library_in_the_place_of_the_driver_is_a_door_too(unlinked, tenant, tm
     command = [unlinked, "dlopen", "libcuda.so.1"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert int(done.stdout) == LIMIT
+
+
+@pytest.mark.parametrize("name", ["/nowhere/libcuda.so.1", "libcuda.so.1.backup"])
+def test_a_name_behind_which_no_driver_lies_is_not_found(preloaded, name):
+    program = "import ctypes, sys\ntry: ctypes.CDLL(sys.argv[1])\nexcept OSError: print('none')"
+    done = subprocess.run(
+        [sys.executable, "-c", program, name],
+        env=preloaded(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "none\n"

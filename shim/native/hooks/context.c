@@ -117,6 +117,20 @@ CUresult CUDAAPI HOOK_NAME(cuCtxCreate_v2)(CUcontext *context, unsigned int flag
   CREATE(context, device, REAL(cuCtxCreate_v2)(context, flags, device));
 }
 
+#define CREATE_FOR_GRAPHICS(symbol, extra, arguments)                         \
+  CUresult CUDAAPI HOOK_NAME(symbol)(CUcontext * context, unsigned int flags, \
+                                     CUdevice device extra) {                 \
+    PENSTOCK_PASS(symbol, context, flags, device arguments);                  \
+    CREATE(context, device, REAL(symbol)(context, flags, device arguments));  \
+  }
+#define NOTHING
+#define VDPAU_EXTRA , VdpDevice vdpau, VdpGetProcAddress *lookup
+#define VDPAU_ARGUMENTS , vdpau, lookup
+CREATE_FOR_GRAPHICS(cuGLCtxCreate, NOTHING, NOTHING)
+CREATE_FOR_GRAPHICS(cuGLCtxCreate_v2, NOTHING, NOTHING)
+CREATE_FOR_GRAPHICS(cuVDPAUCtxCreate, VDPAU_EXTRA, VDPAU_ARGUMENTS)
+CREATE_FOR_GRAPHICS(cuVDPAUCtxCreate_v2, VDPAU_EXTRA, VDPAU_ARGUMENTS)
+
 CUresult CUDAAPI HOOK_NAME(cuCtxCreate_v3)(CUcontext *context, CUexecAffinityParam *affinity,
                                            int count, unsigned int flags, CUdevice device) {
   PENSTOCK_PASS(cuCtxCreate_v3, context, affinity, count, flags, device);

@@ -126,8 +126,15 @@ ARRAY_ASYNC(cuMemcpyHtoAAsync, LIST(CUarray d, unsigned int i), LIST(CUarray d, 
 ARRAY_ASYNC(cuMemcpyAtoHAsync, void *d, void *d, LIST(CUarray s, unsigned int i),
             LIST(CUarray s, size_t i), LIST(d, s, i))
 
-/* By pointer: what this process allocated on the device is told apart from the rest. */
-#define BOTH_ON_DEVICE (penstock_pointer_is_known(d) && penstock_pointer_is_known(s))
+/* By pointer: the table knows where allocations start, the driver what lies inside of one. */
+static bool points_to_device(CUdeviceptr pointer) {
+  CUmemorytype type = 0;
+  if (penstock_pointer_is_known(pointer)) return true;
+  return PENSTOCK_BELOW(REAL(cuPointerGetAttribute)(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                                    pointer)) == CUDA_SUCCESS &&
+         type == CU_MEMORYTYPE_DEVICE;
+}
+#define BOTH_ON_DEVICE (points_to_device(d) && points_to_device(s))
 #define GENERIC_LIST LIST(CUdeviceptr d, CUdeviceptr s, size_t n)
 #define GENERIC_ASYNC LIST(CUdeviceptr d, CUdeviceptr s, size_t n, CUstream stream)
 EITHER(cuMemcpy, BOTH_ON_DEVICE, NULL, false, n, GENERIC_LIST, LIST(d, s, n))
@@ -138,7 +145,7 @@ EITHER(cuMemcpyAsync_ptsz, BOTH_ON_DEVICE, stream, true, n, GENERIC_ASYNC, LIST(
 /* Rectangles: each end says what it is. */
 static bool on_device(CUmemorytype type, CUdeviceptr pointer) {
   return type == CU_MEMORYTYPE_DEVICE || type == CU_MEMORYTYPE_ARRAY ||
-         (type == CU_MEMORYTYPE_UNIFIED && penstock_pointer_is_known(pointer));
+         (type == CU_MEMORYTYPE_UNIFIED && points_to_device(pointer));
 }
 #define RECTANGLE_INSIDE \
   (p && on_device(p->srcMemoryType, p->srcDevice) && on_device(p->dstMemoryType, p->dstDevice))
@@ -175,3 +182,69 @@ BY_ENGINE(cuMemcpy3DPeerAsync, stream, false, VOLUME,
           LIST(const CUDA_MEMCPY3D_PEER *p, CUstream stream), LIST(p, stream))
 BY_ENGINE(cuMemcpy3DPeerAsync_ptsz, stream, true, VOLUME,
           LIST(const CUDA_MEMCPY3D_PEER *p, CUstream stream), LIST(p, stream))
+
+/* With attributes, and in batches: one gated call when any of it stays inside the device. */
+static uint64_t batch_inside(const CUdeviceptr *to, const CUdeviceptr *from, const size_t *sizes,
+                             size_t count) {
+  uint64_t bytes = 0;
+  for (size_t i = 0; to && from && sizes && i < count; i++) {
+    if (points_to_device(to[i]) && points_to_device(from[i])) bytes += sizes[i];
+  }
+  return bytes;
+}
+
+static bool operand_on_device(const CUmemcpy3DOperand *operand) {
+  return operand->type == CU_MEMCPY_OPERAND_TYPE_ARRAY || points_to_device(operand->op.ptr.ptr);
+}
+
+static uint64_t batch_3d_inside(const CUDA_MEMCPY3D_BATCH_OP *list, size_t count) {
+  uint64_t bytes = 0;
+  for (size_t i = 0; list && i < count; i++) {
+    const CUextent3D *extent = &list[i].extent;
+    if (operand_on_device(&list[i].src) && operand_on_device(&list[i].dst)) {
+      bytes += (uint64_t)extent->width * extent->height * extent->depth;
+    }
+  }
+  return bytes;
+}
+
+static uint64_t decompressed(const CUmemDecompressParams *list, size_t count) {
+  uint64_t bytes = 0;
+  for (size_t i = 0; list && i < count; i++) bytes += list[i].dstNumBytes;
+  return bytes;
+}
+
+#define BATCH(symbol, bytes_inside, per_thread, parameters, arguments) \
+  CUresult CUDAAPI HOOK_NAME(symbol)(parameters, CUstream stream) {    \
+    const uint64_t inside = (bytes_inside);                            \
+    if (inside) {                                                      \
+      PENSTOCK_GATED(stream, per_thread, false, COPY_KEY(inside),      \
+                     REAL(symbol)(arguments, stream));                 \
+    }                                                                  \
+    penstock_gate_interrupt(stream, per_thread);                       \
+    return PENSTOCK_BELOW(REAL(symbol)(arguments, stream));            \
+  }
+#define BATCH_TWINS(symbol, bytes_inside, parameters, arguments)        \
+  BATCH(symbol, bytes_inside, false, LIST(parameters), LIST(arguments)) \
+  BATCH(symbol##_ptsz, bytes_inside, true, LIST(parameters), LIST(arguments))
+#define VECTORS                                                                                    \
+  CUdeviceptr *d, CUdeviceptr *s, size_t *n, size_t count, CUmemcpyAttributes *a, size_t *indices, \
+      size_t attributes
+BATCH_TWINS(cuMemcpyBatchAsync, batch_inside(d, s, n, count), LIST(VECTORS, size_t *failed),
+            LIST(d, s, n, count, a, indices, attributes, failed))
+BATCH_TWINS(cuMemcpyBatchAsync_v2, batch_inside(d, s, n, count), VECTORS,
+            LIST(d, s, n, count, a, indices, attributes))
+BATCH_TWINS(cuMemcpy3DBatchAsync, batch_3d_inside(list, count),
+            LIST(size_t count, CUDA_MEMCPY3D_BATCH_OP *list, size_t *failed,
+                 unsigned long long flags),
+            LIST(count, list, failed, flags))
+BATCH_TWINS(cuMemcpy3DBatchAsync_v2, batch_3d_inside(list, count),
+            LIST(size_t count, CUDA_MEMCPY3D_BATCH_OP *list, unsigned long long flags),
+            LIST(count, list, flags))
+BATCH_TWINS(cuMemcpyWithAttributesAsync, batch_inside(&d, &s, &n, 1),
+            LIST(CUdeviceptr d, CUdeviceptr s, size_t n, CUmemcpyAttributes *a), LIST(d, s, n, a))
+BATCH_TWINS(cuMemcpy3DWithAttributesAsync, batch_3d_inside(list, 1),
+            LIST(CUDA_MEMCPY3D_BATCH_OP *list, unsigned long long flags), LIST(list, flags))
+BATCH_TWINS(cuMemBatchDecompressAsync, decompressed(list, count),
+            LIST(CUmemDecompressParams *list, size_t count, unsigned int flags, size_t *failed),
+            LIST(list, count, flags, failed))
