@@ -171,7 +171,9 @@ def _make(path: Path, spec: Spec) -> None:
         _fill(profiles[index], spec.profile)
     error = ffi.new("char[]", lib.SIM_ERROR_BYTES)
     if lib.sim_machine_create(os.fsencode(path), profiles, spec.count, error) < 0:
-        raise MachineError(text(error))
+        # The machine's words name the file that is being made aside; what is wrong is the profile.
+        reason = text(error).rpartition(f"{str(path)[:120]}: ")[2]
+        raise MachineError(f"no machine can be made of the profile {spec.profile.path}: {reason}")
 
 
 def _fill(raw: CData, profile: Profile) -> None:

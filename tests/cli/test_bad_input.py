@@ -44,6 +44,7 @@ def started(tmp_path):
         ("-1Gi", "30", "must be above 0"),
         ("lots", "30", "not a quantity"),
         ("1", "30", "memory 1 is too little"),
+        ("511", "30", "memory 511 is too little"),
         ("8Gi", "0", "must be above 0"),
         ("8Gi", "130", "more than a whole device"),
         ("8Gi", "-5", "must be above 0"),
@@ -69,7 +70,8 @@ def test_a_limit_that_makes_no_sense_is_refused(penstock, started, memory, cores
         (["--simulate=/no/such.yaml"], "/no/such.yaml"),
         (["--name=a/b"], "not usable"),
         (["--name=.."], "not usable"),
-        (["--mode=lenient"], "'lenient'"),
+        (["--mode=stric"], "'stric' is not strict or elastic; did you mean strict?"),
+        (["--mode=best"], "'best' is not strict or elastic"),
         (["--policy=/no/such.yaml"], "cannot be read"),
         (["--colour"], "--colour"),
     ],
@@ -82,6 +84,40 @@ def test_an_option_that_makes_no_sense_is_refused(penstock, started, arguments, 
 def test_a_missing_limit_is_refused_and_named(penstock, started):
     result = penstock("run", "--simulate=h200", "--memory=1Gi", *started)
     assert_refused(result, "no policy is given", "add --cores 30")
+
+
+@pytest.mark.parametrize("memory", ["0x10", "1:30", "511"])
+def test_policy_check_and_run_agree_on_the_least_memory(penstock, started, tmp_path, memory):
+    file = tmp_path / "p.yaml"
+    file.write_text(POLICY.replace("8Gi", memory))
+    assert_refused(penstock("policy", "check", str(file)), "p.yaml:5:20", "is too little")
+    assert_refused(penstock.run(f"--policy={file}", *started, memory=None), "is too little")
+
+
+def test_the_amount_that_a_refusal_names_is_granted(penstock):
+    refused = penstock("run", "--simulate=l4", "--memory=24Gi", "--cores=30", "--", "true")
+    assert_refused(refused, "ask for at most ")
+    most = refused.stderr.strip().rpartition(" ")[2]
+    granted = penstock("run", "--simulate=l4", f"--memory={most}", "--cores=30", "--", "true")
+    assert granted.returncode == 0, granted.stderr
+
+
+@pytest.mark.parametrize("output", ["xml", "jason"])
+def test_an_output_that_does_not_exist_is_refused_in_our_own_words(penstock, output):
+    result = penstock("ps", "-o", output)
+    assert_refused(result, f"{output!r} is not table or json or yaml")
+    assert ("did you mean json?" in result.stderr) == (output == "jason")
+    assert "Value error" not in result.stderr
+
+
+@pytest.mark.parametrize(("profile", "word"), [("nope", "no device profile"), ("none", "NVIDIA")])
+def test_a_benchmark_of_a_device_that_does_not_exist_is_refused(penstock, tmp_path, profile, word):
+    (tmp_path / "libnvidia-ml.so.1").write_bytes(b"")
+    result = penstock(
+        "bench", "launch", f"--simulate={profile}", env={"LD_LIBRARY_PATH": str(tmp_path)}
+    )
+    assert_refused(result, word)
+    assert "penstock-latency" not in result.stderr
 
 
 def test_without_driver_and_without_simulation_nothing_starts(penstock, started, tmp_path):
@@ -130,6 +166,7 @@ def test_policy_check_reports_and_never_tracebacks(penstock, tmp_path):
         (["t"], "nothing to change"),
         (["t", "--cores=0"], "must be above 0"),
         (["t", "--memory=8GB"], "unknown unit 'GB'"),
+        (["t", "--memory=1"], "memory 1 is too little"),
         (["t", "--memory=800Gi"], "more than the device has"),
         (["t", "--cores=20", "--device=3"], "unknown device '3'"),
     ],
@@ -171,12 +208,36 @@ def test_a_truncated_usage_page_never_ends_the_tenant(penstock):
 def test_a_state_directory_that_others_can_write_is_refused(penstock, started):
     penstock.state.mkdir(mode=0o777)
     penstock.state.chmod(0o777)
-    assert_refused(penstock.run(*started), "cannot be trusted", "--state-dir")
+    result = penstock.run(*started)
+    assert_refused(result, "cannot be trusted", "name another one with --state-dir")
+    assert "remove" not in result.stderr
 
 
 def test_a_state_directory_that_cannot_be_made_is_refused(penstock, started, tmp_path):
     penstock.state.write_text("a file")
     assert_refused(penstock.run(*started), "cannot use the state directory")
+
+
+@pytest.mark.parametrize("name", ["lock", "machines/h200x1"])
+def test_a_directory_in_the_place_of_a_file_is_refused_with_advice(penstock, started, name):
+    (penstock.state / name).mkdir(parents=True)
+    for folder in (penstock.state, *penstock.state.rglob("*")):
+        folder.chmod(0o700)
+    assert_refused(penstock.run(*started), str(penstock.state / name), "rename that directory")
+
+
+def test_files_and_links_among_the_tenants_are_left_alone(penstock, tmp_path):
+    hold(penstock)
+    folder = penstock.state / "tenants"
+    (folder / "notes").write_text("mine")
+    (folder / ".gone-notes").write_text("mine")
+    (folder / "link").symlink_to(tmp_path)
+    (folder / ".gone-link").symlink_to(tmp_path)
+    (folder / ".gone-old-1").mkdir()
+    assert [row["tenant"] for row in penstock.ps()] == ["t"]
+    assert penstock.tenants() == [".gone-link", ".gone-notes", "link", "notes", "t"]
+    assert tmp_path.is_dir()
+    assert_refused(penstock.run("--name=notes", "--", "true"), "'notes' exists already")
 
 
 def test_a_damaged_grant_is_an_error_that_names_the_file(penstock, started):

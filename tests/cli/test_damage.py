@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import subprocess
 import sys
@@ -150,6 +151,25 @@ def test_an_interval_that_is_no_time_is_refused(penstock, interval):
     result = penstock("top", "-o", "json", "--watch", f"--interval={interval}")
     assert result.returncode == 2
     assert "Traceback" not in result.stderr
+
+
+def test_tenants_are_listed_from_a_read_only_disk(penstock):
+    hold(penstock)
+    script = f'mount --bind -o ro {penstock.state} {penstock.state} && "$@"'
+    listing = subprocess.run(
+        ["unshare", "-rm", "sh", "-c", script, "sh", PYTHON, "-m", "penstock", "ps", "-o", "json"],
+        env=penstock.environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    if "unshare failed" in listing.stderr or "mount" in listing.stderr:
+        pytest.skip(f"no mount namespaces here: {listing.stderr.strip()}")
+    assert listing.returncode == 0, listing.stderr
+    (found,) = json.loads(listing.stdout)
+    assert found["tenant"] == "t"
+    assert found["supervised"]
 
 
 def test_a_command_without_a_name_is_refused(penstock):

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from penstock.bench.demo import PARTS, Ended, Seen, _judge, _window
+from penstock.bench.demo import PARTS, Ended, Seen, _collect_stale, _judge, _window
+from penstock.node.state import locked
+
+from .conftest import alive, wait_until
 
 NUMBA, CUDA_CORE, C_PROGRAM = PARTS
 SECOND = 10**9
@@ -74,3 +84,42 @@ def test_the_demo_runs_and_all_programs_are_within_bounds(penstock):
     assert "CUDA_ERROR_OUT_OF_MEMORY" in result.stdout
     assert "\x1b" not in result.stdout
     assert CUDA_CORE.name in result.stdout
+
+
+def test_a_demo_that_is_ended_leaves_nothing_behind(penstock, tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "penstock", "demo", "--simulate", "h200"],
+        env={**penstock.environment, "TMPDIR": str(tmp_path)},
+        stdout=subprocess.DEVNULL,
+    )
+    tenants = f"TMPDIR={tmp_path}".encode()
+    wait_until(lambda: list(tmp_path.glob("penstock-demo-*/state/tenants/numba")))
+    process.terminate()
+    assert process.wait(30) == 128 + signal.SIGTERM
+    assert list(tmp_path.glob("penstock-demo-*")) == []
+    assert not [pid for pid in processes_with(tenants) if alive(pid)]
+
+
+def processes_with(variable):
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if variable in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+    return found
+
+
+def test_what_a_killed_demo_left_is_removed_and_what_is_in_use_is_not(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for name in ("left", "held", "young"):
+        folder = tmp_path / f"penstock-demo-{name}"
+        folder.mkdir()
+        (folder / "lock").touch()
+        if name != "young":
+            os.utime(folder, (1, 1))
+    (tmp_path / "penstock-demo-link").symlink_to(tmp_path)
+    with locked(tmp_path / "penstock-demo-held" / "lock"):
+        _collect_stale()
+    left = sorted(entry.name.rpartition("-")[2] for entry in tmp_path.iterdir())
+    assert left == ["held", "link", "young"]

@@ -37,6 +37,14 @@ def test_a_command_that_cannot_run_is_said_so_as_a_shell_does(penstock, command,
     assert penstock.tenants() == []
 
 
+def test_a_command_that_did_not_start_is_not_announced(penstock):
+    limits = ["--simulate=h200", "--memory=8Gi", "--cores=30"]
+    result = penstock("run", *limits, "--", "no-such-command")
+    assert result.returncode == 127
+    assert result.stderr.splitlines() == [result.stderr.strip()]
+    assert "cooperative" not in result.stderr
+
+
 def test_input_output_and_arguments_pass_through(penstock):
     script = "import sys; print(sys.argv[1:], sys.stdin.read()); print('e', file=sys.stderr)"
     result = penstock.run("--", PYTHON, "-c", script, "-x", "--memory", "a b", input="in")

@@ -122,6 +122,8 @@ def test_a_stop_and_a_continue_sent_to_us_alone_reach_the_command(penstock):
     process.send_signal(signal.SIGTSTP)
     wait_until(lambda: state_of(child) == "T")
     wait_until(lambda: state_of(process.pid) == "T")
+    stopped = os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+    assert stopped.si_status == signal.SIGTSTP
     process.send_signal(signal.SIGCONT)
     wait_until(lambda: state_of(child) == "S")
     wait_until(lambda: state_of(process.pid) == "S")

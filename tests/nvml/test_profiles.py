@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import yaml
 
-from penstock_shim.simulator import ProfileError, load_profile, profile_names
+from penstock_shim.simulator import (
+    MachineError,
+    ProfileError,
+    create_machine,
+    load_profile,
+    profile_names,
+)
 
 FP32_LANES_PER_SM = {(7, 5): 64, (8, 0): 64, (8, 9): 128, (9, 0): 128}
 
@@ -105,3 +113,25 @@ def test_a_missing_file_is_named(tmp_path):
 @pytest.mark.parametrize("name", profile_names())
 def test_profiles_are_plain_yaml(name):
     assert yaml.safe_load(load_profile(name).path.read_text())["name"] == load_profile(name).name
+
+
+def test_a_profile_that_no_machine_can_be_made_of_is_named_by_its_file(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text(SMALL + "estimates: {source: made up, reserved_mib: 4096}\n")
+    with pytest.raises(MachineError) as caught:
+        create_machine(tmp_path / "machine", str(file))
+    assert str(file) in str(caught.value)
+    assert ".machine-" not in str(caught.value)
+
+
+def test_bounds_are_written_without_exponents(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text(SMALL.replace("memory_mib: 1024", "memory_mib: 0"))
+    with pytest.raises(ProfileError, match="from 64 to 16777216, not 0"):
+        load_profile(file)
+
+
+def test_a_pipe_as_a_profile_is_refused_at_once(tmp_path):
+    os.mkfifo(tmp_path / "mine.yaml")
+    with pytest.raises(ProfileError, match="not a regular file"):
+        load_profile(tmp_path / "mine.yaml")

@@ -181,6 +181,28 @@ def test_a_file_that_is_no_policy_is_refused_with_the_reason(tmp_path, content, 
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("[" * 3000, ["nested too deeply", "write the values out"]),
+        ("9" * 5000, ["p.yaml:1:4: a: ", "(5000 characters)", "write a plain value"]),
+        ("2026-13-45", ["p.yaml:1:4: a: ", "'2026-13-45'", "write a plain value"]),
+        ("!!foo x", ["p.yaml:1:4: a: ", "'foo'", "write a plain value"]),
+        ("&a [*a]", ["inside its own anchor", "write the values out"]),
+        ("]\nb: c", ["p.yaml:1:4", "check indentation"]),
+        ("[1,", ["(cut short?)"]),
+    ],
+)
+def test_yaml_that_cannot_be_read_is_refused_with_what_to_do(value, words):
+    with pytest.raises(PolicyError) as caught:
+        load_text(f"a: {value}\n", "p.yaml")
+    text = str(caught.value).splitlines()[0]
+    for word in words:
+        assert word in text
+    assert ("cut short" in text) == ("(cut short?)" in words)
+    assert len(text) < 250
+
+
 def test_a_small_file_that_expands_without_bound_is_refused():
     levels = "\n".join(f"l{i}: &l{i} [{', '.join([f'*l{i - 1}'] * 9)}]" for i in range(1, 12))
     with pytest.raises(PolicyError, match="counting aliases"):

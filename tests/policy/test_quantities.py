@@ -17,6 +17,8 @@ from penstock.model import (
     parse_duration_ns,
     parse_memory,
 )
+from penstock.model.quantity import LEAST_MEMORY_BYTES
+from penstock_shim.pages import UNIT_BYTES
 
 
 @given(st.integers(min_value=1, max_value=2**62))
@@ -123,3 +125,13 @@ def test_the_figure_for_people_is_within_five_percent(size_bytes):
     text = human_memory(size_bytes)
     shown = 0 if text == "0B" else parse_memory(text.removesuffix("B"))
     assert abs(shown - size_bytes) <= 0.05 * size_bytes
+
+
+@given(st.integers(1, 2**50))
+def test_an_amount_rounded_down_is_never_more(size_bytes):
+    text = human_memory(size_bytes, down=True)
+    assert parse_memory(text.removesuffix("B") if text.endswith("B") else text) <= size_bytes
+
+
+def test_the_least_memory_is_a_unit_of_the_shims():
+    assert LEAST_MEMORY_BYTES == UNIT_BYTES

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock_shim import paths
+from penstock.devices import open_devices
+from penstock_shim import paths, simulator
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,7 +87,12 @@ def run(
 
     Raises:
         BenchError: a workload failed.
+        PenstockError, ProfileError: there is no such device.
     """
+    if simulate is None:
+        open_devices()
+    else:
+        simulator.parse_spec(simulate)
     seen: dict[str, list[dict[str, dict[str, float]]]] = {arm: [] for arm in ("none", *ARMS)}
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as state:
         # A state directory of its own: no neighbour on the simulated device, nothing left behind.
@@ -118,11 +124,11 @@ def _row(
     return LaunchRow(
         call=call,
         arm=arm,
-        native_median_ns=statistics.median(n[call]["median_ns"] for n in native),
-        added_median_ns=middle,
-        added_low_ns=low,
-        added_high_ns=high,
-        added_mean_ns=statistics.median(means),
+        native_median_ns=round(statistics.median(n[call]["median_ns"] for n in native), 1),
+        added_median_ns=round(middle, 1),
+        added_low_ns=round(low, 1),
+        added_high_ns=round(high, 1),
+        added_mean_ns=round(statistics.median(means), 1),
         rounds=len(pairs),
         calls=calls,
     )

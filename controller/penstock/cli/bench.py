@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.options import Output, finite
+from penstock.cli.options import Output, finite, one_of
 from penstock.cli.say import say
 
 if TYPE_CHECKING:
@@ -20,7 +20,12 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Measure what the shim costs and how exact it is.", no_args_is_help=True)
 
-Format = Annotated[Output, typer.Option("--output", "-o", help="table, json or yaml.")]
+Format = Annotated[
+    Output,
+    typer.Option(
+        "--output", "-o", parser=one_of(Output), metavar="FORMAT", help="table, json or yaml."
+    ),
+]
 
 
 @app.command()

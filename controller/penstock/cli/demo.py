@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 from typing import TYPE_CHECKING, Annotated
@@ -41,6 +42,9 @@ def demo(
     from penstock.bench.demo import run
     from penstock.cli.table import console
 
+    # As Ctrl-C does: programs are ended and the folder is removed on the way out.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _end)
     screen = console()
     screen.print(
         "Three unmodified programs share one GPU, each started by [bold]penstock run[/bold]:\n"
@@ -55,6 +59,12 @@ def demo(
         report = run(seconds=seconds, simulate=simulate, watch=_now_and_then(screen))
     _print_report(screen, report)
     sys.exit(0 if report.within_bounds else 1)
+
+
+def _end(number: int, _frame: object) -> None:
+    for again in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(again, signal.SIG_IGN)  # the way out is not to be cut short
+    sys.exit(128 + number)
 
 
 def _in_place(live: Live) -> Callable[[list[Row]], None]:

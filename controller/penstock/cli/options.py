@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import math
+from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 import typer
 
@@ -42,6 +44,24 @@ def finite(value: float) -> float:
     if not math.isfinite(value):
         raise typer.BadParameter(f"{value} is not a time")
     return value
+
+
+Choice = TypeVar("Choice", bound=Enum)
+
+
+def one_of(kind: type[Choice]) -> Callable[[str], Choice]:
+    """A parser of the words of `kind`, which knows what somebody most likely meant."""
+
+    def parse(word: str) -> Choice:
+        try:
+            return kind(word)
+        except ValueError:
+            words = [str(one.value) for one in kind]
+            near = difflib.get_close_matches(word.lower(), words, 1, cutoff=0.4)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise typer.BadParameter(f"{word!r} is not {' or '.join(words)}{hint}") from None
+
+    return parse
 
 
 StateDir = Annotated[

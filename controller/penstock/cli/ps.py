@@ -7,25 +7,27 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.options import Output, StateDir
+from penstock.cli.options import Output, StateDir, one_of
 
 WINDOW_S = 0.5  # rates need two looks
 
 
 def ps(
     output: Annotated[
-        Output, typer.Option("--output", "-o", help="table, json or yaml.")
+        Output,
+        typer.Option(
+            "--output", "-o", parser=one_of(Output), metavar="FORMAT", help="table, json or yaml."
+        ),
     ] = Output.table,
     state_dir: StateDir = None,
 ) -> None:
     """List tenants with what they use beside their quota, by the shim and by the device."""
     from penstock.node.report import Reporter
     from penstock.node.state import State
-    from penstock.node.tenant import collect
+    from penstock.node.tenant import collect_if_writable
 
     state = State.open(state_dir)
-    with state.lock():
-        collect(state)
+    collect_if_writable(state)
     reporter = Reporter(state)
     rows = reporter.rows()
     if rows:

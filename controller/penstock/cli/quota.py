@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.options import Mode, Output, StateDir
+from penstock.cli.options import Mode, Output, StateDir, one_of
 from penstock.cli.say import say
 
 if TYPE_CHECKING:
@@ -26,7 +26,9 @@ def set_(
     cores: Annotated[
         str | None, typer.Option(metavar="PERCENT", help="Share of device time.")
     ] = None,
-    mode: Annotated[Mode | None, typer.Option(help="strict or elastic.")] = None,
+    mode: Annotated[
+        Mode | None, typer.Option(parser=one_of(Mode), metavar="MODE", help="strict or elastic.")
+    ] = None,
     device: Annotated[
         str | None,
         typer.Option(metavar="WHICH", help="Only this device of the tenant's (index, UUID)."),
@@ -58,7 +60,10 @@ def set_(
 def show(
     tenant: TenantName,
     output: Annotated[
-        Output, typer.Option("--output", "-o", help="table, json or yaml.")
+        Output,
+        typer.Option(
+            "--output", "-o", parser=one_of(Output), metavar="FORMAT", help="table, json or yaml."
+        ),
     ] = Output.table,
     state_dir: StateDir = None,
 ) -> None:

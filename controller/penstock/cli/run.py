@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.options import Mode, StateDir, check_command
+from penstock.cli.options import Mode, StateDir, check_command, one_of
 from penstock.cli.say import say
 
 if TYPE_CHECKING:
@@ -34,7 +34,11 @@ def run(
     ] = None,
     mode: Annotated[
         Mode | None,
-        typer.Option(help="strict (never above the quota) or elastic (uses idle time)."),
+        typer.Option(
+            parser=one_of(Mode),
+            metavar="MODE",
+            help="strict (never above the quota) or elastic (uses idle time).",
+        ),
     ] = None,
     policy: Annotated[
         Path | None, typer.Option(metavar="FILE", help="QuotaPolicy; options override it.")
@@ -73,11 +77,13 @@ def run(
     state = State.open(state_dir)
     source = _devices(state, simulate)
     admitted = admit(state, request, source)
-    if not quiet:
-        for line in [*admitted.notes, _summary(admitted.grant)]:
+
+    def announce() -> None:
+        for line in [] if quiet else [*admitted.notes, _summary(admitted.grant)]:
             say(line)
+
     try:
-        code = run_tenant(state, admitted, source)
+        code = run_tenant(state, admitted, source, announce)
     except CommandNotStartedError as error:
         say(error)
         code = error.exit_code

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.options import Output, StateDir, finite
+from penstock.cli.options import Output, StateDir, finite, one_of
 
 
 def top(
@@ -19,7 +19,14 @@ def top(
         typer.Option(min=0.1, max=86400, callback=finite, help="Seconds between updates."),
     ] = 1.0,
     output: Annotated[
-        Output, typer.Option("--output", "-o", help="table, or json for programs.")
+        Output,
+        typer.Option(
+            "--output",
+            "-o",
+            parser=one_of(Output),
+            metavar="FORMAT",
+            help="table, or json for programs.",
+        ),
     ] = Output.table,
     watch: Annotated[
         bool, typer.Option("--watch", help="With -o json: a line every interval, until stopped.")
@@ -30,11 +37,10 @@ def top(
     from penstock.cli.table import console, tenant_table
     from penstock.node.report import Reporter
     from penstock.node.state import State
-    from penstock.node.tenant import collect
+    from penstock.node.tenant import collect_if_writable
 
     state = State.open(state_dir)
-    with state.lock():
-        collect(state)
+    collect_if_writable(state)
     reporter = Reporter(state)
     reporter.rows()
     if output is not Output.table:

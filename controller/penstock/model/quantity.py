@@ -15,6 +15,7 @@ MEMORY_UNITS = BINARY_UNITS | DECIMAL_UNITS
 DURATION_UNITS_NS = {"ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
 FULL_DEVICE_PERMILLE = 1000
 MAX_MEMORY_BYTES = 2**63 - 1
+LEAST_MEMORY_BYTES = 512  # the shim counts memory in units of as much
 
 _NUMBER = re.compile(
     r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*(.*?)\s*", re.ASCII | re.DOTALL
@@ -73,14 +74,19 @@ def format_memory(size_bytes: int) -> str:
     return str(size_bytes)
 
 
-def human_memory(size_bytes: int) -> str:
-    """A rounded figure for tables: "7.9Gi", "512Mi". Not exact; never written to a file."""
+def human_memory(size_bytes: int, *, down: bool = False) -> str:
+    """A rounded figure for tables: "7.9Gi", "512Mi". Not exact; never written to a file.
+
+    `down`: never more than there is, for what somebody may ask for.
+    """
     for unit, factor in (("Ti", 2**40), ("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10)):
         if size_bytes >= factor:
             amount = size_bytes / factor
+            if down:
+                amount = size_bytes // factor if amount >= 100 else size_bytes * 10 // factor / 10
             return (
                 f"{amount:.0f}{unit}"
-                if amount >= 100 or amount.is_integer()
+                if amount >= 100 or amount == int(amount)
                 else f"{amount:.1f}{unit}"
             )
     return f"{size_bytes}B"

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.model import PenstockError, format_cores, human_memory
-from penstock.model.quantity import FULL_DEVICE_PERMILLE
-from penstock_shim.pages import UNIT_BYTES
+from penstock.model.quantity import FULL_DEVICE_PERMILLE, LEAST_MEMORY_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -59,17 +58,17 @@ def check_size(device: Device, memory_bytes: int) -> None:
 
     Raises `PenstockError`.
     """
-    if memory_bytes < UNIT_BYTES:
+    if memory_bytes < LEAST_MEMORY_BYTES:
         raise PenstockError(
             f"memory {memory_bytes} is too little",
-            f"memory is counted in units of {UNIT_BYTES} bytes",
+            f"memory is counted in units of {LEAST_MEMORY_BYTES} bytes",
             "ask for more, such as 1Gi",
         )
     if memory_bytes > device.memory_bytes:
         raise PenstockError(
             f"memory {human_memory(memory_bytes)} is more than the device has",
             f"{device} has {device.memory_bytes} bytes",
-            f"ask for at most {human_memory(device.memory_bytes)}",
+            f"ask for at most {human_memory(device.memory_bytes, down=True)}",
         )
 
 
@@ -77,9 +76,8 @@ def check_admission(device: Device, free: Free, memory_bytes: int, cores_permill
     """Raises `PenstockError`, which names what is free and who holds the rest, when too much."""
     lacking = []
     if memory_bytes > free.memory_bytes:
-        lacking.append(
-            f"{human_memory(memory_bytes)} memory ({human_memory(free.memory_bytes)} free)"
-        )
+        left = human_memory(free.memory_bytes, down=True)
+        lacking.append(f"{human_memory(memory_bytes)} memory ({left} free)")
     if cores_permille > free.cores_permille:
         lacking.append(
             f"{format_cores(cores_permille)} cores ({format_cores(free.cores_permille)} free)"

@@ -97,9 +97,18 @@ class Child:
             elif result.si_code in (os.CLD_KILLED, os.CLD_DUMPED):
                 self._exit_code = 128 + result.si_status
             elif result.si_status in JOB_STOPS:
-                # Whoever waits for us (a shell) is to see the job as stopped. The SIGCONT that
-                # wakes us stays pending, for it is blocked, and is passed on like other signals.
-                os.kill(os.getpid(), signal.SIGSTOP)
+                self._stop_by(result.si_status)
+
+    @staticmethod
+    def _stop_by(number: int) -> None:
+        """Stops this process by the signal that stopped the command, as a shell is to see it.
+
+        The SIGCONT that wakes us stays pending, for it is blocked, and is passed on as others are.
+        """
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})  # here we stop
+        signal.pthread_sigmask(signal.SIG_BLOCK, {number})
 
     def _pass_on(self, received: signal.struct_siginfo) -> None:
         """Passes a signal on, unless the command had it from the terminal or sent it itself."""

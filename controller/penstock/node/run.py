@@ -107,9 +107,12 @@ def admit(state: State, request: Request, source: DeviceSource) -> Admitted:
     return Admitted(tenant, grant, lock, notes)
 
 
-def run_tenant(state: State, admitted: Admitted, source: DeviceSource) -> int:
+def run_tenant(
+    state: State, admitted: Admitted, source: DeviceSource, announce: Callable[[], None]
+) -> int:
     """Runs the command to its end; returns its exit code. Left-over children keep the tenant.
 
+    `announce` is called when the command has started, the last time that we may speak.
     Raises `CommandNotStartedError`; the tenant is gone then.
     """
     tenant = admitted.tenant
@@ -121,6 +124,7 @@ def run_tenant(state: State, admitted: Admitted, source: DeviceSource) -> int:
         supervisor.close()
         tenant.remove()
         raise
+    announce()
     _let_go_of_files()
     exit_code = child.wait(_guarded(supervisor.tick, tenant), PERIOD_S)
     if has_processes(tenant):

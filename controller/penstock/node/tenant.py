@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import fcntl
 import os
 import shutil
@@ -87,9 +88,11 @@ def create_tenant(state: State, grant: Grant, libraries: DriverLibraries) -> tup
     who inherited it. Raises `PenstockError` when a tenant of that name lives.
     """
     directory = state.tenants / grant.tenant
-    if directory.exists():
+    if os.path.lexists(directory):
         raise PenstockError(
-            f"tenant {grant.tenant!r} exists already", "names are unique", "choose another --name"
+            f"tenant {grant.tenant!r} exists already",
+            f"{directory} is there",
+            "choose another --name",
         )
     aside = state.tenants / f".new-{grant.tenant}-{os.getpid()}"
     shutil.rmtree(aside, ignore_errors=True)
@@ -120,8 +123,16 @@ def create_tenant(state: State, grant: Grant, libraries: DriverLibraries) -> tup
 
 
 def tenants_of(state: State) -> list[Tenant]:
-    """All tenants on disk, by name, living or not."""
-    return [Tenant(d) for d in sorted(state.tenants.iterdir()) if not d.name.startswith(".")]
+    """All tenants on disk, by name, living or not. Files and links there are nobody's, and stay."""
+    return [
+        Tenant(found)
+        for found in sorted(state.tenants.iterdir())
+        if not found.name.startswith(".") and _is_folder(found)
+    ]
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
 
 
 def find_tenant(state: State, name: str) -> Tenant:
@@ -148,10 +159,20 @@ def collect(state: State) -> list[Tenant]:
             if not has_processes(tenant, found):
                 tenant.remove()
                 tenants.remove(tenant)
-    for leftover in state.tenants.glob(".*"):
-        if not is_locked(leftover / SUPERVISOR_LOCK):
+    for leftover in [*state.tenants.glob(".new-*"), *state.tenants.glob(".gone-*")]:
+        if _is_folder(leftover) and not is_locked(leftover / SUPERVISOR_LOCK):
             shutil.rmtree(leftover, ignore_errors=True)
     return tenants
+
+
+def collect_if_writable(state: State) -> None:
+    """For commands that only read: they work in a state directory on a read-only disk too."""
+    try:
+        with state.lock():
+            collect(state)
+    except OSError as error:
+        if error.errno not in (errno.EROFS, errno.EACCES):
+            raise
 
 
 def has_processes(tenant: Tenant, found: Mapping[int, Mapping[str, str]] | None = None) -> bool:

@@ -136,10 +136,18 @@ def parse(text: str, file: str) -> list[Document]:
         mark = error.problem_mark or error.context_mark
         position = Position(mark.line + 1, mark.column + 1) if mark else None
         detail = " ".join(part for part in (error.context, error.problem) if part)
-        problems.append(Problem(file, position, (), f"is not valid YAML (cut short?): {detail}"))
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        at_end = mark is not None and mark.index >= len(text.rstrip())
+        advice = "(cut short?): " if at_end else "(check indentation, brackets and quotes there): "
+        problems.append(Problem(file, position, (), f"is not valid YAML {advice}{detail}"))
+    except RecursionError:
+        reason = (
+            "is not valid YAML: nested too deeply, or an alias (*) is inside its own anchor (&)"
+        )
+        problems.append(Problem(file, None, (), f"{reason}; write the values out"))
+    except (yaml.YAMLError, ValueError) as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
         problems.append(
-            Problem(file, None, (), f"is not valid YAML: {str(error) or type(error).__name__}")
+            Problem(file, None, (), f"is not valid YAML: {reason}; save it as plain UTF-8 text")
         )
     finally:
         if loader is not None:
@@ -166,13 +174,27 @@ class _Builder:
     def _value(self, node: yaml.Node, path: KeyPath, document: Document) -> object:
         self.visited += 1
         if self.visited > MAX_NODES:
-            raise ValueError(f"more than {MAX_NODES} values, counting aliases")
+            raise ValueError(
+                f"more than {MAX_NODES} values, counting aliases: this is not a policy"
+            )
         document.values[path] = _position(node)
         if isinstance(node, yaml.MappingNode):
             return dict(self._items(node, path, document))
         if isinstance(node, yaml.SequenceNode):
             return [self._value(item, (*path, i), document) for i, item in enumerate(node.value)]
-        return self.loader.construct_object(node)
+        return self._scalar(node, path)
+
+    def _scalar(self, node: yaml.Node, path: KeyPath) -> object:
+        try:
+            return self.loader.construct_object(node)
+        except (ValueError, OverflowError, yaml.constructor.ConstructorError) as error:
+            given = str(node.value)
+            short = given if len(given) <= 40 else f"{given[:40]}… ({len(given)} characters)"
+            kind = node.tag.removeprefix("tag:yaml.org,2002:")
+            reason = "" if len(given) > 40 or isinstance(error, yaml.YAMLError) else f": {error}"
+            message = f"{short!r} cannot be read as YAML's {kind!r}{reason}; write a plain value"
+            self.problems.append(Problem(self.file, _position(node), path, message))
+            return None
 
     def _items(
         self, node: yaml.MappingNode, path: KeyPath, document: Document

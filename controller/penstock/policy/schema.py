@@ -19,17 +19,30 @@ from pydantic import (
 )
 
 from penstock.model import parse_cores, parse_duration_ns, parse_memory
+from penstock.model.quantity import LEAST_MEMORY_BYTES
 
 API_VERSION = "penstock.io/v1alpha1"
 KIND = "QuotaPolicy"
 
+
+def _parse_limit(value: object) -> int:
+    """A memory limit, as admission takes it too."""
+    size_bytes = parse_memory(value)
+    if size_bytes < LEAST_MEMORY_BYTES:
+        raise ValueError(
+            f"memory {value!r} is too little: memory is counted in units of {LEAST_MEMORY_BYTES} "
+            "bytes; ask for more, such as 1Gi"
+        )
+    return size_bytes
+
+
 MemoryBytes = Annotated[
     int,
-    BeforeValidator(parse_memory),
+    BeforeValidator(_parse_limit),
     WithJsonSchema(
         {
             "anyOf": [
-                {"type": "integer", "exclusiveMinimum": 0},
+                {"type": "integer", "minimum": LEAST_MEMORY_BYTES},
                 {"type": "string", "pattern": r"^[0-9.]+([eE][0-9]+)?(Ki|Mi|Gi|Ti|Pi|k|M|G|T|P)?$"},
             ],
             "description": "device memory as a Kubernetes quantity: 8Gi, 500Mi, or bytes",

@@ -15,6 +15,7 @@ where they come from. Groups:
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import re
 from dataclasses import dataclass, field
@@ -184,6 +185,11 @@ def load_profile(name_or_path: str | Path) -> Profile:
     return _Reader(_FOLDER / f"{text.lower()}.yaml").profile()
 
 
+def _plain(number: float) -> str:
+    """Without an exponent, as people write it in the file."""
+    return str(int(number)) if number == int(number) else f"{number:g}"
+
+
 class _Reader:
     """Reads one profile; knows the line of everything, for errors that a person can act on."""
 
@@ -223,6 +229,8 @@ class _Reader:
         )
 
     def _parse(self) -> yaml.Node:
+        if self.path.exists() and not self.path.is_file():
+            raise ProfileError(f"the device profile {self.path} is not a regular file")
         try:
             node = yaml.compose(self.path.read_text(), Loader=yaml.SafeLoader)
         except OSError as error:
@@ -233,6 +241,8 @@ class _Reader:
             mark = error.context_mark or error.problem_mark  # where it began, where it was noticed
             line = mark.line + 1 if mark else 1
             raise ProfileError(f"{self.path}:{line}: not YAML: {error.problem}") from error
+        except RecursionError as error:
+            raise ProfileError(f"{self.path}: nested too deeply for a device profile") from error
         except yaml.YAMLError as error:
             raise ProfileError(f"{self.path}: not YAML: {error}") from error
         if node is None:
@@ -283,10 +293,13 @@ class _Reader:
             "tag:yaml.org,2002:int",
             "tag:yaml.org,2002:float",
         ):
-            value = yaml.SafeLoader("").construct_object(node)
+            with contextlib.suppress(ValueError):  # more digits than Python reads
+                value = yaml.SafeLoader("").construct_object(node)
         if not isinstance(value, int | float) or not low <= value <= high:
             given = node.value if isinstance(node, yaml.ScalarNode) else "a list or mapping"
-            raise self._fail(node, f"{what} must be a number from {low:g} to {high:g}, not {given}")
+            raise self._fail(
+                node, f"{what} must be a number from {_plain(low)} to {_plain(high)}, not {given}"
+            )
         return value
 
     def _capability(self, node: yaml.Node) -> tuple[int, int]:
