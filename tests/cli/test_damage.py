@@ -12,6 +12,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from penstock.bench.launch import _row
 from penstock.cli.run import _policy_for
 from penstock.cli.table import tenant_table
 from penstock.node.report import Row
@@ -240,3 +241,12 @@ def test_the_tenants_name_is_readable_at_any_width(width):
     assert ("1Gi / 8Gi" in text) == (width >= 60)
     assert ("DENIED" in text) == (width >= 80)
     assert ("strict" in text) == (width >= 100)
+
+
+def test_measured_times_are_rounded_to_a_tenth_of_a_nanosecond():
+    def rounds(*figures):
+        return [{"launch": {"median_ns": one, "mean_ns": one}} for one in figures]
+
+    found = _row("launch", "gated", rounds(1000.1, 1000.1), rounds(1145.9, 1146.3), calls=100)
+    assert (found.added_median_ns, found.added_mean_ns) == (146.0, 146.0)
+    assert (found.added_low_ns, found.native_median_ns) == (145.7, 1000.1)
