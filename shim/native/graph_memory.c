@@ -71,7 +71,7 @@ void penstock_graph_memory_made(CUgraphExec exec, CUgraph graph) {
 
 static void cancel(const penstock_graph_memory_pass *pass) {
   for (unsigned i = 0; i < pass->count; i++) {
-    penstock_reserve_cancel(pass->reserves[i], 0, pass->bounds[i]);
+    penstock_reserve_cancel_growth(pass->reserves[i], pass->bounds[i]);
   }
 }
 

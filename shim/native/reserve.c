@@ -12,7 +12,6 @@
 
 #define FIRST_STEP_BYTES \
   (2u << 20) /* the smallest piece that the driver maps; larger ones are learned */
-#define READ_AT_LEAST_EVERY 32 /* allocations: a fragmented reserve may grow unnoticed */
 #define MOST_RESERVES 256
 
 typedef struct reserve_table {
@@ -42,7 +41,7 @@ static penstock_reserve *vacant(reserve_table *t) {
   for (uint32_t i = 0; i < t->count; i++) {
     penstock_reserve *reserve = t->all[i];
     if (reserve->destroyed && reserve->charged == 0 && reserve->pending == 0 &&
-        reserve->used == 0) {
+        reserve->used == 0 && reserve->under_way == 0) {
       return reserve;
     }
   }
@@ -113,10 +112,56 @@ static uint64_t in_steps(uint64_t bytes, uint64_t step) {
   return padded - padded % step;
 }
 
+/* ---- blocks that are certainly free; lock held ---- */
+
+static penstock_shape *find_shape(penstock_reserve *reserve, uint64_t bytes, uint64_t stream) {
+  for (int i = 0; i < PENSTOCK_SHAPES; i++) {
+    penstock_shape *shape = &reserve->shapes[i];
+    if (shape->count && shape->bytes == bytes && shape->stream == stream) return shape;
+  }
+  return NULL;
+}
+
+static void forget_shapes(penstock_reserve *reserve, const penstock_shape *but) {
+  for (int i = 0; i < PENSTOCK_SHAPES; i++) {
+    if (&reserve->shapes[i] != but) reserve->shapes[i].count = 0;
+  }
+}
+
+/* An allocation under way may take what is freed now, so only a quiet reserve learns of blocks. */
+static void add_shape(penstock_reserve *reserve, uint64_t bytes, uint64_t stream) {
+  if (stream == PENSTOCK_NO_STREAM || bytes == 0 || reserve->under_way) return;
+  penstock_shape *shape = find_shape(reserve, bytes, stream);
+  for (int i = 0; !shape && i < PENSTOCK_SHAPES; i++) {
+    if (reserve->shapes[i].count == 0) {
+      shape = &reserve->shapes[i];
+      *shape = (penstock_shape){.stream = stream, .bytes = bytes};
+    }
+  }
+  if (shape) shape->count++;
+}
+
+/* Whichever free block the driver takes, it is at most one of this shape; others it may have cut.
+ */
+static bool take_shape(penstock_reserve *reserve, uint64_t bytes, uint64_t stream) {
+  penstock_shape *shape = find_shape(reserve, bytes, stream);
+  forget_shapes(reserve, shape);
+  if (!shape) return false;
+  shape->count--;
+  return true;
+}
+
+/* ---- growth ---- */
+
 CUresult penstock_reserve_admit_growth(penstock_reserve *reserve, uint64_t bytes, uint64_t *bound) {
-  uint64_t wanted = in_steps(bytes, __atomic_load_n(&reserve->step, __ATOMIC_RELAXED));
+  uint64_t step = __atomic_load_n(&reserve->step, __ATOMIC_RELAXED);
+  uint64_t wanted = in_steps(bytes, step), least = in_steps(bytes, FIRST_STEP_BYTES);
   *bound = 0;
   CUresult result = penstock_charge(reserve->grant, wanted);
+  if (result == CUDA_ERROR_OUT_OF_MEMORY && least < wanted) {
+    wanted = least; /* a driver short of memory grows by what it needs and no more */
+    result = penstock_charge(reserve->grant, wanted);
+  }
   if (result != CUDA_SUCCESS) return result;
   penstock_lock_acquire(&reserve->lock);
   reserve->pending += wanted;
@@ -125,32 +170,26 @@ CUresult penstock_reserve_admit_growth(penstock_reserve *reserve, uint64_t bytes
   return CUDA_SUCCESS;
 }
 
-CUresult penstock_reserve_admit(penstock_reserve *reserve, uint64_t bytes, uint64_t *bound) {
-  *bound = 0;
-  if (reserve->free_of_charge) return CUDA_SUCCESS;
-  penstock_lock_acquire(&reserve->lock);
-  uint64_t after;
-  bool fits = !__builtin_add_overflow(reserve->used, bytes, &after) && after <= reserve->charged &&
-              ++reserve->unread < READ_AT_LEAST_EVERY;
-  if (fits) reserve->used = after;
-  penstock_lock_release(&reserve->lock);
-  if (fits) return CUDA_SUCCESS;
-
-  CUresult result = penstock_reserve_admit_growth(reserve, bytes, bound);
-  if (result != CUDA_SUCCESS) return result;
-  penstock_lock_acquire(&reserve->lock);
-  reserve->used += bytes;
-  penstock_lock_release(&reserve->lock);
-  return CUDA_SUCCESS;
-}
-
-void penstock_reserve_cancel(penstock_reserve *reserve, uint64_t bytes, uint64_t bound) {
+void penstock_reserve_cancel_growth(penstock_reserve *reserve, uint64_t bound) {
   if (reserve->free_of_charge) return;
   penstock_lock_acquire(&reserve->lock);
-  reserve->used -= bytes < reserve->used ? bytes : reserve->used;
   reserve->pending -= bound;
   penstock_lock_release(&reserve->lock);
   penstock_uncharge(reserve->grant, bound);
+}
+
+/* Gives idle memory back to the device, down to what is charged if that is possible. */
+static void trim(penstock_reserve *reserve) {
+  penstock_depth++;
+  if (reserve->pool) {
+    REAL(cuMemPoolTrimTo)(reserve->pool, reserve->charged);
+    uint64_t bytes;
+    if (read_reserve(reserve, &bytes) && bytes > reserve->charged + reserve->pending)
+      REAL(cuMemPoolTrimTo)(reserve->pool, 0);
+  } else {
+    REAL(cuDeviceGraphMemTrim)(reserve->device);
+  }
+  penstock_depth--;
 }
 
 /* Reads until nobody settled in between. Returns with the lock held. */
@@ -161,7 +200,6 @@ static bool read_and_lock(penstock_reserve *reserve, uint64_t *bytes) {
     penstock_lock_acquire(&reserve->lock);
     if (reserve->version == version || attempt == 8) {
       __atomic_store_n(&reserve->version, reserve->version + 1, __ATOMIC_RELEASE);
-      reserve->unread = 0;
       return known;
     }
     penstock_lock_release(&reserve->lock);
@@ -176,13 +214,16 @@ bool penstock_reserve_settle(penstock_reserve *reserve, uint64_t bound) {
   reserve->pending -= bound;
   if (!known) bytes = held;
   uint64_t growth = bytes > reserve->charged ? bytes - reserve->charged : 0;
-  if (bound && growth > reserve->step && reserve->pending == 0 && growth > bound) {
+  bool alone = reserve->pending == 0 && reserve->under_way <= 1;
+  if (bound && alone && growth > reserve->step && growth > bound) {
     reserve->step = growth; /* the driver takes larger pieces than was thought */
   }
+  if (!known || bytes < reserve->charged) forget_shapes(reserve, NULL);
   uint64_t more = bytes > held + reserve->pending ? bytes - held - reserve->pending : 0;
   reserve->charged = bytes < held ? bytes : held;
   if (bytes == 0) reserve->used = 0;
   uint64_t back = held - reserve->charged;
+  reserve->excess = more;
   penstock_lock_release(&reserve->lock);
 
   penstock_uncharge(reserve->grant, back);
@@ -190,11 +231,91 @@ bool penstock_reserve_settle(penstock_reserve *reserve, uint64_t bound) {
   if (penstock_charge(reserve->grant, more) != CUDA_SUCCESS) return false;
   penstock_lock_acquire(&reserve->lock);
   reserve->charged += more;
+  reserve->excess = 0;
   penstock_lock_release(&reserve->lock);
   return true;
 }
 
-void penstock_reserve_unuse(penstock_reserve *reserve, uint64_t bytes) {
+/* Memory above the quota goes before anything else happens. False: some is still held. */
+static bool shed_excess(penstock_reserve *reserve) {
+  if (__atomic_load_n(&reserve->excess, __ATOMIC_RELAXED) == 0) return true;
+  trim(reserve);
+  return penstock_reserve_settle(reserve, 0);
+}
+
+/* ---- allocations ---- */
+
+static void leave(penstock_reserve *reserve, const penstock_admission *admission, bool in_use) {
+  penstock_lock_acquire(&reserve->lock);
+  reserve->under_way--;
+  if (!in_use) {
+    reserve->used -= admission->bytes < reserve->used ? admission->bytes : reserve->used;
+  }
+  penstock_lock_release(&reserve->lock);
+  if (admission->in_turn) penstock_lock_release(&reserve->turn);
+}
+
+/* Counts the allocation as in use if the sums have room for it. */
+static bool enter(penstock_reserve *reserve, uint64_t stream, penstock_admission *admission) {
+  uint64_t after;
+  penstock_lock_acquire(&reserve->lock);
+  bool fits = reserve->excess == 0 &&
+              !__builtin_add_overflow(reserve->used, admission->bytes, &after) &&
+              after <= reserve->charged;
+  bool sure = take_shape(reserve, admission->bytes, stream) && fits;
+  if (sure || (fits && admission->in_turn)) {
+    reserve->used = after;
+    reserve->under_way++;
+  }
+  admission->sure = sure;
+  penstock_lock_release(&reserve->lock);
+  return fits;
+}
+
+CUresult penstock_reserve_admit(penstock_reserve *reserve, uint64_t bytes, uint64_t stream,
+                                penstock_admission *admission) {
+  *admission = (penstock_admission){.bytes = bytes};
+  if (reserve->free_of_charge) return CUDA_SUCCESS;
+  enter(reserve, stream, admission);
+  if (admission->sure) return CUDA_SUCCESS;
+
+  penstock_lock_acquire(&reserve->turn);
+  admission->in_turn = true;
+  CUresult result = shed_excess(reserve) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+  if (result == CUDA_SUCCESS && enter(reserve, stream, admission)) return CUDA_SUCCESS;
+  if (result == CUDA_SUCCESS) {
+    result = penstock_reserve_admit_growth(reserve, bytes, &admission->bound);
+  }
+  if (result != CUDA_SUCCESS) {
+    penstock_lock_release(&reserve->turn);
+    return result;
+  }
+  penstock_lock_acquire(&reserve->lock);
+  reserve->used += bytes;
+  reserve->under_way++;
+  penstock_lock_release(&reserve->lock);
+  return CUDA_SUCCESS;
+}
+
+void penstock_reserve_cancel(penstock_reserve *reserve, const penstock_admission *admission) {
+  if (reserve->free_of_charge) return;
+  penstock_reserve_cancel_growth(reserve, admission->bound);
+  leave(reserve, admission, false);
+}
+
+bool penstock_reserve_complete(penstock_reserve *reserve, penstock_admission *admission) {
+  if (reserve->free_of_charge) return true;
+  bool held = admission->sure || penstock_reserve_settle(reserve, admission->bound);
+  if (held) leave(reserve, admission, true);
+  return held;
+}
+
+void penstock_reserve_undone(penstock_reserve *reserve, penstock_admission *admission) {
+  shed_excess(reserve);
+  leave(reserve, admission, false);
+}
+
+void penstock_reserve_unuse(penstock_reserve *reserve, uint64_t bytes, uint64_t stream) {
   if (reserve->free_of_charge) return;
   uint64_t back = 0;
   penstock_lock_acquire(&reserve->lock);
@@ -203,6 +324,7 @@ void penstock_reserve_unuse(penstock_reserve *reserve, uint64_t bytes) {
     back = reserve->charged - reserve->used;
     reserve->charged = reserve->used;
   }
+  add_shape(reserve, bytes, stream);
   penstock_lock_release(&reserve->lock);
   penstock_uncharge(reserve->grant, back);
   reserve_table *t = table();
@@ -217,7 +339,7 @@ void penstock_reserve_retire(penstock_reserve *reserve) {
 
 CUresult penstock_reserve_retired(penstock_reserve *reserve, CUresult result) {
   if (result == CUDA_SUCCESS) {
-    penstock_reserve_unuse(reserve, 0);
+    penstock_reserve_unuse(reserve, 0, PENSTOCK_NO_STREAM);
   } else {
     __atomic_store_n(&reserve->destroyed, false, __ATOMIC_RELEASE);
   }
@@ -225,18 +347,26 @@ CUresult penstock_reserve_retired(penstock_reserve *reserve, CUresult result) {
 }
 
 bool penstock_reserves_settle(void) {
+  static __thread bool settling; /* a settlement that charges does not begin another */
   reserve_table *t = table();
-  if (!t || !__atomic_exchange_n(&t->slack, 0, __ATOMIC_ACQ_REL)) return false;
+  if (!t || settling || !__atomic_exchange_n(&t->slack, 0, __ATOMIC_ACQ_REL)) return false;
   uint32_t count = __atomic_load_n(&t->count, __ATOMIC_ACQUIRE);
   bool came_back = false;
+  settling = true;
   for (uint32_t i = 0; i < count; i++) {
     penstock_reserve *reserve = t->all[i];
     uint64_t before = reserve->charged;
-    if (before == 0 || reserve->destroyed) continue;
-    penstock_reserve_settle(reserve, 0);
+    if ((before == 0 && reserve->excess == 0) || reserve->destroyed) continue;
+    if (reserve->excess) {
+      shed_excess(reserve);
+    } else {
+      penstock_reserve_settle(reserve, 0);
+    }
     came_back |= reserve->charged < before;
     /* The driver may keep it for a while yet: look again next time. */
-    if (reserve->charged > reserve->used) __atomic_store_n(&t->slack, 1, __ATOMIC_RELEASE);
+    if (reserve->charged > reserve->used || reserve->excess)
+      __atomic_store_n(&t->slack, 1, __ATOMIC_RELEASE);
   }
+  settling = false;
   return came_back;
 }

@@ -6,6 +6,12 @@
  * driver, reads the new reserve and gives back what was too much. If the reserve grew by more than
  * the bound and the quota cannot hold that, the allocation is undone, and the step is learned.
  *
+ * An allocation for which there is room by the sums may still make the reserve grow: what was freed
+ * lies in pieces, or in a stream that has not reached the free. The driver is asked first, the
+ * reserve read afterwards, one such call at a time, and growth that the quota cannot hold is undone
+ * before the next. Only an allocation that is sure to find a block needs no reading: one of the
+ * same size was freed in the same stream, and no other size or stream was served since.
+ *
  * The driver shrinks a reserve when the program synchronises. The shim notices when it is told
  * (penstock_reserves_settle): after a synchronising call, before a refusal, when the program asks
  * how much is free.
@@ -16,6 +22,16 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#define PENSTOCK_SHAPES 8
+#define PENSTOCK_NO_STREAM UINT64_MAX /* a free or allocation in a stream that is not known */
+
+/* Blocks that are certainly free: of this size, freed in this stream. */
+typedef struct penstock_shape {
+  uint64_t stream; /* as cuStreamGetId says, never given twice */
+  uint64_t bytes;
+  uint64_t count;
+} penstock_shape;
+
 typedef struct penstock_reserve {
   CUmemoryPool pool; /* NULL: graph memory of `device` */
   CUdevice device;
@@ -23,33 +39,54 @@ typedef struct penstock_reserve {
   bool free_of_charge; /* host memory */
   uint32_t lock;       /* guards what follows; never held across a driver call */
   bool destroyed;      /* cuMemPoolDestroy was called: lives until its memory is freed */
-  uint32_t unread;     /* allocations since the reserve was read */
+  uint32_t under_way;  /* allocations between admission and their end */
   uint64_t charged;    /* the reserve as last read */
   uint64_t pending;    /* bounds of allocations under way, charged too */
   uint64_t used;       /* sizes of allocations not freed yet */
   uint64_t step;       /* growth comes in multiples of this */
   uint64_t version;    /* counts settlements */
+  uint64_t excess;     /* of the reserve as last read: what the quota could not hold */
+  uint32_t turn;       /* a lock: one call at a time that may grow the reserve unannounced */
+  penstock_shape shapes[PENSTOCK_SHAPES];
 } penstock_reserve;
+
+typedef struct penstock_admission {
+  uint64_t bytes;
+  uint64_t bound; /* charged for growth */
+  bool sure;      /* the reserve does not grow */
+  bool in_turn;   /* holds the reserve's turn */
+} penstock_admission;
 
 /* The reserve behind a pool; made known at the first use. NULL without memory. */
 penstock_reserve *penstock_reserve_of_pool(CUmemoryPool pool, CUdevice device, bool on_host);
 penstock_reserve *penstock_reserve_find(CUmemoryPool pool);
 penstock_reserve *penstock_reserve_of_graphs(CUdevice device);
 
-/* Before the driver call: *bound is what was charged for it (0: the reserve has room). */
-CUresult penstock_reserve_admit(penstock_reserve *reserve, uint64_t bytes, uint64_t *bound);
+/* Before the driver call of an allocation. Ends with `cancel` or `complete` unless it is refused.
+ */
+CUresult penstock_reserve_admit(penstock_reserve *reserve, uint64_t bytes, uint64_t stream,
+                                penstock_admission *admission);
 
-/* The same for a growth of `bytes` whatever room there is; counts nothing as in use. */
+/* The driver refused. */
+void penstock_reserve_cancel(penstock_reserve *reserve, const penstock_admission *admission);
+
+/* The driver allocated. False: the reserve grew beyond the quota; free the memory, then `undone`.
+ * Others wait until then. */
+bool penstock_reserve_complete(penstock_reserve *reserve, penstock_admission *admission);
+void penstock_reserve_undone(penstock_reserve *reserve, penstock_admission *admission);
+
+/* Before a driver call that makes the reserve grow by `bytes`: *bound is what was charged. */
 CUresult penstock_reserve_admit_growth(penstock_reserve *reserve, uint64_t bytes, uint64_t *bound);
 
-/* After a driver call that failed: the bound is given back, and `bytes` are not in use. */
-void penstock_reserve_cancel(penstock_reserve *reserve, uint64_t bytes, uint64_t bound);
+/* After one that failed: the bound is given back. */
+void penstock_reserve_cancel_growth(penstock_reserve *reserve, uint64_t bound);
 
-/* After one that succeeded. False: the reserve grew beyond the quota; undo the allocation. */
+/* After one that succeeded, or on its own with 0: charges what the reserve is now. False: it is
+ * more than the quota can hold. */
 bool penstock_reserve_settle(penstock_reserve *reserve, uint64_t bound);
 
-/* `bytes` of the reserve are no longer in use. */
-void penstock_reserve_unuse(penstock_reserve *reserve, uint64_t bytes);
+/* `bytes` of the reserve are no longer in use once `stream` has reached this point. */
+void penstock_reserve_unuse(penstock_reserve *reserve, uint64_t bytes, uint64_t stream);
 
 /* Around cuMemPoolDestroy: what is still in use then stays charged until it is freed. */
 void penstock_reserve_retire(penstock_reserve *reserve);

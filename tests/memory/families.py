@@ -169,6 +169,56 @@ def idle_pool_makes_room(limit: str) -> None:
     ok(cu.cuMemFree(ok(cu.cuMemAlloc(int(limit) * 3 // 4))))
 
 
+def keep_all(pool: object) -> None:
+    threshold = cu.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+    ok(cu.cuMemPoolSetAttribute(pool, threshold, cu.cuuint64_t(1 << 40)))
+
+
+def frees_not_reached_in_other_streams(limit: str) -> None:
+    """Memory freed behind unfinished work is of no use to another stream: the pool has to grow."""
+    begin()
+    pool, size = pool_on(0), int(limit) * 3 // 10 // MIB * MIB
+    keep_all(pool)
+    flag = ok(cu.cuMemHostAlloc(4, 0))
+    word = ctypes.c_uint.from_address(int(flag))
+    word.value = 0
+    refusals = 0
+    for _ in range(12):
+        stream = ok(cu.cuStreamCreate(1))
+        ok(cu.cuStreamWaitValue32(stream, int(flag), 1, 0))
+        code, pointer = cu.cuMemAllocFromPoolAsync(size, pool, stream)
+        refusals += int(code) == OUT_OF_MEMORY
+        if not int(code):
+            ok(cu.cuMemFreeAsync(pointer, stream))
+        reserved = int(ok(cu.cuMemPoolGetAttribute(pool, RESERVED)))
+        assert reserved <= int(limit) + size  # one step, and no second one on top
+        assert charged() <= int(limit)
+    assert refusals >= 8
+    word.value = 1
+    ok(cu.cuCtxSynchronize())
+    reserved = int(ok(cu.cuMemPoolGetAttribute(pool, RESERVED)))
+    assert reserved <= int(limit)
+    assert charged() == reserved
+
+
+def a_pool_with_room_serves_every_size(limit: str) -> None:
+    begin()
+    stream, pool = ok(cu.cuStreamCreate(1)), pool_on(0)
+    keep_all(pool)
+    for step in range(300):
+        pointer = ok(cu.cuMemAllocFromPoolAsync((step % 64 + 1) * MIB, pool, stream))
+        ok(cu.cuMemFreeAsync(pointer, stream))
+        assert int(ok(cu.cuMemPoolGetAttribute(pool, RESERVED))) <= int(limit)
+
+
+def pool_size_that_wraps() -> None:
+    """Straight at the driver: below the shim nothing may wrap either."""
+    begin()
+    stream = ok(cu.cuStreamCreate(1))
+    for size in ((1 << 64) - 1, (1 << 64) - 512, 1 << 63):
+        refused(cu.cuMemAllocAsync(size, stream))
+
+
 def array3d(width: int, height: int, depth: int) -> cu.CUDA_ARRAY3D_DESCRIPTOR:
     d = cu.CUDA_ARRAY3D_DESCRIPTOR()
     d.Width, d.Height, d.Depth = width, height, depth

@@ -45,6 +45,10 @@ def test_a_family_is_charged_exactly_and_back_to_nothing(tenant, family):
     assert tenant.charged() == 0
 
 
+def test_a_size_beyond_any_device_is_refused_by_the_simulated_pool(tenant):
+    tenant.run(families.pool_size_that_wraps, LD_PRELOAD="")
+
+
 def test_memory_is_charged_to_the_device_where_it_lies(tenants):
     tenants(granted=(0, 1)).run(physical.vmm_by_location)
 
@@ -54,6 +58,8 @@ def test_memory_is_charged_to_the_device_where_it_lies(tenants):
     [
         families.pool_over_the_limit,
         families.idle_pool_makes_room,
+        families.frees_not_reached_in_other_streams,
+        families.a_pool_with_room_serves_every_size,
         families.graph_memory_over_the_limit,
         families.view,
     ],

@@ -106,7 +106,7 @@ CUresult CUDAAPI HOOK_NAME(cuMemAllocPitch_v2)(CUdeviceptr *pointer, size_t *pit
     penstock_freeing freeing = penstock_free_begin(PENSTOCK_DEVICE_MEMORY, (pointer)); \
     if (freeing.found) return penstock_free_end(&freeing, PENSTOCK_BELOW(call));       \
     freeing = penstock_free_begin(PENSTOCK_POOL_MEMORY, (pointer));                    \
-    return penstock_pool_free_end(&freeing, PENSTOCK_BELOW(call));                     \
+    return penstock_pool_free_end(&freeing, PENSTOCK_NO_STREAM, PENSTOCK_BELOW(call)); \
   } while (0)
 
 CUresult CUDAAPI HOOK_NAME(cuMemFree)(CUdeviceptr_v1 pointer) {

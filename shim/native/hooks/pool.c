@@ -80,38 +80,52 @@ static void remember(CUdeviceptr pointer, size_t bytes, penstock_reserve *reserv
   if (!penstock_object_put(&object)) penstock_log("no memory to remember an allocation");
 }
 
-#define ALLOCATE_FROM(find, pointer, size, capturing, call, undo) \
-  do {                                                            \
-    penstock_reserve *reserve = NULL;                             \
-    uint64_t bound;                                               \
-    CUresult result = PENSTOCK_BELOW(find);                       \
-    if (result != CUDA_SUCCESS) return result;                    \
-    if (PENSTOCK_BELOW(capturing)) {                              \
-      penstock_graph_memory_seen();                               \
-      return PENSTOCK_BELOW(call);                                \
-    }                                                             \
-    if (!reserve) return PENSTOCK_BELOW(call);                    \
-    result = penstock_reserve_admit(reserve, (size), &bound);     \
-    if (result != CUDA_SUCCESS) return result;                    \
-    result = PENSTOCK_BELOW(call);                                \
-    if (result != CUDA_SUCCESS) {                                 \
-      penstock_reserve_cancel(reserve, (size), bound);            \
-      return result;                                              \
-    }                                                             \
-    if (bound && !penstock_reserve_settle(reserve, bound)) {      \
-      PENSTOCK_BELOW(undo);                                       \
-      penstock_reserve_unuse(reserve, (size));                    \
-      return CUDA_ERROR_OUT_OF_MEMORY;                            \
-    }                                                             \
-    remember(*(pointer), (size), reserve);                        \
-    return CUDA_SUCCESS;                                          \
+/* A name for the stream that no other ever has; drivers before CUDA 12 have none. */
+static uint64_t id_of(CUstream stream, bool per_thread) {
+  unsigned long long id;
+  CUresult result =
+      per_thread ? REAL(cuStreamGetId_ptsz)(stream, &id) : REAL(cuStreamGetId)(stream, &id);
+  return result == CUDA_SUCCESS ? id : PENSTOCK_NO_STREAM;
+}
+
+/* The stream in which memory is free from now on: none when the free is only being captured. */
+static uint64_t id_to_free_in(CUstream stream, bool per_thread) {
+  return is_capturing(stream, per_thread) ? PENSTOCK_NO_STREAM : id_of(stream, per_thread);
+}
+
+#define ALLOCATE_FROM(find, pointer, size, stream, per_thread, call, undo)                      \
+  do {                                                                                          \
+    penstock_reserve *reserve = NULL;                                                           \
+    penstock_admission admission;                                                               \
+    CUresult result = PENSTOCK_BELOW(find);                                                     \
+    if (result != CUDA_SUCCESS) return result;                                                  \
+    if (PENSTOCK_BELOW(is_capturing(stream, per_thread))) {                                     \
+      penstock_graph_memory_seen();                                                             \
+      return PENSTOCK_BELOW(call);                                                              \
+    }                                                                                           \
+    if (!reserve) return PENSTOCK_BELOW(call);                                                  \
+    result = penstock_reserve_admit(reserve, (size), PENSTOCK_BELOW(id_of(stream, per_thread)), \
+                                    &admission);                                                \
+    if (result != CUDA_SUCCESS) return result;                                                  \
+    result = PENSTOCK_BELOW(call);                                                              \
+    if (result != CUDA_SUCCESS) {                                                               \
+      penstock_reserve_cancel(reserve, &admission);                                             \
+      return result;                                                                            \
+    }                                                                                           \
+    if (!penstock_reserve_complete(reserve, &admission)) {                                      \
+      PENSTOCK_BELOW(undo);                                                                     \
+      penstock_reserve_undone(reserve, &admission);                                             \
+      return CUDA_ERROR_OUT_OF_MEMORY;                                                          \
+    }                                                                                           \
+    remember(*(pointer), (size), reserve);                                                      \
+    return CUDA_SUCCESS;                                                                        \
   } while (0)
 
 #define NAMED(pool) (reserve = named_reserve(pool), CUDA_SUCCESS)
 
 CUresult CUDAAPI HOOK_NAME(cuMemAllocAsync)(CUdeviceptr *pointer, size_t size, CUstream stream) {
   PENSTOCK_PASS(cuMemAllocAsync, pointer, size, stream);
-  ALLOCATE_FROM(current_reserve(stream, &reserve), pointer, size, is_capturing(stream, false),
+  ALLOCATE_FROM(current_reserve(stream, &reserve), pointer, size, stream, false,
                 REAL(cuMemAllocAsync)(pointer, size, stream),
                 REAL(cuMemFreeAsync)(*pointer, stream));
 }
@@ -119,7 +133,7 @@ CUresult CUDAAPI HOOK_NAME(cuMemAllocAsync)(CUdeviceptr *pointer, size_t size, C
 CUresult CUDAAPI HOOK_NAME(cuMemAllocAsync_ptsz)(CUdeviceptr *pointer, size_t size,
                                                  CUstream stream) {
   PENSTOCK_PASS(cuMemAllocAsync_ptsz, pointer, size, stream);
-  ALLOCATE_FROM(current_reserve(stream, &reserve), pointer, size, is_capturing(stream, true),
+  ALLOCATE_FROM(current_reserve(stream, &reserve), pointer, size, stream, true,
                 REAL(cuMemAllocAsync_ptsz)(pointer, size, stream),
                 REAL(cuMemFreeAsync_ptsz)(*pointer, stream));
 }
@@ -127,7 +141,7 @@ CUresult CUDAAPI HOOK_NAME(cuMemAllocAsync_ptsz)(CUdeviceptr *pointer, size_t si
 CUresult CUDAAPI HOOK_NAME(cuMemAllocFromPoolAsync)(CUdeviceptr *pointer, size_t size,
                                                     CUmemoryPool pool, CUstream stream) {
   PENSTOCK_PASS(cuMemAllocFromPoolAsync, pointer, size, pool, stream);
-  ALLOCATE_FROM(NAMED(pool), pointer, size, is_capturing(stream, false),
+  ALLOCATE_FROM(NAMED(pool), pointer, size, stream, false,
                 REAL(cuMemAllocFromPoolAsync)(pointer, size, pool, stream),
                 REAL(cuMemFreeAsync)(*pointer, stream));
 }
@@ -135,16 +149,16 @@ CUresult CUDAAPI HOOK_NAME(cuMemAllocFromPoolAsync)(CUdeviceptr *pointer, size_t
 CUresult CUDAAPI HOOK_NAME(cuMemAllocFromPoolAsync_ptsz)(CUdeviceptr *pointer, size_t size,
                                                          CUmemoryPool pool, CUstream stream) {
   PENSTOCK_PASS(cuMemAllocFromPoolAsync_ptsz, pointer, size, pool, stream);
-  ALLOCATE_FROM(NAMED(pool), pointer, size, is_capturing(stream, true),
+  ALLOCATE_FROM(NAMED(pool), pointer, size, stream, true,
                 REAL(cuMemAllocFromPoolAsync_ptsz)(pointer, size, pool, stream),
                 REAL(cuMemFreeAsync_ptsz)(*pointer, stream));
 }
 
-CUresult penstock_pool_free_end(const penstock_freeing *freeing, CUresult result) {
+CUresult penstock_pool_free_end(const penstock_freeing *freeing, uint64_t stream, CUresult result) {
   if (!freeing->found) return result;
   if (result == CUDA_SUCCESS) {
     penstock_reserve_unuse((penstock_reserve *)(uintptr_t)freeing->object.detail,
-                           freeing->object.bytes);
+                           freeing->object.bytes, stream);
   } else {
     penstock_object_put(&freeing->object);
   }
@@ -154,13 +168,16 @@ CUresult penstock_pool_free_end(const penstock_freeing *freeing, CUresult result
 CUresult CUDAAPI HOOK_NAME(cuMemFreeAsync)(CUdeviceptr pointer, CUstream stream) {
   PENSTOCK_PASS(cuMemFreeAsync, pointer, stream);
   penstock_freeing freeing = penstock_free_begin(PENSTOCK_POOL_MEMORY, pointer);
-  return penstock_pool_free_end(&freeing, PENSTOCK_BELOW(REAL(cuMemFreeAsync)(pointer, stream)));
+  uint64_t id = freeing.found ? PENSTOCK_BELOW(id_to_free_in(stream, false)) : PENSTOCK_NO_STREAM;
+  return penstock_pool_free_end(&freeing, id,
+                                PENSTOCK_BELOW(REAL(cuMemFreeAsync)(pointer, stream)));
 }
 
 CUresult CUDAAPI HOOK_NAME(cuMemFreeAsync_ptsz)(CUdeviceptr pointer, CUstream stream) {
   PENSTOCK_PASS(cuMemFreeAsync_ptsz, pointer, stream);
   penstock_freeing freeing = penstock_free_begin(PENSTOCK_POOL_MEMORY, pointer);
-  return penstock_pool_free_end(&freeing,
+  uint64_t id = freeing.found ? PENSTOCK_BELOW(id_to_free_in(stream, true)) : PENSTOCK_NO_STREAM;
+  return penstock_pool_free_end(&freeing, id,
                                 PENSTOCK_BELOW(REAL(cuMemFreeAsync_ptsz)(pointer, stream)));
 }
 

@@ -2,5 +2,7 @@
 #pragma once
 
 #include "charge.h"
+#include "reserve.h"
 
-CUresult penstock_pool_free_end(const penstock_freeing *freeing, CUresult result);
+/* `stream`: its id, which the memory is free in at once; PENSTOCK_NO_STREAM when that is not so. */
+CUresult penstock_pool_free_end(const penstock_freeing *freeing, uint64_t stream, CUresult result);

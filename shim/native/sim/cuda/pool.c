@@ -12,6 +12,7 @@
 
 #define CHUNK_BYTES (32 * SIM_MIB)
 #define UNIT 512u
+#define MOST_BYTES (1ull << 48) /* beyond any device; sums of sizes below cannot wrap */
 
 static sim_pool *pools; /* big lock */
 
@@ -152,6 +153,7 @@ static sim_block *grow(sim_pool *p, uint64_t bytes) {
 }
 
 static sim_alloc *take(sim_pool *p, uint64_t bytes, uint32_t stream) {
+  if (bytes > MOST_BYTES) return NULL;
   uint64_t rounded = (bytes + UNIT - 1) / UNIT * UNIT;
   if (sim_fault_hits(sim_here.machine, p->gpu->device, SIM_FAULT_OUT_OF_MEMORY, sim_self.call,
                      NULL))
