@@ -196,5 +196,16 @@ def memsets_without_end() -> None:
         ok(cu.cuMemcpyDtoDAsync(int(memory) + size, memory, size, stream))
 
 
+def a_capture_left_open_without_end() -> None:
+    """A capture that nobody ends, then work on another stream."""
+    device = Device()
+    mode = cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+    ok(cu.cuStreamBeginCapture(device.stream(), mode))
+    stream = device.stream()
+    while True:
+        device.launch(stream, 5 * MS)
+        ok(cu.cuStreamSynchronize(stream))
+
+
 if __name__ == "__main__":
     globals()[sys.argv[1]]()

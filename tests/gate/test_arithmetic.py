@@ -147,3 +147,16 @@ def test_a_changed_share_turns_no_debt_into_a_flood(gate: Any) -> None:
     assert int(lib.penstock_gate_credit_ns(gate, 700, START, 0)) < 0
     assert int(lib.penstock_gate_credit_ns(gate, 200, START, 0)) < 0
     assert int(lib.penstock_gate_credit_ns(gate, 200, START, 0)) > -10 * MS
+
+
+@pytest.mark.parametrize(("before", "after"), [(10, 600), (600, 10), (300, 301)])
+def test_a_debt_is_device_time_whatever_the_share_becomes(
+    gate: Any, before: int, after: int
+) -> None:
+    admit(gate, before, START)
+    lib.penstock_gate_charge(gate, before, 100 * MS)
+    admit(gate, before, START)
+    debt = int(lib.penstock_gate_credit_ns(gate, before, START, 0))
+    assert debt < 0
+    admit(gate, after, START)
+    assert int(lib.penstock_gate_credit_ns(gate, after, START, 0)) == pytest.approx(debt, rel=1e-3)

@@ -34,12 +34,16 @@ def test_a_program_runs_to_its_end_under_a_quota(pattern: str, cores: float) -> 
         assert program.returncode == 0, errors
 
 
-def test_memsets_and_copies_inside_the_device_count_as_compute() -> None:
+@pytest.mark.parametrize(
+    ("program", "quota"),
+    [("memsets_without_end", 30), ("a_capture_left_open_without_end", 10)],
+)
+def test_a_program_without_end_gets_its_quota(program: str, quota: int) -> None:
     with Stage("h200") as stage:
-        tenant = stage.tenant("tenant", 30)
-        stage.start(tenant, [PROGRAM, "memsets_without_end"], program=sys.executable)
+        tenant = stage.tenant("tenant", quota)
+        stage.start(tenant, [PROGRAM, program], program=sys.executable)
         stage.wait_until_busy(["tenant"])
         stage.watch(0.5)
         samples = stage.watch(2.2)
         percents = [window.percent for window in windows(samples, "tenant")]
-        assert abs(statistics.fmean(percents) - 30) <= 3
+        assert abs(statistics.fmean(percents) - quota) <= 3

@@ -115,6 +115,17 @@ def test_use_follows_a_changed_quota_within_half_a_second(stage: Stage) -> None:
     assert all(abs(window.percent - 20) <= 3 for window in late)
 
 
+def test_a_raised_quota_is_not_held_up_by_debt_made_under_the_old_one(stage: Stage) -> None:
+    tenant = stage.tenant("tenant", 1)
+    stage.start(tenant, Workload(20_000).arguments(LONG_S))
+    stage.wait_until_busy(["tenant"])
+    stage.watch(0.5)
+    changed_ns = tenant.change(cores_permille=600, allowance_permille=600)
+    late = [w for w in windows(stage.watch(3), "tenant") if w.begin_ns >= changed_ns + 500_000_000]
+    assert late
+    assert all(abs(window.percent - 60) <= 4 for window in late)
+
+
 def test_an_elastic_tenant_uses_its_allowance_and_a_strict_one_does_not(stage: Stage) -> None:
     elastic = stage.tenant("elastic", 20, mode="elastic", allowance=60)
     stage.start(elastic, Workload(200).arguments(LONG_S))

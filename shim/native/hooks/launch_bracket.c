@@ -213,8 +213,7 @@ static bool is_past(const gate_stream *stream, const gate_bracket *bracket) {
 void gate_bracket_close(gate_state *state, gate_stream *stream, bool timed) {
   gate_bracket *bracket = stream->open;
   if (!bracket) return;
-  bool captures = __atomic_load_n(&state->captures, __ATOMIC_RELAXED) != 0;
-  if (timed && bracket->start && !captures && !is_past(stream, bracket)) {
+  if (timed && bracket->start && gate_may_mark(state, stream) && !is_past(stream, bracket)) {
     bracket->end = gate_marker_record(stream);
   }
   if (bracket->end) {
@@ -251,13 +250,9 @@ void gate_bracket_settle(gate_state *state, gate_stream *stream, uint64_t now_ns
     stream->oldest = bracket->next;
     if (!stream->oldest) stream->newest = NULL;
     penstock_lock_release(&stream->lock);
-    if (__atomic_load_n(&state->captures, __ATOMIC_RELAXED)) {
-      settle_learned(state, stream, bracket);
-    } else {
-      CUstreamCaptureMode mode = gate_relax();
-      settle_timed(state, stream, bracket, now_ns);
-      gate_restore(mode);
-    }
+    CUstreamCaptureMode mode = gate_relax();
+    settle_timed(state, stream, bracket, now_ns);
+    gate_restore(mode);
     give_up_estimate(state, stream, bracket->estimate_ns, bracket->launches, 1);
     gate_marker_put(stream->context, bracket->start);
     gate_marker_put(stream->context, bracket->end);

@@ -82,6 +82,14 @@ bool gate_is_capturing(const gate_state *state, const gate_stream *stream) {
   return status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
+/* While any stream captures, the legacy stream must be left alone: it would be drawn into the
+ * capture and break it. Every other stream is marked all the same, in relaxed mode: a capture that
+ * is left open must not make launches free. */
+bool gate_may_mark(const gate_state *state, const gate_stream *stream) {
+  return stream->handle != CU_STREAM_LEGACY ||
+         __atomic_load_n(&state->captures, __ATOMIC_RELAXED) == 0;
+}
+
 /* Is the open bracket of a dry stream at its end? A timed one, for it would measure idle time; one
  * by experience, when the idle time outweighs the work: it is charged near where the work was, so
  * that streams side by side are charged once. */
@@ -93,12 +101,11 @@ static bool is_over(const gate_stream *stream, uint64_t now_ns) {
 /* Opens, closes and settles what is due before a launch. */
 static void prepare(gate_state *state, gate_stream *stream, penstock_pass *pass, uint64_t now_ns) {
   if (stream->oldest) gate_bracket_settle(state, stream, now_ns);
-  bool captures = __atomic_load_n(&state->captures, __ATOMIC_RELAXED) != 0;
   bool behind = stream->newest != NULL; /* an earlier bracket is not through: the stream is busy */
   bool dry = !behind && now_ns > stream->drained_ns + GATE_DRY_SLACK_NS;
   bool unknown = penstock_cost_ns(&pass->kind->cost, 0) == 0;
   gate_bracket *open = stream->open;
-  bool may_mark = !captures && !pass->overlapping;
+  bool may_mark = gate_may_mark(state, stream) && !pass->overlapping;
   if (open) {
     bool upgrade = !open->start && !dry && may_mark && gate_may_call(state, now_ns, 4, 16);
     bool stale = dry && is_over(stream, now_ns);

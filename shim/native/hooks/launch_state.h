@@ -171,6 +171,7 @@ uint32_t gate_permille(const penstock_process *process, int grant);
 uint32_t gate_neighbours(const penstock_process *process, int grant);
 bool gate_is_suspended(const penstock_process *process);
 bool gate_is_capturing(const gate_state *state, const gate_stream *stream);
+bool gate_may_mark(const gate_state *state, const gate_stream *stream);
 /* One look: may a launch go now? Otherwise when to look again. */
 bool gate_may_go(penstock_process *process, gate_state *state, int grant, uint64_t now_ns,
                  uint64_t *wait_ns);

@@ -40,6 +40,27 @@ static void drop(penstock_gate_device *gate, uint32_t permille, uint64_t now_ns,
                               __ATOMIC_RELAXED);
 }
 
+/* A debt is device time: told as wall time it is longer under a smaller share, shorter under a
+ * larger one. Of several processes that see a new share, one retells the debt; killed in between,
+ * the debt keeps its old length. */
+static void retell_debt(penstock_gate_device *gate, uint32_t permille, uint64_t now_ns) {
+  uint64_t told_in = load(&gate->debt_permille);
+  if (told_in == permille) return;
+  if (!__atomic_compare_exchange_n(&gate->debt_permille, &told_in, permille, false,
+                                   __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+    return;
+  }
+  uint64_t paid = load(&gate->paid_until_ns);
+  while (told_in && paid > now_ns) {
+    uint64_t debt_ns = (paid - now_ns) * told_in / PENSTOCK_GATE_FULL_PERMILLE;
+    if (__atomic_compare_exchange_n(&gate->paid_until_ns, &paid,
+                                    now_ns + wall_ns(debt_ns, permille), false, __ATOMIC_RELAXED,
+                                    __ATOMIC_RELAXED)) {
+      return;
+    }
+  }
+}
+
 int penstock_gate_admit(penstock_gate_device *gate, uint32_t permille, uint64_t now_ns,
                         uint64_t in_flight_ns, uint64_t *wait_ns) {
   if (__builtin_expect(load(&gate->origin_ns) == 0, 0)) {
@@ -47,6 +68,7 @@ int penstock_gate_admit(penstock_gate_device *gate, uint32_t permille, uint64_t 
     __atomic_compare_exchange_n(&gate->origin_ns, &none, now_ns, false, __ATOMIC_RELAXED,
                                 __ATOMIC_RELAXED);
   }
+  retell_debt(gate, permille, now_ns);
   int64_t burst = (int64_t)penstock_gate_burst_ns(permille);
   bool closed = load(&gate->closed) != 0;
   int64_t most = burst + (closed ? PENSTOCK_GATE_LATE_NS : PENSTOCK_GATE_SAVED_NS);
