@@ -41,9 +41,9 @@ def uuid_to_bytes(uuid: str) -> bytes:
         ) from None
 
 
-def uuid_from_bytes(raw: bytes) -> str:
+def uuid_from_bytes(raw: bytes, *, is_mig: bool = False) -> str:
     """The name of 16 bytes as drivers print it: GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx."""
-    return f"GPU-{uuid_module.UUID(bytes=raw)}"
+    return f"{'MIG' if is_mig else 'GPU'}-{uuid_module.UUID(bytes=raw)}"
 
 
 @dataclass(frozen=True)
@@ -122,6 +122,7 @@ def to_struct(limits: Limits) -> CData:
     out.device_count = len(limits.devices)
     for to, device in zip(out.devices, limits.devices, strict=False):
         to.uuid = uuid_to_bytes(device.uuid)
+        to.device_flags = lib.PENSTOCK_DEVICE_MIG if device.uuid.startswith("MIG-") else 0
         to.memory_bytes = device.memory_bytes
         to.context_reserve_bytes = device.context_reserve_bytes
         to.cores_permille = device.cores_permille
@@ -152,7 +153,9 @@ def from_struct(struct: CData) -> Limits:
 def _device_from_struct(struct: CData) -> DeviceLimit:
     cores = struct.cores_permille
     return DeviceLimit(
-        uuid=uuid_from_bytes(bytes(struct.uuid)),
+        uuid=uuid_from_bytes(
+            bytes(struct.uuid), is_mig=bool(struct.device_flags & lib.PENSTOCK_DEVICE_MIG)
+        ),
         memory_bytes=struct.memory_bytes,
         context_reserve_bytes=struct.context_reserve_bytes,
         cores_permille=cores,

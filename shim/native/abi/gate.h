@@ -15,9 +15,7 @@ typedef struct penstock_gate_device {
   uint64_t debts;         /* launches admitted as debt by the liveness rule */
   uint64_t copied_bytes;  /* copy-engine traffic: metered, not gated */
   uint64_t debt_permille; /* the share that a debt in paid_until_ns is told in; 0: none yet */
-  uint64_t copies;         /* copies that a copy engine did */
-  uint64_t host_functions; /* queued on streams: not gated, they take no device time */
-  uint64_t reserved[20];
+  uint64_t reserved[22];
   uint64_t ring[PENSTOCK_RING_WORDS]; /* epoch (32 bits) | busy bits (32) */
 } penstock_gate_device;
 

@@ -18,6 +18,9 @@
 #define PENSTOCK_TENANT_SUSPENDED 1     /* flags: launches wait until this is cleared */
 #define PENSTOCK_TENANT_ALLOW_UNKNOWN 2 /* flags: unknown allocation-like names are forwarded */
 
+#define PENSTOCK_DEVICE_MIG 1 /* device_flags: the UUID is a MIG instance's, not a whole device's \
+                               */
+
 typedef struct penstock_device_limit {
   uint8_t uuid[16];               /* as cuDeviceGetUuid gives it */
   uint64_t memory_bytes;          /* hard limit of the ledger */
@@ -28,7 +31,9 @@ typedef struct penstock_device_limit {
   uint32_t busy_sharers; /* of those, with work in the last second, this one included; 0: unknown */
   uint64_t turn_begin_ns; /* CLOCK_MONOTONIC; 0 and 0: no turns are handed out */
   uint64_t turn_end_ns;
-  uint64_t reserved[4];
+  uint32_t device_flags; /* PENSTOCK_DEVICE_* */
+  uint32_t reserved_too;
+  uint64_t reserved[3];
 } penstock_device_limit;
 
 typedef struct penstock_limits {

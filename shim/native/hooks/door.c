@@ -6,11 +6,15 @@
 #include "hooks/hook.h"
 #include "common/log.h"
 #include "unknown.h"
+#include "visible.h"
 
 CUresult CUDAAPI HOOK_NAME(cuInit)(unsigned int flags) {
   PENSTOCK_PASS(cuInit, flags);
-  if (!penstock_process_get()) return CUDA_ERROR_SYSTEM_NOT_READY;
+  const penstock_process *process = penstock_process_get();
+  if (!process) return CUDA_ERROR_SYSTEM_NOT_READY;
+  bool changed = penstock_visible_begin(process);
   CUresult result = PENSTOCK_BELOW(REAL(cuInit)(flags));
+  penstock_visible_end(changed, result == CUDA_SUCCESS);
   if (result == CUDA_SUCCESS) PENSTOCK_BELOW(penstock_grant_of(0));
   return result;
 }

@@ -151,7 +151,6 @@ void penstock_gate_relearn_kind(const void *what) {
   penstock_lock_acquire(&state->lock);
   uint64_t mean_ns = kind->cost.mean_ns;
   kind->cost = (penstock_cost){.mean_ns = mean_ns};
-  kind->generation++; /* what is out still has the old cost, and must not teach it */
   penstock_lock_release(&state->lock);
 }
 

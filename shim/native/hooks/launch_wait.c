@@ -90,42 +90,27 @@ void gate_wait(penstock_process *process, gate_state *state, gate_stream *stream
   errno = saved_errno;
 }
 
-/* Ends what is measured on the stream, and lets nothing be measured across what comes. */
-static void interrupt(gate_state *state, gate_stream *stream) {
-  __atomic_store_n(&stream->interrupted, true, __ATOMIC_RELAXED);
-  if (!stream->open || !gate_stream_claim(stream)) return;
-  gate_bracket_close(state, stream, gate_may_call(state, gate_now_ns(), 3, 0));
-  gate_stream_release(stream);
-}
-
-bool penstock_gate_interrupt(CUstream handle, bool per_thread_default) {
-  if (penstock_depth || !penstock_process_get()) return false;
+void penstock_gate_interrupt(CUstream handle, bool per_thread_default) {
+  if (penstock_depth || !penstock_process_get()) return;
   gate_state *state = gate_state_get();
   gate_stream *stream = state ? gate_stream_get(state, handle, per_thread_default) : NULL;
-  if (!stream || gate_is_capturing(state, stream)) return false;
+  if (!stream || gate_is_capturing(state, stream)) return;
+  __atomic_store_n(&stream->interrupted, true, __ATOMIC_RELAXED);
+  if (!stream->open) return;
   penstock_depth++;
-  interrupt(state, stream);
+  if (gate_stream_claim(stream)) {
+    uint64_t now_ns = gate_now_ns();
+    gate_bracket_close(state, stream, gate_may_call(state, now_ns, 3, 0));
+    gate_stream_release(stream);
+  }
   penstock_depth--;
-  return true;
-}
-
-/* The counters of the current context's device; NULL for a call of the shim's own. */
-static penstock_gate_device *counters(void) {
-  penstock_process *process = penstock_depth ? NULL : penstock_process_get();
-  int grant = process ? penstock_current_grant() : -1;
-  return grant < 0 ? NULL : gate_device(process, grant);
 }
 
 void penstock_gate_copied(uint64_t bytes) {
-  penstock_gate_device *gate = counters();
-  if (!gate) return;
-  __atomic_fetch_add(&gate->copied_bytes, bytes, __ATOMIC_RELAXED);
-  __atomic_fetch_add(&gate->copies, 1, __ATOMIC_RELAXED);
-}
-
-void penstock_gate_called_host(void) {
-  penstock_gate_device *gate = counters();
-  if (gate) __atomic_fetch_add(&gate->host_functions, 1, __ATOMIC_RELAXED);
+  penstock_process *process = penstock_depth ? NULL : penstock_process_get();
+  int grant = process ? penstock_current_grant() : -1;
+  if (grant < 0) return;
+  __atomic_fetch_add(&gate_device(process, grant)->copied_bytes, bytes, __ATOMIC_RELAXED);
 }
 
 /* The program is about to wait for the stream: its last bracket can be measured then. */
@@ -187,9 +172,6 @@ static void each_stream(CUcontext handle, void (*visit)(gate_state *, gate_strea
   }
 }
 
-void penstock_gate_interrupt_all(CUcontext context) {
-  if (!penstock_depth) each_stream(context, interrupt);
-}
 void gate_before_wait_all(CUcontext context) { each_stream(context, before_wait); }
 void gate_after_wait_all(CUcontext context) { each_stream(context, after_wait); }
 
