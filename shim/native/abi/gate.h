@@ -4,18 +4,21 @@
 #define PENSTOCK_RING_BIT_NS 16000
 
 typedef struct penstock_gate_device {
-  uint64_t origin_ns;     /* CLOCK_MONOTONIC of the first launch; 0: none yet */
-  uint64_t spent_ns;      /* device time charged since origin: the union of busy intervals */
-  uint64_t paid_until_ns; /* CLOCK_MONOTONIC up to which the share's time is used up; later
-                             than now: debt. Charging x ns moves it on by x / share. */
-  uint64_t closed;        /* 1: admission is shut until credit is full again */
-  uint64_t launches;      /* launches settled, all processes */
-  uint64_t waits;         /* launches that had to wait */
-  uint64_t waited_ns;     /* time spent waiting, all threads */
-  uint64_t debts;         /* launches admitted as debt by the liveness rule */
-  uint64_t copied_bytes;  /* copy-engine traffic: metered, not gated */
-  uint64_t debt_permille; /* the share that a debt in paid_until_ns is told in; 0: none yet */
-  uint64_t reserved[22];
+  uint64_t origin_ns;      /* CLOCK_MONOTONIC of the first launch; 0: none yet */
+  uint64_t spent_ns;       /* device time charged since origin: the union of busy intervals */
+  uint64_t paid_until_ns;  /* CLOCK_MONOTONIC up to which the share's time is used up; later
+                              than now: debt. Charging x ns moves it on by x / share. */
+  uint64_t closed;         /* 1: admission is shut until credit is full again */
+  uint64_t launches;       /* launches settled, all processes */
+  uint64_t waits;          /* launches that had to wait */
+  uint64_t waited_ns;      /* time spent waiting, all threads */
+  uint64_t debts;          /* launches admitted as debt by the liveness rule */
+  uint64_t copied_bytes;   /* copy-engine traffic: metered, not gated */
+  uint64_t debt_permille;  /* the share that a debt in paid_until_ns is told in; 0: none yet */
+  uint64_t calls_paid_ns;  /* CLOCK_MONOTONIC up to which the gate's own driver calls are paid */
+  uint64_t quiet_until_ns; /* till then only the process of `quiet_slot` launches: it measures */
+  uint64_t quiet_slot;     /* its slot, plus 1; 0: none */
+  uint64_t reserved[19];
   uint64_t ring[PENSTOCK_RING_WORDS]; /* epoch (32 bits) | busy bits (32) */
 } penstock_gate_device;
 
@@ -23,5 +26,7 @@ typedef struct penstock_gate_slot {
   uint64_t estimate_ns; /* admitted, not yet measured; vanishes with the process */
   uint64_t submitted;   /* brackets opened */
   uint64_t done;        /* brackets settled */
-  uint64_t reserved;
+  /* CLOCK_MONOTONIC since which work of the process has been running that a thread of it is waiting
+   * for at this moment; 0: none. Beyond the estimate it is charged as it passes. */
+  uint64_t busy_since_ns;
 } penstock_gate_slot;

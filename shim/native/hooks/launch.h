@@ -28,12 +28,13 @@ typedef struct penstock_pass {
   struct gate_stream *stream; /* NULL: not gated (capture, no context, a call of the shim's own) */
   struct gate_kind *kind;
   penstock_gate_slot *slot;
-  uint64_t bracket; /* number of the bracket that the launch was counted in; 0: none */
-  uint64_t estimate_ns;
-  uint64_t enough_ns;   /* estimated work at which the bracket is ended */
-  uint64_t recorded_ns; /* the bracket begins with this launch: when its start was recorded */
+  uint64_t bracket;     /* number of the bracket that the launch was counted in; 0: none */
+  uint64_t cost_ns;     /* by experience */
+  uint64_t estimate_ns; /* the same, scaled by how much of late was found to overlap */
+  uint64_t enough_ns;   /* cost at which the bracket is ended */
+  uint64_t entered_ns;  /* a sample begins with this launch: when its call was entered; else 0 */
   bool overlapping;     /* programmatic stream serialisation: no marker directly before it */
-  bool alone;           /* its bracket is closed right behind it: a sample of this kind */
+  bool alone;           /* its bracket is ended right behind it */
 } penstock_pass;
 
 /* Waits until the launch may go (never for any completion) and opens a bracket where one is due.

@@ -1,10 +1,13 @@
-/* Brackets: opened, closed, settled. The caller holds the stream's `working` flag, and no lock. */
+/* Brackets: opened, ended, settled. The caller holds the stream's `working` flag, and no lock. */
 #include "hooks/launch_state.h"
 #include "mechanism/lock.h"
 
-/* What a launch call takes at most before its kernel is on the device. One that takes longer was
- * held up, as likely behind that point as before it: no sample to learn from. */
-#define LONGEST_LEAD_NS 6000
+/* An end that the device passed this soon after it was recorded was recorded on an idle stream: it
+ * says when the host came round to it, not when the work ended. */
+#define LOOSE_NS 2500
+/* Placed on the host's clock an interval is exact to some microseconds: shorter ones teach nothing
+ * unless they are samples. */
+#define SHORT_NS 300000
 
 bool gate_stream_claim(gate_stream *stream) {
   penstock_lock_acquire(&stream->lock);
@@ -20,261 +23,265 @@ void gate_stream_release(gate_stream *stream) {
   penstock_lock_release(&stream->lock);
 }
 
+static uint64_t later(uint64_t a, uint64_t b) { return a > b ? a : b; }
+static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
 static void give_up_estimate(gate_state *state, const gate_stream *stream, uint64_t ns,
                              uint32_t launches, uint32_t brackets) {
   penstock_process *process = penstock_process_get();
   if (!process) return;
-  penstock_gate_slot *slot = gate_slot(process, state, stream->context->grant);
-  uint64_t have = __atomic_load_n(&slot->estimate_ns, __ATOMIC_RELAXED);
-  while (!__atomic_compare_exchange_n(&slot->estimate_ns, &have, have > ns ? have - ns : 0, true,
-                                      __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
-  }
+  int grant = stream->context->grant;
+  penstock_gate_slot *slot = gate_slot(process, state, grant);
+  uint64_t have = __atomic_load_n(&slot->estimate_ns, __ATOMIC_RELAXED), left;
+  do {
+    left = have > ns ? have - ns : 0;
+  } while (!__atomic_compare_exchange_n(&slot->estimate_ns, &have, left, true, __ATOMIC_RELAXED,
+                                        __ATOMIC_RELAXED));
+  if (!left) __atomic_store_n(&state->drained_ns[grant], 0, __ATOMIC_RELAXED);
   __atomic_fetch_add(&slot->done, brackets, __ATOMIC_RELAXED);
-  __atomic_fetch_add(&gate_device(process, stream->context->grant)->launches, launches,
-                     __ATOMIC_RELAXED);
+  __atomic_fetch_add(&gate_device(process, grant)->launches, launches, __ATOMIC_RELAXED);
 }
 
-void gate_bracket_open(gate_state *state, gate_stream *stream, bool timed, uint64_t now_ns) {
+void gate_bracket_open(gate_state *state, gate_stream *stream, bool sample, uint64_t now_ns) {
   gate_bracket *bracket = gate_bracket_get(state);
   if (!bracket) return;
-  gate_bracket *before = stream->newest;
-  bool interrupted = __atomic_exchange_n(&stream->interrupted, false, __ATOMIC_RELAXED);
-  bracket->opened_ns = now_ns;
+  int grant = stream->context->grant;
   penstock_process *process = penstock_process_get();
   if (process) {
-    int grant = stream->context->grant;
-    bracket->crowd = gate_others_ns(process, state, grant, NULL) != 0;
+    bracket->crowd = gate_others_ns(process, state, grant, now_ns, NULL) != 0;
+    bracket->quiet = gate_quiet_is_ours(process, state, grant, now_ns);
     __atomic_fetch_add(&gate_slot(process, state, grant)->submitted, 1, __ATOMIC_RELAXED);
   }
-  if (timed && !interrupted && before && before->end && !gate_is_through(stream, before)) {
-    __atomic_fetch_add(&before->end->references, 1, __ATOMIC_RELAXED);
-    bracket->start = before->end;
-    bracket->chained = true;
-  } else if (timed) {
-    bracket->start = gate_marker_record(stream);
-    gate_called(state, 1);
+  gate_clock_renew(stream, now_ns);
+  bool interrupted = __atomic_exchange_n(&stream->interrupted, false, __ATOMIC_RELAXED);
+  if (sample ||
+      (interrupted && gate_may_mark(state, stream) && gate_may_call(stream, now_ns, 4, 16))) {
+    bracket->start = gate_marker_record(stream->context, stream->handle);
+    gate_called(stream, 1);
+    now_ns = gate_now_ns();
   }
+  bracket->sample = sample && bracket->start && !interrupted;
+  bracket->lost = interrupted && !bracket->start;
+  bracket->opened_ns = now_ns;
   penstock_lock_acquire(&stream->lock);
   bracket->number = ++stream->number;
-  bracket->estimate_ns = bracket->rest_ns = stream->stray_ns;
+  bracket->estimate_ns = stream->stray_ns;
+  bracket->cost_ns = bracket->rest_ns = stream->stray_cost_ns;
   bracket->launches = stream->stray_launches;
-  stream->stray_ns = 0;
+  stream->stray_ns = stream->stray_cost_ns = 0;
   stream->stray_launches = 0;
   stream->open = bracket;
   penstock_lock_release(&stream->lock);
 }
 
-/* What the bracket's launches cost by experience. */
-static uint64_t learned_ns(const gate_bracket *bracket) {
-  uint64_t ns = bracket->rest_ns;
-  for (uint32_t i = 0; i < bracket->part_count; i++) {
-    const gate_part *part = &bracket->parts[i];
-    ns += part->launches * penstock_cost_ns(&part->kind->cost, GATE_UNKNOWN_NS);
-  }
-  return ns;
-}
-
-/* Shares a measured time out among the bracket's kinds, in proportion to what is known of them. */
-static void learn(gate_state *state, const gate_bracket *bracket, uint64_t time_ns, bool disturbed,
-                  uint64_t now_ns) {
-  if (bracket->rest_ns || !bracket->part_count) return;
-  double expected = (double)learned_ns(bracket);
-  penstock_lock_acquire(&state->lock);
-  for (uint32_t i = 0; i < bracket->part_count; i++) {
-    const gate_part *part = &bracket->parts[i];
-    if (part->generation != part->kind->generation || !part->launches) continue;
-    double share = bracket->part_count == 1
-                       ? 1
-                       : part->launches *
-                             (double)penstock_cost_ns(&part->kind->cost, GATE_UNKNOWN_NS) /
-                             expected;
-    penstock_cost_learn(&part->kind->cost, (uint64_t)((double)time_ns * share), part->launches,
-                        disturbed, now_ns);
-    uint64_t mean = penstock_cost_ns(&part->kind->cost, 0);
-    state->typical_ns = state->typical_ns ? (7 * state->typical_ns + mean) / 8 : mean;
-  }
-  penstock_lock_release(&state->lock);
-}
-
-/* Charges what of [begin, end) is not charged yet, at most `most_ns`.
- *
- * In a crowd the device goes round between processes: where inside an interval the own part lies
- * nobody can tell, only that all that is in flight will have had its time by `end` and that much
- * later. So charges are packed there; what limits their sum is the wall clock alone. */
-static void charge(gate_state *state, gate_stream *stream, uint64_t begin_ns, uint64_t end_ns,
-                   uint64_t most_ns, bool crowd) {
-  penstock_process *process = penstock_process_get();
-  int grant = stream->context->grant;
-  if (!process || grant < 0) return;
-  penstock_gate_device *gate = gate_device(process, grant);
-  bool limited = crowd || most_ns < end_ns - begin_ns;
-  if (crowd) end_ns += most_ns + gate_in_flight_ns(process, state, grant);
-  uint64_t most = limited ? most_ns + stream->carry_ns : UINT64_MAX;
-  uint64_t fresh = penstock_gate_mark(gate, begin_ns, end_ns, most);
-  if (limited) stream->carry_ns = most % PENSTOCK_RING_BIT_NS;
-  penstock_gate_charge(gate, gate_permille(process, grant), fresh);
-}
-
-/* Were others on the device during the bracket: another tenant, or a process of this one? One that
- * was there in the last second may be: its context may still be the one that the device must leave
- * first, which the bracket then measures as well. */
-static bool in_crowd(gate_state *state, const gate_stream *stream, const gate_bracket *bracket) {
-  enum { LATELY_NS = 1000000000 };
-  penstock_process *process = penstock_process_get();
-  int grant = stream->context->grant;
-  uint64_t settled = 0, now_ns = gate_tick_ns();
-  if (!process || gate_others_ns(process, state, grant, &settled) || bracket->crowd ||
-      settled != __atomic_load_n(&state->others_settled[grant], __ATOMIC_RELAXED)) {
-    __atomic_store_n(&state->others_settled[grant], settled, __ATOMIC_RELAXED);
-    __atomic_store_n(&state->others_seen_ns[grant], now_ns, __ATOMIC_RELAXED);
-    return true;
-  }
-  uint64_t seen_ns = __atomic_load_n(&state->others_seen_ns[grant], __ATOMIC_RELAXED);
-  return gate_neighbours(process, grant) || (seen_ns && now_ns < seen_ns + LATELY_NS);
-}
-
-/* A bracket without both ends: what it cost by experience, within the time that it had by the same
- * experience. Not until now: the stream may have been idle since, and others busy. */
-static void settle_learned(gate_state *state, gate_stream *stream, gate_bracket *bracket) {
-  uint64_t cost = learned_ns(bracket);
-  uint64_t end = bracket->opened_ns + cost + PENSTOCK_RING_BIT_NS;
-  charge(state, stream, bracket->opened_ns, stream->drained_ns > end ? stream->drained_ns : end,
-         cost, in_crowd(state, stream, bracket));
-}
-
-/* Device time of the bracket's start on the host's clock. The base event's own time is only known
- * from below: nothing happens on the device before it was submitted. So the estimate is raised by
- * whatever starts too early, and let down a little with every renewal, since clocks drift. */
-static uint64_t place(gate_stream *stream, gate_bracket *bracket) {
-  enum { RENEW_NS = 1000000000, STALE_NS = 2000000000, DRIFT_NS = 20000 };
-  gate_context *context = stream->context;
-  penstock_lock_acquire(&context->lock);
-  gate_marker *base = context->base;
-  if (base) __atomic_fetch_add(&base->references, 1, __ATOMIC_RELAXED);
-  penstock_lock_release(&context->lock);
-
-  uint64_t since = stream->last_end_ns;
-  bool known = base && bracket->chained && stream->last_base == base;
-  if (base && !known) known = gate_elapsed_ns(base, bracket->start, &since);
-  known = known && since < STALE_NS;
-
-  gate_marker *retired = NULL;
-  penstock_lock_acquire(&context->lock);
-  if (context->base == base && (!known || (since > RENEW_NS && !bracket->chained))) {
-    context->base_ns = known ? context->base_ns + since - DRIFT_NS : bracket->opened_ns;
-    context->base = bracket->start;
-    __atomic_fetch_add(&bracket->start->references, 1, __ATOMIC_RELAXED);
-    retired = base;
-    since = 0;
-  } else if (!known || context->base != base) { /* another thread has renewed it meanwhile */
-    since = bracket->opened_ns > context->base_ns ? bracket->opened_ns - context->base_ns : 0;
-  }
-  if (!bracket->chained && context->base_ns + since < bracket->opened_ns) {
-    context->base_ns = bracket->opened_ns - since;
-  }
-  stream->last_base = context->base;
-  stream->last_end_ns = since;
-  uint64_t begin_ns = context->base_ns + since;
-  penstock_lock_release(&context->lock);
-  if (base) gate_marker_put(context, base);
-  if (retired) gate_marker_put(context, retired);
-  return begin_ns;
-}
-
-static void settle_timed(gate_state *state, gate_stream *stream, gate_bracket *bracket,
-                         uint64_t now_ns) {
-  uint64_t length;
-  if (!gate_elapsed_ns(bracket->start, bracket->end, &length)) {
-    settle_learned(state, stream, bracket);
-    return;
-  }
-  gate_called(state, bracket->chained ? 3 : 4);
-  uint64_t begin = place(stream, bracket);
-  stream->last_end_ns += length;
-  uint64_t lead = bracket->lead_ns;
-  bool held_up = lead > LONGEST_LEAD_NS;
-  if (held_up) lead = LONGEST_LEAD_NS;
-  if (lead > length / 2) lead = length / 2;
-  bool crowd = in_crowd(state, stream, bracket);
-  bool known = bracket->part_count && penstock_cost_ns(&bracket->parts[0].kind->cost, 0);
-  if (!(held_up && known)) learn(state, bracket, length - lead, crowd, now_ns);
-  uint64_t most = crowd ? learned_ns(bracket) : length;
-  charge(state, stream, begin + lead, begin + length, most < length - lead ? most : length - lead,
-         crowd);
-}
-
-/* Has the stream run dry behind the bracket, by experience? An end that is recorded now would
- * measure the idle time as well. */
-static bool is_past(const gate_stream *stream, const gate_bracket *bracket) {
-  return !stream->newest &&
-         gate_now_ns() > stream->drained_ns + GATE_DRY_SLACK_NS + bracket->estimate_ns / 8;
-}
-
-void gate_bracket_close(gate_state *state, gate_stream *stream, bool timed) {
-  gate_bracket *bracket = stream->open;
-  if (!bracket) return;
-  if (timed && bracket->start && gate_may_mark(state, stream) && !is_past(stream, bracket)) {
-    bracket->end = gate_marker_record(stream);
-  }
-  if (bracket->end) {
-    gate_word_write(stream, bracket);
-    gate_called(state, 2);
-  }
+/* Its estimate is replaced by what was charged; the stream's further course follows from its end.
+ */
+static void finish(gate_state *state, gate_stream *stream, gate_bracket *bracket, uint64_t end_ns,
+                   bool exact) {
+  give_up_estimate(state, stream, bracket->estimate_ns, bracket->launches, 1);
   penstock_lock_acquire(&stream->lock);
-  stream->open = NULL;
-  if (bracket->end) {
-    if (stream->newest) {
-      stream->newest->next = bracket;
-    } else {
-      stream->oldest = bracket;
-    }
-    stream->newest = bracket;
-  }
+  uint64_t left = stream->queued_ns > bracket->cost_ns ? stream->queued_ns - bracket->cost_ns : 0;
+  stream->queued_ns = left;
+  stream->queued -= earlier(stream->queued, bracket->launches);
+  stream->last_end_ns = end_ns;
+  stream->exact = exact;
+  uint64_t drained = end_ns + left;
+  if (exact || drained > stream->drained_ns) stream->drained_ns = drained;
   penstock_lock_release(&stream->lock);
-  if (bracket->end) return;
-  settle_learned(state, stream, bracket);
-  give_up_estimate(state, stream, bracket->estimate_ns, bracket->launches, 1);
-  if (bracket->start) gate_marker_put(stream->context, bracket->start);
-  gate_bracket_put(state, bracket);
-}
-
-void gate_bracket_expire(gate_state *state, gate_stream *stream) {
-  if (stream->open && is_past(stream, stream->open)) gate_bracket_close(state, stream, false);
-}
-
-void gate_bracket_settle(gate_state *state, gate_stream *stream, uint64_t now_ns) {
-  for (;;) {
-    gate_bracket *bracket = stream->oldest;
-    if (!bracket || !gate_is_through(stream, bracket)) return;
-    penstock_lock_acquire(&stream->lock);
-    stream->oldest = bracket->next;
-    if (!stream->oldest) stream->newest = NULL;
-    penstock_lock_release(&stream->lock);
-    CUstreamCaptureMode mode = gate_relax();
-    settle_timed(state, stream, bracket, now_ns);
-    gate_restore(mode);
-    give_up_estimate(state, stream, bracket->estimate_ns, bracket->launches, 1);
-    gate_marker_put(stream->context, bracket->start);
-    gate_marker_put(stream->context, bracket->end);
-    gate_bracket_put(state, bracket);
-  }
-}
-
-static void abandon(gate_state *state, gate_stream *stream, gate_bracket *bracket) {
-  settle_learned(state, stream, bracket);
-  give_up_estimate(state, stream, bracket->estimate_ns, bracket->launches, 1);
   gate_marker_put(stream->context, bracket->start);
   gate_marker_put(stream->context, bracket->end);
   gate_bracket_put(state, bracket);
 }
 
-void gate_stream_abandon(gate_state *state, gate_stream *stream) {
-  if (stream->open) abandon(state, stream, stream->open);
-  for (gate_bracket *bracket; (bracket = stream->oldest);) {
-    stream->oldest = bracket->next;
-    abandon(state, stream, bracket);
+static uint64_t begin_ns(const gate_stream *stream, const gate_bracket *bracket) {
+  return later(stream->last_end_ns, bracket->opened_ns + GATE_START_NS);
+}
+
+/* Settles a bracket of which no end was measured: it began as it did and took what it takes, or,
+ * where its kinds take now this and now that, until the program's wait returned. */
+static void settle_presumed(gate_state *state, gate_stream *stream, gate_bracket *bracket,
+                            uint64_t waited_ns) {
+  uint64_t begin = begin_ns(stream, bracket), cost = gate_learned_ns(bracket);
+  uint64_t end = begin + cost;
+  if (waited_ns) {
+    uint64_t wake = __atomic_load_n(&state->wake_ns, __ATOMIC_RELAXED);
+    uint64_t seen = waited_ns > wake ? waited_ns - wake : waited_ns;
+    end = bracket->lost || gate_is_steady(bracket) ? earlier(end, waited_ns) : seen;
+    if (bracket->lost)
+      begin = later(stream->last_end_ns, seen > cost ? seen - cost : 0), end = seen;
   }
+  if (gate_in_crowd(state, stream, bracket)) {
+    gate_charge_in_crowd(state, stream, begin, waited_ns ? waited_ns : end + GATE_START_NS, cost);
+  } else if (end > begin) {
+    gate_charge(state, stream, begin, end, bracket->cost_ns);
+  }
+  finish(state, stream, bracket, end, false);
+}
+
+/* What the events of a bracket say. */
+typedef struct measure {
+  uint64_t begin_ns;
+  uint64_t end_ns;
+  bool exact; /* its length is */
+  bool loose; /* the work ended then, or before */
+} measure;
+
+static bool measure_sample(const gate_bracket *bracket, measure *out) {
+  int64_t between;
+  if (!gate_elapsed_ns(bracket->start, bracket->end, &between) || between < 0) return false;
+  uint64_t lead = bracket->opened_ns - bracket->start->recorded_ns + GATE_START_NS;
+  uint64_t until_end_call = bracket->end->recorded_ns - bracket->start->recorded_ns;
+  uint64_t length = (uint64_t)between > lead ? (uint64_t)between - lead : 500;
+  out->begin_ns = bracket->opened_ns + GATE_START_NS;
+  out->end_ns = out->begin_ns + length;
+  out->loose = (uint64_t)between < until_end_call + LOOSE_NS;
+  out->exact = !bracket->held_up;
+  return true;
+}
+
+static bool measure_by_clock(gate_stream *stream, const gate_bracket *bracket, measure *out) {
+  int64_t between;
+  if (!gate_clock_place(stream, bracket->end, &out->end_ns)) return false;
+  out->begin_ns = begin_ns(stream, bracket);
+  out->exact = stream->exact && out->begin_ns == stream->last_end_ns;
+  if (bracket->start && gate_elapsed_ns(bracket->start, bracket->end, &between) && between >= 0) {
+    uint64_t since = out->end_ns - (uint64_t)between; /* when `start` was passed */
+    out->begin_ns = later(since, out->begin_ns);
+    out->exact = since >= bracket->opened_ns + GATE_START_NS;
+  }
+  out->loose = out->end_ns < bracket->end->recorded_ns + LOOSE_NS;
+  out->exact = out->exact || (out->end_ns > out->begin_ns + SHORT_NS && !bracket->lost);
+  return out->end_ns > out->begin_ns;
+}
+
+static void settle_measured(gate_state *state, gate_stream *stream, gate_bracket *bracket,
+                            uint64_t waited_ns) {
+  measure seen;
+  CUstreamCaptureMode mode = gate_relax();
+  bool measured =
+      bracket->sample ? measure_sample(bracket, &seen) : measure_by_clock(stream, bracket, &seen);
+  gate_called(stream, bracket->start && !bracket->sample ? 2 : 1);
+  gate_restore(mode);
+  if (!measured) {
+    settle_presumed(state, stream, bracket, waited_ns);
+    return;
+  }
+  uint64_t length = seen.end_ns - seen.begin_ns, cost = gate_learned_ns(bracket);
+  bool known = bracket->part_count && penstock_cost_ns(&bracket->parts[0].kind->cost, 0);
+  bool crowd = gate_in_crowd(state, stream, bracket);
+  if (!known) {
+    uint64_t most = seen.loose ? earlier(length, GATE_UNKNOWN_NS * bracket->launches) : length;
+    gate_learn(state, bracket, most, true, gate_now_ns());
+  } else if (seen.exact && !seen.loose) {
+    gate_learn(state, bracket, length, crowd, gate_now_ns());
+  }
+  cost = known ? cost : gate_learned_ns(bracket);
+  if (seen.loose || bracket->held_up) {
+    stream->prompt = true;
+    seen.end_ns = earlier(seen.end_ns, seen.begin_ns + cost);
+  } else if (bracket->sample && waited_ns > seen.end_ns && !crowd) {
+    enum { MOST_WAKE_NS = 100000 };
+    uint64_t wake = earlier(waited_ns - seen.end_ns, MOST_WAKE_NS);
+    uint64_t before = __atomic_load_n(&state->wake_ns, __ATOMIC_RELAXED);
+    __atomic_store_n(&state->wake_ns, before ? (15 * before + wake) / 16 : wake, __ATOMIC_RELAXED);
+  }
+  if (crowd) {
+    gate_charge_in_crowd(state, stream, seen.begin_ns, seen.end_ns, earlier(cost, length));
+  } else {
+    gate_charge(state, stream, seen.begin_ns, seen.end_ns, bracket->cost_ns);
+  }
+  finish(state, stream, bracket, seen.end_ns, !seen.loose);
+}
+
+/* Has the stream run dry behind the open bracket, by experience? */
+static bool is_past(const gate_stream *stream, const gate_bracket *bracket, uint64_t now_ns) {
+  return !stream->newest && now_ns > stream->drained_ns + GATE_DRY_SLACK_NS + bracket->cost_ns / 8;
+}
+
+static gate_bracket *take_open(gate_stream *stream, bool queue) {
+  penstock_lock_acquire(&stream->lock);
+  gate_bracket *bracket = stream->open;
+  stream->open = NULL;
+  if (bracket && queue) {
+    *(stream->newest ? &stream->newest->next : &stream->oldest) = bracket;
+    stream->newest = bracket;
+  }
+  penstock_lock_release(&stream->lock);
+  return bracket;
+}
+
+void gate_bracket_presume(gate_state *state, gate_stream *stream, uint64_t now_ns) {
+  gate_bracket *bracket = take_open(stream, false);
+  (void)now_ns;
+  if (!bracket) return;
+  if (bracket->sample) stream->prompt = true;
+  settle_presumed(state, stream, bracket, 0);
+}
+
+void gate_bracket_end(gate_state *state, gate_stream *stream, bool word) {
+  gate_bracket *bracket = stream->open;
+  if (!bracket) return;
+  if (gate_may_mark(state, stream)) {
+    bracket->end = gate_marker_record(stream->context, stream->handle);
+  }
+  if (!bracket->end) {
+    gate_bracket_presume(state, stream, gate_now_ns());
+    return;
+  }
+  if (word) gate_word_write(stream, bracket);
+  gate_called(stream, word ? 2 : 1);
+  take_open(stream, true);
+}
+
+void gate_bracket_expire(gate_state *state, gate_stream *stream, uint64_t now_ns) {
+  if (stream->open && is_past(stream, stream->open, now_ns)) {
+    gate_bracket_presume(state, stream, now_ns);
+  }
+}
+
+static gate_bracket *take_oldest(gate_stream *stream) {
+  penstock_lock_acquire(&stream->lock);
+  gate_bracket *bracket = stream->oldest;
+  if (bracket) stream->oldest = bracket->next;
+  if (!stream->oldest) stream->newest = NULL;
+  penstock_lock_release(&stream->lock);
+  return bracket;
+}
+
+void gate_bracket_settle(gate_state *state, gate_stream *stream) {
+  bool any = false;
+  while (stream->oldest && gate_is_through(stream, stream->oldest)) {
+    settle_measured(state, stream, take_oldest(stream), 0);
+    any = true;
+  }
+  if (any && !stream->oldest && !stream->open && !stream->stray_launches && stream->exact) {
+    stream->idle = true;
+  }
+}
+
+void gate_bracket_drained(gate_state *state, gate_stream *stream, uint64_t waited_ns) {
+  for (gate_bracket *bracket; (bracket = take_oldest(stream));) {
+    settle_measured(state, stream, bracket, stream->oldest ? 0 : waited_ns);
+  }
+  gate_bracket *open = take_open(stream, false);
+  if (open) settle_presumed(state, stream, open, waited_ns);
+  penstock_lock_acquire(&stream->lock);
+  if (!stream->open && !stream->stray_launches) {
+    stream->drained_ns = earlier(stream->drained_ns, waited_ns);
+    stream->last_end_ns = earlier(stream->last_end_ns, waited_ns);
+    stream->queued_ns = stream->queued = 0;
+    stream->idle = true;
+  }
+  penstock_lock_release(&stream->lock);
+}
+
+void gate_stream_abandon(gate_state *state, gate_stream *stream) {
+  for (gate_bracket *bracket; (bracket = take_oldest(stream));) {
+    settle_presumed(state, stream, bracket, 0);
+  }
+  gate_bracket *open = take_open(stream, false);
+  if (open) settle_presumed(state, stream, open, 0);
   give_up_estimate(state, stream, stream->stray_ns, stream->stray_launches, 0);
-  stream->open = stream->newest = NULL;
-  stream->stray_ns = 0;
+  stream->stray_ns = stream->stray_cost_ns = 0;
+  stream->stray_launches = 0;
 }

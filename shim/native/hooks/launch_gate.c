@@ -2,20 +2,10 @@
 #include "hooks/launch_state.h"
 
 #include "mechanism/lock.h"
-#include "mechanism/slots.h"
 
 #define ASK_AGAIN_NS 20000000
-#define SAMPLE_CALLS 5
-#define SAMPLE_EVERY_NS 1000000
-
 penstock_gate_device *gate_device(const penstock_process *process, int grant) {
   return &process->region.usage->gate[grant];
-}
-
-penstock_gate_slot *gate_slot(penstock_process *process, gate_state *state, int grant) {
-  penstock_region *region = &process->region;
-  int slot = penstock_slot_own(region);
-  return slot < 0 ? &state->spare[grant] : &region->usage->slots[slot].gate[grant];
 }
 
 uint32_t gate_permille(const penstock_process *process, int grant) {
@@ -26,29 +16,6 @@ uint32_t gate_permille(const penstock_process *process, int grant) {
     permille = limit->allowance_permille;
   }
   return permille ? permille : 1;
-}
-
-/* Estimates of the tenant's other processes: slots are few, and a stale sum would let each of them
- * overshoot by a burst. */
-uint64_t gate_others_ns(penstock_process *process, gate_state *state, int grant,
-                        uint64_t *settled) {
-  const penstock_usage_page *usage = process->region.usage;
-  const penstock_gate_slot *own = gate_slot(process, state, grant);
-  uint64_t high = __atomic_load_n(&usage->slots_high, __ATOMIC_RELAXED), ns = 0, count = 0;
-  if (high > PENSTOCK_MAX_SLOTS) high = PENSTOCK_MAX_SLOTS;
-  for (uint64_t i = 0; i < high; i++) {
-    const penstock_gate_slot *slot = &usage->slots[i].gate[grant];
-    if (slot == own) continue;
-    ns += __atomic_load_n(&slot->estimate_ns, __ATOMIC_RELAXED);
-    count += __atomic_load_n(&slot->done, __ATOMIC_RELAXED);
-  }
-  if (settled) *settled = count;
-  return ns;
-}
-
-uint64_t gate_in_flight_ns(penstock_process *process, gate_state *state, int grant) {
-  return __atomic_load_n(&gate_slot(process, state, grant)->estimate_ns, __ATOMIC_RELAXED) +
-         gate_others_ns(process, state, grant, NULL);
 }
 
 uint32_t gate_neighbours(const penstock_process *process, int grant) {
@@ -70,8 +37,13 @@ bool gate_may_go(penstock_process *process, gate_state *state, int grant, uint64
   uint32_t permille = gate_permille(process, grant);
   if (permille >= PENSTOCK_GATE_FULL_PERMILLE) return true;
   /* Turns (turn_begin_ns, turn_end_ns) will be asked for here, once the agent hands them out. */
-  return penstock_gate_admit(gate_device(process, grant), permille, now_ns,
-                             gate_in_flight_ns(process, state, grant), wait_ns);
+  if (gate_quiet_forbids(process, state, grant, now_ns, wait_ns)) return false;
+  if (!penstock_gate_admit(gate_device(process, grant), permille, now_ns,
+                           gate_in_flight_ns(process, state, grant, now_ns), wait_ns)) {
+    return false;
+  }
+  gate_quiet_begin(process, state, grant, now_ns);
+  return true;
 }
 
 /* A stream that captures is left alone: its launches are charged when the graph is launched. */
@@ -90,53 +62,49 @@ bool gate_may_mark(const gate_state *state, const gate_stream *stream) {
          __atomic_load_n(&state->captures, __ATOMIC_RELAXED) == 0;
 }
 
-/* Is the open bracket of a dry stream at its end? A timed one, for it would measure idle time; one
- * by experience, when the idle time outweighs the work: it is charged near where the work was, so
- * that streams side by side are charged once. */
-static bool is_over(const gate_stream *stream, uint64_t now_ns) {
-  const gate_bracket *open = stream->open;
-  return open->start || now_ns > stream->drained_ns + open->estimate_ns;
+/* Has the stream run dry, by experience, since its last launch? */
+static bool is_dry(const gate_stream *stream, uint64_t now_ns) {
+  return !stream->newest && now_ns > stream->drained_ns + GATE_DRY_SLACK_NS;
 }
 
-/* Opens, closes and settles what is due before a launch. */
+/* Opens, ends and settles what is due before a launch. */
 static void prepare(gate_state *state, gate_stream *stream, penstock_pass *pass, uint64_t now_ns) {
-  if (stream->oldest) gate_bracket_settle(state, stream, now_ns);
-  bool behind = stream->newest != NULL; /* an earlier bracket is not through: the stream is busy */
-  bool dry = !behind && now_ns > stream->drained_ns + GATE_DRY_SLACK_NS;
+  if (stream->oldest) gate_bracket_settle(state, stream);
   bool unknown = penstock_cost_ns(&pass->kind->cost, 0) == 0;
-  gate_bracket *open = stream->open;
-  bool may_mark = gate_may_mark(state, stream) && !pass->overlapping;
-  if (open) {
-    bool upgrade = !open->start && !dry && may_mark && gate_may_call(state, now_ns, 4, 16);
-    bool stale = dry && is_over(stream, now_ns);
-    if (stale || upgrade) {
-      gate_bracket_close(state, stream, false);
-    } else if (unknown && may_mark) {
-      gate_bracket_close(state, stream, true);
-    }
-    behind = stream->newest != NULL;
+  if (stream->open && is_dry(stream, now_ns)) {
+    gate_bracket_presume(state, stream, now_ns);
+  } else if (stream->open && unknown && !pass->overlapping) {
+    gate_bracket_end(state, stream, true);
   }
   if (stream->open) return;
-  bool sample = unknown || (now_ns > pass->kind->cost.sampled_ns + SAMPLE_EVERY_NS &&
-                            gate_may_call(state, now_ns, SAMPLE_CALLS, 32));
-  bool timed = may_mark && (behind || sample || (!dry && gate_may_call(state, now_ns, 4, 0)));
-  gate_bracket_open(state, stream, timed, now_ns);
-  open = stream->open;
+  bool idle = stream->idle, due = unknown;
+  if (is_dry(stream, now_ns) && !pass->overlapping && gate_may_mark(state, stream)) {
+    due = due || (idle && stream->probed) || gate_sample_due(state, stream, now_ns);
+  }
+  stream->probed = due && !idle; /* is it idle indeed? The next one will be the sample */
+  gate_bracket_open(state, stream, due && idle, now_ns);
+  const gate_bracket *open = stream->open;
   if (!open) return;
-  pass->alone = open->start && (unknown || dry);
-  if (open->start && !open->chained && dry) pass->recorded_ns = gate_now_ns();
+  pass->alone = unknown || stream->probed || (open->sample && stream->prompt);
+  if (open->sample) pass->entered_ns = open->opened_ns;
 }
 
 /* Counts the launch in the stream's open bracket, or on its stray account while another thread is
  * at work there. Under the stream's lock. */
 static void count(gate_stream *stream, penstock_pass *pass) {
   gate_bracket *open = stream->open;
+  stream->launched++;
+  stream->queued++;
+  stream->queued_ns += pass->cost_ns;
+  stream->idle = false;
   if (!open) {
     stream->stray_ns += pass->estimate_ns;
+    stream->stray_cost_ns += pass->cost_ns;
     stream->stray_launches++;
     return;
   }
   open->estimate_ns += pass->estimate_ns;
+  open->cost_ns += pass->cost_ns;
   open->launches++;
   uint32_t i = 0;
   while (i < open->part_count && open->parts[i].kind != pass->kind) i++;
@@ -147,30 +115,25 @@ static void count(gate_stream *stream, penstock_pass *pass) {
     }
     open->parts[i].launches++;
   } else {
-    open->rest_ns += pass->estimate_ns;
+    open->rest_ns += pass->cost_ns;
   }
   pass->bracket = open->number;
 }
 
-/* Can the launch join the stream's open bracket as it is, with nothing due before? `prepare`
- * decides in full; this is what makes most launches cheap. Under the stream's lock. */
-static bool can_join(gate_state *state, const gate_stream *stream, const penstock_pass *pass,
-                     uint64_t now_ns) {
-  const gate_bracket *open = stream->open, *oldest = stream->oldest;
-  if (!open || stream->working || !penstock_cost_ns(&pass->kind->cost, 0)) return false;
+/* Can the launch join the stream's open bracket as it is, with nothing due before? This is what
+ * makes most launches cheap. Under the stream's lock. */
+static bool can_join(const gate_stream *stream, const penstock_pass *pass, uint64_t now_ns) {
+  const gate_bracket *oldest = stream->oldest;
+  if (!stream->open || stream->working || !penstock_cost_ns(&pass->kind->cost, 0)) return false;
   if (oldest && (stream->word == UINT32_MAX || gate_is_through(stream, oldest))) return false;
-  bool dry = !oldest && now_ns > stream->drained_ns + GATE_DRY_SLACK_NS;
-  if (dry) return !is_over(stream, now_ns);
-  return open->start || !gate_may_call(state, now_ns, 4, 16);
+  return !is_dry(stream, now_ns);
 }
 
 /* Counts the launch, after doing what is due before it. */
 static void enlist(gate_state *state, gate_stream *stream, penstock_pass *pass, uint64_t now_ns,
                    uint32_t share) {
   penstock_lock_acquire(&stream->lock);
-  bool joins = can_join(state, stream, pass, now_ns);
-  bool mine = !joins && !stream->working && !stream->dead;
-  if (mine) {
+  if (!can_join(stream, pass, now_ns) && !stream->working && !stream->dead) {
     stream->working = true;
     penstock_lock_release(&stream->lock);
     penstock_depth++;
@@ -182,8 +145,12 @@ static void enlist(gate_state *state, gate_stream *stream, penstock_pass *pass, 
   }
   count(stream, pass);
   uint64_t from = stream->drained_ns > now_ns ? stream->drained_ns : now_ns;
-  stream->drained_ns = from + pass->estimate_ns * share;
+  uint64_t drained = stream->drained_ns = from + pass->cost_ns * share;
   penstock_lock_release(&stream->lock);
+  uint64_t *last = &state->drained_ns[stream->context->grant];
+  if (drained > __atomic_load_n(last, __ATOMIC_RELAXED)) {
+    __atomic_store_n(last, drained, __ATOMIC_RELAXED); /* of two threads the later one may win */
+  }
 }
 
 /* What a launch of unknown cost is taken to cost: as much as others do. Each further launch of the
@@ -214,7 +181,7 @@ CUresult penstock_gate_enter(penstock_pass *pass, CUstream handle, bool per_thre
   if (!kind) return CUDA_ERROR_OUT_OF_MEMORY;
   pass->kind = kind;
   pass->bracket = 0;
-  pass->recorded_ns = 0;
+  pass->entered_ns = 0;
   pass->alone = false;
 
   /* Where nothing is gated, a tick of the kernel's timer is exact enough to tell a busy stream from
@@ -227,8 +194,13 @@ CUresult penstock_gate_enter(penstock_pass *pass, CUstream handle, bool per_thre
     penstock_depth--;
     now_ns = gate_now_ns();
   }
-  pass->estimate_ns = penstock_cost_ns(&kind->cost, 0);
-  if (__builtin_expect(!pass->estimate_ns, 0)) pass->estimate_ns = guess_ns(state, kind);
+  pass->cost_ns = penstock_cost_ns(&kind->cost, 0);
+  if (__builtin_expect(!pass->cost_ns, 0)) {
+    pass->estimate_ns = pass->cost_ns = guess_ns(state, kind);
+  } else {
+    uint32_t overlap = __atomic_load_n(&state->overlap, __ATOMIC_RELAXED);
+    pass->estimate_ns = pass->cost_ns * overlap / GATE_FULL_SCALE;
+  }
   penstock_gate_slot *slot = gate_slot(process, state, grant);
   __atomic_fetch_add(&slot->estimate_ns, pass->estimate_ns, __ATOMIC_RELAXED);
   enlist(state, stream, pass, now_ns, 1 + gate_neighbours(process, grant));
@@ -244,10 +216,13 @@ static void uncount(penstock_pass *pass) {
   gate_stream *stream = pass->stream;
   penstock_lock_acquire(&stream->lock);
   gate_bracket *open = stream->open;
-  bool there = open && open->number == pass->bracket && open->estimate_ns >= pass->estimate_ns;
+  bool there = open && open->number == pass->bracket && open->cost_ns >= pass->cost_ns &&
+               open->estimate_ns >= pass->estimate_ns;
   if (there) {
     open->estimate_ns -= pass->estimate_ns;
+    open->cost_ns -= pass->cost_ns;
     open->launches--;
+    stream->queued_ns -= stream->queued_ns < pass->cost_ns ? stream->queued_ns : pass->cost_ns;
     for (uint32_t i = 0; i < open->part_count; i++) {
       if (open->parts[i].kind == pass->kind) open->parts[i].launches--;
     }
@@ -259,30 +234,29 @@ static void uncount(penstock_pass *pass) {
 /* Ends the launch's bracket, which is long enough, or was opened for this launch alone. Work on
  * many streams at once is worth more than the wall clock: brackets grow when the calls get too
  * many. */
-static void conclude(penstock_pass *pass, uint64_t estimate_ns) {
-  enum { MOST_GROWTH = 16 };
+static void conclude(penstock_pass *pass, uint64_t cost_ns) {
+  enum { MOST_GROWTH = 64, CALLS = 3, SPARE = 32 };
   gate_stream *stream = pass->stream;
   gate_state *state = gate_state_get();
-  if (!state || (!pass->alone && estimate_ns < MOST_GROWTH * pass->enough_ns &&
-                 !gate_may_call(state, gate_now_ns(), 3, 0))) {
+  if (!state || (!pass->alone && cost_ns < MOST_GROWTH * pass->enough_ns &&
+                 !gate_may_call(stream, gate_now_ns(), CALLS, SPARE))) {
     return;
   }
   if (!gate_stream_claim(stream)) return;
-  gate_bracket_close(state, stream, true);
+  gate_bracket_end(state, stream, true);
   gate_stream_release(stream);
 }
 
 CUresult penstock_gate_leave(penstock_pass *pass, CUresult result) {
+  enum { HELD_UP_NS = 20000 };
   gate_stream *stream = pass->stream;
   if (!stream) return result;
   gate_bracket *open = stream->open;
   if (__builtin_expect(result != CUDA_SUCCESS, 0)) {
     uncount(pass);
   } else if (open && open->number == pass->bracket) {
-    if (pass->recorded_ns) open->lead_ns = gate_now_ns() - pass->recorded_ns;
-    if (pass->alone || open->estimate_ns >= pass->enough_ns) {
-      conclude(pass, open->estimate_ns);
-    }
+    if (pass->entered_ns) open->held_up = gate_now_ns() > pass->entered_ns + HELD_UP_NS;
+    if (pass->alone || open->cost_ns >= pass->enough_ns) conclude(pass, open->cost_ns);
   }
   penstock_depth--;
   return result;

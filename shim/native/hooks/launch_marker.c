@@ -15,19 +15,32 @@ CUstreamCaptureMode gate_relax(void) {
 
 void gate_restore(CUstreamCaptureMode mode) { REAL(cuThreadExchangeStreamCaptureMode)(&mode); }
 
-bool gate_may_call(gate_state *state, uint64_t now_ns, unsigned calls, unsigned spare) {
-  uint64_t each = 1000000000u / CALLS_A_SECOND;
-  uint64_t paid = __atomic_load_n(&state->calls_paid_ns, __ATOMIC_RELAXED);
+/* One budget for all the tenant's processes, and a fair part of the device's where there are other
+ * tenants. */
+static uint64_t *budget(const gate_stream *stream, uint64_t *each_ns) {
+  static uint64_t nobodys;
+  penstock_process *process = penstock_process_get();
+  int grant = stream->context->grant;
+  *each_ns = 1000000000u / CALLS_A_SECOND;
+  if (!process || grant < 0) return &nobodys;
+  *each_ns *= 1 + gate_neighbours(process, grant);
+  return &gate_device(process, grant)->calls_paid_ns;
+}
+
+bool gate_may_call(const gate_stream *stream, uint64_t now_ns, unsigned calls, unsigned spare) {
+  uint64_t each;
+  uint64_t *word = budget(stream, &each), paid = __atomic_load_n(word, __ATOMIC_RELAXED);
   if (now_ns > paid + CALLS_AT_ONCE * each) { /* an idle time saves up no more than this */
-    __atomic_store_n(&state->calls_paid_ns, now_ns - CALLS_AT_ONCE * each, __ATOMIC_RELAXED);
+    __atomic_store_n(word, now_ns - CALLS_AT_ONCE * each, __ATOMIC_RELAXED);
     return true;
   }
   return paid + (calls + spare) * each <= now_ns;
 }
 
-void gate_called(gate_state *state, unsigned calls) {
-  __atomic_fetch_add(&state->calls_paid_ns, calls * (1000000000u / CALLS_A_SECOND),
-                     __ATOMIC_RELAXED);
+void gate_called(const gate_stream *stream, unsigned calls) {
+  uint64_t each;
+  uint64_t *word = budget(stream, &each);
+  __atomic_fetch_add(word, calls * each, __ATOMIC_RELAXED);
 }
 
 /* The context is current. Words lie in memory of our own, so that a destroyed context takes none
@@ -91,13 +104,13 @@ static CUevent event_create(gate_context *context) {
   return event;
 }
 
-gate_marker *gate_marker_record(gate_stream *stream) {
-  gate_context *context = stream->context;
+gate_marker *gate_marker_record(gate_context *context, CUstream stream) {
   gate_marker *marker = marker_take(context);
   if (!marker) return NULL;
   if (!marker->event) marker->event = event_create(context);
   marker->references = 1;
-  if (marker->event && REAL(cuEventRecord)(marker->event, stream->handle) == CUDA_SUCCESS) {
+  marker->recorded_ns = gate_now_ns();
+  if (marker->event && REAL(cuEventRecord)(marker->event, stream) == CUDA_SUCCESS) {
     return marker;
   }
   gate_marker_put(context, marker);
@@ -113,15 +126,14 @@ void gate_marker_put(gate_context *context, gate_marker *marker) {
   penstock_lock_release(&context->lock);
 }
 
-bool gate_elapsed_ns(const gate_marker *from, const gate_marker *to, uint64_t *ns) {
+bool gate_elapsed_ns(const gate_marker *from, const gate_marker *to, int64_t *ns) {
   float milliseconds = 0;
   CUresult result = REAL(cuEventElapsedTime)(&milliseconds, from->event, to->event);
   if (result == CUDA_ERROR_NOT_SUPPORTED) {
     result = REAL(cuEventElapsedTime_v2)(&milliseconds, from->event, to->event);
   }
-  if (result != CUDA_SUCCESS || !(milliseconds >= 0)) return false;
-  *ns = (uint64_t)((double)milliseconds * 1e6);
-  return true;
+  *ns = (int64_t)((double)milliseconds * 1e6);
+  return result == CUDA_SUCCESS;
 }
 
 void gate_word_write(gate_stream *stream, gate_bracket *bracket) {
@@ -169,10 +181,9 @@ void gate_word_put(gate_context *context, uint32_t word) {
 
 /* The context's events go with it, so its markers become blanks. */
 void gate_context_clear(gate_context *context) {
-  if (context->base) gate_marker_put(context, context->base);
+  gate_clock_clear(context);
   if (context->done_device) REAL(cuMemHostUnregister)(context->done);
   penstock_lock_acquire(&context->lock);
-  context->base = NULL;
   context->done_device = 0;
   for (gate_marker *marker; (marker = context->markers);) {
     context->markers = marker->next;

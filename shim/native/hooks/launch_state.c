@@ -40,7 +40,10 @@ gate_state *gate_state_get(void) {
   if (__builtin_expect(!state, 0)) return NULL;
   if (__builtin_expect(__atomic_load_n(&state->ready, __ATOMIC_ACQUIRE) == 0, 0)) {
     penstock_lock_acquire(&state->lock);
-    if (!state->ready) __atomic_store_n(&state->ready, ++births, __ATOMIC_RELEASE);
+    if (!state->ready) {
+      state->overlap = GATE_FULL_SCALE;
+      __atomic_store_n(&state->ready, ++births, __ATOMIC_RELEASE);
+    }
     penstock_lock_release(&state->lock);
   }
   uint64_t tables =
@@ -192,7 +195,7 @@ static gate_context *context_get(gate_state *state, CUcontext handle) {
     context->grant = grant;
   }
   penstock_lock_release(&state->lock);
-  if (made) WITH_CONTEXT(handle, gate_words_prepare(context));
+  if (made) WITH_CONTEXT(handle, gate_words_prepare(context); gate_clock_prepare(context));
   return context;
 }
 

@@ -1,10 +1,18 @@
 /* The gate's private parts: kinds, contexts, streams, brackets, and how they are kept.
  *
- * A *bracket* covers a run of launches on one stream; every launch lies in one. A timed bracket has
- * an event before and one after, and what lies between is charged. When the stream runs dry inside,
- * or other processes share the device meanwhile, the part charged is what the launches cost by
- * experience (a *learned* charge, clipped to the bracket). Brackets on a backlogged stream are
- * chained: one's end is the next one's start.
+ * A *bracket* covers a run of launches on one stream without a pause; every launch lies in one. It
+ * stands for an interval of device time on the host's clock, and that interval is what is charged,
+ * once, however many brackets cover it:
+ *   it begins when the bracket before it on the stream ended, or, on an idle stream, a constant
+ *     after the launch call was entered (GATE_START_NS); no driver call is made for that;
+ *   it ends where an event behind it says (*measured*), a little before the program's own wait for
+ *     the stream returned (*waited*), or, where neither is to be had, when it should end by
+ *     experience (*presumed*).
+ * A *sample* has an event before it as well: exact even when it is short. Samples are drawn by
+ * count, not by time, so that long and short launches of one kind are drawn alike.
+ *
+ * While others share the device (a *crowd*) an interval also holds their time. Then the bracket is
+ * charged what it cost by experience, somewhere inside its interval (launch_charge.c).
  *
  * Threads. Everything lies in memory that a fork wipes. `lock`s are held for a few instructions,
  * never across a driver call. A stream's `working` flag says that one thread makes driver calls
@@ -24,6 +32,10 @@
 #define GATE_DONE_WORDS 4096         /* streams a context whose completion is read from memory */
 #define GATE_DRY_SLACK_NS 5000       /* a stream counts as dry this long after it should be */
 #define GATE_PARTS 4                 /* kinds that one bracket tells apart */
+/* From entering a launch call to the kernel's begin on an idle device: of common order for this
+ * driver family, to be measured on a real device. */
+#define GATE_START_NS 3200
+#define GATE_FULL_SCALE 1024 /* of gate_state.overlap */
 
 typedef struct gate_kind {
   struct gate_kind *next;
@@ -37,6 +49,7 @@ typedef struct gate_marker {
   struct gate_marker *next;
   CUevent event;
   uint32_t references;
+  uint64_t recorded_ns; /* when the driver was called for it */
 } gate_marker;
 
 typedef struct gate_context {
@@ -49,8 +62,10 @@ typedef struct gate_context {
   uint64_t *done;       /* words that the device writes; NULL: completion is asked for by event */
   CUdeviceptr done_device;
   uint64_t words_used[GATE_DONE_WORDS / 64];
-  gate_marker *base; /* device times are counted from this event … */
-  uint64_t base_ns;  /* … which happened at this CLOCK_MONOTONIC, as far as known */
+  CUstream clock;       /* the shim's own, always idle: where `base` is recorded */
+  gate_marker *base;    /* device times are counted from this event … */
+  uint64_t base_ns;     /* … which happened at this CLOCK_MONOTONIC */
+  gate_marker *renewal; /* the next base, recorded but not yet looked at */
 } gate_context;
 
 typedef struct gate_part {
@@ -61,17 +76,20 @@ typedef struct gate_part {
 
 typedef struct gate_bracket {
   struct gate_bracket *next;
-  gate_marker *start; /* NULL: charged by learned cost */
+  gate_marker *start; /* of a sample, or behind work of another sort; else NULL */
   gate_marker *end;
-  bool chained; /* starts where the one before it ended */
+  bool sample;  /* `start` lies directly before the first launch, on an idle stream */
   bool crowd;   /* others were on the device when it was opened */
+  bool quiet;   /* opened in a quiet turn of this process */
+  bool held_up; /* the launch call behind `start` took long: as likely before its kernel as after */
+  bool lost;    /* behind work of another sort and without `start`: nobody knows when it began */
   uint32_t part_count;
-  uint64_t number; /* counts up in a stream; the done word's value once it is through */
-  uint64_t opened_ns;
-  uint64_t lead_ns;     /* from the start event to the first kernel, on a stream that was dry */
-  uint64_t estimate_ns; /* all of it is in the slot's estimate */
-  uint64_t rest_ns;     /* of that: launches that are not in `parts` */
   uint32_t launches;
+  uint64_t number;      /* counts up in a stream; the done word's value once it is through */
+  uint64_t opened_ns;   /* its first launch call was entered */
+  uint64_t estimate_ns; /* its part of the slot's estimate */
+  uint64_t cost_ns;     /* what its launches cost by experience, when they were launched */
+  uint64_t rest_ns;     /* of that: launches that are not in `parts` */
   gate_part parts[GATE_PARTS];
 } gate_bracket;
 
@@ -82,20 +100,29 @@ typedef struct gate_stream {
   uint64_t thread;   /* of a per-thread default stream */
   gate_context *context;
   uint32_t lock; /* guards what follows */
+  uint32_t word; /* index of the done word; UINT32_MAX: none */
   bool dead;
   bool working;
   bool interrupted; /* something else than compute was queued since the last bracket */
+  bool idle;        /* certainly nothing is queued: it was waited for, or its last end was seen */
+  bool prompt;      /* a program that waits late or never: samples are ended behind the launch */
+  bool exact;       /* last_end_ns was measured */
+  bool probed;      /* a bracket was measured only to learn that the stream is idle behind it */
   gate_bracket *open;
-  gate_bracket *oldest; /* closed, waiting for their done word, in order */
+  gate_bracket *oldest; /* ended, waiting for their done word, in order */
   gate_bracket *newest;
-  uint64_t number;      /* of the bracket opened last */
-  uint64_t drained_ns;  /* when the stream will have run dry, by learned cost; 0: it has */
-  uint64_t last_end_ns; /* device time of the last settled end, from the base */
-  const gate_marker *last_base;
-  uint64_t carry_ns; /* learned charge below the ring's resolution */
-  uint64_t stray_ns;
-  uint32_t stray_launches;
-  uint32_t word; /* index of the done word; UINT32_MAX: none */
+  uint64_t number;          /* of the bracket opened last */
+  uint64_t launched;        /* launches ever … */
+  uint64_t launched_before; /* … and when the first of `waiters` began to wait for the stream */
+  uint32_t waiters;
+  uint32_t queued;      /* launches that are not settled */
+  uint64_t queued_ns;   /* cost by experience of the launches that are not settled */
+  uint64_t drained_ns;  /* when the stream will have run dry, by experience */
+  uint64_t last_end_ns; /* end of the last settled bracket; 0: none */
+  uint64_t carry_ns;    /* charge in a crowd below the ring's resolution */
+  uint64_t stray_ns;    /* estimate of launches without a bracket … */
+  uint64_t stray_cost_ns;
+  uint32_t stray_launches; /* … and how many they are */
 } gate_stream;
 
 #define GATE_BUCKETS 1024
@@ -111,9 +138,19 @@ typedef struct gate_state {
   gate_kind *free_kinds;
   gate_stream *free_streams;
   gate_bracket *free_brackets;
-  uint64_t calls_paid_ns;                        /* budget of driver calls: see gate_may_call */
   uint64_t others_settled[PENSTOCK_MAX_DEVICES]; /* brackets of the tenant's other processes … */
   uint64_t others_seen_ns[PENSTOCK_MAX_DEVICES]; /* … and when they were last seen at work */
+  uint64_t drained_ns[PENSTOCK_MAX_DEVICES];     /* when all streams should be dry, by experience */
+  uint32_t waiters[PENSTOCK_MAX_DEVICES];        /* threads that wait for work, or at the gate */
+  uint64_t quiet_next_ns[PENSTOCK_MAX_DEVICES];  /* the next quiet turn, not before */
+  uint32_t quiet_settled[PENSTOCK_MAX_DEVICES];  /* brackets settled in the one under way */
+  uint32_t sample_gap; /* mean number of brackets on idle streams between two samples */
+  uint32_t sample_countdown;
+  uint32_t random;
+  uint32_t overlap;  /* charged / cost by experience, in 1/1024: below 1 when streams overlap */
+  double charged_ns; /* decaying sums behind it */
+  double cost_ns;
+  uint64_t wake_ns;    /* from a stream's end to the return of the program's wait */
   uint64_t typical_ns; /* what a launch of unknown cost is taken to cost; 0: nothing known */
   penstock_gate_slot spare[PENSTOCK_MAX_DEVICES]; /* of a process that got no slot */
 } gate_state;
@@ -128,12 +165,13 @@ uint64_t gate_now_ns(void);  /* CLOCK_MONOTONIC */
 uint64_t gate_tick_ns(void); /* the same, at the last tick: a few ms old, but cheap */
 
 /* launch_marker.c */
-gate_marker *gate_marker_record(gate_stream *stream);
+gate_marker *gate_marker_record(gate_context *context, CUstream stream);
 void gate_marker_put(gate_context *context, gate_marker *marker);
 /* Own calls that a capture in another thread would forbid go between these two. */
 CUstreamCaptureMode gate_relax(void);
 void gate_restore(CUstreamCaptureMode mode);
-bool gate_elapsed_ns(const gate_marker *from, const gate_marker *to, uint64_t *ns);
+/* Device time between two markers that the device has passed, below zero the other way round. */
+bool gate_elapsed_ns(const gate_marker *from, const gate_marker *to, int64_t *ns);
 void gate_words_prepare(gate_context *context);
 void gate_context_clear(gate_context *context);
 /* A free done word of the context and what stands in it; UINT32_MAX: none. */
@@ -143,17 +181,58 @@ void gate_word_put(gate_context *context, uint32_t word);
 void gate_word_write(gate_stream *stream, gate_bracket *bracket);
 /* Has the device passed the end of `bracket`? */
 bool gate_is_through(const gate_stream *stream, const gate_bracket *bracket);
-/* Has the shim's budget room for `calls` more driver calls, keeping `spare` back? */
-bool gate_may_call(gate_state *state, uint64_t now_ns, unsigned calls, unsigned spare);
-void gate_called(gate_state *state, unsigned calls);
+/* Has the budget of driver calls, one a tenant and device, room for `calls` more, keeping `spare`
+ * back? */
+bool gate_may_call(const gate_stream *stream, uint64_t now_ns, unsigned calls, unsigned spare);
+void gate_called(const gate_stream *stream, unsigned calls);
+
+/* launch_clock.c: device times on the host's clock. */
+void gate_clock_prepare(gate_context *context); /* the context is current */
+void gate_clock_renew(gate_stream *stream, uint64_t now_ns);
+bool gate_clock_place(gate_stream *stream, const gate_marker *marker, uint64_t *ns);
+void gate_clock_clear(gate_context *context);
+
+/* launch_charge.c */
+/* What the bracket's launches cost by experience. */
+uint64_t gate_learned_ns(const gate_bracket *bracket);
+/* Do launches of its kinds take alike, so that experience tells better than a wait's return? */
+bool gate_is_steady(const gate_bracket *bracket);
+/* Charges what of [begin, end) is not charged yet. `cost_ns`: of its launches by experience. */
+void gate_charge(gate_state *state, gate_stream *stream, uint64_t begin_ns, uint64_t end_ns,
+                 uint64_t cost_ns);
+/* The same in a crowd: at most `most_ns`, anywhere in the interval and in what follows it. */
+void gate_charge_in_crowd(gate_state *state, gate_stream *stream, uint64_t begin_ns,
+                          uint64_t end_ns, uint64_t most_ns);
+/* Takes in that the bracket's launches took `time_ns`. */
+void gate_learn(gate_state *state, const gate_bracket *bracket, uint64_t time_ns, bool disturbed,
+                uint64_t now_ns);
+/* Were others on the device during the bracket: another tenant, or a process of this one? */
+bool gate_in_crowd(gate_state *state, const gate_stream *stream, const gate_bracket *bracket);
+
+/* launch_quiet.c: turns in which one process of a tenant launches alone, to measure undisturbed. */
+bool gate_quiet_forbids(penstock_process *process, gate_state *state, int grant, uint64_t now_ns,
+                        uint64_t *wait_ns);
+void gate_quiet_begin(penstock_process *process, gate_state *state, int grant, uint64_t now_ns);
+/* Is this process in its quiet turn, with its context on the device by now? */
+bool gate_quiet_is_ours(penstock_process *process, gate_state *state, int grant, uint64_t now_ns);
+void gate_quiet_settled(penstock_process *process, gate_state *state, int grant, uint64_t now_ns);
+
+/* launch_sample.c: which brackets on idle streams are measured. */
+bool gate_sample_due(gate_state *state, const gate_stream *stream, uint64_t now_ns);
 
 /* launch_bracket.c: all take a stream whose `working` flag the caller holds. */
-void gate_bracket_open(gate_state *state, gate_stream *stream, bool timed, uint64_t now_ns);
-/* `timed`: record its end; else it is charged by learned cost, at once and without driver calls. */
-void gate_bracket_close(gate_state *state, gate_stream *stream, bool timed);
-/* Closes the open bracket of a stream that has run dry, by experience: without driver calls. */
-void gate_bracket_expire(gate_state *state, gate_stream *stream);
-void gate_bracket_settle(gate_state *state, gate_stream *stream, uint64_t now_ns);
+void gate_bracket_open(gate_state *state, gate_stream *stream, bool sample, uint64_t now_ns);
+/* Ends the open bracket by an event. `word`: the device is to say when it is there; without, the
+ * caller learns so from a wait. Presumes the end where no event may be recorded. */
+void gate_bracket_end(gate_state *state, gate_stream *stream, bool word);
+/* Ends the open bracket by experience, without driver calls. */
+void gate_bracket_presume(gate_state *state, gate_stream *stream, uint64_t now_ns);
+/* The same, if the stream has run dry. */
+void gate_bracket_expire(gate_state *state, gate_stream *stream, uint64_t now_ns);
+/* Settles what the device is through with. */
+void gate_bracket_settle(gate_state *state, gate_stream *stream);
+/* Settles everything: the stream was seen to be drained at `waited_ns`. */
+void gate_bracket_drained(gate_state *state, gate_stream *stream, uint64_t waited_ns);
 /* Drops all brackets and gives their estimates up; no driver calls. */
 void gate_stream_abandon(gate_state *state, gate_stream *stream);
 bool gate_stream_claim(gate_stream *stream);
@@ -162,10 +241,6 @@ void gate_stream_release(gate_stream *stream);
 /* launch_gate.c */
 penstock_gate_device *gate_device(const penstock_process *process, int grant);
 penstock_gate_slot *gate_slot(penstock_process *process, gate_state *state, int grant);
-/* Estimated device time that is out, of the tenant's other processes and of all. `settled` (may be
- * NULL): how many brackets the others ever settled. */
-uint64_t gate_others_ns(penstock_process *process, gate_state *state, int grant, uint64_t *settled);
-uint64_t gate_in_flight_ns(penstock_process *process, gate_state *state, int grant);
 uint32_t gate_permille(const penstock_process *process, int grant);
 /* Tenants beside this one that may be on the device. */
 uint32_t gate_neighbours(const penstock_process *process, int grant);
@@ -176,6 +251,20 @@ bool gate_may_mark(const gate_state *state, const gate_stream *stream);
 bool gate_may_go(penstock_process *process, gate_state *state, int grant, uint64_t now_ns,
                  uint64_t *wait_ns);
 
+/* launch_flight.c: admitted device time that is not charged yet. */
+/* Of the tenant's other processes. `settled` (may be NULL): how many brackets they ever settled. */
+uint64_t gate_others_ns(penstock_process *process, gate_state *state, int grant, uint64_t now_ns,
+                        uint64_t *settled);
+uint64_t gate_in_flight_ns(penstock_process *process, gate_state *state, int grant,
+                           uint64_t now_ns);
+/* The estimates alone: without what runs on beyond them. */
+uint64_t gate_estimates_ns(penstock_process *process, gate_state *state, int grant);
+/* Between `begin` and `end` a thread waits, for work or at the gate, and so vouches that the oldest
+ * unfinished work (of `stream`; NULL: of all) is still running: others see it run on. */
+void gate_watch_begin(penstock_process *process, gate_state *state, int grant, gate_stream *stream);
+void gate_watch_look(penstock_process *process, gate_state *state, int grant, gate_stream *stream);
+void gate_watch_end(penstock_process *process, gate_state *state, int grant);
+
 /* launch_wait.c */
 /* Returns when the launch may go, or must. */
 void gate_wait(penstock_process *process, gate_state *state, gate_stream *stream, uint64_t wait_ns);
@@ -183,8 +272,8 @@ void gate_wait(penstock_process *process, gate_state *state, gate_stream *stream
 void gate_settle_all(gate_state *state, uint64_t now_ns);
 /* Around calls that wait for a stream, for a context (NULL: the current one), for an event. */
 void gate_before_wait(CUstream stream, bool per_thread_default);
-void gate_after_wait(CUstream stream, bool per_thread_default);
+void gate_after_wait(bool drained); /* false: the wait failed */
 /* Ends what this thread may end of a context's brackets, as far as the budget of calls goes. */
 void gate_before_wait_all(CUcontext context);
-void gate_after_wait_all(CUcontext context);
+void gate_after_wait_all(bool drained);
 void gate_after_event(void);

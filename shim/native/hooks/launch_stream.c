@@ -3,26 +3,27 @@
 #include "hooks/launch_state.h"
 #include "reserve.h"
 
-/* Nothing of the gate is held while a program waits: brackets are closed before, settled after. */
+/* Nothing of the gate is held while a program waits: brackets are ended before, settled after. */
 #define SYNCHRONISING(symbol, before, after, parameters, arguments)   \
   CUresult CUDAAPI HOOK_NAME(symbol) parameters {                     \
     PENSTOCK_PASS_LIST(symbol, arguments);                            \
     before;                                                           \
     CUresult result = PENSTOCK_BELOW(REAL(symbol) arguments);         \
-    if (result == CUDA_SUCCESS) after;                                \
+    after;                                                            \
     penstock_reserves_settle(); /* pools shrink when programs wait */ \
     return result;                                                    \
   }
 #define PENSTOCK_PASS_LIST(symbol, arguments) \
   if (penstock_depth) return REAL(symbol) arguments
 
-SYNCHRONISING(cuStreamSynchronize, gate_before_wait(stream, false), gate_after_wait(stream, false),
-              (CUstream stream), (stream))
+SYNCHRONISING(cuStreamSynchronize, gate_before_wait(stream, false),
+              gate_after_wait(result == CUDA_SUCCESS), (CUstream stream), (stream))
 SYNCHRONISING(cuStreamSynchronize_ptsz, gate_before_wait(stream, true),
-              gate_after_wait(stream, true), (CUstream stream), (stream))
-SYNCHRONISING(cuCtxSynchronize, gate_before_wait_all(NULL), gate_after_wait_all(NULL), (void), ())
-SYNCHRONISING(cuCtxSynchronize_v2, gate_before_wait_all(context), gate_after_wait_all(context),
-              (CUcontext context), (context))
+              gate_after_wait(result == CUDA_SUCCESS), (CUstream stream), (stream))
+SYNCHRONISING(cuCtxSynchronize, gate_before_wait_all(NULL),
+              gate_after_wait_all(result == CUDA_SUCCESS), (void), ())
+SYNCHRONISING(cuCtxSynchronize_v2, gate_before_wait_all(context),
+              gate_after_wait_all(result == CUDA_SUCCESS), (CUcontext context), (context))
 SYNCHRONISING(cuEventSynchronize, (void)0, gate_after_event(), (CUevent event), (event))
 
 /* Work that is not compute, queued between kernels. */

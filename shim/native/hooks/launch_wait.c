@@ -11,9 +11,10 @@
 #include "mechanism/reap.h"
 
 #define LONGEST_SLEEP_NS 20000000
-#define UNSETTLED_SLEEP_NS                                               \
-  2000000 /* while own brackets are out: their measure may open the gate \
-           */
+/* While own brackets are out, their measure may open the gate: until they should be through, then
+ * ever longer. */
+#define UNSETTLED_LEAST_NS 60000
+#define UNSETTLED_MOST_NS 2000000
 #define STUCK_NS 100000000
 
 /* Work of this process that the device has passed is settled, whichever stream it is on. */
@@ -28,10 +29,69 @@ void gate_settle_all(gate_state *state, uint64_t now_ns) {
     }
     penstock_lock_release(&state->lock);
     for (unsigned k = 0; k < count; k++) { /* claimed: it cannot be dropped meanwhile */
-      gate_bracket_settle(state, work[k], now_ns);
-      gate_bracket_expire(state, work[k]);
+      gate_bracket_settle(state, work[k]);
+      gate_bracket_expire(state, work[k], now_ns);
       gate_stream_release(work[k]);
     }
+  }
+}
+
+/* When this process's streams should all be dry, from their settled ends. */
+static void foresee(gate_state *state, int grant) {
+  uint64_t last = 0;
+  for (unsigned i = 0; i < GATE_BUCKETS; i++) {
+    if (!__atomic_load_n(&state->streams[i], __ATOMIC_RELAXED)) continue;
+    penstock_lock_acquire(&state->lock);
+    for (gate_stream *stream = state->streams[i]; stream; stream = stream->next) {
+      if (stream->context->grant != grant) continue;
+      penstock_lock_acquire(&stream->lock);
+      bool busy = stream->open || stream->oldest;
+      if (busy && stream->drained_ns > last) last = stream->drained_ns;
+      penstock_lock_release(&stream->lock);
+    }
+    penstock_lock_release(&state->lock);
+  }
+  __atomic_store_n(&state->drained_ns[grant], last, __ATOMIC_RELAXED);
+}
+
+/* May this thread record an event on the stream? Not where that could block, or where the handle
+ * means another stream in this thread. */
+static bool may_end(const gate_state *state, const gate_stream *stream, CUcontext current) {
+  enum { ROOM = 512 }; /* launches; a full queue would hold this thread up */
+  return stream->open && stream->queued < ROOM && !stream->thread &&
+         (!stream->owner || stream->owner == current) &&
+         !__atomic_load_n(&state->captures, __ATOMIC_RELAXED);
+}
+
+/* The gate is shut: no bracket stays open over that. Those of the streams that will be busy longest
+ * are ended by events, the others as far as the budget goes; the rest ends by experience. */
+static void end_all(gate_state *state, int grant, uint64_t now_ns) {
+  enum { MOST = 64, ALWAYS = 3, CALLS = 3 };
+  gate_stream *found[MOST];
+  unsigned count = 0;
+  CUcontext current = NULL;
+  REAL(cuCtxGetCurrent)(&current);
+  for (unsigned i = 0; i < GATE_BUCKETS; i++) {
+    if (!__atomic_load_n(&state->streams[i], __ATOMIC_RELAXED)) continue;
+    penstock_lock_acquire(&state->lock);
+    for (gate_stream *stream = state->streams[i]; stream; stream = stream->next) {
+      if (stream->context->grant != grant || !may_end(state, stream, current)) continue;
+      unsigned at = count < MOST ? count++ : MOST;
+      while (at && found[at - 1]->drained_ns < stream->drained_ns) {
+        if (at < MOST) found[at] = found[at - 1];
+        at--;
+      }
+      if (at < MOST) found[at] = stream;
+    }
+    penstock_lock_release(&state->lock);
+  }
+  for (unsigned i = 0; i < count; i++) {
+    gate_stream *stream = found[i];
+    if (i >= ALWAYS && !gate_may_call(stream, now_ns, CALLS, 0)) return;
+    if (!gate_stream_claim(stream)) continue;
+    gate_bracket_expire(state, stream, now_ns);
+    gate_bracket_end(state, stream, true);
+    gate_stream_release(stream);
   }
 }
 
@@ -51,6 +111,15 @@ static void sleep_on_change(const penstock_process *process, uint32_t seen, uint
   syscall(SYS_futex, &process->region.quota->change_futex, FUTEX_WAIT, seen, &timeout, NULL, 0);
 }
 
+/* How long to sleep while own work is out. */
+static uint64_t unsettled_ns(const gate_state *state, int grant, uint64_t now_ns, unsigned tries) {
+  uint64_t drained = __atomic_load_n(&state->drained_ns[grant], __ATOMIC_RELAXED);
+  uint64_t least = (uint64_t)UNSETTLED_LEAST_NS << (tries < 6 ? tries : 6);
+  uint64_t left = drained > now_ns ? drained - now_ns : 0;
+  uint64_t ns = left > least ? left : least;
+  return ns < UNSETTLED_MOST_NS ? ns : UNSETTLED_MOST_NS;
+}
+
 /* Waits for time to pass, never for work to complete: what runs may itself wait for this launch.
  * Should nothing move for long although work is in flight, the launch goes as debt. */
 void gate_wait(penstock_process *process, gate_state *state, gate_stream *stream,
@@ -60,31 +129,43 @@ void gate_wait(penstock_process *process, gate_state *state, gate_stream *stream
   penstock_gate_device *gate = gate_device(process, grant);
   uint64_t began_ns = gate_now_ns(), now_ns = began_ns, moved_ns = began_ns;
   uint64_t seen_progress = progress(process, grant);
+  unsigned tries = 0;
   if (gate_stream_claim(stream)) {
-    gate_bracket_close(state, stream, true);
+    gate_bracket_settle(state, stream);
+    gate_bracket_expire(state, stream, now_ns);
+    gate_bracket_end(state, stream, true);
     gate_stream_release(stream);
   }
-  gate_before_wait_all(stream->context->handle);
+  end_all(state, grant, now_ns);
+  gate_watch_begin(process, state, grant, NULL);
   for (;;) {
     uint32_t seen = __atomic_load_n(&process->region.quota->change_futex, __ATOMIC_ACQUIRE);
     gate_settle_all(state, now_ns);
+    foresee(state, grant);
+    gate_watch_look(process, state, grant, NULL);
     if (gate_may_go(process, state, grant, now_ns, &wait_ns)) break;
     uint64_t now_progress = progress(process, grant);
-    uint64_t in_flight = gate_in_flight_ns(process, state, grant);
-    if (now_progress != seen_progress || !in_flight || gate_is_suspended(process))
+    uint64_t estimates = gate_estimates_ns(process, state, grant);
+    if (now_progress != seen_progress) tries = 0;
+    if (now_progress != seen_progress || !estimates || gate_is_suspended(process))
       moved_ns = now_ns;
     seen_progress = now_progress;
-    if (now_ns - moved_ns > STUCK_NS + 2 * in_flight) {
+    if (now_ns - moved_ns > STUCK_NS + 2 * estimates) {
       __atomic_fetch_add(&gate->debts, 1, __ATOMIC_RELAXED);
       break;
     }
-    uint64_t longest = in_flight ? UNSETTLED_SLEEP_NS : LONGEST_SLEEP_NS;
+    uint64_t own =
+        __atomic_load_n(&gate_slot(process, state, grant)->estimate_ns, __ATOMIC_RELAXED);
+    uint64_t longest = own         ? unsettled_ns(state, grant, now_ns, tries++)
+                       : estimates ? UNSETTLED_MOST_NS
+                                   : LONGEST_SLEEP_NS;
     sleep_on_change(process, seen, wait_ns < longest ? wait_ns : longest);
     now_ns = gate_now_ns();
     if (now_ns - moved_ns > LONGEST_SLEEP_NS) {
       penstock_reap_for_refusal(&process->region, (unsigned)grant);
     }
   }
+  gate_watch_end(process, state, grant);
   __atomic_fetch_add(&gate->waits, 1, __ATOMIC_RELAXED);
   __atomic_fetch_add(&gate->waited_ns, gate_now_ns() - began_ns, __ATOMIC_RELAXED);
   errno = saved_errno;
@@ -96,11 +177,17 @@ void penstock_gate_interrupt(CUstream handle, bool per_thread_default) {
   gate_stream *stream = state ? gate_stream_get(state, handle, per_thread_default) : NULL;
   if (!stream || gate_is_capturing(state, stream)) return;
   __atomic_store_n(&stream->interrupted, true, __ATOMIC_RELAXED);
+  __atomic_store_n(&stream->idle, false, __ATOMIC_RELAXED);
   if (!stream->open) return;
   penstock_depth++;
   if (gate_stream_claim(stream)) {
     uint64_t now_ns = gate_now_ns();
-    gate_bracket_close(state, stream, gate_may_call(state, now_ns, 3, 0));
+    gate_bracket_expire(state, stream, now_ns);
+    if (gate_may_call(stream, now_ns, 3, 0)) {
+      gate_bracket_end(state, stream, true);
+    } else {
+      gate_bracket_presume(state, stream, now_ns);
+    }
     gate_stream_release(stream);
   }
   penstock_depth--;
@@ -113,21 +200,44 @@ void penstock_gate_copied(uint64_t bytes) {
   __atomic_fetch_add(&gate_device(process, grant)->copied_bytes, bytes, __ATOMIC_RELAXED);
 }
 
-/* The program is about to wait for the stream: its last bracket can be measured then. */
+/* The program is about to wait for the stream: its last bracket can be measured then, which is
+ * worth two calls if it is a sample, or long. */
 static void before_wait(gate_state *state, gate_stream *stream) {
-  uint64_t now_ns = gate_now_ns();
-  if (!stream->open || !stream->open->start || !gate_may_call(state, now_ns, 3, 0)) return;
+  enum { LONG_NS = 300000, CALLS = 2, SPARE = 32 };
+  penstock_lock_acquire(&stream->lock);
+  if (stream->waiters++ == 0) stream->launched_before = stream->launched;
+  const gate_bracket *open = stream->open;
+  bool wanted = open && (open->start || open->cost_ns >= LONG_NS);
+  bool sample = open && open->start;
+  penstock_lock_release(&stream->lock);
+  if (!wanted || !gate_may_call(stream, gate_now_ns(), CALLS, sample ? 0 : SPARE)) return;
   if (!gate_stream_claim(stream)) return;
-  gate_bracket_close(state, stream, true);
+  gate_bracket_end(state, stream, false);
   gate_stream_release(stream);
 }
 
-static void after_wait(gate_state *state, gate_stream *stream) {
-  __atomic_store_n(&stream->drained_ns, 0, __ATOMIC_RELAXED);
-  if (!stream->oldest || !gate_stream_claim(stream)) return;
-  gate_bracket_settle(state, stream, gate_now_ns());
+/* `waited_ns`: when the stream was seen to be dry; 0: it was not. */
+static void after_wait(gate_state *state, gate_stream *stream, uint64_t waited_ns) {
+  penstock_lock_acquire(&stream->lock);
+  bool drained = waited_ns && stream->waiters && stream->launched == stream->launched_before;
+  if (stream->waiters) stream->waiters--;
+  bool any = stream->open || stream->oldest;
+  penstock_lock_release(&stream->lock);
+  if (!any || !gate_stream_claim(stream)) return;
+  if (drained) {
+    gate_bracket_drained(state, stream, waited_ns);
+  } else {
+    gate_bracket_settle(state, stream);
+  }
   gate_stream_release(stream);
 }
+
+/* What this thread waits for. */
+static __thread struct {
+  gate_stream *stream;
+  CUcontext context;
+  int grant;
+} waited;
 
 static gate_stream *waited_for(gate_state *state, CUstream handle, bool per_thread) {
   gate_stream *stream = gate_stream_get(state, handle, per_thread);
@@ -141,24 +251,38 @@ static gate_stream *waited_for(gate_state *state, CUstream handle, bool per_thre
     penstock_depth--;    \
   } while (0)
 
+static void watch(gate_state *state, gate_stream *stream, int grant, bool begin) {
+  penstock_process *process = penstock_process_get();
+  if (!process || grant < 0) return;
+  if (begin) {
+    gate_watch_begin(process, state, grant, stream);
+  } else {
+    gate_watch_end(process, state, grant);
+  }
+}
+
 void gate_before_wait(CUstream handle, bool per_thread) {
   gate_state *state = penstock_process_get() ? gate_state_get() : NULL;
   gate_stream *stream = state ? waited_for(state, handle, per_thread) : NULL;
-  if (stream) BELOW(before_wait(state, stream));
+  waited.stream = stream;
+  if (!stream) return;
+  BELOW(before_wait(state, stream));
+  watch(state, stream, stream->context->grant, true);
 }
 
-void gate_after_wait(CUstream handle, bool per_thread) {
-  gate_state *state = penstock_process_get() ? gate_state_get() : NULL;
-  gate_stream *stream = state ? waited_for(state, handle, per_thread) : NULL;
-  if (stream) BELOW(after_wait(state, stream));
+void gate_after_wait(bool drained) {
+  gate_stream *stream = waited.stream;
+  gate_state *state = stream ? gate_state_get() : NULL;
+  waited.stream = NULL;
+  if (!state) return;
+  uint64_t now_ns = gate_now_ns();
+  watch(state, stream, stream->context->grant, false);
+  BELOW(after_wait(state, stream, drained ? now_ns : 0));
 }
 
-/* All streams of a context (NULL: the current one) that this thread may speak for. Entries are
- * never freed, and one that is reused meanwhile is only settled early. */
-static void each_stream(CUcontext handle, void (*visit)(gate_state *, gate_stream *)) {
-  gate_state *state = penstock_process_get() ? gate_state_get() : NULL;
-  if (!state || __atomic_load_n(&state->captures, __ATOMIC_RELAXED)) return;
-  if (!handle && REAL(cuCtxGetCurrent)(&handle) != CUDA_SUCCESS) return;
+/* All streams of a context that this thread may speak for. Entries are never freed, and one that is
+ * reused meanwhile is only settled early. */
+static void each_stream(gate_state *state, CUcontext handle, uint64_t now_ns, bool before) {
   for (unsigned i = 0; i < GATE_BUCKETS; i++) {
     if (!__atomic_load_n(&state->streams[i], __ATOMIC_RELAXED)) continue;
     gate_stream *found[64];
@@ -168,12 +292,36 @@ static void each_stream(CUcontext handle, void (*visit)(gate_state *, gate_strea
       if (stream->context->handle == handle && !stream->thread) found[count++] = stream;
     }
     penstock_lock_release(&state->lock);
-    for (unsigned k = 0; k < count; k++) BELOW(visit(state, found[k]));
+    for (unsigned k = 0; k < count; k++) {
+      if (before) {
+        BELOW(before_wait(state, found[k]));
+      } else {
+        BELOW(after_wait(state, found[k], now_ns));
+      }
+    }
   }
 }
 
-void gate_before_wait_all(CUcontext context) { each_stream(context, before_wait); }
-void gate_after_wait_all(CUcontext context) { each_stream(context, after_wait); }
+void gate_before_wait_all(CUcontext handle) {
+  gate_state *state = penstock_process_get() ? gate_state_get() : NULL;
+  waited.context = NULL;
+  if (!state || __atomic_load_n(&state->captures, __ATOMIC_RELAXED)) return;
+  if (!handle && REAL(cuCtxGetCurrent)(&handle) != CUDA_SUCCESS) return;
+  waited.context = handle;
+  waited.grant = penstock_current_grant();
+  each_stream(state, handle, 0, true);
+  watch(state, NULL, waited.grant, true);
+}
+
+void gate_after_wait_all(bool drained) {
+  CUcontext handle = waited.context;
+  gate_state *state = handle ? gate_state_get() : NULL;
+  waited.context = NULL;
+  if (!state) return;
+  uint64_t now_ns = gate_now_ns();
+  watch(state, NULL, waited.grant, false);
+  each_stream(state, handle, drained ? now_ns : 0, false);
+}
 
 void gate_after_event(void) {
   gate_state *state = penstock_process_get() ? gate_state_get() : NULL;

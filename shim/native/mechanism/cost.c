@@ -27,6 +27,7 @@ int penstock_cost_learn(penstock_cost *cost, uint64_t time_ns, uint64_t launches
   uint64_t each_ns = time_ns / launches ? time_ns / launches : 1;
   uint64_t floor_ns = note_floor(cost, each_ns, now_ns);
   if (disturbed && cost->mean_ns) {
+    if (cost->quiet_ns && now_ns < cost->quiet_ns + PENSTOCK_COST_QUIET_NS) return 0;
     if (each_ns > floor_ns + floor_ns / 10 + NOISE_NS) return 0;
     if (cost->mean_ns > floor_ns + floor_ns / 5 + NOISE_NS) { /* learned from disturbed ones only */
       cost->time_ns = 0;
@@ -35,10 +36,17 @@ int penstock_cost_learn(penstock_cost *cost, uint64_t time_ns, uint64_t launches
   }
   cost->time_ns = cost->time_ns * KEPT + (double)time_ns;
   cost->launches = cost->launches * KEPT + (double)launches;
-  cost->sampled_ns = now_ns;
+  if (!disturbed) cost->quiet_ns = now_ns;
   uint64_t mean = (uint64_t)(cost->time_ns / cost->launches);
+  uint64_t distance = each_ns > mean ? each_ns - mean : mean - each_ns;
+  cost->spread_ns = (15 * cost->spread_ns + distance) / 16;
   __atomic_store_n(&cost->mean_ns, mean ? mean : 1, __ATOMIC_RELAXED);
   return 1;
+}
+
+int penstock_cost_is_steady(const penstock_cost *cost) {
+  return __atomic_load_n(&cost->spread_ns, __ATOMIC_RELAXED) <
+         __atomic_load_n(&cost->mean_ns, __ATOMIC_RELAXED) / 4;
 }
 
 uint64_t penstock_cost_ns(const penstock_cost *cost, uint64_t otherwise_ns) {

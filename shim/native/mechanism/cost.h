@@ -7,7 +7,7 @@
  * The mean is the quotient of two decaying sums, not a mean of quotients: that would weigh short
  * brackets as much as long ones. While others are on the device, a bracket also holds their time
  * slices; such a sample counts only if it is close to the shortest seen of late (`floor`), which
- * the undisturbed ones are.
+ * the undisturbed ones are, and not at all while undisturbed samples are to be had.
  *
  * Plain declarations without inline code: cffi reads this very file.
  */
@@ -15,6 +15,8 @@
 
 #include <stdint.h>
 
+#define PENSTOCK_COST_QUIET_NS \
+  2000000000 /* so long an undisturbed sample rules out disturbed ones */
 #define PENSTOCK_COST_WINDOW_NS 4000000000 /* the floor is that of this and the last window */
 
 typedef struct penstock_cost {
@@ -23,15 +25,19 @@ typedef struct penstock_cost {
   uint64_t floor_ns;        /* shortest in the window before this one; 0: none */
   uint64_t window_floor_ns; /* shortest in this window; 0: none */
   uint64_t window_began_ns;
-  uint64_t sampled_ns; /* CLOCK_MONOTONIC of the last sample that counted */
-  double time_ns;      /* decaying sum of measured time … */
-  double launches;     /* … and of launches */
+  uint64_t quiet_ns;  /* CLOCK_MONOTONIC of the last undisturbed sample; 0: none yet */
+  uint64_t spread_ns; /* decaying mean of the samples' distance from the mean */
+  double time_ns;     /* decaying sum of measured time … */
+  double launches;    /* … and of launches */
 } penstock_cost;
 
 /* Takes in that `launches` launches took `time_ns` together. `disturbed`: other processes or
  * tenants were on the device meanwhile. Returns 1 if the sample counted. Callers serialise. */
 int penstock_cost_learn(penstock_cost *cost, uint64_t time_ns, uint64_t launches, int disturbed,
                         uint64_t now_ns);
+
+/* Do launches of the kind take alike? Then the mean tells more of a launch than a host's clock. */
+int penstock_cost_is_steady(const penstock_cost *cost);
 
 /* The cost of a launch, or `otherwise_ns` while it is unknown. Safe beside a learner. */
 uint64_t penstock_cost_ns(const penstock_cost *cost, uint64_t otherwise_ns);

@@ -1,0 +1,108 @@
+/* What is charged and learned: intervals go into the ring of busy time, samples into the costs. */
+#include "hooks/launch_state.h"
+#include "mechanism/lock.h"
+
+uint64_t gate_learned_ns(const gate_bracket *bracket) {
+  uint64_t ns = bracket->rest_ns;
+  for (uint32_t i = 0; i < bracket->part_count; i++) {
+    const gate_part *part = &bracket->parts[i];
+    ns += part->launches * penstock_cost_ns(&part->kind->cost, GATE_UNKNOWN_NS);
+  }
+  return ns;
+}
+
+bool gate_is_steady(const gate_bracket *bracket) {
+  for (uint32_t i = 0; i < bracket->part_count; i++) {
+    if (!penstock_cost_is_steady(&bracket->parts[i].kind->cost)) return false;
+  }
+  return true;
+}
+
+/* Shares a measured time out among the bracket's kinds, in proportion to what is known of them. */
+void gate_learn(gate_state *state, const gate_bracket *bracket, uint64_t time_ns, bool disturbed,
+                uint64_t now_ns) {
+  if (bracket->rest_ns || !bracket->part_count) return;
+  double expected = (double)gate_learned_ns(bracket);
+  penstock_lock_acquire(&state->lock);
+  for (uint32_t i = 0; i < bracket->part_count; i++) {
+    const gate_part *part = &bracket->parts[i];
+    if (part->generation != part->kind->generation || !part->launches) continue;
+    double share = bracket->part_count == 1
+                       ? 1
+                       : part->launches *
+                             (double)penstock_cost_ns(&part->kind->cost, GATE_UNKNOWN_NS) /
+                             expected;
+    penstock_cost_learn(&part->kind->cost, (uint64_t)((double)time_ns * share), part->launches,
+                        disturbed, now_ns);
+    uint64_t mean = penstock_cost_ns(&part->kind->cost, 0);
+    state->typical_ns = state->typical_ns ? (7 * state->typical_ns + mean) / 8 : mean;
+  }
+  penstock_lock_release(&state->lock);
+}
+
+/* How much of the cost by experience turned out to be new busy time: admission counts with that,
+ * for what overlaps on the device uses its time once. */
+static void note_overlap(gate_state *state, uint64_t charged_ns, uint64_t cost_ns) {
+  enum { LEAST = GATE_FULL_SCALE / 128, MOST = GATE_FULL_SCALE };
+  const double kept = 63.0 / 64.0;
+  penstock_lock_acquire(&state->lock);
+  state->charged_ns = state->charged_ns * kept + (double)charged_ns;
+  state->cost_ns = state->cost_ns * kept + (double)cost_ns;
+  double scale = state->cost_ns > 0 ? state->charged_ns / state->cost_ns * GATE_FULL_SCALE : MOST;
+  uint32_t overlap = scale < LEAST ? LEAST : scale > MOST ? MOST : (uint32_t)scale;
+  __atomic_store_n(&state->overlap, overlap, __ATOMIC_RELAXED);
+  penstock_lock_release(&state->lock);
+}
+
+void gate_charge(gate_state *state, gate_stream *stream, uint64_t begin_ns, uint64_t end_ns,
+                 uint64_t cost_ns) {
+  penstock_process *process = penstock_process_get();
+  int grant = stream->context->grant;
+  if (!process || grant < 0) return;
+  penstock_gate_device *gate = gate_device(process, grant);
+  uint64_t fresh = penstock_gate_mark(gate, begin_ns, end_ns, UINT64_MAX);
+  penstock_gate_charge(gate, gate_permille(process, grant), fresh);
+  note_overlap(state, fresh, cost_ns);
+}
+
+/* The device goes round between processes: where inside an interval the own part lies nobody can
+ * tell, only that all that is in flight will have had its time by `end` and that much later. So
+ * charges are packed there; what limits their sum is the wall clock alone. */
+void gate_charge_in_crowd(gate_state *state, gate_stream *stream, uint64_t begin_ns,
+                          uint64_t end_ns, uint64_t most_ns) {
+  penstock_process *process = penstock_process_get();
+  int grant = stream->context->grant;
+  if (!process || grant < 0) return;
+  penstock_gate_device *gate = gate_device(process, grant);
+  end_ns += most_ns + gate_estimates_ns(process, state, grant);
+  uint64_t most = most_ns + stream->carry_ns;
+  uint64_t fresh = penstock_gate_mark(gate, begin_ns, end_ns, most);
+  stream->carry_ns = most % PENSTOCK_RING_BIT_NS;
+  penstock_gate_charge(gate, gate_permille(process, grant), fresh);
+}
+
+/* One that was there in the last second may still be there: its context may be the one that the
+ * device must leave first, which the bracket then measures as well. */
+bool gate_in_crowd(gate_state *state, const gate_stream *stream, const gate_bracket *bracket) {
+  enum { LATELY_NS = 1000000000 };
+  penstock_process *process = penstock_process_get();
+  int grant = stream->context->grant;
+  uint64_t settled = 0, now_ns = gate_tick_ns();
+  if (!process) return true;
+  uint64_t others = gate_others_ns(process, state, grant, now_ns, &settled);
+  bool alone = gate_neighbours(process, grant) == 0;
+  if (bracket->quiet) {
+    uint64_t exact_ns = gate_now_ns();
+    bool still = gate_quiet_is_ours(process, state, grant, exact_ns);
+    gate_quiet_settled(process, state, grant, exact_ns);
+    if (still && alone && !others && !bracket->crowd) return false;
+  }
+  if (others || bracket->crowd ||
+      settled != __atomic_load_n(&state->others_settled[grant], __ATOMIC_RELAXED)) {
+    __atomic_store_n(&state->others_settled[grant], settled, __ATOMIC_RELAXED);
+    __atomic_store_n(&state->others_seen_ns[grant], now_ns, __ATOMIC_RELAXED);
+    return true;
+  }
+  uint64_t seen_ns = __atomic_load_n(&state->others_seen_ns[grant], __ATOMIC_RELAXED);
+  return !alone || (seen_ns && now_ns < seen_ns + LATELY_NS);
+}

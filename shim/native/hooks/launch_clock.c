@@ -1,0 +1,94 @@
+/* Device times on the host's clock.
+ *
+ * A *base* event is recorded on a stream of the shim's own, which is always idle: the device passes
+ * it within microseconds of the call, unless another process has the device. It is renewed every
+ * second, for the driver tells times between events as floats. */
+#include "hooks/launch_state.h"
+#include "mechanism/lock.h"
+
+#define RENEW_NS 1000000000
+#define RIPE_NS 1000000    /* a renewal is looked at when it is this old */
+#define FAR_NS 10000000000 /* a base this old tells the time too coarsely to check its successor \
+                            */
+#define PROMPT_NS 20000    /* a renewal that was passed no later than this after its call */
+
+void gate_clock_prepare(gate_context *context) {
+  CUstreamCaptureMode mode = gate_relax();
+  if (REAL(cuStreamCreate)(&context->clock, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS) {
+    context->clock = NULL;
+  }
+  gate_restore(mode);
+}
+
+/* Puts the ripe renewal in the base's place. When it was passed late, its time follows from the old
+ * base; never is it earlier than its call. */
+static void adopt(gate_context *context, gate_marker *base, gate_marker *renewal) {
+  int64_t between = 0;
+  uint64_t at = renewal->recorded_ns, host_ns = at;
+  if (base && at < base->recorded_ns + FAR_NS) {
+    if (!gate_elapsed_ns(base, renewal, &between)) return; /* not passed yet */
+    uint64_t by_base = context->base_ns + (uint64_t)between;
+    if (by_base > at + PROMPT_NS) host_ns = by_base;
+  }
+  penstock_lock_acquire(&context->lock);
+  bool ours = context->renewal == renewal && context->base == base;
+  if (ours) {
+    context->base = renewal; /* its reference goes with it */
+    context->base_ns = host_ns;
+    context->renewal = NULL;
+  }
+  penstock_lock_release(&context->lock);
+  if (ours && base) gate_marker_put(context, base);
+}
+
+static gate_marker *hold(gate_marker *marker) {
+  if (marker) __atomic_fetch_add(&marker->references, 1, __ATOMIC_RELAXED);
+  return marker;
+}
+
+void gate_clock_renew(gate_stream *stream, uint64_t now_ns) {
+  gate_context *context = stream->context;
+  if (!context->clock) return;
+  penstock_lock_acquire(&context->lock);
+  gate_marker *base = hold(context->base), *renewal = hold(context->renewal);
+  penstock_lock_release(&context->lock);
+  if (renewal && (!base || now_ns > renewal->recorded_ns + RIPE_NS)) {
+    CUstreamCaptureMode mode = gate_relax();
+    adopt(context, base, renewal);
+    gate_restore(mode);
+    gate_called(stream, 1);
+  } else if (!renewal && (!base || now_ns > base->recorded_ns + RENEW_NS)) {
+    gate_marker *fresh = gate_marker_record(context, context->clock);
+    gate_called(stream, 1);
+    penstock_lock_acquire(&context->lock);
+    if (!context->renewal) {
+      context->renewal = fresh;
+      fresh = NULL;
+    }
+    penstock_lock_release(&context->lock);
+    gate_marker_put(context, fresh);
+    if (!base && context->renewal) gate_clock_renew(stream, now_ns);
+  }
+  gate_marker_put(context, base);
+  gate_marker_put(context, renewal);
+}
+
+bool gate_clock_place(gate_stream *stream, const gate_marker *marker, uint64_t *ns) {
+  gate_context *context = stream->context;
+  penstock_lock_acquire(&context->lock);
+  gate_marker *base = hold(context->base);
+  uint64_t base_ns = context->base_ns;
+  penstock_lock_release(&context->lock);
+  int64_t since;
+  bool known = base && gate_elapsed_ns(base, marker, &since);
+  if (known) *ns = base_ns + (uint64_t)since;
+  gate_marker_put(context, base);
+  return known;
+}
+
+void gate_clock_clear(gate_context *context) {
+  gate_marker_put(context, context->base);
+  gate_marker_put(context, context->renewal);
+  context->base = context->renewal = NULL;
+  context->clock = NULL; /* the stream goes with its context */
+}

@@ -1,0 +1,106 @@
+/* Device time that was admitted and is not charged yet: by estimate, and as it passes. */
+#include "hooks/launch_state.h"
+#include "mechanism/lock.h"
+#include "mechanism/slots.h"
+
+/* Work that runs on beyond its estimate counts as it passes, from this much on: brackets are
+ * settled a little after their end, and beside others they take longer by turns of the device. */
+#define LIVE_SLACK_NS 2000000
+#define LIVE_CROWD_SLACK_NS 20000000
+
+static uint64_t load(const uint64_t *word) { return __atomic_load_n(word, __ATOMIC_RELAXED); }
+
+penstock_gate_slot *gate_slot(penstock_process *process, gate_state *state, int grant) {
+  penstock_region *region = &process->region;
+  int slot = penstock_slot_own(region);
+  return slot < 0 ? &state->spare[grant] : &region->usage->slots[slot].gate[grant];
+}
+
+/* Of one process: its estimate, or the time for which its oldest work has been running if that is
+ * more. `share`: how many are on the device, as far as known. */
+static uint64_t slot_ns(const penstock_gate_slot *slot, uint64_t now_ns, uint64_t share) {
+  uint64_t estimate = load(&slot->estimate_ns), since = load(&slot->busy_since_ns);
+  if (__builtin_expect(!since || now_ns <= since, 1)) return estimate;
+  uint64_t slack = share > 1 ? LIVE_CROWD_SLACK_NS : LIVE_SLACK_NS;
+  uint64_t ran = (now_ns - since) / share;
+  return ran > estimate + slack ? ran - slack : estimate;
+}
+
+/* Slots are few, and a stale sum would let each of them overshoot by a burst. */
+uint64_t gate_others_ns(penstock_process *process, gate_state *state, int grant, uint64_t now_ns,
+                        uint64_t *settled) {
+  const penstock_usage_page *usage = process->region.usage;
+  const penstock_gate_slot *own = gate_slot(process, state, grant);
+  uint64_t high = load(&usage->slots_high), ns = 0, count = 0, share = 1;
+  if (high > PENSTOCK_MAX_SLOTS) high = PENSTOCK_MAX_SLOTS;
+  share += gate_neighbours(process, grant);
+  for (uint64_t i = 0; i < high; i++) {
+    const penstock_gate_slot *slot = &usage->slots[i].gate[grant];
+    if (slot == own) {
+      share += load(&slot->estimate_ns) != 0;
+      continue;
+    }
+    uint64_t one = slot_ns(slot, now_ns, share);
+    share += one != 0;
+    ns += one;
+    count += load(&slot->done);
+  }
+  if (settled) *settled = count;
+  return ns;
+}
+
+/* Streams side by side: at least as long as the one that is busy longest, by experience. */
+uint64_t gate_in_flight_ns(penstock_process *process, gate_state *state, int grant,
+                           uint64_t now_ns) {
+  uint64_t others = gate_others_ns(process, state, grant, now_ns, NULL);
+  uint64_t share = 1 + gate_neighbours(process, grant) + (others != 0);
+  uint64_t own = slot_ns(gate_slot(process, state, grant), now_ns, share);
+  uint64_t drained = load(&state->drained_ns[grant]);
+  uint64_t left = drained > now_ns ? (drained - now_ns) / share : 0;
+  return others + (own > left ? own : left);
+}
+
+uint64_t gate_estimates_ns(penstock_process *process, gate_state *state, int grant) {
+  return load(&gate_slot(process, state, grant)->estimate_ns) +
+         gate_others_ns(process, state, grant, 0, NULL);
+}
+
+static uint64_t oldest_on(gate_stream *stream) {
+  penstock_lock_acquire(&stream->lock);
+  const gate_bracket *first = stream->oldest ? stream->oldest : stream->open;
+  uint64_t began = first ? first->opened_ns : 0;
+  if (began && began < stream->last_end_ns) began = stream->last_end_ns;
+  penstock_lock_release(&stream->lock);
+  return began;
+}
+
+/* When the oldest unfinished work on the device began; 0: there is none. */
+static uint64_t oldest_of_all(gate_state *state, int grant) {
+  uint64_t oldest = 0;
+  for (unsigned i = 0; i < GATE_BUCKETS; i++) {
+    if (!__atomic_load_n(&state->streams[i], __ATOMIC_RELAXED)) continue;
+    penstock_lock_acquire(&state->lock);
+    for (gate_stream *stream = state->streams[i]; stream; stream = stream->next) {
+      uint64_t began = stream->context->grant == grant ? oldest_on(stream) : 0;
+      if (began && (!oldest || began < oldest)) oldest = began;
+    }
+    penstock_lock_release(&state->lock);
+  }
+  return oldest;
+}
+
+void gate_watch_look(penstock_process *process, gate_state *state, int grant, gate_stream *stream) {
+  __atomic_store_n(&gate_slot(process, state, grant)->busy_since_ns,
+                   stream ? oldest_on(stream) : oldest_of_all(state, grant), __ATOMIC_RELAXED);
+}
+
+void gate_watch_begin(penstock_process *process, gate_state *state, int grant,
+                      gate_stream *stream) {
+  __atomic_fetch_add(&state->waiters[grant], 1, __ATOMIC_RELAXED);
+  gate_watch_look(process, state, grant, stream);
+}
+
+void gate_watch_end(penstock_process *process, gate_state *state, int grant) {
+  if (__atomic_sub_fetch(&state->waiters[grant], 1, __ATOMIC_RELAXED)) return;
+  __atomic_store_n(&gate_slot(process, state, grant)->busy_since_ns, 0, __ATOMIC_RELAXED);
+}

@@ -1,0 +1,69 @@
+/* Quiet turns: for a moment one process of a tenant launches alone.
+ *
+ * What processes of one tenant measure beside each other holds the switches between their contexts,
+ * and a program that launches and waits never has the device for two launches on end. So after the
+ * gate has opened, the first process that comes may keep the others waiting for a few launches:
+ * from its second one on its context is on the device, and what it measures is its own. The others
+ * wait for time only, and no longer than that. */
+#include "hooks/launch_state.h"
+#include "mechanism/slots.h"
+
+#define LEAST_NS 1000000
+#define MOST_NS 10000000
+#define LAUNCHES 6 /* settled brackets after which the turn ends early; the first one warms up */
+#define PAUSE_NS 30000000
+#define OWN_PAUSE_NS 120000000
+#define LATELY_NS 1000000000
+
+static uint64_t load(const uint64_t *word) { return __atomic_load_n(word, __ATOMIC_RELAXED); }
+
+static uint64_t own_number(penstock_process *process) {
+  int slot = penstock_slot_own(&process->region);
+  return slot < 0 ? 0 : (uint64_t)slot + 1;
+}
+
+bool gate_quiet_forbids(penstock_process *process, gate_state *state, int grant, uint64_t now_ns,
+                        uint64_t *wait_ns) {
+  (void)state;
+  penstock_gate_device *gate = gate_device(process, grant);
+  uint64_t until = load(&gate->quiet_until_ns);
+  if (__builtin_expect(now_ns >= until, 1)) return false;
+  if (until > now_ns + MOST_NS || load(&gate->quiet_slot) == own_number(process)) return false;
+  *wait_ns = until - now_ns;
+  return true;
+}
+
+void gate_quiet_begin(penstock_process *process, gate_state *state, int grant, uint64_t now_ns) {
+  uint64_t seen = load(&state->others_seen_ns[grant]);
+  if (__builtin_expect(!seen, 1) || now_ns > seen + LATELY_NS) return; /* alone: all is quiet */
+  if (now_ns < state->quiet_next_ns[grant] || gate_estimates_ns(process, state, grant)) return;
+  penstock_gate_device *gate = gate_device(process, grant);
+  uint64_t until = load(&gate->quiet_until_ns), number = own_number(process);
+  if (!number || now_ns < until + PAUSE_NS) return;
+  uint64_t length = 4 * __atomic_load_n(&state->typical_ns, __ATOMIC_RELAXED);
+  if (length > MOST_NS) return; /* beside kernels this long a switch is nothing */
+  if (length < LEAST_NS) length = LEAST_NS;
+  if (!__atomic_compare_exchange_n(&gate->quiet_until_ns, &until, now_ns + length, false,
+                                   __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+    return;
+  }
+  __atomic_store_n(&gate->quiet_slot, number, __ATOMIC_RELAXED);
+  state->quiet_next_ns[grant] = now_ns + OWN_PAUSE_NS;
+  __atomic_store_n(&state->quiet_settled[grant], 0, __ATOMIC_RELAXED);
+}
+
+bool gate_quiet_is_ours(penstock_process *process, gate_state *state, int grant, uint64_t now_ns) {
+  const penstock_gate_device *gate = gate_device(process, grant);
+  return now_ns < load(&gate->quiet_until_ns) && load(&gate->quiet_slot) == own_number(process) &&
+         __atomic_load_n(&state->quiet_settled[grant], __ATOMIC_RELAXED) > 0;
+}
+
+void gate_quiet_settled(penstock_process *process, gate_state *state, int grant, uint64_t now_ns) {
+  penstock_gate_device *gate = gate_device(process, grant);
+  uint64_t until = load(&gate->quiet_until_ns);
+  if (now_ns >= until || load(&gate->quiet_slot) != own_number(process)) return;
+  uint32_t settled = __atomic_add_fetch(&state->quiet_settled[grant], 1, __ATOMIC_RELAXED);
+  if (settled < LAUNCHES) return;
+  __atomic_compare_exchange_n(&gate->quiet_until_ns, &until, now_ns, false, __ATOMIC_RELAXED,
+                              __ATOMIC_RELAXED);
+}
