@@ -15,8 +15,8 @@
 
 #include <stdint.h>
 
-#define PENSTOCK_COST_QUIET_NS \
-  2000000000 /* so long an undisturbed sample rules out disturbed ones */
+/* An undisturbed sample rules out disturbed ones for this long. */
+#define PENSTOCK_COST_QUIET_NS 2000000000
 #define PENSTOCK_COST_WINDOW_NS 4000000000 /* the floor is that of this and the last window */
 
 typedef struct penstock_cost {
