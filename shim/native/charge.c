@@ -3,9 +3,10 @@
 #include "driver.h"
 #include "hooks/hook.h"
 #include "common/log.h"
-#include "mechanism/ledger.h"
+#include "mechanism/share.h"
 #include "process.h"
 #include "reserve.h"
+#include "shares.h"
 
 static CUresult refuse(int grant, uint64_t bytes, penstock_error error) {
   if (error == PENSTOCK_E_OVER_LIMIT) {
@@ -18,7 +19,12 @@ static CUresult refuse(int grant, uint64_t bytes, penstock_error error) {
   return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-CUresult penstock_charge(int grant, uint64_t bytes) {
+static penstock_error reserve(penstock_region *region, uint64_t share, int grant, uint64_t bytes) {
+  return share ? penstock_share_reserve(region, share, (unsigned)grant, bytes)
+               : penstock_ledger_reserve(region, (unsigned)grant, bytes);
+}
+
+CUresult penstock_charge_in(uint64_t share, int grant, uint64_t bytes) {
   penstock_process *process = penstock_process_get();
   if (!process) return CUDA_ERROR_SYSTEM_NOT_READY;
   if (grant < 0) {
@@ -26,19 +32,35 @@ CUresult penstock_charge(int grant, uint64_t bytes) {
                  (unsigned long long)bytes);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  penstock_error error = penstock_ledger_reserve(&process->region, (unsigned)grant, bytes);
+  penstock_error error = reserve(&process->region, share, grant, bytes);
   if (__builtin_expect(error == PENSTOCK_OK, 1)) return CUDA_SUCCESS;
   if (error == PENSTOCK_E_OVER_LIMIT && penstock_reserves_settle()) {
-    error = penstock_ledger_reserve(&process->region, (unsigned)grant, bytes);
+    error = reserve(&process->region, share, grant, bytes);
     if (error == PENSTOCK_OK) return CUDA_SUCCESS;
   }
   return refuse(grant, bytes, error);
 }
 
-void penstock_uncharge(int grant, uint64_t bytes) {
+CUresult penstock_charge(int grant, uint64_t bytes) { return penstock_charge_in(0, grant, bytes); }
+
+void penstock_uncharge_in(uint64_t share, int grant, uint64_t bytes) {
   penstock_process *process = penstock_process_get();
   if (!process || grant < 0 || bytes == 0) return;
-  penstock_ledger_release(&process->region, (unsigned)grant, bytes);
+  if (share) {
+    penstock_share_release(&process->region, share, (unsigned)grant, bytes);
+  } else {
+    penstock_ledger_release(&process->region, (unsigned)grant, bytes);
+  }
+}
+
+void penstock_uncharge(int grant, uint64_t bytes) { penstock_uncharge_in(0, grant, bytes); }
+
+void penstock_give_back(const penstock_object *object) {
+  if (object->share) {
+    penstock_shares_drop(object->share);
+  } else {
+    penstock_uncharge(object->grant, object->bytes);
+  }
 }
 
 void penstock_object_remember(penstock_kind kind, uint64_t key, int grant, uint64_t bytes,
@@ -60,7 +82,7 @@ penstock_freeing penstock_free_begin(penstock_kind kind, uint64_t key) {
 CUresult penstock_free_end(const penstock_freeing *freeing, CUresult result) {
   if (!freeing->found) return result;
   if (result == CUDA_SUCCESS) {
-    penstock_uncharge(freeing->object.grant, freeing->object.bytes);
+    penstock_give_back(&freeing->object);
   } else {
     penstock_object_put(&freeing->object);
   }

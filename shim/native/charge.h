@@ -21,8 +21,15 @@
  * this process's idle pool memory is looked for. */
 CUresult penstock_charge(int grant, uint64_t bytes);
 
+/* The same into a share that this process made; 0: as above. */
+CUresult penstock_charge_in(uint64_t share, int grant, uint64_t bytes);
+
 /* Gives back what was charged. */
 void penstock_uncharge(int grant, uint64_t bytes);
+void penstock_uncharge_in(uint64_t share, int grant, uint64_t bytes);
+
+/* Gives back what an object cost: bytes, or its part in a share. */
+void penstock_give_back(const penstock_object *object);
 
 /* Remembers what was charged; without memory for that, the charge stays until the process ends. */
 void penstock_object_remember(penstock_kind kind, uint64_t key, int grant, uint64_t bytes,

@@ -70,7 +70,7 @@ CUresult penstock_context_left(penstock_departure *departure, CUresult result) {
   for (size_t i = 0; i < departure->count; i++) {
     const penstock_object *object = &departure->all[i];
     if (result == CUDA_SUCCESS) {
-      penstock_uncharge(object->grant, object->bytes);
+      penstock_give_back(object);
     } else {
       penstock_object_put(object);
     }

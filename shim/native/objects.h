@@ -16,7 +16,7 @@
 typedef enum penstock_kind {
   PENSTOCK_DEVICE_MEMORY = 1, /* cuMemAlloc…, cuMemAllocManaged: key is the pointer */
   PENSTOCK_POOL_MEMORY,       /* cuMemAllocAsync: charged through its pool, `detail` is the pool */
-  PENSTOCK_IPC_MEMORY,        /* cuIpcOpenMemHandle */
+  PENSTOCK_IPC_MEMORY,        /* cuIpcOpenMemHandle; `detail` counts openings beyond the first */
   PENSTOCK_POOL,              /* CUmemoryPool */
   PENSTOCK_ARRAY,             /* CUarray */
   PENSTOCK_MIPMAP,            /* CUmipmappedArray */
@@ -24,13 +24,15 @@ typedef enum penstock_kind {
   PENSTOCK_VMM_HANDLE,     /* CUmemGenericAllocationHandle; `detail` is the allocation's number */
   PENSTOCK_VMM_ALLOCATION, /* key is a number of our own */
   PENSTOCK_VMM_MAPPING,    /* key is the address; `bytes` its length, `detail` the allocation */
-  PENSTOCK_VMM_EXPORT,     /* key tells a shareable handle; `detail` the allocation */
   PENSTOCK_VMM_ARRAY_MAPPING, /* key is a number; `bytes` the array, `detail` the allocation */
   PENSTOCK_CONTEXT_LIMIT,     /* key is the context's address plus the CUlimit */
   PENSTOCK_CONTEXT,           /* CUcontext */
   PENSTOCK_GREEN_CONTEXT,     /* CUgreenCtx */
   PENSTOCK_MODULE,            /* CUmodule */
   PENSTOCK_LIBRARY,           /* CUlibrary */
+  PENSTOCK_SHARE,             /* key is the share; `bytes` counts who of this process holds it */
+  PENSTOCK_POOL_IMPORT,       /* CUmemoryPool of another process */
+  PENSTOCK_POOL_POINTER,      /* cuMemPoolImportPointer: key is the pointer */
   PENSTOCK_GRAPH_EXEC,        /* CUgraphExec with memory nodes; `detail` what a launch may need */
 } penstock_kind;
 
@@ -38,6 +40,7 @@ typedef struct penstock_object {
   uint64_t key;
   uint64_t bytes;    /* charged, unless the kind says otherwise */
   uint64_t detail;   /* by kind */
+  uint64_t share;    /* not 0: what is charged lies in this share (shares.h), not here */
   CUcontext context; /* dies with this context; NULL: does not */
   int16_t grant;     /* index of the grant that was charged; -1: none */
   uint8_t kind;

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
 import nvidia
 import pytest
 
-from penstock_shim import simulator
+from penstock_shim import paths, simulator
 
 sys.path.append(str(Path(__file__).parent))  # tests are imported by file: for the helpers beside
 
@@ -49,3 +50,28 @@ def cuda_include() -> Path:
             if (include / "cuda.h").exists():
                 return include
     raise FileNotFoundError("no cuda.h: install nvidia-cuda-runtime")
+
+
+@pytest.fixture(scope="session")
+def program(tmp_path_factory, cuda_include):
+    """A C program of this folder, linked as programs are with `-lcuda`."""
+    folder = tmp_path_factory.mktemp("programs")
+
+    def build(name: str) -> Path:
+        output = folder / name
+        if not output.exists():
+            source = Path(__file__).parent / "programs" / f"{name}.c"
+            link = [f"-L{paths.sim_dir()}", "-l:libcuda.so.1", "-pthread"]
+            flags = ["-O1", "-Wall", "-Werror", f"-I{cuda_include}"]
+            subprocess.run(["gcc", *flags, source, "-o", output, *link], check=True)
+        return output
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def own_machine(tmp_path_factory) -> Path:
+    """A machine that no other test uses: for sums over all its processes."""
+    path = tmp_path_factory.mktemp("own") / "machine"
+    simulator.create_machine(path, "h200").close()
+    return path

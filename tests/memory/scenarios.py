@@ -159,7 +159,7 @@ def ipc_owner() -> None:
 
 
 def ipc_user(handle: str) -> None:
-    """Who opens another process's memory keeps it alive, and pays for it while it does."""
+    """Who opens what another tenant's process handed out pays for it while it is open."""
     begin()
     pointer, opened = ctypes.c_uint64(), IpcHandle.from_buffer_copy(bytes.fromhex(handle))
     flags = int(cu.CUipcMem_flags.CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)
@@ -186,7 +186,7 @@ def export_to(path: str) -> None:
 
 
 def import_from(path: str) -> None:
-    """Imported memory is charged as far as it is mapped, until nothing of it is held any more."""
+    """Memory of another tenant is charged as far as it is mapped, until nothing of it is held."""
     begin()
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(path)

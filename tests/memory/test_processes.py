@@ -5,33 +5,15 @@ from __future__ import annotations
 import random
 import subprocess
 import time
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pytest
 import scenarios
 
-from penstock_shim import paths
+if TYPE_CHECKING:
+    from pathlib import Path
 
 MIB = 1 << 20
-HERE = Path(__file__).parent
 OUT_OF_MEMORY, NOT_INITIALIZED = 2, 3
-
-
-@pytest.fixture(scope="session")
-def program(tmp_path_factory, cuda_include):
-    """A C program of this folder, linked as programs are with `-lcuda`."""
-    folder = tmp_path_factory.mktemp("programs")
-
-    def build(name: str) -> Path:
-        output = folder / name
-        if not output.exists():
-            source = HERE / "programs" / f"{name}.c"
-            link = [f"-L{paths.sim_dir()}", "-l:libcuda.so.1", "-pthread"]
-            flags = ["-O1", "-Wall", "-Werror", f"-I{cuda_include}"]
-            subprocess.run(["gcc", *flags, source, "-o", output, *link], check=True)
-        return output
-
-    return build
 
 
 def launch(program: Path, tenant, *words: object) -> subprocess.Popen[str]:
@@ -172,18 +154,3 @@ def test_the_view_never_promises_more_while_another_process_starts(tenants):
         other.communicate("end\n", timeout=60)
     assert watcher.returncode == 0, err
     assert out.split() == ["0"]
-
-
-def test_memory_opened_through_ipc_is_charged_to_its_opener_too(tenant):
-    with tenant.start(scenarios.ipc_owner) as owner:
-        tenant.run(scenarios.ipc_user, owner.stdout.readline().strip())
-        assert tenant.charged() == 4 * MIB
-        owner.communicate("end\n", timeout=60)
-
-
-def test_memory_imported_from_another_process_is_charged_as_it_is_mapped(tenant, tmp_path):
-    with tenant.start(scenarios.export_to, tmp_path / "socket") as exporter:
-        assert exporter.stdout.readline() == "listening\n"
-        tenant.run(scenarios.import_from, tmp_path / "socket")
-        assert tenant.charged() == 8 * MIB
-        exporter.communicate("end\n", timeout=60)

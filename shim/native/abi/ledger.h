@@ -4,7 +4,8 @@
  * step is one atomic store or compare-and-swap, and can be told done or not done after a kill:
  *   total   = bytes/512 (36 bits) | slot (10 bits) | seq (18 bits)   last operation applied
  *   charged = bytes/512 (36 bits) | 0 (10 bits) | seq (18 bits)      operations folded in so far
- *   intent  = delta/512 (36 bits, two's complement) | 0 | seq        operation under way
+ *   intent  = delta/512 (36 bits, two's complement) | to (10) | seq  operation under way; `to` is
+ *             not 0 when the bytes go to that slot (a share), which changes no total
  *   ack     = count (46 bits) | seq (18 bits)     slot's newest operation known to be in `total`
  * `ack` is written by everybody, the other two only by the slot's owner: they lie apart.
  * 36 bits of 512 bytes are 32 TiB a device and tenant.

@@ -8,28 +8,32 @@
 #define PENSTOCK_SLOT_FREE 0
 #define PENSTOCK_SLOT_LIVE 1
 #define PENSTOCK_SLOT_REAPING 2
+#define PENSTOCK_SLOT_SHARED 3 /* no process: memory that several hold, see mechanism/share.h */
 
 typedef struct penstock_slot {
   /* state (2 bits) | pid namespace index (8) | pid (22) | generation (4) | start ticks, low 28
    * bits. One word, so that one compare-and-swap claims a slot and no half claim exists. The
    * generation counts the slot's owners: a judgement passed on one owner cannot strike the next. */
   uint64_t owner;
-  char command[16];    /* /proc/self/comm when the slot was claimed */
-  uint64_t claimed_ns; /* CLOCK_MONOTONIC */
-  uint64_t image;      /* start of the owner's stack: differs after exec; 0: unknown */
-  uint64_t reserved[3];
+  char command[16];     /* /proc/self/comm when the slot was claimed */
+  uint64_t claimed_ns;  /* CLOCK_MONOTONIC */
+  uint64_t image;       /* start of the owner's stack: differs after exec; 0: unknown */
+  uint64_t share_key;   /* SHARED: what the memory is known by; 0: no one can join any more */
+  uint64_t share_maker; /* SHARED or in the making: index of the slot that made it, plus one */
+  uint64_t reserved;
   penstock_ledger_slot ledger[PENSTOCK_MAX_DEVICES];
   uint64_t ledger_ack[PENSTOCK_MAX_DEVICES];
-  uint64_t reserved_too[PENSTOCK_MAX_DEVICES];
+  uint64_t holders[PENSTOCK_MAX_SLOTS / 64]; /* SHARED: a bit for each slot that holds it */
   penstock_gate_slot gate[PENSTOCK_MAX_DEVICES];
 } penstock_slot;
 
 typedef struct penstock_usage_page {
-  uint64_t magic;      /* PENSTOCK_USAGE_MAGIC */
-  uint32_t version;    /* PENSTOCK_ABI_VERSION */
-  uint32_t size_bytes; /* sizeof(penstock_usage_page) */
-  uint64_t slots_high; /* no slot at or above this index was ever claimed; only grows */
-  uint64_t reserved[5];
+  uint64_t magic;       /* PENSTOCK_USAGE_MAGIC */
+  uint32_t version;     /* PENSTOCK_ABI_VERSION */
+  uint32_t size_bytes;  /* sizeof(penstock_usage_page) */
+  uint64_t slots_high;  /* no slot at or above this index was ever claimed; only grows */
+  uint64_t shares_made; /* ever; 0: nobody need look for any */
+  uint64_t reserved[4];
   /* Inode of /proc/self/ns/pid | inode of /proc/self/ns/time << 32 (start times are told in the
    * reader's time namespace); 0: free; the last entry stays 0: "unknown". */
   uint64_t pid_namespaces[PENSTOCK_MAX_PID_NAMESPACES + 1];

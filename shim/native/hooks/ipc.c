@@ -1,46 +1,99 @@
 /* Memory of others: IPC handles and external memory (Vulkan, Direct3D, dma-buf).
  *
- * Who opens it keeps it alive when its owner ends and takes the charge along; so it pays as well. A
- * process cannot open its own IPC handles.
+ * What another process of the tenant handed out is charged once, in a share (shares.h). Who opens
+ * what comes from elsewhere pays for it as long as it is open. A process cannot open its own IPC
+ * handles.
  */
 #include "charge.h"
 #include "hooks/hook.h"
+#include "shares.h"
+
+static void hand_out(const CUipcMemHandle *handle, CUdeviceptr pointer) {
+  penstock_object object;
+  CUdeviceptr base = pointer;
+  PENSTOCK_BELOW(REAL(cuMemGetAddressRange_v2)(&base, NULL, pointer));
+  if (!penstock_object_take(PENSTOCK_DEVICE_MEMORY, base, &object)) return;
+  penstock_shares_make(&object, penstock_shares_key(handle, sizeof *handle));
+  penstock_object_put(&object);
+}
+
+CUresult CUDAAPI HOOK_NAME(cuIpcGetMemHandle)(CUipcMemHandle *handle, CUdeviceptr pointer) {
+  PENSTOCK_PASS(cuIpcGetMemHandle, handle, pointer);
+  CUresult result = PENSTOCK_BELOW(REAL(cuIpcGetMemHandle)(handle, pointer));
+  if (result == CUDA_SUCCESS) hand_out(handle, pointer);
+  return result;
+}
+
+/* Opened more than once, a handle gives the same pointer, which is paid for already. */
+static bool open_again(CUdeviceptr pointer) {
+  penstock_object entry;
+  if (!penstock_object_take(PENSTOCK_IPC_MEMORY, pointer, &entry)) return false;
+  entry.detail++;
+  penstock_object_put(&entry);
+  return true;
+}
 
 /* The size is known once it is open: then it is charged, or closed again. */
-#define OPEN_IPC(pointer, call)                                                         \
-  do {                                                                                  \
-    CUcontext context;                                                                  \
-    CUdeviceptr base;                                                                   \
-    size_t bytes = 0;                                                                   \
-    int grant;                                                                          \
-    CUresult result = PENSTOCK_BELOW(penstock_here(&context, &grant));                  \
-    if (result == CUDA_SUCCESS) result = PENSTOCK_BELOW(call);                          \
-    if (result != CUDA_SUCCESS) return result;                                          \
-    PENSTOCK_BELOW(REAL(cuMemGetAddressRange_v2)(&base, &bytes, *(pointer)));           \
-    result = penstock_charge(grant, bytes);                                             \
-    if (result == CUDA_SUCCESS) {                                                       \
-      penstock_object_remember(PENSTOCK_IPC_MEMORY, *(pointer), grant, bytes, context); \
-    } else {                                                                            \
-      PENSTOCK_BELOW(REAL(cuIpcCloseMemHandle)(*(pointer)));                            \
-    }                                                                                   \
-    return result;                                                                      \
+static CUresult opened(CUdeviceptr pointer, uint64_t share, int grant, CUcontext context) {
+  CUdeviceptr base;
+  size_t bytes = 0;
+  if (open_again(pointer)) {
+    penstock_shares_drop(share);
+    return CUDA_SUCCESS;
+  }
+  penstock_object object = {.key = pointer,
+                            .share = share,
+                            .context = context,
+                            .grant = (int16_t)grant,
+                            .kind = PENSTOCK_IPC_MEMORY};
+  if (!share) {
+    PENSTOCK_BELOW(REAL(cuMemGetAddressRange_v2)(&base, &bytes, pointer));
+    CUresult result = penstock_charge(grant, bytes);
+    if (result != CUDA_SUCCESS) {
+      PENSTOCK_BELOW(REAL(cuIpcCloseMemHandle)(pointer));
+      return result;
+    }
+    object.bytes = bytes;
+  }
+  penstock_object_put(&object);
+  return CUDA_SUCCESS;
+}
+
+/* The share is joined before the driver is asked: its maker may end at any time. */
+#define OPEN_IPC(pointer, handle, call)                                                    \
+  do {                                                                                     \
+    CUcontext context;                                                                     \
+    int grant;                                                                             \
+    CUresult result = PENSTOCK_BELOW(penstock_here(&context, &grant));                     \
+    if (result != CUDA_SUCCESS) return result;                                             \
+    uint64_t share = penstock_shares_join(penstock_shares_key(&(handle), sizeof(handle))); \
+    result = PENSTOCK_BELOW(call);                                                         \
+    if (result == CUDA_SUCCESS) return opened(*(pointer), share, grant, context);          \
+    penstock_shares_drop(share);                                                           \
+    return result;                                                                         \
   } while (0)
 
 CUresult CUDAAPI HOOK_NAME(cuIpcOpenMemHandle)(CUdeviceptr *pointer, CUipcMemHandle handle,
                                                unsigned int flags) {
   PENSTOCK_PASS(cuIpcOpenMemHandle, pointer, handle, flags);
-  OPEN_IPC(pointer, REAL(cuIpcOpenMemHandle)(pointer, handle, flags));
+  OPEN_IPC(pointer, handle, REAL(cuIpcOpenMemHandle)(pointer, handle, flags));
 }
 
 CUresult CUDAAPI HOOK_NAME(cuIpcOpenMemHandle_v2)(CUdeviceptr *pointer, CUipcMemHandle handle,
                                                   unsigned int flags) {
   PENSTOCK_PASS(cuIpcOpenMemHandle_v2, pointer, handle, flags);
-  OPEN_IPC(pointer, REAL(cuIpcOpenMemHandle_v2)(pointer, handle, flags));
+  OPEN_IPC(pointer, handle, REAL(cuIpcOpenMemHandle_v2)(pointer, handle, flags));
 }
 
 CUresult CUDAAPI HOOK_NAME(cuIpcCloseMemHandle)(CUdeviceptr pointer) {
   PENSTOCK_PASS(cuIpcCloseMemHandle, pointer);
   penstock_freeing freeing = penstock_free_begin(PENSTOCK_IPC_MEMORY, pointer);
+  if (freeing.found && freeing.object.detail) { /* stays open */
+    CUresult result = PENSTOCK_BELOW(REAL(cuIpcCloseMemHandle)(pointer));
+    if (result == CUDA_SUCCESS) freeing.object.detail--;
+    penstock_object_put(&freeing.object);
+    return result;
+  }
   return penstock_free_end(&freeing, PENSTOCK_BELOW(REAL(cuIpcCloseMemHandle)(pointer)));
 }
 

@@ -65,7 +65,7 @@ CUresult CUDAAPI HOOK_NAME(cuMemRelease)(CUmemGenericAllocationHandle handle) {
     }
     penstock_vmm_unlock();
   }
-  if (give_back) penstock_uncharge(gone.grant, gone.bytes);
+  if (give_back) penstock_give_back(&gone);
   return result;
 }
 

@@ -1,33 +1,31 @@
 /* Physical memory that goes from process to process.
  *
- * What is imported from another process is charged when it is mapped, for its exporter may end and
- * take its charge along; what this very process exported is not charged twice.
+ * What another process of the tenant exported is charged once, in a share (shares.h). What comes
+ * from elsewhere is charged when it is mapped, for only then its size is known.
  */
-#include <string.h>
-#include <sys/stat.h>
-
 #include "charge.h"
 #include "hooks/hook.h"
 #include "hooks/vmm.h"
+#include "shares.h"
 
-/* What an exported handle is known by: the descriptor's number and file, or the fabric handle. */
-static uint64_t export_key(const void *shareable, CUmemAllocationHandleType type) {
-  uint64_t key = 0xcbf29ce484222325u;
-  unsigned char bytes[sizeof(CUmemFabricHandle)] = {0};
-  size_t length = 0;
+/* What a shareable handle is known by; 0: it does not tell. */
+static uint64_t key_of(const void *shareable, CUmemAllocationHandleType type) {
   if (type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
-    struct stat file;
-    int descriptor = *(const int *)shareable;
-    if (fstat(descriptor, &file) != 0) return 0;
-    uint64_t words[3] = {(uint64_t)descriptor, file.st_dev, file.st_ino};
-    memcpy(bytes, words, length = sizeof words);
-  } else if (type == CU_MEM_HANDLE_TYPE_FABRIC) {
-    memcpy(bytes, shareable, length = sizeof bytes);
-  } else {
-    return 0;
+    return penstock_shares_key_of_file(*(const int *)shareable);
   }
-  for (size_t i = 0; i < length; i++) key = (key ^ bytes[i]) * 0x100000001b3u;
-  return key ? key : 1;
+  return type == CU_MEM_HANDLE_TYPE_FABRIC
+             ? penstock_shares_key(shareable, sizeof(CUmemFabricHandle))
+             : 0;
+}
+
+static void hand_out(uint64_t number, uint64_t key) {
+  penstock_object allocation;
+  if (!key || !penstock_vmm_lock()) return;
+  if (penstock_object_take(PENSTOCK_VMM_ALLOCATION, number, &allocation)) {
+    if (!allocation.imported) penstock_shares_make(&allocation, key);
+    penstock_object_put(&allocation);
+  }
+  penstock_vmm_unlock();
 }
 
 CUresult CUDAAPI HOOK_NAME(cuMemExportToShareableHandle)(void *shareable,
@@ -39,49 +37,71 @@ CUresult CUDAAPI HOOK_NAME(cuMemExportToShareableHandle)(void *shareable,
       PENSTOCK_BELOW(REAL(cuMemExportToShareableHandle)(shareable, handle, type, flags));
   penstock_object entry;
   if (result == CUDA_SUCCESS && penstock_object_find(PENSTOCK_VMM_HANDLE, handle, &entry)) {
-    uint64_t key = export_key(shareable, type);
-    if (key) penstock_vmm_put(PENSTOCK_VMM_EXPORT, key, entry.grant, 0, entry.detail);
+    hand_out(entry.detail, key_of(shareable, type));
   }
   return result;
 }
 
-/* The allocation that this process exported under this name; false: another process did. */
-static bool find_own_export(void *shareable, CUmemAllocationHandleType type,
-                            penstock_object *allocation) {
-  int descriptor = (int)(intptr_t)shareable; /* imported by value */
-  const void *name =
-      type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ? (const void *)&descriptor : shareable;
-  uint64_t key = export_key(name, type);
-  penstock_object exported;
-  return key && penstock_object_find(PENSTOCK_VMM_EXPORT, key, &exported) &&
-         penstock_object_find(PENSTOCK_VMM_ALLOCATION, exported.detail, allocation);
+typedef struct share_search {
+  uint64_t share;
+  uint64_t number; /* of this process's allocation in that share; 0: none */
+} share_search;
+
+static bool lies_in(penstock_object *allocation, void *argument) {
+  share_search *s = argument;
+  if (allocation->share == s->share) s->number = allocation->key;
+  return false;
+}
+
+/* A handle of memory in a share: of the allocation that this process knows already, or a new one.
+ */
+static void take_part(CUmemGenericAllocationHandle handle, uint64_t share, int grant) {
+  if (!penstock_vmm_lock()) return;
+  share_search s = {.share = share};
+  penstock_object_each(PENSTOCK_VMM_ALLOCATION, lies_in, &s);
+  if (s.number) {
+    penstock_vmm_add_handle(handle, s.number, grant);
+  } else {
+    uint64_t number = penstock_vmm_add(grant, 0, false);
+    penstock_object allocation;
+    if (penstock_object_take(PENSTOCK_VMM_ALLOCATION, number, &allocation)) {
+      allocation.share = share;
+      penstock_object_put(&allocation);
+    }
+    penstock_vmm_put(PENSTOCK_VMM_HANDLE, handle, grant, 1, number);
+  }
+  penstock_vmm_unlock();
+  if (s.number) penstock_shares_drop(share); /* that allocation's part is enough */
+}
+
+static void pay_when_mapped(CUmemGenericAllocationHandle handle, int grant) {
+  if (!penstock_vmm_lock()) return;
+  penstock_vmm_put(PENSTOCK_VMM_HANDLE, handle, grant, 1, penstock_vmm_add(grant, 0, true));
+  penstock_vmm_unlock();
 }
 
 CUresult CUDAAPI HOOK_NAME(cuMemImportFromShareableHandle)(CUmemGenericAllocationHandle *handle,
                                                            void *shareable,
                                                            CUmemAllocationHandleType type) {
   PENSTOCK_PASS(cuMemImportFromShareableHandle, handle, shareable, type);
-  penstock_object allocation;
-  bool own = find_own_export(shareable, type, &allocation);
+  int descriptor = (int)(intptr_t)shareable; /* imported by value */
+  bool by_file = type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  uint64_t key = by_file || shareable ? key_of(by_file ? &descriptor : shareable, type) : 0;
+  uint64_t share = penstock_shares_join(key); /* first: the exporter may end at any time */
   CUresult result = PENSTOCK_BELOW(REAL(cuMemImportFromShareableHandle)(handle, shareable, type));
-  if (result != CUDA_SUCCESS) return result;
-  if (own) {
-    if (penstock_vmm_lock()) {
-      penstock_vmm_add_handle(*handle, allocation.key, allocation.grant);
-      penstock_vmm_unlock();
-    }
-    return CUDA_SUCCESS;
-  }
   CUmemAllocationProp properties = {0};
-  if (PENSTOCK_BELOW(REAL(cuMemGetAllocationPropertiesFromHandle)(&properties, *handle)) !=
+  if (result != CUDA_SUCCESS ||
+      PENSTOCK_BELOW(REAL(cuMemGetAllocationPropertiesFromHandle)(&properties, *handle)) !=
           CUDA_SUCCESS ||
       !penstock_vmm_on_device(&properties)) {
-    return CUDA_SUCCESS;
+    penstock_shares_drop(share);
+    return result;
   }
   int grant = penstock_vmm_grant(&properties);
-  if (penstock_vmm_lock()) {
-    penstock_vmm_put(PENSTOCK_VMM_HANDLE, *handle, grant, 1, penstock_vmm_add(grant, 0, true));
-    penstock_vmm_unlock();
+  if (share) {
+    take_part(*handle, share, grant);
+  } else {
+    pay_when_mapped(*handle, grant);
   }
   return CUDA_SUCCESS;
 }

@@ -147,15 +147,11 @@ static bool reserve_units(penstock_region *region, unsigned device, uint32_t slo
   return reserved;
 }
 
-penstock_error penstock_ledger_reserve(penstock_region *region, unsigned device, uint64_t bytes) {
-  if (bytes == 0) return PENSTOCK_OK;
-  if (device >= PENSTOCK_MAX_DEVICES) return PENSTOCK_E_INVALID;
-  int slot = penstock_slot_own(region);
-  if (slot < 0) return (penstock_error)-slot;
+penstock_error penstock_ledger_reserve_in(penstock_region *region, uint32_t slot, unsigned device,
+                                          uint64_t bytes) {
   uint64_t units = penstock_ledger_to_units(bytes);
-  if (reserve_units(region, device, (uint32_t)slot, units)) return PENSTOCK_OK;
-  if (penstock_reap_for_refusal(region, device) &&
-      reserve_units(region, device, (uint32_t)slot, units)) {
+  if (reserve_units(region, device, slot, units)) return PENSTOCK_OK;
+  if (penstock_reap_for_refusal(region, device) && reserve_units(region, device, slot, units)) {
     return PENSTOCK_OK;
   }
   penstock_ledger_device *words = &region->usage->ledger[device];
@@ -164,10 +160,16 @@ penstock_error penstock_ledger_reserve(penstock_region *region, unsigned device,
   return PENSTOCK_E_OVER_LIMIT;
 }
 
-void penstock_ledger_release(penstock_region *region, unsigned device, uint64_t bytes) {
-  if (bytes == 0 || device >= PENSTOCK_MAX_DEVICES) return;
-  int slot = penstock_slot_owned(region);
-  if (slot < 0) return;
+penstock_error penstock_ledger_reserve(penstock_region *region, unsigned device, uint64_t bytes) {
+  if (bytes == 0) return PENSTOCK_OK;
+  if (device >= PENSTOCK_MAX_DEVICES) return PENSTOCK_E_INVALID;
+  int slot = penstock_slot_own(region);
+  if (slot < 0) return (penstock_error)-slot;
+  return penstock_ledger_reserve_in(region, (uint32_t)slot, device, bytes);
+}
+
+void penstock_ledger_release_in(penstock_region *region, uint32_t slot, unsigned device,
+                                uint64_t bytes) {
   uint64_t units = penstock_ledger_to_units(bytes);
   penstock_ledger_slot *words = &region->usage->slots[slot].ledger[device];
   penstock_lock_acquire(&region->claim->device_locks[device]);
@@ -175,10 +177,16 @@ void penstock_ledger_release(penstock_region *region, unsigned device, uint64_t 
   if (units > held) units = held;
   if (units > 0) {
     penstock_ledger_op op;
-    penstock_ledger_begin(&op, region->usage, device, (uint32_t)slot, -(int64_t)units, 0);
+    penstock_ledger_begin(&op, region->usage, device, slot, -(int64_t)units, 0);
     run(&op);
   }
   penstock_lock_release(&region->claim->device_locks[device]);
+}
+
+void penstock_ledger_release(penstock_region *region, unsigned device, uint64_t bytes) {
+  if (bytes == 0 || device >= PENSTOCK_MAX_DEVICES) return;
+  int slot = penstock_slot_owned(region);
+  if (slot >= 0) penstock_ledger_release_in(region, (uint32_t)slot, device, bytes);
 }
 
 uint64_t penstock_ledger_total(const penstock_region *region, unsigned device) {

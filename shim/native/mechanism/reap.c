@@ -4,6 +4,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "mechanism/share.h"
+
 /* Looking at many neighbours takes longer: then it is done less often, so that a process that is
  * refused in a loop spends at most a sixteenth of its time on it. */
 #define QUICK_REAP_PERIOD_NS 20000
@@ -44,6 +46,8 @@ static penstock_reap_state take_back_rest(penstock_reap_op *op) {
 static void clear_rest(penstock_slot *slot) {
   __atomic_store_n(&slot->image, 0, __ATOMIC_RELAXED);
   __atomic_store_n(&slot->claimed_ns, 0, __ATOMIC_RELAXED);
+  __atomic_store_n(&slot->share_key, 0, __ATOMIC_RELAXED);
+  __atomic_store_n(&slot->share_maker, 0, __ATOMIC_RELAXED);
   memset(slot->command, 0, sizeof slot->command);
   uint64_t *gate = (uint64_t *)slot->gate;
   for (size_t i = 0; i < sizeof slot->gate / 8; i++) {
@@ -59,10 +63,18 @@ static penstock_reap_state step(penstock_reap_op *op) {
   switch (op->state) {
     case PENSTOCK_REAP_TAKE:
       word = op->victim;
-      return __atomic_compare_exchange_n(&slot->owner, &word, op->owner, 0, __ATOMIC_ACQ_REL,
+      return __atomic_compare_exchange_n(&slot->owner, &word, op->owner, 0, __ATOMIC_SEQ_CST,
                                          __ATOMIC_RELAXED)
-                 ? PENSTOCK_REAP_READ_INTENT
+                 ? PENSTOCK_REAP_READ_HOLDERS
                  : PENSTOCK_REAP_LOST;
+
+    case PENSTOCK_REAP_READ_HOLDERS:
+      if (!penstock_share_is_held(slot)) return PENSTOCK_REAP_READ_INTENT;
+      word = op->owner;
+      __atomic_compare_exchange_n(&slot->owner, &word,
+                                  penstock_owner_with_state(op->owner, PENSTOCK_SLOT_SHARED), 0,
+                                  __ATOMIC_SEQ_CST, __ATOMIC_RELAXED);
+      return PENSTOCK_REAP_LOST;
 
     case PENSTOCK_REAP_READ_INTENT:
       op->intent = __atomic_load_n(&words->intent, __ATOMIC_ACQUIRE);
@@ -70,8 +82,16 @@ static penstock_reap_state step(penstock_reap_op *op) {
 
     case PENSTOCK_REAP_READ_CHARGED:
       op->charged = __atomic_load_n(&words->charged, __ATOMIC_ACQUIRE);
-      return seq != penstock_ledger_seq(op->charged) ? PENSTOCK_REAP_READ_TOTAL
-                                                     : take_back_rest(op);
+      if (seq == penstock_ledger_seq(op->charged)) return take_back_rest(op);
+      return penstock_ledger_slot_of(op->intent) ? PENSTOCK_REAP_EMPTY_TARGET
+                                                 : PENSTOCK_REAP_READ_TOTAL;
+
+    case PENSTOCK_REAP_EMPTY_TARGET:
+      words = &op->usage->slots[penstock_ledger_slot_of(op->intent)].ledger[op->device];
+      word = __atomic_load_n(&words->charged, __ATOMIC_RELAXED);
+      __atomic_store_n(&words->charged, penstock_ledger_pack(0, 0, penstock_ledger_seq(word)),
+                       __ATOMIC_RELEASE);
+      return PENSTOCK_REAP_ROLL_BACK;
 
     case PENSTOCK_REAP_READ_TOTAL:
       word = __atomic_load_n(&op->usage->ledger[op->device].total, __ATOMIC_ACQUIRE);
@@ -102,6 +122,7 @@ static penstock_reap_state step(penstock_reap_op *op) {
 
     case PENSTOCK_REAP_CLEAR:
       clear_rest(slot);
+      penstock_share_forget(op->usage, op->slot);
       return PENSTOCK_REAP_FREE;
 
     case PENSTOCK_REAP_FREE:
@@ -126,6 +147,7 @@ penstock_reap_state penstock_reap_step(penstock_reap_op *op) { return op->state 
 bool penstock_reap_slot(penstock_usage_page *usage, const penstock_identity *self, uint32_t slot,
                         uint64_t victim) {
   penstock_reap_op op;
+  if (penstock_share_is_arriving(usage, slot)) return false; /* the sender's reaper comes first */
   penstock_reap_begin(&op, usage, self, slot, victim);
   while (penstock_reap_step(&op) < PENSTOCK_REAP_DONE) {
   }
@@ -137,16 +159,23 @@ static uint32_t slots_high(const penstock_usage_page *usage) {
   return high < PENSTOCK_MAX_SLOTS ? (uint32_t)high : PENSTOCK_MAX_SLOTS;
 }
 
+static bool has_shares(const penstock_usage_page *usage) {
+  return __atomic_load_n(&usage->shares_made, __ATOMIC_ACQUIRE) != 0;
+}
+
 unsigned penstock_reap_all(penstock_usage_page *usage, const penstock_quota_page *quota) {
   int saved_errno = errno;
   penstock_identity self;
   penstock_identity_read(usage, &self);
   unsigned reaped = 0;
   uint32_t high = slots_high(usage);
-  for (uint32_t slot = 0; slot < high; slot++) {
-    uint64_t owner = __atomic_load_n(&usage->slots[slot].owner, __ATOMIC_ACQUIRE);
-    if (penstock_slot_is_dead(usage, quota, &self, slot, owner, true)) {
-      reaped += penstock_reap_slot(usage, &self, slot, owner);
+  /* Twice: a share is dead once the last process that held it was reaped. */
+  for (int pass = 0; pass < (has_shares(usage) ? 2 : 1); pass++) {
+    for (uint32_t slot = 0; slot < high; slot++) {
+      uint64_t owner = __atomic_load_n(&usage->slots[slot].owner, __ATOMIC_ACQUIRE);
+      if (penstock_slot_is_dead(usage, quota, &self, slot, owner, true)) {
+        reaped += penstock_reap_slot(usage, &self, slot, owner);
+      }
     }
   }
   errno = saved_errno;
@@ -169,6 +198,41 @@ static bool holds_something(const penstock_slot *slot, unsigned device) {
          penstock_ledger_seq(intent) != penstock_ledger_seq(charged);
 }
 
+/* Slots that hold a share: their own words may say nothing. */
+static void find_holders(const penstock_usage_page *usage, uint64_t *holders) {
+  memset(holders, 0, PENSTOCK_MAX_SLOTS / 8);
+  if (!has_shares(usage)) return;
+  uint32_t high = slots_high(usage);
+  for (uint32_t slot = 1; slot < high; slot++) {
+    const penstock_slot *share = &usage->slots[slot];
+    uint64_t owner = __atomic_load_n(&share->owner, __ATOMIC_ACQUIRE);
+    if (penstock_owner_state(owner) != PENSTOCK_SLOT_SHARED) continue;
+    for (unsigned i = 0; i < PENSTOCK_MAX_SLOTS / 64; i++) {
+      holders[i] |= __atomic_load_n(&share->holders[i], __ATOMIC_RELAXED);
+    }
+  }
+}
+
+static bool reap_pass(penstock_region *region, unsigned device, bool thorough) {
+  const penstock_claim *claim = region->claim;
+  penstock_usage_page *usage = region->usage;
+  uint64_t holders[PENSTOCK_MAX_SLOTS / 64];
+  find_holders(usage, holders);
+  bool reaped = false;
+  uint32_t high = slots_high(usage);
+  for (uint32_t slot = 0; slot < high; slot++) {
+    uint64_t owner = __atomic_load_n(&usage->slots[slot].owner, __ATOMIC_ACQUIRE);
+    if (slot == claim->slot || penstock_owner_state(owner) == PENSTOCK_SLOT_FREE) continue;
+    if (!holds_something(&usage->slots[slot], device) && !(holders[slot / 64] >> slot % 64 & 1)) {
+      continue;
+    }
+    if (penstock_slot_is_dead(usage, region->quota, &claim->identity, slot, owner, thorough)) {
+      reaped |= penstock_reap_slot(usage, &claim->identity, slot, owner);
+    }
+  }
+  return reaped;
+}
+
 static uint64_t next_time(uint64_t now, uint64_t took_ns, uint64_t period_ns) {
   uint64_t pause_ns = took_ns * REAP_PAUSE_FACTOR;
   return now + (pause_ns > period_ns ? pause_ns : period_ns);
@@ -183,16 +247,8 @@ bool penstock_reap_for_refusal(penstock_region *region, unsigned device) {
   if (began < __atomic_load_n(&claim->next_quick_reap_ns, __ATOMIC_RELAXED)) return false;
   bool thorough = began >= __atomic_load_n(&claim->next_thorough_reap_ns, __ATOMIC_RELAXED);
   int saved_errno = errno;
-  bool reaped = false;
-  uint32_t high = slots_high(usage);
-  for (uint32_t slot = 0; slot < high; slot++) {
-    uint64_t owner = __atomic_load_n(&usage->slots[slot].owner, __ATOMIC_ACQUIRE);
-    if (slot == claim->slot || penstock_owner_state(owner) == PENSTOCK_SLOT_FREE) continue;
-    if (!holds_something(&usage->slots[slot], device)) continue;
-    if (penstock_slot_is_dead(usage, region->quota, &claim->identity, slot, owner, thorough)) {
-      reaped |= penstock_reap_slot(usage, &claim->identity, slot, owner);
-    }
-  }
+  bool reaped = reap_pass(region, device, thorough);
+  if (reaped && has_shares(usage)) reap_pass(region, device, thorough); /* shares go last */
   uint64_t ended = now_ns();
   __atomic_store_n(
       thorough ? &claim->next_thorough_reap_ns : &claim->next_quick_reap_ns,

@@ -11,8 +11,10 @@
 
 typedef enum penstock_reap_state {
   PENSTOCK_REAP_TAKE,
+  PENSTOCK_REAP_READ_HOLDERS, /* a share that was joined just now is put back */
   PENSTOCK_REAP_READ_INTENT,
   PENSTOCK_REAP_READ_CHARGED,
+  PENSTOCK_REAP_EMPTY_TARGET, /* bytes on their way into a share never left */
   PENSTOCK_REAP_READ_TOTAL,
   PENSTOCK_REAP_READ_ACK,
   PENSTOCK_REAP_FOLD,
@@ -21,7 +23,7 @@ typedef enum penstock_reap_state {
   PENSTOCK_REAP_CLEAR,
   PENSTOCK_REAP_FREE,
   PENSTOCK_REAP_DONE,
-  PENSTOCK_REAP_LOST, /* somebody else took the slot */
+  PENSTOCK_REAP_LOST, /* somebody else took the slot, or holds it after all */
 } penstock_reap_state;
 
 typedef struct penstock_reap_op {

@@ -13,6 +13,7 @@
 
 #include "mechanism/lock.h"
 #include "mechanism/reap.h"
+#include "mechanism/share.h"
 
 /* How many slots a claim looks at for dead owners. Few, so that the first call in a process costs
  * the same however many processes there are; enough that slots in use track living processes. */
@@ -113,6 +114,9 @@ bool penstock_slot_is_dead(const penstock_usage_page *usage, const penstock_quot
                            const penstock_identity *self, uint32_t slot, uint64_t owner,
                            bool thorough) {
   if (penstock_owner_state(owner) == PENSTOCK_SLOT_FREE) return false;
+  if (penstock_owner_state(owner) == PENSTOCK_SLOT_SHARED) {
+    return !penstock_share_is_held(&usage->slots[slot]);
+  }
   if (quota && __atomic_load_n(&quota->dead_owners[slot], __ATOMIC_ACQUIRE) == owner) return true;
   uint32_t space = penstock_owner_namespace(owner);
   if (space == PENSTOCK_NAMESPACE_UNKNOWN || space != self->pid_namespace) return false;
@@ -203,6 +207,7 @@ static bool claim_used_before(penstock_region *region) {
   for (uint32_t slot = 0; slot < high; slot++) {
     uint64_t owner = __atomic_load_n(&usage->slots[slot].owner, __ATOMIC_ACQUIRE);
     if (penstock_owner_state(owner) != PENSTOCK_SLOT_FREE &&
+        penstock_owner_state(owner) != PENSTOCK_SLOT_SHARED &&
         penstock_owner_pid(owner) == self->pid &&
         penstock_slot_is_dead(usage, region->quota, self, slot, owner, false)) {
       penstock_reap_slot(usage, self, slot, owner);
@@ -217,21 +222,44 @@ static bool claim_used_before(penstock_region *region) {
   return false;
 }
 
-/* The high mark rises before the slot is claimed: a slot above it would be invisible to reapers. */
+/* The high mark rises before the slot is claimed: a slot above it would be invisible to reapers.
+ * False without memory for it. */
+static bool raise_high(penstock_usage_page *usage, uint32_t slot) {
+  if (!slot_has_memory(usage, slot)) return false;
+  uint64_t high = __atomic_load_n(&usage->slots_high, __ATOMIC_ACQUIRE);
+  while (high < slot + 1 && !__atomic_compare_exchange_n(&usage->slots_high, &high, slot + 1, 0,
+                                                         __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+  }
+  return true;
+}
+
 static penstock_error claim_next(penstock_region *region) {
   penstock_usage_page *usage = region->usage;
   for (uint32_t slot = slots_high(usage); slot < PENSTOCK_MAX_SLOTS; slot++) {
-    if (!slot_has_memory(usage, slot)) return PENSTOCK_E_NO_MEMORY;
-    uint64_t high = __atomic_load_n(&usage->slots_high, __ATOMIC_ACQUIRE);
-    while (high < slot + 1 && !__atomic_compare_exchange_n(&usage->slots_high, &high, slot + 1, 0,
-                                                           __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
-    }
+    if (!raise_high(usage, slot)) return PENSTOCK_E_NO_MEMORY;
     uint64_t owner = __atomic_load_n(&usage->slots[slot].owner, __ATOMIC_ACQUIRE);
     if (penstock_owner_state(owner) == PENSTOCK_SLOT_FREE && try_claim(region, slot, owner)) {
       return PENSTOCK_OK;
     }
   }
   return PENSTOCK_E_NO_SLOT;
+}
+
+int penstock_slot_take_free(penstock_region *region, uint32_t from, uint32_t to, uint64_t *owner) {
+  penstock_usage_page *usage = region->usage;
+  const penstock_identity *self = &region->claim->identity;
+  for (uint32_t slot = from; slot < to; slot++) {
+    uint64_t seen = __atomic_load_n(&usage->slots[slot].owner, __ATOMIC_ACQUIRE);
+    if (penstock_owner_state(seen) != PENSTOCK_SLOT_FREE) continue;
+    if (slot >= slots_high(usage) && !raise_high(usage, slot)) return -PENSTOCK_E_NO_MEMORY;
+    *owner = penstock_owner_pack(PENSTOCK_SLOT_REAPING, self->pid_namespace, self->pid,
+                                 penstock_owner_generation(seen) + 1, self->start_ticks);
+    if (__atomic_compare_exchange_n(&usage->slots[slot].owner, &seen, *owner, 0, __ATOMIC_ACQ_REL,
+                                    __ATOMIC_RELAXED)) {
+      return (int)slot;
+    }
+  }
+  return -PENSTOCK_E_NO_SLOT;
 }
 
 static penstock_error claim_slot(penstock_region *region) {

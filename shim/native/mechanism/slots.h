@@ -5,6 +5,8 @@
  * that somebody else finds the owner dead and reaps the slot (reap.h). A process may own several
  * slots (copies of the library loaded by dlmopen).
  *
+ * A slot that is SHARED belongs to no process: it is dead when nobody holds it (share.h).
+ *
  * Dead is: the quota page's writer says so; or, in the same pid namespace, no such pid, another
  * start time, a zombie without threads, or another program image (exec keeps pid and start time,
  * but the driver has freed everything). In doubt a process is alive.
@@ -50,6 +52,10 @@ int penstock_slot_owned(const penstock_region *region);
 /* Hands the slot back, charges and all. For tools and tests: a tenant's process just ends. */
 void penstock_slot_release(penstock_region *region);
 
+/* Takes a free slot in [from, to) as a reaper would (state REAPING, this process's identity): its
+ * index and owner word; negative when there is none. For processes that own a slot. */
+int penstock_slot_take_free(penstock_region *region, uint32_t from, uint32_t to, uint64_t *owner);
+
 /* Fills in who this process is, entering its namespace into the usage page's table. */
 void penstock_identity_read(penstock_usage_page *usage, penstock_identity *out);
 
@@ -65,6 +71,9 @@ static inline uint64_t penstock_owner_pack(uint32_t state, uint32_t pid_namespac
   return (uint64_t)(state & 3) << 62 | (uint64_t)(pid_namespace & 0xff) << 54 |
          (uint64_t)(pid & 0x3fffff) << 32 | (uint64_t)(generation & 0xf) << 28 |
          (start_ticks & 0xfffffff);
+}
+static inline uint64_t penstock_owner_with_state(uint64_t owner, uint32_t state) {
+  return (owner & ~((uint64_t)3 << 62)) | (uint64_t)state << 62;
 }
 static inline uint32_t penstock_owner_state(uint64_t owner) { return owner >> 62; }
 static inline uint32_t penstock_owner_namespace(uint64_t owner) { return owner >> 54 & 0xff; }

@@ -230,6 +230,7 @@ typedef struct sim_alloc {
   struct sim_block *block;
   struct sim_physical *physical;
   uint64_t host_pointer;
+  uint64_t shared;  /* what the device knows it as when several processes refer to it */
   bool own_mapping; /* unmap when freed */
 } sim_alloc;
 bool sim_heap_start(void);

@@ -15,12 +15,14 @@
 
 typedef struct ipc_handle {
   uint32_t magic;
-  int32_t pid;
+  int32_t pid, fd;
+  uint16_t device, client;
   uint64_t began_ns;
-  uint32_t device, client;
   uint64_t offset, bytes;
-  int32_t fd;
-  uint32_t cell;
+  union {
+    uint64_t shared; /* memory: what the device knows it as; 0: of a slab */
+    uint64_t cell;   /* event */
+  };
 } ipc_handle;
 _Static_assert(sizeof(ipc_handle) <= sizeof(CUipcMemHandle), "fits the driver's handle");
 
@@ -49,10 +51,14 @@ CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle *out, CUdeviceptr pointer) {
   sim_alloc *alloc = sim_alloc_find(pointer);
   bool fine = alloc && alloc->kind == SIM_DEVICE;
   if (fine) {
+    if (alloc->charged_bytes && !alloc->shared)
+      alloc->shared = sim_shared_make(sim_here.machine, alloc->gpu->device, alloc->gpu->client,
+                                      alloc->charged_bytes);
     ipc_handle h = {.magic = MEMORY_MAGIC,
                     .pid = (int32_t)getpid(),
-                    .device = alloc->gpu->device,
-                    .client = alloc->gpu->client,
+                    .device = (uint16_t)alloc->gpu->device,
+                    .client = (uint16_t)alloc->gpu->client,
+                    .shared = alloc->shared,
                     .offset = sim_heap_offset(alloc->address),
                     .bytes = alloc->bytes,
                     .fd = sim_heap_fd()};
@@ -76,6 +82,11 @@ static CUresult open_memory(sim_context *ctx, CUdeviceptr *out, CUipcMemHandle h
   REQUIRE(fd >= 0, CUDA_ERROR_MAP_FAILED);
   uint64_t slack = h.offset % 4096, mapped = (h.bytes + slack + 4095) & ~4095ull;
   sim_alloc *alloc = calloc(1, sizeof *alloc);
+  if (alloc && h.shared && !sim_shared_join(sim_here.machine, gpu->device, gpu->client, h.shared)) {
+    free(alloc);
+    close(fd);
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   sim_big_lock();
   uint64_t at = alloc ? sim_pages_take(mapped) : 0;
   bool fine = at && sim_heap_map_at(at, h.offset - slack, mapped, fd, PROT_READ | PROT_WRITE);
@@ -85,12 +96,14 @@ static CUresult open_memory(sim_context *ctx, CUdeviceptr *out, CUipcMemHandle h
                          .mapped_bytes = mapped,
                          .gpu = gpu,
                          .ctx = ctx,
+                         .shared = h.shared,
                          .kind = SIM_IMPORTED};
     sim_alloc_insert(alloc);
     *out = alloc->address;
   }
   sim_big_unlock();
   close(fd);
+  if (!fine && h.shared) sim_shared_leave(sim_here.machine, gpu->device, gpu->client, h.shared);
   if (!fine) free(alloc);
   return fine ? CUDA_SUCCESS : CUDA_ERROR_MAP_FAILED;
 }
@@ -122,8 +135,8 @@ CUresult CUDAAPI cuIpcGetEventHandle(CUipcEventHandle *out, CUevent handle) {
   REQUIRE(e->flags & CU_EVENT_INTERPROCESS, CUDA_ERROR_INVALID_HANDLE);
   ipc_handle h = {.magic = EVENT_MAGIC,
                   .pid = (int32_t)getpid(),
-                  .device = e->device,
-                  .client = e->client,
+                  .device = (uint16_t)e->device,
+                  .client = (uint16_t)e->client,
                   .cell = e->cell};
   h.began_ns = client_of(h.device, h.client)->began_ns;
   memset(out, 0, sizeof *out);
@@ -145,7 +158,7 @@ CUresult CUDAAPI cuIpcOpenEventHandle(CUevent *out, CUipcEventHandle handle) {
                    .flags = CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING,
                    .device = h.device,
                    .client = h.client,
-                   .cell = h.cell,
+                   .cell = (uint32_t)h.cell,
                    .imported = true};
   sim_handle_add(e, SIM_EVENT);
   *out = (CUevent)e;

@@ -138,7 +138,9 @@ void sim_alloc_free(sim_alloc *alloc) {
                       PROT_READ | PROT_WRITE);
     sim_pages_give(alloc->address, alloc->mapped_bytes);
   }
-  if (alloc->charged_bytes)
+  if (alloc->shared)
+    sim_shared_leave(sim_here.machine, alloc->gpu->device, alloc->gpu->client, alloc->shared);
+  else if (alloc->charged_bytes)
     sim_memory_give(sim_here.machine, alloc->gpu->device, alloc->gpu->client, alloc->charged_bytes);
   if (alloc->own_mapping) munmap((void *)alloc->address, alloc->bytes);
   free(alloc);

@@ -2,7 +2,7 @@
  *
  * Physical memory lives as long as anything refers to it: handles, mappings, and, once exported,
  * other processes. What is exportable has a file of its own (contents, then a trailer page that
- * counts its holders), so that the descriptor is all another process needs.
+ * says what the device knows it as), so that the descriptor is all another process needs.
  */
 #define _GNU_SOURCE
 #include <stdlib.h>
@@ -18,9 +18,9 @@
 #define TRAILER_BYTES 4096
 
 typedef struct trailer {
-  uint64_t magic, bytes, began_ns;
-  uint32_t device, client; /* charged to */
-  uint32_t holders;        /* processes that refer to it */
+  uint64_t magic, bytes;
+  uint64_t shared; /* what the device knows it as; 0: not exported yet, or host memory */
+  uint32_t device;
   CUmemAllocationProp prop;
 } trailer;
 
@@ -32,7 +32,6 @@ typedef struct sim_physical {
   int fd;
   trailer *shared; /* of that file */
   unsigned handles, maps;
-  bool imported;
 } sim_physical;
 
 typedef struct reservation {
@@ -137,27 +136,18 @@ static bool back_with_file(sim_physical *p) {
   if (p->fd < 0 || ftruncate(p->fd, (off_t)(p->bytes + TRAILER_BYTES))) return false;
   p->shared = mmap(NULL, TRAILER_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, p->fd, (off_t)p->bytes);
   if (p->shared == MAP_FAILED) return p->shared = NULL, false;
-  *p->shared = (trailer){.magic = TRAILER_MAGIC, .bytes = p->bytes, .holders = 1, .prop = p->prop};
-  if (p->gpu) {
-    p->shared->device = p->gpu->device;
-    p->shared->client = p->gpu->client;
-    p->shared->began_ns =
-        sim_here.machine->devices[p->gpu->device].clients[p->gpu->client].began_ns;
-  }
+  *p->shared = (trailer){.magic = TRAILER_MAGIC, .bytes = p->bytes, .prop = p->prop};
+  if (p->gpu) p->shared->device = p->gpu->device;
   return true;
 }
 
-/* Gives the charge back to whoever bears it, if that still lives. Big lock held. */
+/* Big lock held. */
 static void uncharge(const sim_physical *p) {
   if (!p->gpu) return;
-  if (!p->shared) {
+  if (p->shared && p->shared->shared)
+    sim_shared_leave(sim_here.machine, p->gpu->device, p->gpu->client, p->shared->shared);
+  else
     sim_memory_give(sim_here.machine, p->gpu->device, p->gpu->client, p->bytes);
-    return;
-  }
-  if (__atomic_sub_fetch(&p->shared->holders, 1, __ATOMIC_ACQ_REL)) return;
-  const sim_client *c = &sim_here.machine->devices[p->shared->device].clients[p->shared->client];
-  if (c->began_ns == p->shared->began_ns)
-    sim_memory_give(sim_here.machine, p->shared->device, p->shared->client, p->bytes);
 }
 
 static void free_physical(sim_physical *p) {
@@ -368,6 +358,12 @@ CUresult CUDAAPI cuMemExportToShareableHandle(void *out, CUmemGenericAllocationH
           CUDA_ERROR_INVALID_VALUE);
   TRY(physical_of(handle, &p));
   REQUIRE(p->fd >= 0 && p->prop.requestedHandleTypes & type, CUDA_ERROR_INVALID_VALUE);
+  sim_big_lock();
+  if (p->gpu && !p->shared->shared)
+    p->shared->shared = sim_shared_make(sim_here.machine, p->gpu->device, p->gpu->client, p->bytes);
+  bool fine = !p->gpu || p->shared->shared;
+  sim_big_unlock();
+  REQUIRE(fine, CUDA_ERROR_OUT_OF_MEMORY);
   int fd = dup(p->fd);
   REQUIRE(fd >= 0, CUDA_ERROR_OPERATING_SYSTEM);
   *(int *)out = fd;
@@ -400,10 +396,18 @@ CUresult CUDAAPI cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *ou
   p->prop = p->shared->prop;
   p->gpu = p->prop.location.type == CU_MEM_LOCATION_TYPE_DEVICE ? gpu_of_device(p->shared->device)
                                                                 : NULL;
+  sim_big_lock();
+  CUresult attached = p->gpu ? sim_attach_gpu(p->gpu) : CUDA_SUCCESS;
+  sim_big_unlock();
+  /* No longer anybody's: the exporter has ended and the descriptor is all that is left. */
+  if (attached != CUDA_SUCCESS || (p->gpu && !sim_shared_join(sim_here.machine, p->gpu->device,
+                                                              p->gpu->client, p->shared->shared))) {
+    munmap(p->shared, TRAILER_BYTES);
+    free(p);
+    return attached != CUDA_SUCCESS ? attached : CUDA_ERROR_INVALID_VALUE;
+  }
   p->fd = dup(fd);
   p->handles = 1;
-  p->imported = true;
-  __atomic_add_fetch(&p->shared->holders, 1, __ATOMIC_ACQ_REL);
   sim_handle_add(p, SIM_PHYSICAL);
   *out = (CUmemGenericAllocationHandle)p;
   return CUDA_SUCCESS;

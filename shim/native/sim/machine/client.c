@@ -106,6 +106,7 @@ void sim_forget_ops(sim_machine *m, sim_device *d, uint32_t client) {
 static void bury(sim_machine *m, sim_device *d, uint32_t client) {
   sim_client *c = &d->clients[client];
   sim_forget_ops(m, d, client);
+  sim_shared_forget(d, client);
   d->memory_used -= c->memory_bytes < d->memory_used ? c->memory_bytes : d->memory_used;
   c->memory_bytes = 0;
   c->ended_ns = d->t_ns;

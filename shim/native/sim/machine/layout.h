@@ -16,7 +16,7 @@
 #include "sim/machine/binding.h"
 
 #define SIM_MAGIC 0x31454e494843414dull /* "MACHINE1" */
-#define SIM_VERSION 1
+#define SIM_VERSION 2
 #define SIM_CLIENTS 4096
 #define SIM_OPS 4096    /* operations a process can have under way on a device, all streams */
 #define SIM_LANES 1024  /* streams of a process with work under way */
@@ -24,6 +24,8 @@
 #define SIM_CELLS 32768 /* events of a process on a device */
 #define SIM_FAULTS 8
 #define SIM_ENGINES 2
+#define SIM_SHARED 1024 /* pieces of memory of a device that several processes refer to */
+#define SIM_HOLDERS 16  /* processes that refer to one */
 #define SIM_NONE 0xffffu
 #define SIM_STREAM_BITS 20 /* of a stream's number: within its context; the rest is the context */
 
@@ -134,6 +136,20 @@ typedef struct sim_engine {
   uint16_t op;
 } sim_engine;
 
+typedef struct sim_holder {
+  uint32_t client;
+  uint32_t count; /* references; 0: the place is free */
+} sim_holder;
+
+/* Memory that several processes refer to. */
+typedef struct sim_shared {
+  uint64_t id; /* never given twice; 0: the place is free */
+  uint64_t bytes;
+  uint32_t payer; /* the client whose memory it is counted as */
+  uint32_t reserved;
+  sim_holder holders[SIM_HOLDERS];
+} sim_shared;
+
 typedef struct sim_device {
   pthread_mutex_t lock;
   uint8_t uuid[16];
@@ -159,6 +175,8 @@ typedef struct sim_device {
   uint64_t want_compute[SIM_CLIENTS / 64];
   uint64_t want_copy[SIM_ENGINES][SIM_CLIENTS / 64];
   uint64_t live[SIM_CLIENTS / 64];
+  uint64_t shared_ids; /* the newest */
+  sim_shared shared[SIM_SHARED];
   sim_client clients[SIM_CLIENTS];
 } __attribute__((aligned(4096))) sim_device;
 

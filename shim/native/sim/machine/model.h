@@ -81,6 +81,12 @@ bool sim_memory_take(sim_machine *m, uint32_t device, uint32_t client, uint64_t 
 void sim_memory_give(sim_machine *m, uint32_t device, uint32_t client, uint64_t bytes);
 void sim_memory_info(sim_machine *m, uint32_t device, uint64_t *free_bytes, uint64_t *total_bytes);
 
+/* shared.c: memory that several processes refer to; it stays while any of them lives and does. */
+uint64_t sim_shared_make(sim_machine *m, uint32_t device, uint32_t client, uint64_t bytes);
+bool sim_shared_join(sim_machine *m, uint32_t device, uint32_t client, uint64_t id);
+void sim_shared_leave(sim_machine *m, uint32_t device, uint32_t client, uint64_t id);
+void sim_shared_forget(sim_device *d, uint32_t client); /* (locked) the process has ended */
+
 /* fault.c: true when a fault of `kind` hits this call now; *value_ns gets its value. */
 bool sim_fault_hits(sim_machine *m, uint32_t device, uint32_t kind, const char *call,
                     uint64_t *value_ns);

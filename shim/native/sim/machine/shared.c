@@ -1,0 +1,80 @@
+/* Memory that several processes refer to. It is one of them that the device counts it for; when
+ * that one lets go or ends, the next. It is gone with the last, as the driver's is. */
+#include "sim/machine/model.h"
+
+static sim_shared *entry_of(sim_device *d, uint64_t id) {
+  sim_shared *s = &d->shared[id % SIM_SHARED];
+  return id && s->id == id ? s : NULL;
+}
+
+static sim_holder *holder_of(sim_shared *s, uint32_t client) {
+  for (int i = 0; i < SIM_HOLDERS; i++)
+    if (s->holders[i].count && s->holders[i].client == client) return &s->holders[i];
+  return NULL;
+}
+
+static void count_for(sim_device *d, uint32_t client, uint64_t bytes) {
+  sim_client *c = &d->clients[client];
+  c->memory_bytes += bytes;
+  if (c->memory_bytes > c->peak_memory_bytes) c->peak_memory_bytes = c->memory_bytes;
+}
+
+/* `client` is no holder any more: whose is it now? */
+static void pass_on(sim_device *d, sim_shared *s, uint32_t client) {
+  if (s->payer != client) return;
+  uint64_t *counted = &d->clients[client].memory_bytes; /* less while it is checkpointed */
+  *counted -= s->bytes < *counted ? s->bytes : *counted;
+  for (int i = 0; i < SIM_HOLDERS; i++) {
+    if (!s->holders[i].count || s->holders[i].client == client) continue;
+    s->payer = s->holders[i].client;
+    count_for(d, s->payer, s->bytes);
+    return;
+  }
+  d->memory_used -= s->bytes;
+  s->id = 0;
+}
+
+uint64_t sim_shared_make(sim_machine *m, uint32_t device, uint32_t client, uint64_t bytes) {
+  sim_device *d = sim_lock(m, device);
+  uint64_t id = 0;
+  for (int tries = 0; tries < SIM_SHARED && !id; tries++) {
+    uint64_t next = ++d->shared_ids;
+    sim_shared *s = &d->shared[next % SIM_SHARED];
+    if (s->id) continue;
+    *s = (sim_shared){.id = next, .bytes = bytes, .payer = client};
+    s->holders[0] = (sim_holder){client, 1};
+    id = next;
+  }
+  sim_unlock(d);
+  return id;
+}
+
+bool sim_shared_join(sim_machine *m, uint32_t device, uint32_t client, uint64_t id) {
+  sim_device *d = sim_lock(m, device);
+  sim_reap(m, d);
+  sim_shared *s = entry_of(d, id);
+  sim_holder *h = s ? holder_of(s, client) : NULL;
+  for (int i = 0; s && !h && i < SIM_HOLDERS; i++)
+    if (!s->holders[i].count) *(h = &s->holders[i]) = (sim_holder){client, 0};
+  if (h) h->count++;
+  sim_unlock(d);
+  return h;
+}
+
+void sim_shared_leave(sim_machine *m, uint32_t device, uint32_t client, uint64_t id) {
+  sim_device *d = sim_lock_bare(m, device);
+  sim_shared *s = entry_of(d, id);
+  sim_holder *h = s ? holder_of(s, client) : NULL;
+  if (h && !--h->count) pass_on(d, s, client);
+  sim_unlock(d);
+}
+
+void sim_shared_forget(sim_device *d, uint32_t client) {
+  for (int i = 0; i < SIM_SHARED; i++) {
+    sim_shared *s = &d->shared[i];
+    sim_holder *h = s->id ? holder_of(s, client) : NULL;
+    if (!h) continue;
+    h->count = 0;
+    pass_on(d, s, client);
+  }
+}
