@@ -1,5 +1,6 @@
 /* Kernel launches: the checks a driver makes, and how long the kernel takes. */
 #include <fnmatch.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,8 +34,6 @@ static bool parse_rule(const char *text, size_t length, sim_kernel_rule *rule) {
 }
 
 static void read_environment_rules(void) {
-  static bool done;
-  if (__atomic_exchange_n(&done, true, __ATOMIC_ACQ_REL)) return;
   const char *text = getenv("PENSTOCK_SIM_KERNELS");
   for (int n = 0; text && *text && n < SIM_MAX_RULES;) {
     size_t length = strcspn(text, ",");
@@ -53,7 +52,8 @@ static const sim_kernel_rule *find_rule(const sim_kernel_rule *rules, const char
 
 uint64_t sim_kernel_duration(sim_gpu *gpu, const char *name, uint64_t threads, const void *params) {
   const sim_profile *p = gpu->profile;
-  read_environment_rules();
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, read_environment_rules);
   const sim_kernel_rule *rule = find_rule(environment_rules, name);
   if (!rule) rule = find_rule(p->rules, name);
   if (!rule) return p->kernel_floor_ns + threads * p->thread_cost_ps / 1000;

@@ -3,15 +3,6 @@
 
 #define LOOK_EVERY_NS 50000 /* at a value that a stream waits for */
 
-static bool take_delivery(sim_client *c, sim_area *a, sim_op *op, uint16_t *slot) {
-  if (c->deliver_head == SIM_NONE) return false;
-  *slot = c->deliver_head;
-  *op = a->ops[*slot];
-  c->deliver_head = op->next;
-  if (c->deliver_head == SIM_NONE) c->deliver_tail = SIM_NONE;
-  return true;
-}
-
 /* Heads that wait for the owner, from number `from` on. */
 static bool next_owned(sim_client *c, sim_area *a, uint32_t *from, sim_op *op, uint16_t *slot) {
   for (; *from < c->lane_count; ++*from) {
@@ -66,12 +57,15 @@ static uint64_t next_look(sim_machine *m, sim_device *d, uint32_t client) {
 }
 
 /* Values are written under the lock, by whichever thread of the process comes first: they keep
- * their order. */
+ * their order. The list's head moves on after the writing: whoever finds it empty, without the
+ * lock, finds the values written. */
 static void deliver(sim_client *c, sim_area *a, sim_owner_act act) {
-  sim_op op;
-  uint16_t slot;
-  while (take_delivery(c, a, &op, &slot)) {
+  while (c->deliver_head != SIM_NONE) {
+    uint16_t slot = c->deliver_head;
+    sim_op op = a->ops[slot];
     act(&op);
+    if (op.next == SIM_NONE) c->deliver_tail = SIM_NONE;
+    __atomic_store_n(&c->deliver_head, op.next, __ATOMIC_RELEASE);
     sim_op_free(c, a, slot);
   }
 }
