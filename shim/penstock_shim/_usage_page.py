@@ -56,6 +56,10 @@ class DeviceUsage:
     waited_ns: int
     debts: int
     copied_bytes: int
+    """What copy engines moved: metered, not gated."""
+    copies: int
+    host_functions: int
+    """Calls of the host queued on streams: not gated."""
 
 
 @dataclass(frozen=True)
@@ -228,6 +232,8 @@ def _device(ledger: CData, gate: CData) -> DeviceUsage:
         waited_ns=gate.waited_ns,
         debts=gate.debts,
         copied_bytes=gate.copied_bytes,
+        copies=gate.copies,
+        host_functions=gate.host_functions,
     )
 
 

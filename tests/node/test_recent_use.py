@@ -13,6 +13,8 @@ def snapshot(*, spent_ms=0, launches=0, waits=0, in_flight=0):
         total_bytes=0, peak_bytes=0, refusals=0, refused_bytes=0, origin_ns=1,
         spent_ns=spent_ms * MS, closed=False, launches=launches, waits=waits, waited_ns=0, debts=0,
         copied_bytes=0,
+        copies=0,
+        host_functions=0,
     )  # fmt: skip
     slot = SlotUsage(
         slot=0, state="live", owner=1, pid=1, pid_namespace=None, start_ticks=0, command="x",

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 LAUNCHER = "penstock-launcher"
-KERNEL_RULES = "penstock_spin=param0"
+KERNEL_RULES = "*spin=param0,meet=until0,decide=sets0,relay=launches0"
 MEMORY_BYTES = 100 << 30
 
 
@@ -119,21 +119,22 @@ class Stage:
         mode: Mode = "strict",
         allowance: float = 0,
     ) -> StageTenant:
-        """A new tenant with `cores` percent of the device.
+        """A new tenant with `cores` percent of each device of the machine.
 
         `sharers`: tenants with a grant on it, this one included. `allowance`: percent that an
         elastic tenant may use right now (default: its cores).
         """
         permille = round(cores * 10)
         limits = Limits(
-            devices=(
+            devices=tuple(
                 DeviceLimit(
-                    uuid=self.machine.devices()[0].uuid,
+                    uuid=device.uuid,
                     memory_bytes=MEMORY_BYTES,
                     cores_permille=permille,
                     allowance_permille=max(permille, round(allowance * 10)),
                     sharers=sharers,
-                ),
+                )
+                for device in self.machine.devices()
             ),
             mode=mode,
         )
@@ -163,7 +164,12 @@ class Stage:
             environment["LD_PRELOAD"] = str(paths.so_path())
         command = [program or str(paths.workload_path(LAUNCHER)), *arguments]
         child = subprocess.Popen(
-            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            command,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         self._programs.append(child)
         return child

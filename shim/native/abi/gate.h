@@ -18,7 +18,9 @@ typedef struct penstock_gate_device {
   uint64_t calls_paid_ns;  /* CLOCK_MONOTONIC up to which the gate's own driver calls are paid */
   uint64_t quiet_until_ns; /* till then only the process of `quiet_slot` launches: it measures */
   uint64_t quiet_slot;     /* its slot, plus 1; 0: none */
-  uint64_t reserved[19];
+  uint64_t copies;         /* copies that a copy engine did */
+  uint64_t host_functions; /* queued on streams: not gated, they take no device time */
+  uint64_t reserved[17];
   uint64_t ring[PENSTOCK_RING_WORDS]; /* epoch (32 bits) | busy bits (32) */
 } penstock_gate_device;
 

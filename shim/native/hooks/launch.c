@@ -1,5 +1,4 @@
-/* Kernel and graph launches. */
-#include "graph_memory.h"
+/* Kernel launches. */
 #include "hooks/launch.h"
 
 #include "hooks/hook.h"
@@ -96,38 +95,5 @@ CUresult CUDAAPI HOOK_NAME(cuLaunchCooperativeKernelMultiDevice)(CUDA_LAUNCH_PAR
     if (passes[i].stream) penstock_depth++;
     penstock_gate_leave(&passes[i], result);
   }
-  return result;
-}
-
-/* A graph's memory is charged before the gate: what is refused does not wait. */
-#define GRAPH_HOOKS(symbol, per_thread)                                              \
-  static CUresult gated_##symbol(CUgraphExec graph, CUstream stream) {               \
-    PENSTOCK_GATED(stream, per_thread, false, ((penstock_kind_key){graph, 0, 0, 0}), \
-                   REAL(symbol)(graph, stream));                                     \
-  }                                                                                  \
-  CUresult CUDAAPI HOOK_NAME(symbol)(CUgraphExec graph, CUstream stream) {           \
-    if (penstock_depth) return REAL(symbol)(graph, stream);                          \
-    penstock_graph_memory_pass memory;                                               \
-    CUresult refused = penstock_graph_memory_enter(&memory, graph);                  \
-    if (refused != CUDA_SUCCESS) return refused;                                     \
-    return penstock_graph_memory_leave(&memory, gated_##symbol(graph, stream));      \
-  }
-GRAPH_HOOKS(cuGraphLaunch, false)
-GRAPH_HOOKS(cuGraphLaunch_ptsz, true)
-
-/* Another graph in the same executable: its cost is to be learned anew. */
-CUresult CUDAAPI HOOK_NAME(cuGraphExecUpdate)(CUgraphExec exec, CUgraph graph, CUgraphNode *node,
-                                              CUgraphExecUpdateResult *how) {
-  PENSTOCK_PASS(cuGraphExecUpdate, exec, graph, node, how);
-  CUresult result = PENSTOCK_BELOW(REAL(cuGraphExecUpdate)(exec, graph, node, how));
-  if (result == CUDA_SUCCESS) penstock_gate_relearn_kind(exec);
-  return result;
-}
-
-CUresult CUDAAPI HOOK_NAME(cuGraphExecUpdate_v2)(CUgraphExec exec, CUgraph graph,
-                                                 CUgraphExecUpdateResultInfo *how) {
-  PENSTOCK_PASS(cuGraphExecUpdate_v2, exec, graph, how);
-  CUresult result = PENSTOCK_BELOW(REAL(cuGraphExecUpdate_v2)(exec, graph, how));
-  if (result == CUDA_SUCCESS) penstock_gate_relearn_kind(exec);
   return result;
 }

@@ -45,12 +45,16 @@ CUresult penstock_gate_enter(penstock_pass *pass, CUstream stream, bool per_thre
 /* Takes in the driver's answer and returns it. */
 CUresult penstock_gate_leave(penstock_pass *pass, CUresult result);
 
-/* Something that is not compute was queued on the stream (a copy engine's copy, a host function, a
- * wait): measured time must not run across it. */
-void penstock_gate_interrupt(CUstream stream, bool per_thread_default);
+/* Something that is not compute is about to be queued on the stream (a copy engine's copy, a host
+ * function, a wait): measured time must not run across it. False when it is not queued now: the
+ * stream captures, or the driver will refuse. */
+bool penstock_gate_interrupt(CUstream stream, bool per_thread_default);
+/* The same for all streams of a context. */
+void penstock_gate_interrupt_all(CUcontext context);
 
-/* Copy-engine traffic of the current context's device: metered, not gated. */
+/* Copy-engine traffic and host functions of the current context's device: metered, not gated. */
 void penstock_gate_copied(uint64_t bytes);
+void penstock_gate_called_host(void);
 
 /* Before the driver destroys it: its brackets are dropped, its estimates given up. */
 void penstock_gate_forget_stream(CUstream stream);

@@ -26,15 +26,20 @@ void gate_learn(gate_state *state, const gate_bracket *bracket, uint64_t time_ns
   penstock_lock_acquire(&state->lock);
   for (uint32_t i = 0; i < bracket->part_count; i++) {
     const gate_part *part = &bracket->parts[i];
-    if (part->generation != part->kind->generation || !part->launches) continue;
-    double share = bracket->part_count == 1
-                       ? 1
-                       : part->launches *
-                             (double)penstock_cost_ns(&part->kind->cost, GATE_UNKNOWN_NS) /
-                             expected;
-    penstock_cost_learn(&part->kind->cost, (uint64_t)((double)time_ns * share), part->launches,
-                        disturbed, now_ns);
-    uint64_t mean = penstock_cost_ns(&part->kind->cost, 0);
+    gate_kind *kind = part->kind;
+    if (part->generation != kind->generation || !part->launches) continue;
+    double share =
+        bracket->part_count == 1
+            ? 1
+            : part->launches * (double)penstock_cost_ns(&kind->cost, GATE_UNKNOWN_NS) / expected;
+    uint64_t part_ns = (uint64_t)((double)time_ns * share);
+    if (part->version == kind->version) {
+      penstock_cost_learn(&kind->cost, part_ns, part->launches, disturbed, now_ns);
+      kind->changed = false;
+    } else if (kind->changed) { /* what it was before it was changed is the best guess */
+      __atomic_store_n(&kind->cost.mean_ns, part_ns / part->launches + 1, __ATOMIC_RELAXED);
+    }
+    uint64_t mean = penstock_cost_ns(&kind->cost, 0);
     state->typical_ns = state->typical_ns ? (7 * state->typical_ns + mean) / 8 : mean;
   }
   penstock_lock_release(&state->lock);

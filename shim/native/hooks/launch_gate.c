@@ -67,10 +67,17 @@ static bool is_dry(const gate_stream *stream, uint64_t now_ns) {
   return !stream->newest && now_ns > stream->drained_ns + GATE_DRY_SLACK_NS;
 }
 
-/* Opens, ends and settles what is due before a launch. */
+/* Is its cost measured, as it is now? */
+static bool is_known(const gate_kind *kind) {
+  return penstock_cost_ns(&kind->cost, 0) && !kind->changed;
+}
+
+/* Opens, ends and settles what is due before a launch. One that is changed all the time is measured
+ * as often as the budget of calls allows. */
 static void prepare(gate_state *state, gate_stream *stream, penstock_pass *pass, uint64_t now_ns) {
   if (stream->oldest) gate_bracket_settle(state, stream);
-  bool unknown = penstock_cost_ns(&pass->kind->cost, 0) == 0;
+  bool unknown =
+      !is_known(pass->kind) && (!pass->kind->changed || gate_may_call(stream, now_ns, 4, 16));
   if (stream->open && is_dry(stream, now_ns)) {
     gate_bracket_presume(state, stream, now_ns);
   } else if (stream->open && unknown && !pass->overlapping) {
@@ -93,6 +100,10 @@ static void prepare(gate_state *state, gate_stream *stream, penstock_pass *pass,
  * at work there. Under the stream's lock. */
 static void count(gate_stream *stream, penstock_pass *pass) {
   gate_bracket *open = stream->open;
+  if (__builtin_expect(stream->dead, 0)) { /* nobody would ever settle it */
+    __atomic_fetch_sub(&pass->slot->estimate_ns, pass->estimate_ns, __ATOMIC_RELAXED);
+    return;
+  }
   stream->launched++;
   stream->queued++;
   stream->queued_ns += pass->cost_ns;
@@ -110,7 +121,8 @@ static void count(gate_stream *stream, penstock_pass *pass) {
   while (i < open->part_count && open->parts[i].kind != pass->kind) i++;
   if (i < GATE_PARTS) {
     if (i == open->part_count) {
-      open->parts[i] = (gate_part){.kind = pass->kind, .generation = pass->kind->generation};
+      open->parts[i] = (gate_part){
+          .kind = pass->kind, .generation = pass->kind->generation, .version = pass->kind->version};
       open->part_count++;
     }
     open->parts[i].launches++;
@@ -124,7 +136,7 @@ static void count(gate_stream *stream, penstock_pass *pass) {
  * makes most launches cheap. Under the stream's lock. */
 static bool can_join(const gate_stream *stream, const penstock_pass *pass, uint64_t now_ns) {
   const gate_bracket *oldest = stream->oldest;
-  if (!stream->open || stream->working || !penstock_cost_ns(&pass->kind->cost, 0)) return false;
+  if (!stream->open || stream->working || !is_known(pass->kind)) return false;
   if (oldest && (stream->word == UINT32_MAX || gate_is_through(stream, oldest))) return false;
   return !is_dry(stream, now_ns);
 }
@@ -153,15 +165,17 @@ static void enlist(gate_state *state, gate_stream *stream, penstock_pass *pass, 
   }
 }
 
-/* What a launch of unknown cost is taken to cost: as much as others do. Each further launch of the
- * kind before it was measured counts double, so that a long kernel cannot flood the device. */
+/* What a launch of unknown cost is taken to cost: as much as others do, or as before it was
+ * changed. Each further launch of the kind before it was measured counts double, so that a long
+ * kernel cannot flood the device. */
 static uint64_t guess_ns(gate_state *state, gate_kind *kind) {
   enum { MOST_DOUBLINGS = 12, MOST_NS = 20000000 };
   uint64_t typical = __atomic_load_n(&state->typical_ns, __ATOMIC_RELAXED);
   uint32_t before = __atomic_fetch_add(&kind->unmeasured, 1, __ATOMIC_RELAXED);
-  uint64_t guess = (typical ? typical : GATE_UNKNOWN_NS)
-                   << (before < MOST_DOUBLINGS ? before : MOST_DOUBLINGS);
-  return guess < MOST_NS ? guess : MOST_NS;
+  uint64_t mean = penstock_cost_ns(&kind->cost, typical ? typical : GATE_UNKNOWN_NS);
+  uint64_t guess = mean << (before < MOST_DOUBLINGS ? before : MOST_DOUBLINGS);
+  uint64_t most = mean > MOST_NS ? mean : MOST_NS;
+  return guess < most ? guess : most;
 }
 
 CUresult penstock_gate_enter(penstock_pass *pass, CUstream handle, bool per_thread_default,
@@ -192,10 +206,12 @@ CUresult penstock_gate_enter(penstock_pass *pass, CUstream handle, bool per_thre
     penstock_depth++;
     gate_wait(process, state, stream, wait_ns);
     penstock_depth--;
+    stream = gate_stream_get(state, handle, per_thread_default);
+    if (!stream) return CUDA_SUCCESS; /* it went meanwhile: the driver says so itself */
     now_ns = gate_now_ns();
   }
   pass->cost_ns = penstock_cost_ns(&kind->cost, 0);
-  if (__builtin_expect(!pass->cost_ns, 0)) {
+  if (__builtin_expect(!is_known(kind), 0)) {
     pass->estimate_ns = pass->cost_ns = guess_ns(state, kind);
   } else {
     uint32_t overlap = __atomic_load_n(&state->overlap, __ATOMIC_RELAXED);
@@ -203,9 +219,9 @@ CUresult penstock_gate_enter(penstock_pass *pass, CUstream handle, bool per_thre
   }
   penstock_gate_slot *slot = gate_slot(process, state, grant);
   __atomic_fetch_add(&slot->estimate_ns, pass->estimate_ns, __ATOMIC_RELAXED);
+  pass->slot = slot;
   enlist(state, stream, pass, now_ns, 1 + gate_neighbours(process, grant));
   pass->stream = stream;
-  pass->slot = slot;
   pass->enough_ns = gated && !pass->overlapping ? GATE_BRACKET_NS : GATE_FREE_BRACKET_NS;
   penstock_depth++; /* until the driver has returned */
   return CUDA_SUCCESS;

@@ -62,9 +62,9 @@ MEMSET_FAMILY(32, unsigned int)
 /* A copy that a copy engine does. */
 #define BY_ENGINE(symbol, stream, per_thread, bytes, parameters, arguments) \
   CUresult CUDAAPI HOOK_NAME(symbol)(parameters) {                          \
-    penstock_gate_interrupt(stream, per_thread);                            \
+    bool runs = penstock_gate_interrupt(stream, per_thread);                \
     CUresult result = PENSTOCK_BELOW(REAL(symbol)(arguments));              \
-    if (result == CUDA_SUCCESS) penstock_gate_copied(bytes);                \
+    if (runs && result == CUDA_SUCCESS) penstock_gate_copied(bytes);        \
     return result;                                                          \
   }
 /* A copy of either sort: `inside` tells. */
@@ -73,9 +73,9 @@ MEMSET_FAMILY(32, unsigned int)
     if (inside) {                                                                          \
       PENSTOCK_GATED(stream, per_thread, false, COPY_KEY(bytes), REAL(symbol)(arguments)); \
     }                                                                                      \
-    penstock_gate_interrupt(stream, per_thread);                                           \
+    bool runs = penstock_gate_interrupt(stream, per_thread);                               \
     CUresult result = PENSTOCK_BELOW(REAL(symbol)(arguments));                             \
-    if (result == CUDA_SUCCESS) penstock_gate_copied(bytes);                               \
+    if (runs && result == CUDA_SUCCESS) penstock_gate_copied(bytes);                       \
     return result;                                                                         \
   }
 
@@ -168,20 +168,51 @@ RECTANGLE(cuMemcpy3D, CUDA_MEMCPY3D, VOLUME)
 RECTANGLE_ASYNC(cuMemcpy2DAsync, CUDA_MEMCPY2D, AREA)
 RECTANGLE_ASYNC(cuMemcpy3DAsync, CUDA_MEMCPY3D, VOLUME)
 
-/* Between devices. */
+/* Between contexts: of one device, a copy like any other inside it. */
+static bool on_one_device(CUcontext a, CUcontext b) {
+  penstock_object first, second;
+  return a == b || (penstock_object_find(PENSTOCK_CONTEXT, (uint64_t)(uintptr_t)a, &first) &&
+                    penstock_object_find(PENSTOCK_CONTEXT, (uint64_t)(uintptr_t)b, &second) &&
+                    first.grant == second.grant);
+}
 #define PEER LIST(CUdeviceptr d, CUcontext dc, CUdeviceptr s, CUcontext sc, size_t n)
-BY_ENGINE(cuMemcpyPeer, NULL, false, n, PEER, LIST(d, dc, s, sc, n))
-BY_ENGINE(cuMemcpyPeer_ptds, NULL, true, n, PEER, LIST(d, dc, s, sc, n))
-BY_ENGINE(cuMemcpyPeerAsync, stream, false, n, LIST(PEER, CUstream stream),
-          LIST(d, dc, s, sc, n, stream))
-BY_ENGINE(cuMemcpyPeerAsync_ptsz, stream, true, n, LIST(PEER, CUstream stream),
-          LIST(d, dc, s, sc, n, stream))
-BY_ENGINE(cuMemcpy3DPeer, NULL, false, VOLUME, const CUDA_MEMCPY3D_PEER *p, p)
-BY_ENGINE(cuMemcpy3DPeer_ptds, NULL, true, VOLUME, const CUDA_MEMCPY3D_PEER *p, p)
-BY_ENGINE(cuMemcpy3DPeerAsync, stream, false, VOLUME,
-          LIST(const CUDA_MEMCPY3D_PEER *p, CUstream stream), LIST(p, stream))
-BY_ENGINE(cuMemcpy3DPeerAsync_ptsz, stream, true, VOLUME,
-          LIST(const CUDA_MEMCPY3D_PEER *p, CUstream stream), LIST(p, stream))
+#define PEER_ASYNC LIST(PEER, CUstream stream)
+EITHER(cuMemcpyPeer, on_one_device(dc, sc), NULL, false, n, PEER, LIST(d, dc, s, sc, n))
+EITHER(cuMemcpyPeer_ptds, on_one_device(dc, sc), NULL, true, n, PEER, LIST(d, dc, s, sc, n))
+EITHER(cuMemcpyPeerAsync, on_one_device(dc, sc), stream, false, n, PEER_ASYNC,
+       LIST(d, dc, s, sc, n, stream))
+EITHER(cuMemcpyPeerAsync_ptsz, on_one_device(dc, sc), stream, true, n, PEER_ASYNC,
+       LIST(d, dc, s, sc, n, stream))
+#define PEER_INSIDE (RECTANGLE_INSIDE && on_one_device(p->dstContext, p->srcContext))
+#define PEER_3D_ASYNC LIST(const CUDA_MEMCPY3D_PEER *p, CUstream stream)
+EITHER(cuMemcpy3DPeer, PEER_INSIDE, NULL, false, VOLUME, const CUDA_MEMCPY3D_PEER *p, p)
+EITHER(cuMemcpy3DPeer_ptds, PEER_INSIDE, NULL, true, VOLUME, const CUDA_MEMCPY3D_PEER *p, p)
+EITHER(cuMemcpy3DPeerAsync, PEER_INSIDE, stream, false, VOLUME, PEER_3D_ASYNC, LIST(p, stream))
+EITHER(cuMemcpy3DPeerAsync_ptsz, PEER_INSIDE, stream, true, VOLUME, PEER_3D_ASYNC, LIST(p, stream))
+
+/* Managed memory that is moved ahead of its use: pages go over the host link. */
+static uint64_t sum_of(const size_t *sizes, size_t count) {
+  uint64_t bytes = 0;
+  for (size_t i = 0; sizes && i < count; i++) bytes += sizes[i];
+  return bytes;
+}
+#define MOVED(symbol, per_thread, bytes, parameters, arguments)                   \
+  BY_ENGINE(symbol, stream, per_thread, bytes, LIST(parameters, CUstream stream), \
+            LIST(arguments, stream))
+#define MOVED_TWINS(symbol, bytes, parameters, arguments)        \
+  MOVED(symbol, false, bytes, LIST(parameters), LIST(arguments)) \
+  MOVED(symbol##_ptsz, true, bytes, LIST(parameters), LIST(arguments))
+MOVED_TWINS(cuMemPrefetchAsync, n, LIST(CUdeviceptr p, size_t n, CUdevice to), LIST(p, n, to))
+MOVED_TWINS(cuMemPrefetchAsync_v2, n,
+            LIST(CUdeviceptr p, size_t n, CUmemLocation to, unsigned int flags),
+            LIST(p, n, to, flags))
+#define RANGES CUdeviceptr *p, size_t *n, size_t count
+#define RANGES_TO \
+  LIST(RANGES, CUmemLocation *to, size_t *indices, size_t places, unsigned long long flags)
+MOVED_TWINS(cuMemPrefetchBatchAsync, sum_of(n, count), RANGES_TO,
+            LIST(p, n, count, to, indices, places, flags))
+MOVED_TWINS(cuMemDiscardAndPrefetchBatchAsync, sum_of(n, count), RANGES_TO,
+            LIST(p, n, count, to, indices, places, flags))
 
 /* With attributes, and in batches: one gated call when any of it stays inside the device. */
 static uint64_t batch_inside(const CUdeviceptr *to, const CUdeviceptr *from, const size_t *sizes,
@@ -197,13 +228,20 @@ static bool operand_on_device(const CUmemcpy3DOperand *operand) {
   return operand->type == CU_MEMCPY_OPERAND_TYPE_ARRAY || points_to_device(operand->op.ptr.ptr);
 }
 
-static uint64_t batch_3d_inside(const CUDA_MEMCPY3D_BATCH_OP *list, size_t count) {
+static uint64_t volume_of(const CUDA_MEMCPY3D_BATCH_OP *list, size_t count) {
   uint64_t bytes = 0;
   for (size_t i = 0; list && i < count; i++) {
     const CUextent3D *extent = &list[i].extent;
-    if (operand_on_device(&list[i].src) && operand_on_device(&list[i].dst)) {
-      bytes += (uint64_t)extent->width * extent->height * extent->depth;
-    }
+    bytes += (uint64_t)extent->width * extent->height * extent->depth;
+  }
+  return bytes;
+}
+
+static uint64_t batch_3d_inside(const CUDA_MEMCPY3D_BATCH_OP *list, size_t count) {
+  uint64_t bytes = 0;
+  for (size_t i = 0; list && i < count; i++) {
+    bool inside = operand_on_device(&list[i].src) && operand_on_device(&list[i].dst);
+    if (inside) bytes += volume_of(&list[i], 1);
   }
   return bytes;
 }
@@ -214,37 +252,39 @@ static uint64_t decompressed(const CUmemDecompressParams *list, size_t count) {
   return bytes;
 }
 
-#define BATCH(symbol, bytes_inside, per_thread, parameters, arguments) \
-  CUresult CUDAAPI HOOK_NAME(symbol)(parameters, CUstream stream) {    \
-    const uint64_t inside = (bytes_inside);                            \
-    if (inside) {                                                      \
-      PENSTOCK_GATED(stream, per_thread, false, COPY_KEY(inside),      \
-                     REAL(symbol)(arguments, stream));                 \
-    }                                                                  \
-    penstock_gate_interrupt(stream, per_thread);                       \
-    return PENSTOCK_BELOW(REAL(symbol)(arguments, stream));            \
+#define BATCH(symbol, bytes_inside, bytes_in_all, per_thread, parameters, arguments) \
+  CUresult CUDAAPI HOOK_NAME(symbol)(parameters, CUstream stream) {                  \
+    const uint64_t inside = (bytes_inside);                                          \
+    if (inside) {                                                                    \
+      PENSTOCK_GATED(stream, per_thread, false, COPY_KEY(inside),                    \
+                     REAL(symbol)(arguments, stream));                               \
+    }                                                                                \
+    bool runs = penstock_gate_interrupt(stream, per_thread);                         \
+    CUresult result = PENSTOCK_BELOW(REAL(symbol)(arguments, stream));               \
+    if (runs && result == CUDA_SUCCESS) penstock_gate_copied(bytes_in_all);          \
+    return result;                                                                   \
   }
-#define BATCH_TWINS(symbol, bytes_inside, parameters, arguments)        \
-  BATCH(symbol, bytes_inside, false, LIST(parameters), LIST(arguments)) \
-  BATCH(symbol##_ptsz, bytes_inside, true, LIST(parameters), LIST(arguments))
+#define BATCH_TWINS(symbol, inside, in_all, parameters, arguments)        \
+  BATCH(symbol, inside, in_all, false, LIST(parameters), LIST(arguments)) \
+  BATCH(symbol##_ptsz, inside, in_all, true, LIST(parameters), LIST(arguments))
 #define VECTORS                                                                                    \
   CUdeviceptr *d, CUdeviceptr *s, size_t *n, size_t count, CUmemcpyAttributes *a, size_t *indices, \
       size_t attributes
-BATCH_TWINS(cuMemcpyBatchAsync, batch_inside(d, s, n, count), LIST(VECTORS, size_t *failed),
-            LIST(d, s, n, count, a, indices, attributes, failed))
-BATCH_TWINS(cuMemcpyBatchAsync_v2, batch_inside(d, s, n, count), VECTORS,
+BATCH_TWINS(cuMemcpyBatchAsync, batch_inside(d, s, n, count), sum_of(n, count),
+            LIST(VECTORS, size_t *failed), LIST(d, s, n, count, a, indices, attributes, failed))
+BATCH_TWINS(cuMemcpyBatchAsync_v2, batch_inside(d, s, n, count), sum_of(n, count), VECTORS,
             LIST(d, s, n, count, a, indices, attributes))
-BATCH_TWINS(cuMemcpy3DBatchAsync, batch_3d_inside(list, count),
+BATCH_TWINS(cuMemcpy3DBatchAsync, batch_3d_inside(list, count), volume_of(list, count),
             LIST(size_t count, CUDA_MEMCPY3D_BATCH_OP *list, size_t *failed,
                  unsigned long long flags),
             LIST(count, list, failed, flags))
-BATCH_TWINS(cuMemcpy3DBatchAsync_v2, batch_3d_inside(list, count),
+BATCH_TWINS(cuMemcpy3DBatchAsync_v2, batch_3d_inside(list, count), volume_of(list, count),
             LIST(size_t count, CUDA_MEMCPY3D_BATCH_OP *list, unsigned long long flags),
             LIST(count, list, flags))
-BATCH_TWINS(cuMemcpyWithAttributesAsync, batch_inside(&d, &s, &n, 1),
+BATCH_TWINS(cuMemcpyWithAttributesAsync, batch_inside(&d, &s, &n, 1), n,
             LIST(CUdeviceptr d, CUdeviceptr s, size_t n, CUmemcpyAttributes *a), LIST(d, s, n, a))
-BATCH_TWINS(cuMemcpy3DWithAttributesAsync, batch_3d_inside(list, 1),
+BATCH_TWINS(cuMemcpy3DWithAttributesAsync, batch_3d_inside(list, 1), volume_of(list, 1),
             LIST(CUDA_MEMCPY3D_BATCH_OP *list, unsigned long long flags), LIST(list, flags))
-BATCH_TWINS(cuMemBatchDecompressAsync, decompressed(list, count),
+BATCH_TWINS(cuMemBatchDecompressAsync, decompressed(list, count), 0,
             LIST(CUmemDecompressParams *list, size_t count, unsigned int flags, size_t *failed),
             LIST(list, count, flags, failed))

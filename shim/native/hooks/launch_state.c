@@ -101,6 +101,7 @@ static gate_kind *kind_find(gate_state *state, const penstock_kind_key *key, uin
       kind->generation++;
       kind->key = *key;
       kind->unmeasured = 0;
+      kind->changed = false;
       memset(&kind->cost, 0, sizeof kind->cost);
       kind->next = *bucket;
       *bucket = kind;
@@ -154,6 +155,9 @@ void penstock_gate_relearn_kind(const void *what) {
   penstock_lock_acquire(&state->lock);
   uint64_t mean_ns = kind->cost.mean_ns;
   kind->cost = (penstock_cost){.mean_ns = mean_ns};
+  kind->version++; /* what is out still has the old cost */
+  kind->changed = mean_ns != 0;
+  kind->unmeasured = 0;
   penstock_lock_release(&state->lock);
 }
 
@@ -240,7 +244,7 @@ static gate_stream *stream_find(gate_state *state, CUstream handle, const void *
                               .context = context,
                               .number = before + 100000,
                               .word = word};
-      __atomic_store_n(bucket, stream, __ATOMIC_RELEASE); /* empty ones are passed by unlocked */
+      *bucket = stream;
     }
   }
   penstock_lock_release(&state->lock);

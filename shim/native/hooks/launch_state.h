@@ -42,6 +42,8 @@ typedef struct gate_kind {
   penstock_kind_key key;
   uint32_t generation; /* grows when the entry is reused for another kind */
   uint32_t unmeasured; /* launches before the first measurement was in */
+  uint32_t version;    /* grows when what it stands for is changed: an executable's nodes */
+  bool changed;        /* … and not measured since: its cost is an estimate */
   penstock_cost cost;
 } gate_kind;
 
@@ -71,6 +73,7 @@ typedef struct gate_context {
 typedef struct gate_part {
   gate_kind *kind;
   uint32_t generation;
+  uint32_t version;
   uint32_t launches;
 } gate_part;
 

@@ -1,4 +1,5 @@
 /* What else happens on a stream: synchronising calls, captures, waits, host functions, the end. */
+#include "common/log.h"
 #include "hooks/hook.h"
 #include "hooks/launch_state.h"
 #include "reserve.h"
@@ -61,23 +62,60 @@ BATCH(cuStreamBatchMemOp_v2_ptsz, true)
 WAIT_EVENT(cuStreamWaitEvent, false)
 WAIT_EVENT(cuStreamWaitEvent_ptsz, true)
 
-#define HOST_FUNCTION(symbol, per_thread)                                            \
-  INTERRUPTING(symbol, per_thread, (CUstream stream, CUhostFn function, void *data), \
-               (stream, function, data))
+/* Calls of the host: they hold up the stream, not the SMs. */
+#define CALLS_HOST(symbol, per_thread, parameters, arguments)        \
+  CUresult CUDAAPI HOOK_NAME(symbol) parameters {                    \
+    bool runs = penstock_gate_interrupt(stream, per_thread);         \
+    CUresult result = REAL(symbol) arguments;                        \
+    if (runs && result == CUDA_SUCCESS) penstock_gate_called_host(); \
+    return result;                                                   \
+  }
+#define HOST_FUNCTION(symbol, per_thread)                                          \
+  CALLS_HOST(symbol, per_thread, (CUstream stream, CUhostFn function, void *data), \
+             (stream, function, data))
 HOST_FUNCTION(cuLaunchHostFunc, false)
 HOST_FUNCTION(cuLaunchHostFunc_ptsz, true)
-#define HOST_FUNCTION_V2(symbol, per_thread)                                        \
-  INTERRUPTING(symbol, per_thread,                                                  \
-               (CUstream stream, CUhostFn function, void *data, unsigned int mode), \
-               (stream, function, data, mode))
+#define HOST_FUNCTION_V2(symbol, per_thread)                                      \
+  CALLS_HOST(symbol, per_thread,                                                  \
+             (CUstream stream, CUhostFn function, void *data, unsigned int mode), \
+             (stream, function, data, mode))
 HOST_FUNCTION_V2(cuLaunchHostFunc_v2, false)
 HOST_FUNCTION_V2(cuLaunchHostFunc_v2_ptsz, true)
-#define CALLBACK(symbol, per_thread)                                                         \
-  INTERRUPTING(symbol, per_thread,                                                           \
-               (CUstream stream, CUstreamCallback callback, void *data, unsigned int flags), \
-               (stream, callback, data, flags))
+#define CALLBACK(symbol, per_thread)                                                       \
+  CALLS_HOST(symbol, per_thread,                                                           \
+             (CUstream stream, CUstreamCallback callback, void *data, unsigned int flags), \
+             (stream, callback, data, flags))
 CALLBACK(cuStreamAddCallback, false)
 CALLBACK(cuStreamAddCallback_ptsz, true)
+
+/* Waits for what other interfaces do with memory that they share. */
+#define SEMAPHORES(symbol, per_thread, type)                                                    \
+  INTERRUPTING(                                                                                 \
+      symbol, per_thread,                                                                       \
+      (const CUexternalSemaphore *list, const type *what, unsigned int count, CUstream stream), \
+      (list, what, count, stream))
+SEMAPHORES(cuWaitExternalSemaphoresAsync, false, CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS)
+SEMAPHORES(cuWaitExternalSemaphoresAsync_ptsz, true, CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS)
+#define GRAPHICS(symbol, per_thread)                                            \
+  INTERRUPTING(symbol, per_thread,                                              \
+               (unsigned int count, CUgraphicsResource *list, CUstream stream), \
+               (count, list, stream))
+GRAPHICS(cuGraphicsMapResources, false)
+GRAPHICS(cuGraphicsMapResources_ptsz, true)
+
+/* All streams of a context wait. */
+CUresult CUDAAPI HOOK_NAME(cuCtxWaitEvent)(CUcontext context, CUevent event) {
+  penstock_gate_interrupt_all(context);
+  return REAL(cuCtxWaitEvent)(context, event);
+}
+CUresult CUDAAPI HOOK_NAME(cuGreenCtxWaitEvent)(CUgreenCtx green, CUevent event) {
+  CUcontext context = NULL;
+  PENSTOCK_PASS(cuGreenCtxWaitEvent, green, event);
+  if (PENSTOCK_BELOW(REAL(cuCtxFromGreenCtx)(&context, green)) == CUDA_SUCCESS) {
+    penstock_gate_interrupt_all(context);
+  }
+  return REAL(cuGreenCtxWaitEvent)(green, event);
+}
 
 /* Captures under way are counted, so that nobody else pays for asking. An open bracket is ended
  * before: it could not be while the stream captures. */
@@ -138,6 +176,17 @@ static bool capture_is_over(CUresult result) {
   }
 END_CAPTURE(cuStreamEndCapture)
 END_CAPTURE(cuStreamEndCapture_ptsz)
+
+/* Launches that are recorded into a graphics interface's command list are run by that interface,
+ * where no gate is: such a capture does not begin. Drivers for Linux know no such interface. */
+#define CAPTURE_FOR_GRAPHICS(symbol)                                                           \
+  CUresult CUDAAPI HOOK_NAME(symbol)(CUstream stream, CUstreamCigCaptureParams * parameters) { \
+    (void)stream, (void)parameters;                                                            \
+    penstock_log(#symbol ": launches recorded for graphics would escape the quota: refused");  \
+    return CUDA_ERROR_NOT_SUPPORTED;                                                           \
+  }
+CAPTURE_FOR_GRAPHICS(cuStreamBeginCaptureToCig)
+CAPTURE_FOR_GRAPHICS(cuStreamBeginCaptureToCig_ptsz)
 
 /* The end of things. */
 #define DESTROY_STREAM(symbol)                                \

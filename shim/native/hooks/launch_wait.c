@@ -56,18 +56,11 @@ static void foresee(gate_state *state, int grant) {
 
 /* May this thread record an event on the stream? Not where that could block, or where the handle
  * means another stream in this thread. */
-static bool may_end(const gate_state *state, gate_stream *stream, CUcontext current,
-                    uint64_t *drained_ns) {
+static bool may_end(const gate_state *state, const gate_stream *stream, CUcontext current) {
   enum { ROOM = 512 }; /* launches; a full queue would hold this thread up */
-  if (stream->thread || (stream->owner && stream->owner != current) ||
-      __atomic_load_n(&state->captures, __ATOMIC_RELAXED)) {
-    return false;
-  }
-  penstock_lock_acquire(&stream->lock);
-  bool may = stream->open && stream->queued < ROOM;
-  *drained_ns = stream->drained_ns;
-  penstock_lock_release(&stream->lock);
-  return may;
+  return stream->open && stream->queued < ROOM && !stream->thread &&
+         (!stream->owner || stream->owner == current) &&
+         !__atomic_load_n(&state->captures, __ATOMIC_RELAXED);
 }
 
 /* The gate is shut: no bracket stays open over that. Those of the streams that will be busy longest
@@ -75,7 +68,6 @@ static bool may_end(const gate_state *state, gate_stream *stream, CUcontext curr
 static void end_all(gate_state *state, int grant, uint64_t now_ns) {
   enum { MOST = 64, ALWAYS = 3, CALLS = 3 };
   gate_stream *found[MOST];
-  uint64_t until_ns[MOST], drained_ns;
   unsigned count = 0;
   CUcontext current = NULL;
   REAL(cuCtxGetCurrent)(&current);
@@ -83,18 +75,13 @@ static void end_all(gate_state *state, int grant, uint64_t now_ns) {
     if (!__atomic_load_n(&state->streams[i], __ATOMIC_RELAXED)) continue;
     penstock_lock_acquire(&state->lock);
     for (gate_stream *stream = state->streams[i]; stream; stream = stream->next) {
-      if (stream->context->grant != grant || !may_end(state, stream, current, &drained_ns)) {
-        continue;
-      }
+      if (stream->context->grant != grant || !may_end(state, stream, current)) continue;
       unsigned at = count < MOST ? count++ : MOST;
-      for (; at && until_ns[at - 1] < drained_ns; at--) {
-        if (at == MOST) continue;
-        found[at] = found[at - 1];
-        until_ns[at] = until_ns[at - 1];
+      while (at && found[at - 1]->drained_ns < stream->drained_ns) {
+        if (at < MOST) found[at] = found[at - 1];
+        at--;
       }
-      if (at == MOST) continue;
-      found[at] = stream;
-      until_ns[at] = drained_ns;
+      if (at < MOST) found[at] = stream;
     }
     penstock_lock_release(&state->lock);
   }
@@ -184,33 +171,49 @@ void gate_wait(penstock_process *process, gate_state *state, gate_stream *stream
   errno = saved_errno;
 }
 
-void penstock_gate_interrupt(CUstream handle, bool per_thread_default) {
-  if (penstock_depth || !penstock_process_get()) return;
-  gate_state *state = gate_state_get();
-  gate_stream *stream = state ? gate_stream_get(state, handle, per_thread_default) : NULL;
-  if (!stream || gate_is_capturing(state, stream)) return;
+/* Ends what is measured on the stream, and lets nothing be measured across what comes. */
+static void interrupt(gate_state *state, gate_stream *stream) {
   __atomic_store_n(&stream->interrupted, true, __ATOMIC_RELAXED);
   __atomic_store_n(&stream->idle, false, __ATOMIC_RELAXED);
-  if (!stream->open) return;
-  penstock_depth++;
-  if (gate_stream_claim(stream)) {
-    uint64_t now_ns = gate_now_ns();
-    gate_bracket_expire(state, stream, now_ns);
-    if (gate_may_call(stream, now_ns, 3, 0)) {
-      gate_bracket_end(state, stream, true);
-    } else {
-      gate_bracket_presume(state, stream, now_ns);
-    }
-    gate_stream_release(stream);
+  if (!stream->open || !gate_stream_claim(stream)) return;
+  uint64_t now_ns = gate_now_ns();
+  gate_bracket_expire(state, stream, now_ns);
+  if (gate_may_call(stream, now_ns, 3, 0)) {
+    gate_bracket_end(state, stream, true);
+  } else {
+    gate_bracket_presume(state, stream, now_ns);
   }
+  gate_stream_release(stream);
+}
+
+bool penstock_gate_interrupt(CUstream handle, bool per_thread_default) {
+  if (penstock_depth || !penstock_process_get()) return false;
+  gate_state *state = gate_state_get();
+  gate_stream *stream = state ? gate_stream_get(state, handle, per_thread_default) : NULL;
+  if (!stream || gate_is_capturing(state, stream)) return false;
+  penstock_depth++;
+  interrupt(state, stream);
   penstock_depth--;
+  return true;
+}
+
+/* The counters of the current context's device; NULL for a call of the shim's own. */
+static penstock_gate_device *counters(void) {
+  penstock_process *process = penstock_depth ? NULL : penstock_process_get();
+  int grant = process ? penstock_current_grant() : -1;
+  return grant < 0 ? NULL : gate_device(process, grant);
 }
 
 void penstock_gate_copied(uint64_t bytes) {
-  penstock_process *process = penstock_depth ? NULL : penstock_process_get();
-  int grant = process ? penstock_current_grant() : -1;
-  if (grant < 0) return;
-  __atomic_fetch_add(&gate_device(process, grant)->copied_bytes, bytes, __ATOMIC_RELAXED);
+  penstock_gate_device *gate = counters();
+  if (!gate) return;
+  __atomic_fetch_add(&gate->copied_bytes, bytes, __ATOMIC_RELAXED);
+  __atomic_fetch_add(&gate->copies, 1, __ATOMIC_RELAXED);
+}
+
+void penstock_gate_called_host(void) {
+  penstock_gate_device *gate = counters();
+  if (gate) __atomic_fetch_add(&gate->host_functions, 1, __ATOMIC_RELAXED);
 }
 
 /* The program is about to wait for the stream: its last bracket can be measured then, which is
@@ -295,7 +298,8 @@ void gate_after_wait(bool drained) {
 
 /* All streams of a context that this thread may speak for. Entries are never freed, and one that is
  * reused meanwhile is only settled early. */
-static void each_stream(gate_state *state, CUcontext handle, uint64_t now_ns, bool before) {
+enum visit { BEFORE_WAIT, AFTER_WAIT, INTERRUPTED };
+static void each_stream(gate_state *state, CUcontext handle, uint64_t now_ns, enum visit visit) {
   for (unsigned i = 0; i < GATE_BUCKETS; i++) {
     if (!__atomic_load_n(&state->streams[i], __ATOMIC_RELAXED)) continue;
     gate_stream *found[64];
@@ -306,11 +310,9 @@ static void each_stream(gate_state *state, CUcontext handle, uint64_t now_ns, bo
     }
     penstock_lock_release(&state->lock);
     for (unsigned k = 0; k < count; k++) {
-      if (before) {
-        BELOW(before_wait(state, found[k]));
-      } else {
-        BELOW(after_wait(state, found[k], now_ns));
-      }
+      if (visit == BEFORE_WAIT) BELOW(before_wait(state, found[k]));
+      if (visit == AFTER_WAIT) BELOW(after_wait(state, found[k], now_ns));
+      if (visit == INTERRUPTED) BELOW(interrupt(state, found[k]));
     }
   }
 }
@@ -322,7 +324,7 @@ void gate_before_wait_all(CUcontext handle) {
   if (!handle && REAL(cuCtxGetCurrent)(&handle) != CUDA_SUCCESS) return;
   waited.context = handle;
   waited.grant = penstock_current_grant();
-  each_stream(state, handle, 0, true);
+  each_stream(state, handle, 0, BEFORE_WAIT);
   watch(state, NULL, waited.grant, true);
 }
 
@@ -333,7 +335,14 @@ void gate_after_wait_all(bool drained) {
   if (!state) return;
   uint64_t now_ns = gate_now_ns();
   watch(state, NULL, waited.grant, false);
-  each_stream(state, handle, drained ? now_ns : 0, false);
+  each_stream(state, handle, drained ? now_ns : 0, AFTER_WAIT);
+}
+
+void penstock_gate_interrupt_all(CUcontext handle) {
+  gate_state *state = penstock_process_get() && !penstock_depth ? gate_state_get() : NULL;
+  if (!state || __atomic_load_n(&state->captures, __ATOMIC_RELAXED)) return;
+  if (!handle && REAL(cuCtxGetCurrent)(&handle) != CUDA_SUCCESS) return;
+  each_stream(state, handle, 0, INTERRUPTED);
 }
 
 void gate_after_event(void) {

@@ -105,6 +105,7 @@ typedef struct sim_event {
 /* entry.c */
 typedef struct sim_thread {
   bool per_thread;  /* of the call under way */
+  bool in_callback; /* a function that a stream called: it may not call the driver */
   const char *call; /* its base name */
   uint64_t entered_ns;
   CUstreamCaptureMode mode; /* cuThreadExchangeStreamCaptureMode */
@@ -184,6 +185,7 @@ typedef struct sim_errand {
   unsigned flags;
   uint8_t width; /* bytes of a value: 4 or 8 */
   bool write;
+  uint64_t store_address, store_value; /* of a kernel that awaits: as it begins; 0: nothing */
 } sim_errand;
 void sim_write_values(sim_gpu *gpu);
 uint32_t sim_service_start(sim_gpu *gpu, const char *tag);
@@ -193,7 +195,9 @@ CUresult sim_stream_of(CUstream handle, sim_context *ctx, sim_stream **stream);
 sim_stream *sim_stream_new(sim_context *ctx, unsigned flags, int priority, uint32_t lane_kind);
 void sim_stream_drop(sim_stream *stream);
 CUresult sim_submit_work(sim_stream *stream, sim_op *op, sim_ref *ref);
-CUresult sim_wait_for(sim_stream *stream); /* all its work so far */
+CUresult sim_wait_on(sim_stream *stream, const sim_ref *ref); /* the stream waits for it */
+sim_ref sim_tail_of(const sim_stream *stream);                /* its newest work */
+CUresult sim_wait_for(sim_stream *stream);                    /* all its work so far */
 CUresult sim_synchronize_context(sim_context *ctx);
 CUresult sim_capture_forbids(sim_context *ctx); /* unsafe call while a capture is live */
 void sim_capture_invalidate(sim_capture *capture);
@@ -273,8 +277,6 @@ typedef struct sim_function {
 } sim_function;
 CUresult sim_function_of(CUfunction handle, sim_context *ctx, sim_function **function);
 const char *sim_function_name(const sim_function *function);
-uint64_t sim_kernel_duration(sim_gpu *gpu, const char *name, uint64_t threads,
-                             const void *first_parameter);
 
 /* memory that a context's limits reserve */
 uint64_t sim_limit_bytes(const sim_context *ctx);

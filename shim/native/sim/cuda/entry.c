@@ -75,6 +75,7 @@ CUresult sim_enter(const char *call) {
   sim_self.per_thread = sim_next_per_thread;
   sim_next_per_thread = false;
   if (!sim_initialized()) return CUDA_ERROR_NOT_INITIALIZED;
+  if (sim_self.in_callback) return CUDA_ERROR_NOT_PERMITTED;
   sim_self.call = call;
   sim_self.entered_ns = sim_now_ns();
   suffer(call);

@@ -62,6 +62,7 @@ CUresult sim_edge_add(sim_node *from, sim_node *to) {
 
 static void release_work(sim_node *node) {
   if (node->work.type == CU_GRAPH_NODE_TYPE_GRAPH) sim_graph_free(node->work.child.graph);
+  if (node->work.type == CU_GRAPH_NODE_TYPE_CONDITIONAL) sim_conditional_release(&node->work);
   sim_work_release(&node->work);
 }
 
@@ -101,6 +102,7 @@ CUresult sim_graph_add(sim_graph *graph, sim_node *const *from, size_t from_coun
 void sim_graph_free(sim_graph *graph) {
   for (size_t i = 0; i < graph->count; i++) free_node(graph->nodes[i]);
   sim_objects_drop(graph);
+  sim_conditions_forget(graph);
   sim_handle_remove(graph);
   free(graph->nodes);
   free(graph);
@@ -115,6 +117,7 @@ sim_graph *sim_graph_clone(const sim_graph *graph) {
       work.child.graph = sim_graph_clone(work.child.graph);
       work.child.graph->owned = true;
     }
+    if (work.type == CU_GRAPH_NODE_TYPE_CONDITIONAL && !sim_conditional_clone(&work)) break;
     if (sim_graph_add(clone, NULL, 0, &work, &made) != CUDA_SUCCESS) break;
     made->original = node;
     made->enabled = node->enabled;

@@ -34,6 +34,7 @@ typedef struct sim_exec {
   sim_graph *graph; /* a clone */
   uint64_t flags;
   sim_ref last_end; /* of the newest launch */
+  bool uploaded;    /* kernels on the device may launch it, if it is for that */
   uint32_t id;
 } sim_exec;
 
@@ -61,6 +62,17 @@ CUresult sim_node_set(CUgraphNode handle, const CUgraphNodeParams *params);
 CUresult sim_node_replace(sim_node *node, const CUgraphNodeParams *params);
 CUresult sim_exec_set(CUgraphExec exec, CUgraphNode handle, const CUgraphNodeParams *params);
 CUresult sim_kernel_params_work(const CUDA_KERNEL_NODE_PARAMS *params, sim_work *work);
+
+/* graph_conditional.c */
+CUresult sim_conditional_work(CUDA_CONDITIONAL_NODE_PARAMS *params, sim_work *work);
+bool sim_conditional_clone(sim_work *work); /* `work` gets bodies of its own */
+void sim_conditional_release(sim_work *work);
+bool sim_conditional_fits(const sim_graph *graph, bool inside);
+CUresult sim_conditional_run(const sim_work *work, sim_stream *lane);
+bool sim_condition_is_of(uint64_t handle, const sim_graph *graph);
+bool sim_conditions_all_used(const sim_graph *graph);
+void sim_conditions_reset(const sim_graph *graph);
+void sim_conditions_forget(const sim_graph *graph);
 
 /* user_object.c */
 void sim_objects_retain(sim_graph *graph, const sim_graph *from);

@@ -1,182 +1,8 @@
-/* Executables: instantiation, update, launch.
- *
- * A launch puts the graph's branches on lanes of their own: the first one is the stream that it was
- * launched into, the others begin when that stream comes to the launch, and the stream goes on when
- * all have ended. A chain of kernels becomes one operation as long as the chain, so that a graph of
- * a thousand kernels takes one place in the queue; the device's record counts each of its kernels.
- */
+/* Executables: instantiation, update, launch. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "sim/cuda/graph.h"
-
-/* ---- launch ---- */
-
-typedef struct run {
-  sim_stream **lanes; /* [0]: the stream launched into */
-  sim_node **tails;   /* newest node on each lane */
-  size_t lane_count;
-  size_t *lane_of; /* by position of the node in its graph */
-  sim_ref *refs;   /* likewise: what to wait for */
-  sim_ref fork;    /* the stream has come to the launch */
-  bool pending;    /* a chain is being folded */
-  sim_op op;
-  size_t op_lane;
-} run;
-
-static CUresult wait_for(sim_stream *lane, const sim_ref *ref) {
-  if (sim_done_quick(sim_here.machine, ref)) return CUDA_SUCCESS;
-  sim_op op = {.kind = SIM_WAIT,
-               .target_device = ref->device,
-               .target_client = ref->client,
-               .target_slot = ref->slot,
-               .target_seq = ref->seq};
-  sim_ref ignored;
-  return sim_submit_work(lane, &op, &ignored);
-}
-
-static sim_ref tail_of(const sim_stream *lane) {
-  sim_gpu *gpu = lane->ctx->gpu;
-  return sim_stream_tail(sim_here.machine, gpu->device, gpu->client, lane->lane);
-}
-
-static CUresult flush(run *r) {
-  if (!r->pending) return CUDA_SUCCESS;
-  r->pending = false;
-  sim_ref ref;
-  TRY(sim_submit_work(r->lanes[r->op_lane], &r->op, &ref));
-  return CUDA_SUCCESS;
-}
-
-/* A lane besides the stream: not a handle, freed after the launch. */
-static sim_stream *new_lane(sim_context *ctx) {
-  sim_stream *lane = calloc(1, sizeof *lane);
-  if (!lane) return NULL;
-  sim_big_lock();
-  lane->ctx = ctx;
-  lane->lane =
-      ctx->number << SIM_STREAM_BITS | (++ctx->next_stream & ((1u << SIM_STREAM_BITS) - 1));
-  lane->lane_kind = SIM_LANE_FREE;
-  sim_big_unlock();
-  return lane;
-}
-
-/* The lane of one of its predecessors that nothing followed yet, else a new one. */
-static CUresult choose_lane(run *r, const sim_node *node, size_t *lane) {
-  for (size_t i = 0; i < node->from_count; i++) {
-    size_t at = r->lane_of[node->from[i]->order];
-    if (r->tails[at] != node->from[i]) continue;
-    *lane = at;
-    return CUDA_SUCCESS;
-  }
-  if (!r->tails[0]) {
-    *lane = 0;
-    return CUDA_SUCCESS;
-  }
-  TRY(flush(r));
-  sim_stream *made = new_lane(r->lanes[0]->ctx);
-  REQUIRE(made, CUDA_ERROR_OUT_OF_MEMORY);
-  r->lanes[r->lane_count] = made;
-  *lane = r->lane_count++;
-  return node->from_count ? CUDA_SUCCESS : wait_for(made, &r->fork);
-}
-
-static bool folds(const run *r, const sim_node *node, size_t lane, const sim_op *op) {
-  return r->pending && r->op_lane == lane && op->kind == SIM_KERNEL && r->op.kind == SIM_KERNEL &&
-         node->from_count == 1 && r->tails[lane] == node->from[0] && node->from[0]->to_count == 1;
-}
-
-static CUresult run_work(run *r, const sim_node *node, size_t lane) {
-  sim_op op;
-  sim_self.call = "cuGraphLaunch";
-  if (!node->enabled) return CUDA_SUCCESS;
-  if (!sim_work_op(&node->work, &op)) {
-    TRY(flush(r));
-    if (node->work.type == CU_GRAPH_NODE_TYPE_GRAPH)
-      return sim_graph_run(node->work.child.graph, r->lanes[lane]);
-    return sim_run(r->lanes[lane], &node->work);
-  }
-  sim_work_contents(&node->work);
-  if (folds(r, node, lane, &op)) {
-    r->op.duration_ns += op.duration_ns;
-    r->op.launches += op.launches;
-    r->op.bytes += op.bytes;
-    r->op.flags |= op.flags;
-    if (op.width > r->op.width) r->op.width = op.width;
-    return CUDA_SUCCESS;
-  }
-  TRY(flush(r));
-  r->pending = true;
-  r->op = op;
-  r->op_lane = lane;
-  return CUDA_SUCCESS;
-}
-
-static CUresult run_node(run *r, sim_node *node, bool branched) {
-  size_t lane;
-  TRY(choose_lane(r, node, &lane));
-  for (size_t i = 0; i < node->from_count; i++) {
-    sim_node *before = node->from[i];
-    if (r->lane_of[before->order] == lane) continue;
-    TRY(flush(r));
-    TRY(wait_for(r->lanes[lane], &r->refs[before->order]));
-  }
-  TRY(run_work(r, node, lane));
-  r->lane_of[node->order] = lane;
-  r->tails[lane] = node;
-  bool needed = node->to_count != 1; /* somebody on another lane may wait for it */
-  for (size_t i = 0; i < node->to_count; i++) needed |= node->to[i]->from_count != 1;
-  if (branched && needed) {
-    TRY(flush(r));
-    r->refs[node->order] = tail_of(r->lanes[lane]);
-  }
-  return CUDA_SUCCESS;
-}
-
-CUresult sim_graph_run(sim_graph *graph, sim_stream *stream) {
-  size_t n = graph->count;
-  if (!n) return CUDA_SUCCESS;
-  sim_node **order = calloc(n, sizeof *order);
-  run r = {.lanes = calloc(n + 1, sizeof *r.lanes),
-           .tails = calloc(n + 1, sizeof *r.tails),
-           .lane_of = calloc(n, sizeof *r.lane_of),
-           .refs = calloc(n, sizeof *r.refs),
-           .lane_count = 1};
-  CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
-  if (order && r.lanes && r.tails && r.lane_of && r.refs && sim_graph_sort(graph, order)) {
-    bool branched = false;
-    size_t roots = 0;
-    for (size_t i = 0; i < n; i++) {
-      branched |= graph->nodes[i]->to_count > 1 || graph->nodes[i]->from_count > 1;
-      roots += !graph->nodes[i]->from_count;
-    }
-    branched |= roots > 1;
-    r.lanes[0] = stream;
-    result = CUDA_SUCCESS;
-    if (branched) {
-      sim_gpu *gpu = stream->ctx->gpu; /* waits for nothing: passes when its turn comes */
-      sim_op noop = {.kind = SIM_WAIT,
-                     .target_seq = UINT64_MAX,
-                     .target_device = (uint16_t)gpu->device,
-                     .target_client = (uint16_t)gpu->client};
-      result = sim_submit_work(stream, &noop, &r.fork);
-    }
-    for (size_t i = 0; i < n && result == CUDA_SUCCESS; i++)
-      result = run_node(&r, order[i], branched);
-    if (result == CUDA_SUCCESS) result = flush(&r);
-    for (size_t lane = 1; lane < r.lane_count; lane++) {
-      sim_ref tail = tail_of(r.lanes[lane]);
-      if (result == CUDA_SUCCESS) result = wait_for(stream, &tail);
-      free(r.lanes[lane]);
-    }
-  }
-  free(order);
-  free(r.lanes);
-  free(r.tails);
-  free(r.lane_of);
-  free(r.refs);
-  return result;
-}
 
 /* ---- executables ---- */
 
@@ -186,15 +12,58 @@ static CUresult exec_of(CUgraphExec handle, sim_exec **exec) {
   return CUDA_SUCCESS;
 }
 
-static CUresult instantiate(CUgraphExec *out, CUgraph handle, uint64_t flags) {
-  sim_graph *graph;
-  REQUIRE(out && !(flags & ~15ull), CUDA_ERROR_INVALID_VALUE);
-  if (flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) return CUDA_ERROR_NOT_SUPPORTED;
-  TRY(sim_graph_of(handle, &graph));
+static const sim_context *context_of(const sim_work *work) {
+  if (work->type == CU_GRAPH_NODE_TYPE_KERNEL) return work->kernel.function->ctx;
+  return work->type == CU_GRAPH_NODE_TYPE_MEMCPY ? work->copy.ctx : work->set.ctx;
+}
+
+/* What a graph that the device may launch can hold; *ctx: the context of all of it. */
+static CUgraphInstantiateResult fits_device(const sim_graph *graph, const sim_context **ctx) {
+  CUgraphInstantiateResult how = CUDA_GRAPH_INSTANTIATE_SUCCESS;
+  for (size_t i = 0; i < graph->count && how == CUDA_GRAPH_INSTANTIATE_SUCCESS; i++) {
+    const sim_work *w = &graph->nodes[i]->work;
+    if (w->type == CU_GRAPH_NODE_TYPE_GRAPH) {
+      how = fits_device(w->child.graph, ctx);
+      continue;
+    }
+    bool known = w->type == CU_GRAPH_NODE_TYPE_KERNEL || w->type == CU_GRAPH_NODE_TYPE_MEMSET ||
+                 w->type == CU_GRAPH_NODE_TYPE_MEMCPY;
+    bool array = w->type == CU_GRAPH_NODE_TYPE_MEMCPY &&
+                 (w->copy.as_given.srcMemoryType == CU_MEMORYTYPE_ARRAY ||
+                  w->copy.as_given.dstMemoryType == CU_MEMORYTYPE_ARRAY);
+    if (!known || array) return CUDA_GRAPH_INSTANTIATE_NODE_OPERATION_NOT_SUPPORTED;
+    if (*ctx && *ctx != context_of(w)) return CUDA_GRAPH_INSTANTIATE_MULTIPLE_CTXS_NOT_SUPPORTED;
+    *ctx = context_of(w);
+  }
+  return how;
+}
+
+static CUgraphInstantiateResult check(const sim_graph *graph, uint64_t flags) {
+  const sim_context *ctx = NULL;
   sim_node **order = calloc(graph->count + 1, sizeof *order);
   bool sorted = order && sim_graph_sort(graph, order);
   free(order);
-  REQUIRE(sorted, CUDA_ERROR_INVALID_VALUE);
+  if (!sorted) return CUDA_GRAPH_INSTANTIATE_INVALID_STRUCTURE;
+  if (!sim_conditions_all_used(graph)) return CUDA_GRAPH_INSTANTIATE_CONDITIONAL_HANDLE_UNUSED;
+  if (!sim_conditional_fits(graph, false)) return CUDA_GRAPH_INSTANTIATE_INVALID_STRUCTURE;
+  if (!(flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH)) return CUDA_GRAPH_INSTANTIATE_SUCCESS;
+  CUgraphInstantiateResult how = fits_device(graph, &ctx);
+  return how == CUDA_GRAPH_INSTANTIATE_SUCCESS && !ctx ? CUDA_GRAPH_INSTANTIATE_INVALID_STRUCTURE
+                                                       : how;
+}
+
+static CUresult instantiate(CUgraphExec *out, CUgraph handle, uint64_t flags,
+                            CUgraphInstantiateResult *how) {
+  enum {
+    ON_DEVICE = CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH |
+    CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH
+  };
+  sim_graph *graph;
+  *how = CUDA_GRAPH_INSTANTIATE_ERROR;
+  REQUIRE(out && !(flags & ~15ull) && (flags & ON_DEVICE) != ON_DEVICE, CUDA_ERROR_INVALID_VALUE);
+  TRY(sim_graph_of(handle, &graph));
+  *how = check(graph, flags);
+  REQUIRE(*how == CUDA_GRAPH_INSTANTIATE_SUCCESS, CUDA_ERROR_INVALID_VALUE);
   sim_exec *exec = calloc(1, sizeof *exec);
   REQUIRE(exec, CUDA_ERROR_OUT_OF_MEMORY);
   exec->graph = sim_graph_clone(graph);
@@ -204,6 +73,7 @@ static CUresult instantiate(CUgraphExec *out, CUgraph handle, uint64_t flags) {
   }
   exec->graph->owned = true;
   exec->flags = flags;
+  exec->uploaded = flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD;
   exec->id = exec->graph->id;
   sim_handle_add(exec, SIM_EXEC);
   *out = (CUgraphExec)exec;
@@ -213,31 +83,31 @@ static CUresult instantiate(CUgraphExec *out, CUgraph handle, uint64_t flags) {
 CUresult CUDAAPI cuGraphInstantiateWithFlags(CUgraphExec *out, CUgraph graph,
                                              unsigned long long flags) {
   ENTER("cuGraphInstantiateWithFlags");
-  return instantiate(out, graph, flags);
+  CUgraphInstantiateResult how;
+  return instantiate(out, graph, flags, &how);
 }
 CUresult CUDAAPI cuGraphInstantiate(CUgraphExec *out, CUgraph graph, CUgraphNode *error, char *log,
                                     size_t bytes) {
   ENTER("cuGraphInstantiate");
   if (error) *error = NULL;
   if (log && bytes) *log = 0;
-  return instantiate(out, graph, 0);
+  CUgraphInstantiateResult how;
+  return instantiate(out, graph, 0, &how);
 }
 CUresult CUDAAPI cuGraphInstantiate_v2(CUgraphExec *out, CUgraph graph, CUgraphNode *error,
                                        char *log, size_t bytes) {
   ENTER("cuGraphInstantiate");
   if (error) *error = NULL;
   if (log && bytes) *log = 0;
-  return instantiate(out, graph, 0);
+  CUgraphInstantiateResult how;
+  return instantiate(out, graph, 0, &how);
 }
 CUresult CUDAAPI cuGraphInstantiateWithParams(CUgraphExec *out, CUgraph graph,
                                               CUDA_GRAPH_INSTANTIATE_PARAMS *params) {
   ENTER("cuGraphInstantiateWithParams");
   REQUIRE(params, CUDA_ERROR_INVALID_VALUE);
-  CUresult result = instantiate(out, graph, params->flags);
   params->hErrNode_out = NULL;
-  params->result_out =
-      result == CUDA_SUCCESS ? CUDA_GRAPH_INSTANTIATE_SUCCESS : CUDA_GRAPH_INSTANTIATE_ERROR;
-  return result;
+  return instantiate(out, graph, params->flags, &params->result_out);
 }
 
 CUresult CUDAAPI cuGraphExecDestroy(CUgraphExec handle) {
@@ -271,9 +141,12 @@ CUresult sim_exec_run(sim_exec *exec, sim_stream *stream) {
   CUresult result = sim_exec_take_memory(exec, stream->ctx->gpu);
   sim_big_unlock();
   if (result != CUDA_SUCCESS) return result;
-  if (exec->last_end.seq) TRY(wait_for(stream, &exec->last_end)); /* one launch of it at a time */
+  if (exec->last_end.seq)
+    TRY(sim_wait_on(stream, &exec->last_end)); /* one launch of it at a time */
+  sim_conditions_reset(exec->graph);
   TRY(sim_graph_run(exec->graph, stream));
-  exec->last_end = tail_of(stream);
+  exec->uploaded = true;
+  exec->last_end = sim_tail_of(stream);
   return CUDA_SUCCESS;
 }
 
@@ -293,7 +166,9 @@ CUresult CUDAAPI cuGraphUpload(CUgraphExec handle, CUstream stream_handle) {
   sim_exec *exec;
   sim_stream *stream;
   TRY(exec_of(handle, &exec));
-  return sim_stream_of(stream_handle, ctx, &stream);
+  TRY(sim_stream_of(stream_handle, ctx, &stream));
+  exec->uploaded = true;
+  return CUDA_SUCCESS;
 }
 
 /* ---- update ---- */
@@ -316,6 +191,15 @@ static bool same_shape(const sim_graph *exec, const sim_graph *graph, size_t *at
     if (a->work.type == CU_GRAPH_NODE_TYPE_GRAPH) {
       size_t inner;
       if (!same_shape(a->work.child.graph, b->work.child.graph, &inner, why)) return false;
+    }
+    if (a->work.type == CU_GRAPH_NODE_TYPE_CONDITIONAL) {
+      size_t inner;
+      if (a->work.conditional.kind != b->work.conditional.kind ||
+          a->work.conditional.count != b->work.conditional.count)
+        return false;
+      for (unsigned k = 0; k < a->work.conditional.count; k++)
+        if (!same_shape(a->work.conditional.bodies[k], b->work.conditional.bodies[k], &inner, why))
+          return false;
     }
   }
   return true;

@@ -112,8 +112,10 @@ CUresult sim_work_from_params(const CUgraphNodeParams *p, sim_work *work) {
       return CUDA_SUCCESS;
     case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
       return batch_work((const CUDA_BATCH_MEM_OP_NODE_PARAMS_v1 *)&p->memOp, work);
+    case CU_GRAPH_NODE_TYPE_CONDITIONAL:
+      return sim_conditional_work((CUDA_CONDITIONAL_NODE_PARAMS *)&p->conditional, work);
     default:
-      return CUDA_ERROR_NOT_SUPPORTED; /* conditional and external semaphore nodes */
+      return CUDA_ERROR_NOT_SUPPORTED; /* external semaphore nodes */
   }
 }
 
@@ -167,6 +169,13 @@ static CUresult params_from_work(const sim_work *w, CUgraphNodeParams *p) {
     case CU_GRAPH_NODE_TYPE_MEM_FREE:
       p->free.dptr = w->give.pointer;
       break;
+    case CU_GRAPH_NODE_TYPE_CONDITIONAL:
+      p->conditional.handle = w->conditional.handle;
+      p->conditional.type = w->conditional.kind;
+      p->conditional.size = w->conditional.count;
+      p->conditional.phGraph_out = (CUgraph *)w->conditional.bodies;
+      p->conditional.ctx = (CUcontext)w->conditional.ctx;
+      break;
     case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
       p->memOp.ctx = (CUcontext)w->batch.ctx;
       p->memOp.count = w->batch.count;
@@ -187,6 +196,8 @@ CUresult sim_node_add(CUgraphNode *out, CUgraph graph_handle, const CUgraphNode 
   sim_node *node;
   REQUIRE(out && (from || !count), CUDA_ERROR_INVALID_VALUE);
   TRY(sim_graph_of(graph_handle, &graph));
+  if (params->type == CU_GRAPH_NODE_TYPE_CONDITIONAL)
+    REQUIRE(sim_condition_is_of(params->conditional.handle, graph), CUDA_ERROR_INVALID_VALUE);
   TRY(sim_work_from_params(params, &work));
   TRY(sim_graph_add(graph, (sim_node *const *)from, count, &work, &node));
   *out = (CUgraphNode)node;
@@ -203,9 +214,10 @@ CUresult sim_node_get(CUgraphNode handle, CUgraphNodeType type, CUgraphNodeParam
 CUresult sim_node_replace(sim_node *node, const CUgraphNodeParams *params) {
   sim_work work;
   REQUIRE(node->work.type == params->type, CUDA_ERROR_INVALID_VALUE);
-  REQUIRE(
-      params->type != CU_GRAPH_NODE_TYPE_MEM_ALLOC && params->type != CU_GRAPH_NODE_TYPE_MEM_FREE,
-      CUDA_ERROR_INVALID_VALUE);
+  REQUIRE(params->type != CU_GRAPH_NODE_TYPE_MEM_ALLOC &&
+              params->type != CU_GRAPH_NODE_TYPE_MEM_FREE &&
+              params->type != CU_GRAPH_NODE_TYPE_CONDITIONAL,
+          CUDA_ERROR_INVALID_VALUE);
   TRY(sim_work_from_params(params, &work));
   REQUIRE(sim_work_keep(&work), CUDA_ERROR_OUT_OF_MEMORY);
   sim_work before = node->work;

@@ -1,66 +1,9 @@
-/* Kernel launches: the checks a driver makes, and how long the kernel takes. */
-#include <fnmatch.h>
-#include <pthread.h>
+/* Kernel launches: the checks a driver makes. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "sim/cuda/module.h"
 #include "sim/cuda/work.h"
-
-/* ---- duration ---- */
-
-/* "pattern=200us,pattern2=2ms,spin*=param0" of PENSTOCK_SIM_KERNELS. */
-static sim_kernel_rule environment_rules[SIM_MAX_RULES];
-
-static bool parse_rule(const char *text, size_t length, sim_kernel_rule *rule) {
-  const char *equals = memchr(text, '=', length);
-  if (!equals || equals == text || (size_t)(equals - text) >= SIM_NAME_BYTES) return false;
-  memset(rule, 0, sizeof *rule);
-  memcpy(rule->pattern, text, (size_t)(equals - text));
-  rule->parameter = -1;
-  if (!strncmp(equals + 1, "param", 5)) {
-    rule->parameter = atoi(equals + 6);
-    return true;
-  }
-  char *unit;
-  double number = strtod(equals + 1, &unit);
-  double scale = !strncmp(unit, "ns", 2)   ? 1
-                 : !strncmp(unit, "us", 2) ? 1e3
-                 : !strncmp(unit, "ms", 2) ? 1e6
-                 : *unit == 's'            ? 1e9
-                                           : 0;
-  rule->duration_ns = (uint64_t)(number * scale);
-  return number >= 0 && scale > 0;
-}
-
-static void read_environment_rules(void) {
-  const char *text = getenv("PENSTOCK_SIM_KERNELS");
-  for (int n = 0; text && *text && n < SIM_MAX_RULES;) {
-    size_t length = strcspn(text, ",");
-    sim_kernel_rule rule;
-    if (parse_rule(text, length, &rule)) environment_rules[n++] = rule;
-    text += length;
-    if (*text) text++;
-  }
-}
-
-static const sim_kernel_rule *find_rule(const sim_kernel_rule *rules, const char *name) {
-  for (int i = 0; i < SIM_MAX_RULES && rules[i].pattern[0]; i++)
-    if (!fnmatch(rules[i].pattern, name, 0)) return &rules[i];
-  return NULL;
-}
-
-uint64_t sim_kernel_duration(sim_gpu *gpu, const char *name, uint64_t threads, const void *params) {
-  const sim_profile *p = gpu->profile;
-  static pthread_once_t once = PTHREAD_ONCE_INIT;
-  pthread_once(&once, read_environment_rules);
-  const sim_kernel_rule *rule = find_rule(environment_rules, name);
-  if (!rule) rule = find_rule(p->rules, name);
-  if (!rule) return p->kernel_floor_ns + threads * p->thread_cost_ps / 1000;
-  uint64_t ns = rule->duration_ns;
-  if (rule->parameter >= 0 && params) memcpy(&ns, (const char *)params + 8 * rule->parameter, 8);
-  return ns > p->kernel_floor_ns ? ns : p->kernel_floor_ns;
-}
 
 /* ---- parameters ---- */
 
@@ -161,21 +104,33 @@ CUresult sim_kernel_work(sim_context *ctx, CUfunction handle, const unsigned gri
   return take_params(f->kernel, params, extra, work);
 }
 
+/* What the attributes of a launch ask for. */
+typedef struct wishes {
+  unsigned cluster[3];
+  bool cooperative, early;
+  sim_event
+      *event; /* recorded behind the kernel: not before it may be, nor later than it must be */
+} wishes;
+
 static CUresult launch(sim_context *ctx, CUfunction handle, const unsigned grid[3],
                        const unsigned block[3], unsigned shared_bytes, CUstream stream_handle,
-                       const unsigned cluster[3], bool cooperative, void **params, void **extra) {
+                       const wishes *wish, void **params, void **extra) {
   sim_stream *stream;
   sim_work work;
   TRY(sim_stream_of(stream_handle, ctx, &stream));
   if (stream->ctx != ctx) return CUDA_ERROR_INVALID_HANDLE;
-  TRY(sim_kernel_work(ctx, handle, grid, block, shared_bytes, cluster, cooperative, params, extra,
-                      &work));
+  TRY(sim_kernel_work(ctx, handle, grid, block, shared_bytes, wish->cluster, wish->cooperative,
+                      params, extra, &work));
+  work.kernel.early = wish->early;
   TRY(sim_issue(stream, &work));
+  if (wish->event)
+    TRY(stream->capture ? sim_capture_record(wish->event, stream)
+                        : sim_event_record_on(wish->event, stream));
   sim_spend(ctx->gpu->profile->launch_ns);
   return CUDA_SUCCESS;
 }
 
-static const unsigned no_cluster[3];
+static const wishes none, together = {.cooperative = true};
 
 CUresult CUDAAPI cuLaunchKernel(CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz,
                                 unsigned int bx, unsigned int by, unsigned int bz,
@@ -183,7 +138,7 @@ CUresult CUDAAPI cuLaunchKernel(CUfunction f, unsigned int gx, unsigned int gy, 
                                 void **extra) {
   ENTER_CONTEXT("cuLaunchKernel");
   return launch(ctx, f, (unsigned[]){gx, gy, gz}, (unsigned[]){bx, by, bz}, shared_bytes, stream,
-                no_cluster, false, params, extra);
+                &none, params, extra);
 }
 
 CUresult CUDAAPI cuLaunchCooperativeKernel(CUfunction f, unsigned int gx, unsigned int gy,
@@ -192,41 +147,96 @@ CUresult CUDAAPI cuLaunchCooperativeKernel(CUfunction f, unsigned int gx, unsign
                                            CUstream stream, void **params) {
   ENTER_CONTEXT("cuLaunchCooperativeKernel");
   return launch(ctx, f, (unsigned[]){gx, gy, gz}, (unsigned[]){bx, by, bz}, shared_bytes, stream,
-                no_cluster, true, params, NULL);
+                &together, params, NULL);
+}
+
+static CUresult event_of(CUevent handle, wishes *wish) {
+  TRY(sim_event_of(handle, &wish->event));
+  return wish->event->flags & CU_EVENT_DISABLE_TIMING ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult read_attribute(const CUlaunchAttribute *a, wishes *wish) {
+  switch (a->id) {
+    case CU_LAUNCH_ATTRIBUTE_COOPERATIVE:
+      wish->cooperative = a->value.cooperative;
+      return CUDA_SUCCESS;
+    case CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
+      wish->cluster[0] = a->value.clusterDim.x;
+      wish->cluster[1] = a->value.clusterDim.y;
+      wish->cluster[2] = a->value.clusterDim.z;
+      return CUDA_SUCCESS;
+    case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION:
+      wish->early = a->value.programmaticStreamSerializationAllowed;
+      return CUDA_SUCCESS;
+    case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT:
+      return event_of(a->value.programmaticEvent.event, wish);
+    case CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT:
+      return event_of(a->value.launchCompletionEvent.event, wish);
+    default: /* hints: nothing here depends on them */
+      return (unsigned)a->id < CU_LAUNCH_ATTRIBUTE_MAX ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  }
 }
 
 CUresult CUDAAPI cuLaunchKernelEx(const CUlaunchConfig *c, CUfunction f, void **params,
                                   void **extra) {
   ENTER_CONTEXT("cuLaunchKernelEx");
   REQUIRE(c && (c->attrs || !c->numAttrs), CUDA_ERROR_INVALID_VALUE);
-  unsigned cluster[3] = {0};
-  bool cooperative = false;
-  for (unsigned i = 0; i < c->numAttrs; i++) {
-    const CUlaunchAttribute *a = &c->attrs[i];
-    if (a->id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE) cooperative = a->value.cooperative;
-    if (a->id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) {
-      cluster[0] = a->value.clusterDim.x;
-      cluster[1] = a->value.clusterDim.y;
-      cluster[2] = a->value.clusterDim.z;
-    }
-  }
+  wishes wish = none;
+  for (unsigned i = 0; i < c->numAttrs; i++) TRY(read_attribute(&c->attrs[i], &wish));
   return launch(ctx, f, (unsigned[]){c->gridDimX, c->gridDimY, c->gridDimZ},
                 (unsigned[]){c->blockDimX, c->blockDimY, c->blockDimZ}, c->sharedMemBytes,
-                c->hStream, cluster, cooperative, params, extra);
+                c->hStream, &wish, params, extra);
 }
 
-/* One launch a device, in order. */
+/* ---- one kernel on several devices ---- */
+
+static CUresult check_group(const CUDA_LAUNCH_PARAMS *list, unsigned count) {
+  uint64_t devices = 0;
+  for (unsigned i = 0; i < count; i++) {
+    const CUDA_LAUNCH_PARAMS *p = &list[i];
+    REQUIRE(sim_handle_is(p->hStream, SIM_STREAM), CUDA_ERROR_INVALID_HANDLE); /* no default one */
+    REQUIRE(sim_handle_is(p->function, SIM_FUNCTION), CUDA_ERROR_INVALID_HANDLE);
+    uint64_t device = 1ull << ((sim_stream *)p->hStream)->ctx->gpu->device;
+    REQUIRE(!(devices & device), CUDA_ERROR_INVALID_DEVICE);
+    devices |= device;
+    REQUIRE(!strcmp(sim_function_name((sim_function *)p->function),
+                    sim_function_name((sim_function *)list[0].function)) &&
+                p->gridDimX == list[0].gridDimX && p->gridDimY == list[0].gridDimY &&
+                p->gridDimZ == list[0].gridDimZ && p->blockDimX == list[0].blockDimX &&
+                p->blockDimY == list[0].blockDimY && p->blockDimZ == list[0].blockDimZ &&
+                p->sharedMemBytes == list[0].sharedMemBytes,
+            CUDA_ERROR_INVALID_VALUE);
+  }
+  return CUDA_SUCCESS;
+}
+
+/* Unless told not to, every kernel waits for what all the streams hold before, and every stream
+ * goes on when all the kernels have ended. */
+static CUresult join_group(const CUDA_LAUNCH_PARAMS *list, unsigned count) {
+  sim_ref tails[SIM_MAX_DEVICES];
+  for (unsigned i = 0; i < count; i++) tails[i] = sim_tail_of((sim_stream *)list[i].hStream);
+  for (unsigned i = 0; i < count; i++)
+    for (unsigned k = 0; k < count; k++)
+      if (i != k) TRY(sim_wait_on((sim_stream *)list[i].hStream, &tails[k]));
+  return CUDA_SUCCESS;
+}
+
 CUresult CUDAAPI cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned int count,
                                                       unsigned int flags) {
   ENTER("cuLaunchCooperativeKernelMultiDevice");
-  REQUIRE(list && count && !(flags & ~3u), CUDA_ERROR_INVALID_VALUE);
+  REQUIRE(list && count && count <= (unsigned)sim_here.gpu_count && !(flags & ~3u),
+          CUDA_ERROR_INVALID_VALUE);
+  TRY(check_group(list, count));
+  if (!(flags & CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_PRE_LAUNCH_SYNC))
+    TRY(join_group(list, count));
   for (unsigned i = 0; i < count; i++) {
     CUDA_LAUNCH_PARAMS *p = &list[i];
-    REQUIRE(sim_handle_is(p->hStream, SIM_STREAM), CUDA_ERROR_INVALID_HANDLE);
     TRY(launch(((sim_stream *)p->hStream)->ctx, p->function,
                (unsigned[]){p->gridDimX, p->gridDimY, p->gridDimZ},
                (unsigned[]){p->blockDimX, p->blockDimY, p->blockDimZ}, p->sharedMemBytes,
-               p->hStream, no_cluster, true, p->kernelParams, NULL));
+               p->hStream, &together, p->kernelParams, NULL));
   }
+  if (!(flags & CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_POST_LAUNCH_SYNC))
+    TRY(join_group(list, count));
   return CUDA_SUCCESS;
 }

@@ -44,13 +44,20 @@ static void write_value(const sim_errand *e) {
 
 static bool run_errand(const sim_op *op) {
   sim_errand *e = (sim_errand *)op->owner_data;
+  if (op->kind == SIM_KERNEL && e->store_address) {
+    __atomic_store_n((uint64_t *)e->store_address, e->store_value, __ATOMIC_RELEASE);
+    e->store_address = 0;
+  }
+  if (op->kind == SIM_KERNEL && !value_is_there(e)) return false;
   if (op->kind == SIM_WAIT_VALUE && !value_is_there(e)) return false;
+  sim_self.in_callback = true;
   if (e->write)
     write_value(e);
   else if (e->function)
     e->function(e->user_data);
   else if (e->callback)
     e->callback(e->stream, CUDA_SUCCESS, e->user_data);
+  sim_self.in_callback = false;
   free(e);
   return true;
 }

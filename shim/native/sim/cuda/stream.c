@@ -107,6 +107,22 @@ CUresult sim_submit_work(sim_stream *stream, sim_op *op, sim_ref *ref) {
   }
 }
 
+CUresult sim_wait_on(sim_stream *lane, const sim_ref *ref) {
+  if (sim_done_quick(sim_here.machine, ref)) return CUDA_SUCCESS;
+  sim_op op = {.kind = SIM_WAIT,
+               .target_device = ref->device,
+               .target_client = ref->client,
+               .target_slot = ref->slot,
+               .target_seq = ref->seq};
+  sim_ref ignored;
+  return sim_submit_work(lane, &op, &ignored);
+}
+
+sim_ref sim_tail_of(const sim_stream *lane) {
+  sim_gpu *gpu = lane->ctx->gpu;
+  return sim_stream_tail(sim_here.machine, gpu->device, gpu->client, lane->lane);
+}
+
 CUresult sim_wait_for(sim_stream *stream) {
   sim_gpu *gpu = stream->ctx->gpu;
   if (stream->lane_kind != SIM_LANE_LEGACY) {

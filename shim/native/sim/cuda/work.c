@@ -4,6 +4,31 @@
 
 #include "sim/cuda/work.h"
 
+/* A kernel that runs until a word in memory says so. */
+static void await_word(const sim_kernel_act *act, sim_op *op) {
+  sim_big_lock();
+  bool known = !(act->words[0] % 8) && sim_alloc_find(act->words[0]) &&
+               (!act->words[2] || (!(act->words[2] % 8) && sim_alloc_find(act->words[2])));
+  sim_big_unlock();
+  sim_errand *errand = known ? calloc(1, sizeof *errand) : NULL;
+  if (!errand) { /* it reads where nothing is */
+    op->flags |= SIM_OP_FAIL;
+    return;
+  }
+  *errand = (sim_errand){.address = act->words[0],
+                         .value = act->words[1],
+                         .flags = CU_STREAM_WAIT_VALUE_GEQ,
+                         .width = 8,
+                         .store_address = act->words[2],
+                         .store_value = act->words[3]};
+  op->owner_data = (uint64_t)errand;
+  op->flags |= SIM_OP_AWAITS;
+}
+
+void sim_work_op_drop(const sim_op *op) {
+  if (op->flags & SIM_OP_AWAITS) free((void *)op->owner_data);
+}
+
 bool sim_work_op(const sim_work *work, sim_op *op) {
   *op = (sim_op){.launches = 1};
   switch (work->type) {
@@ -14,8 +39,11 @@ bool sim_work_op(const sim_work *work, sim_op *op) {
       uint64_t threads = (uint64_t)g[0] * g[1] * g[2] * b[0] * b[1] * b[2];
       uint64_t room = (uint64_t)gpu->profile->sm_count * gpu->profile->max_threads_per_sm;
       op->kind = SIM_KERNEL;
-      op->duration_ns =
-          sim_kernel_duration(gpu, sim_function_name(f), threads, work->kernel.params);
+      sim_kernel_act act = sim_kernel_act_of(work);
+      op->duration_ns = act.duration_ns;
+      if (act.what == SIM_LASTS_UNTIL) await_word(&act, op);
+      if (act.what == SIM_SETS_CONDITION) sim_condition_set(act.words[0], act.words[1]);
+      if (work->kernel.early) op->flags |= SIM_OP_EARLY;
       op->width = threads >= room ? 1000 : (uint16_t)(1 + threads * 999 / room);
       if (sim_fault_hits(sim_here.machine, gpu->device, SIM_FAULT_LAUNCH_FAILED, sim_self.call,
                          NULL))
@@ -68,7 +96,11 @@ CUresult sim_run(sim_stream *stream, const sim_work *work) {
       break;
   }
   if (!sim_work_op(work, &op)) return CUDA_SUCCESS;
-  TRY(sim_submit_work(stream, &op, &ref));
+  CUresult result = sim_submit_work(stream, &op, &ref);
+  if (result != CUDA_SUCCESS) {
+    sim_work_op_drop(&op);
+    return result;
+  }
   sim_work_contents(work);
   return CUDA_SUCCESS;
 }

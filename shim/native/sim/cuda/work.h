@@ -9,6 +9,7 @@ typedef struct sim_work {
       sim_function *function;
       unsigned grid[3], block[3], shared_bytes, cluster[3];
       bool cooperative;
+      bool early; /* programmatic stream serialisation */
       uint32_t param_count;
       size_t param_bytes;
       void *params;      /* copied, laid out as the kernel has them; owned by a node */
@@ -48,14 +49,34 @@ typedef struct sim_work {
     struct {
       struct sim_graph *graph; /* owned: a clone */
     } child;
+    struct {
+      uint64_t handle;
+      CUgraphConditionalNodeType kind;
+      unsigned count;
+      struct sim_graph **bodies; /* owned */
+      sim_context *ctx;
+    } conditional;
   };
 } sim_work;
+
+/* What a kernel does (kernel_rules.c). */
+enum sim_kernel_action { SIM_LASTS, SIM_LASTS_UNTIL, SIM_SETS_CONDITION, SIM_LAUNCHES_GRAPH };
+typedef struct sim_kernel_act {
+  enum sim_kernel_action what;
+  uint64_t duration_ns;
+  uint64_t words[4]; /* the parameters that it goes by */
+} sim_kernel_act;
+sim_kernel_act sim_kernel_act_of(const sim_work *work);
+bool sim_kernels_launch_graphs(void); /* is there a rule that has any do so? */
+void sim_condition_set(uint64_t handle, uint64_t value);
 
 /* Captures into the stream's graph when it is capturing, else runs. */
 CUresult sim_issue(sim_stream *stream, const sim_work *work);
 CUresult sim_run(sim_stream *stream, const sim_work *work);
-/* The operation on the SMs or a copy engine that `work` is; false: it is none. */
+/* The operation on the SMs or a copy engine that `work` is; false: it is none. To be submitted, or
+ * let go of by sim_work_op_drop. */
 bool sim_work_op(const sim_work *work, sim_op *op);
+void sim_work_op_drop(const sim_op *op);
 /* Moves the contents that `work` moves. */
 void sim_work_contents(const sim_work *work);
 /* Deep copy for a node, and its release. */

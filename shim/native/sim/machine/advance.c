@@ -9,6 +9,7 @@
 
 #define NEVER UINT64_MAX
 #define COPY_START_NS 1500 /* fixed part of every copy */
+#define EARLY_NS 2000 /* of a kernel: what it does before it needs the results of the one ahead */
 
 static uint32_t index_of(sim_machine *m, sim_device *d) { return (uint32_t)(d - m->devices); }
 
@@ -74,7 +75,12 @@ static bool pass_head(sim_machine *m, sim_device *d, sim_client *c, sim_area *a,
     case SIM_WRITE_VALUE:
       lane_pop(c, a, i);
       op->state = SIM_DELIVER;
-      sim_delivery_push(c, a, slot);
+      op->next = SIM_NONE;
+      if (c->deliver_head == SIM_NONE)
+        c->deliver_head = slot;
+      else
+        a->ops[c->deliver_tail].next = slot;
+      c->deliver_tail = slot;
       ring(&c->bell);
       return true;
     default:
@@ -87,7 +93,9 @@ static bool pass_head(sim_machine *m, sim_device *d, sim_client *c, sim_area *a,
 
 static void start_kernel(sim_device *d, sim_client *c, sim_area *a, uint16_t slot) {
   sim_op *op = &a->ops[slot];
-  op->end_ns = c->busy_ns + op->duration_ns;
+  bool awaits = op->flags & SIM_OP_AWAITS;
+  op->end_ns = awaits ? NEVER : c->busy_ns + op->duration_ns;
+  if (awaits) ring(&c->bell);
   op->state = SIM_ACTIVE;
   c->running[c->running_count++] = slot;
   c->width_used += op->width;
@@ -215,8 +223,10 @@ static uint64_t next_compute(sim_machine *m, sim_device *d) {
   sim_client *c = &d->clients[d->resident];
   sim_area *a = sim_area_of(m, index_of(m, d), d->resident);
   uint64_t next = NEVER;
-  for (uint32_t i = 0; i < c->running_count; i++)
-    next = earlier(next, d->t_ns + (a->ops[c->running[i]].end_ns - c->busy_ns));
+  for (uint32_t i = 0; i < c->running_count; i++) {
+    uint64_t end = a->ops[c->running[i]].end_ns;
+    if (end != NEVER) next = earlier(next, d->t_ns + (end - c->busy_ns));
+  }
   for (uint32_t i = 0; i < c->lane_count; i++)
     if (a->lanes[i].ready_ns > d->t_ns) next = earlier(next, a->lanes[i].ready_ns);
   if (sim_bit_test(d->want_compute, d->resident) && others_want(d))
@@ -278,6 +288,16 @@ void sim_journal_apply(sim_device *d) {
   __atomic_store_n(&d->journal.valid, 0, __ATOMIC_SEQ_CST);
 }
 
+/* What follows right behind a kernel and may begin early has its beginning behind it already. */
+static void begin_early(const sim_op *ended, sim_area *a, sim_lane *lane) {
+  sim_op *next = ended->next == SIM_NONE ? NULL : &a->ops[ended->next];
+  if (!next || ended->kind != SIM_KERNEL || next->kind != SIM_KERNEL ||
+      !(next->flags & SIM_OP_EARLY))
+    return;
+  next->duration_ns -= next->duration_ns / 2 < EARLY_NS ? next->duration_ns / 2 : EARLY_NS;
+  lane->ready_ns = 0;
+}
+
 static void retire(sim_machine *m, sim_device *d, uint32_t client, uint16_t slot) {
   sim_client *c = &d->clients[client];
   sim_area *a = sim_area_of(m, index_of(m, d), client);
@@ -285,6 +305,7 @@ static void retire(sim_machine *m, sim_device *d, uint32_t client, uint16_t slot
   for (uint32_t i = 0; i < c->lane_count; i++) {
     if (a->lanes[i].head != slot) continue;
     a->lanes[i].ready_ns = d->t_ns + d->profile.kernel_gap_ns;
+    begin_early(op, a, &a->lanes[i]);
     lane_pop(c, a, i);
     break;
   }

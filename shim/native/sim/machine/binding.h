@@ -23,7 +23,7 @@ typedef struct sim_kernel_rule {
   char pattern[SIM_NAME_BYTES];   /* shell glob over the kernel's (mangled) name; empty: end of rules */
   uint64_t duration_ns;
   int32_t parameter;              /* >= 0: this 8-byte kernel parameter holds the nanoseconds; -1: not */
-  uint32_t reserved;
+  uint32_t action;                /* other than to take time; see cuda/kernel_rules.c */
 } sim_kernel_rule;
 
 /* What a device is like. Zero in a field marked (d) means: the default. */

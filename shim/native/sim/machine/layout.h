@@ -43,6 +43,8 @@ enum sim_op_state { SIM_QUEUED, SIM_ACTIVE, SIM_OWNER, SIM_DELIVER };
 
 #define SIM_OP_FAIL 1   /* kernel: fails when done */
 #define SIM_OP_MEMORY 2 /* kernel that only moves memory: counted as memory traffic */
+#define SIM_OP_AWAITS 4 /* kernel that runs until its owner says that it has ended */
+#define SIM_OP_EARLY 8  /* kernel that may begin while the one right ahead of it still runs */
 
 /* Which streams wait for each other. */
 enum sim_lane_kind { SIM_LANE_BLOCKING, SIM_LANE_LEGACY, SIM_LANE_FREE };
@@ -52,7 +54,7 @@ typedef struct sim_op {
   uint64_t duration_ns;
   uint64_t end_ns;     /* active kernel: in the client's compute clock; active copy: device time */
   uint64_t target_seq; /* SIM_WAIT */
-  uint64_t owner_data; /* SIM_HOST, SIM_*_VALUE: the owner's token */
+  uint64_t owner_data; /* SIM_HOST, SIM_*_VALUE, SIM_OP_AWAITS: the owner's token */
   uint64_t bytes;      /* copies and memory kernels */
   uint32_t stream;
   uint32_t launches; /* kernels that this stands for (graphs fold a chain into one) */

@@ -3,11 +3,25 @@
 
 #define LOOK_EVERY_NS 50000 /* at a value that a stream waits for */
 
+static bool take_delivery(sim_client *c, sim_area *a, sim_op *op, uint16_t *slot) {
+  if (c->deliver_head == SIM_NONE) return false;
+  *slot = c->deliver_head;
+  *op = a->ops[*slot];
+  c->deliver_head = op->next;
+  if (c->deliver_head == SIM_NONE) c->deliver_tail = SIM_NONE;
+  return true;
+}
+
+/* The owner must tell when it is through. */
+static bool awaits_owner(const sim_op *op) {
+  return op->state == SIM_OWNER || (op->state == SIM_ACTIVE && op->flags & SIM_OP_AWAITS);
+}
+
 /* Heads that wait for the owner, from number `from` on. */
 static bool next_owned(sim_client *c, sim_area *a, uint32_t *from, sim_op *op, uint16_t *slot) {
   for (; *from < c->lane_count; ++*from) {
     *slot = a->lanes[*from].head;
-    if (a->ops[*slot].state != SIM_OWNER) continue;
+    if (!awaits_owner(&a->ops[*slot])) continue;
     *op = a->ops[*slot];
     ++*from;
     return true;
@@ -15,10 +29,7 @@ static bool next_owned(sim_client *c, sim_area *a, uint32_t *from, sim_op *op, u
   return false;
 }
 
-static void pop_head(sim_machine *m, sim_device *d, uint32_t client, uint16_t slot, uint64_t seq) {
-  sim_client *c = &d->clients[client];
-  sim_area *a = sim_area_of(m, (uint32_t)(d - m->devices), client);
-  if (a->ops[slot].seq != seq) return; /* dropped meanwhile */
+static void pop_head(sim_client *c, sim_area *a, uint16_t slot) {
   for (uint32_t i = 0; i < c->lane_count; i++) {
     sim_lane *lane = &a->lanes[i];
     if (lane->head != slot) continue;
@@ -28,6 +39,19 @@ static void pop_head(sim_machine *m, sim_device *d, uint32_t client, uint16_t sl
   }
   c->owner_count--;
   sim_op_free(c, a, slot);
+}
+
+static void resolve(sim_machine *m, sim_device *d, uint32_t client, uint16_t slot, uint64_t seq) {
+  sim_client *c = &d->clients[client];
+  sim_area *a = sim_area_of(m, (uint32_t)(d - m->devices), client);
+  sim_op *op = &a->ops[slot];
+  if (op->seq != seq) return; /* dropped meanwhile */
+  if (op->kind == SIM_KERNEL) {
+    op->flags &= (uint8_t)~SIM_OP_AWAITS;
+    op->end_ns = c->busy_ns;
+  } else {
+    pop_head(c, a, slot);
+  }
   sim_dispatch(m, d, client);
   sim_settle(m, d);
   __atomic_add_fetch(&c->done_bell, 1, __ATOMIC_RELEASE);
@@ -40,13 +64,15 @@ static uint64_t next_look(sim_machine *m, sim_device *d, uint32_t client) {
   sim_area *a = sim_area_of(m, (uint32_t)(d - m->devices), client);
   uint64_t next = UINT64_MAX;
   for (uint32_t i = 0; i < c->lane_count; i++) {
-    if (a->ops[a->lanes[i].head].state == SIM_OWNER) {
+    if (awaits_owner(&a->ops[a->lanes[i].head])) {
       if (d->t_ns + LOOK_EVERY_NS < next) next = d->t_ns + LOOK_EVERY_NS;
       continue;
     }
     for (uint16_t slot = a->lanes[i].head; slot != SIM_NONE; slot = a->ops[slot].next) {
       uint8_t kind = a->ops[slot].kind;
-      if (kind != SIM_HOST && kind != SIM_WAIT_VALUE && kind != SIM_WRITE_VALUE) continue;
+      if (kind != SIM_HOST && kind != SIM_WAIT_VALUE && kind != SIM_WRITE_VALUE &&
+          !(a->ops[slot].flags & SIM_OP_AWAITS))
+        continue;
       uint64_t at = slot == a->lanes[i].head ? d->t_ns : sim_estimate_before(m, d, client, slot);
       if (at == UINT64_MAX || at < d->t_ns + LOOK_EVERY_NS / 2) at = d->t_ns + LOOK_EVERY_NS / 2;
       if (at < next) next = at;
@@ -57,15 +83,12 @@ static uint64_t next_look(sim_machine *m, sim_device *d, uint32_t client) {
 }
 
 /* Values are written under the lock, by whichever thread of the process comes first: they keep
- * their order. The list's head moves on after the writing: whoever finds it empty, without the
- * lock, finds the values written. */
+ * their order. */
 static void deliver(sim_client *c, sim_area *a, sim_owner_act act) {
-  while (c->deliver_head != SIM_NONE) {
-    uint16_t slot = c->deliver_head;
-    sim_op op = a->ops[slot];
+  sim_op op;
+  uint16_t slot;
+  while (take_delivery(c, a, &op, &slot)) {
     act(&op);
-    if (op.next == SIM_NONE) c->deliver_tail = SIM_NONE;
-    __atomic_store_n(&c->deliver_head, op.next, __ATOMIC_RELEASE);
     sim_op_free(c, a, slot);
   }
 }
@@ -92,7 +115,7 @@ uint64_t sim_owner_run(sim_machine *m, uint32_t device, uint32_t client, sim_own
     bool resolved = act(&op);
     d = sim_lock(m, device);
     if (!resolved) continue;
-    pop_head(m, d, client, slot, op.seq);
+    resolve(m, d, client, slot, op.seq);
     from = 0;
   }
   uint64_t next = c->deliver_head != SIM_NONE ? d->t_ns : next_look(m, d, client);

@@ -37,7 +37,8 @@ enum sim_submit_result sim_submit(sim_machine *m, uint32_t device, uint32_t clie
     *ref = (sim_ref){seq, (uint16_t)device, (uint16_t)client, slot};
     sim_dispatch(m, d, client);
     sim_settle(m, d); /* starts it at once if nothing is in its way */
-    if (op->kind == SIM_HOST || op->kind >= SIM_WAIT_VALUE) { /* the owner looks when to be ready */
+    if (op->kind == SIM_HOST || op->kind >= SIM_WAIT_VALUE ||
+        op->flags & SIM_OP_AWAITS) { /* the owner looks when to be ready */
       __atomic_add_fetch(&c->bell, 1, __ATOMIC_RELEASE);
       sim_futex_wake(&c->bell);
     }

@@ -59,6 +59,7 @@ static uint64_t estimate(sim_machine *m, sim_device *d, uint32_t client, uint16_
     const sim_op *op = &a->ops[i];
     if (before && i == slot) break;
     if (op->kind == SIM_KERNEL) {
+      if (op->flags & SIM_OP_AWAITS) return UINT64_MAX;
       if (!waited_turn) at = later(later(at, lane->ready_ns), turn_begins(d, client));
       waited_turn = true;
       at += op->state == SIM_ACTIVE ? op->end_ns - c->busy_ns : op->duration_ns;

@@ -1,0 +1,53 @@
+/* Graph launches, and what changes the cost of an executable. */
+#include "graph_memory.h"
+#include "hooks/hook.h"
+#include "hooks/launch.h"
+#include "hooks/launch_pass.h"
+
+/* A graph's memory is charged before the gate: what is refused does not wait. */
+#define GRAPH_HOOKS(symbol, per_thread)                                              \
+  static CUresult gated_##symbol(CUgraphExec graph, CUstream stream) {               \
+    PENSTOCK_GATED(stream, per_thread, false, ((penstock_kind_key){graph, 0, 0, 0}), \
+                   REAL(symbol)(graph, stream));                                     \
+  }                                                                                  \
+  CUresult CUDAAPI HOOK_NAME(symbol)(CUgraphExec graph, CUstream stream) {           \
+    if (penstock_depth) return REAL(symbol)(graph, stream);                          \
+    penstock_graph_memory_pass memory;                                               \
+    CUresult refused = penstock_graph_memory_enter(&memory, graph);                  \
+    if (refused != CUDA_SUCCESS) return refused;                                     \
+    return penstock_graph_memory_leave(&memory, gated_##symbol(graph, stream));      \
+  }
+GRAPH_HOOKS(cuGraphLaunch, false)
+GRAPH_HOOKS(cuGraphLaunch_ptsz, true)
+
+/* What an executable does was changed: what it cost stays an estimate until it is measured again.
+ * An event or a semaphore in place of another changes no cost. */
+#define CHANGING(symbol, parameters, arguments)                   \
+  CUresult CUDAAPI HOOK_NAME(symbol) parameters {                 \
+    if (penstock_depth) return REAL(symbol) arguments;            \
+    CUresult result = PENSTOCK_BELOW(REAL(symbol) arguments);     \
+    if (result == CUDA_SUCCESS) penstock_gate_relearn_kind(exec); \
+    return result;                                                \
+  }
+
+CHANGING(cuGraphExecUpdate,
+         (CUgraphExec exec, CUgraph graph, CUgraphNode *node, CUgraphExecUpdateResult *how),
+         (exec, graph, node, how))
+CHANGING(cuGraphExecUpdate_v2, (CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResultInfo *how),
+         (exec, graph, how))
+
+#define SETTING(symbol, type) \
+  CHANGING(symbol, (CUgraphExec exec, CUgraphNode node, type value), (exec, node, value))
+SETTING(cuGraphExecNodeSetParams, CUgraphNodeParams *)
+SETTING(cuGraphExecKernelNodeSetParams, const CUDA_KERNEL_NODE_PARAMS_v1 *)
+SETTING(cuGraphExecKernelNodeSetParams_v2, const CUDA_KERNEL_NODE_PARAMS *)
+SETTING(cuGraphExecHostNodeSetParams, const CUDA_HOST_NODE_PARAMS *)
+SETTING(cuGraphExecBatchMemOpNodeSetParams, const CUDA_BATCH_MEM_OP_NODE_PARAMS *)
+SETTING(cuGraphExecChildGraphNodeSetParams, CUgraph)
+SETTING(cuGraphNodeSetEnabled, unsigned int)
+
+#define SETTING_IN(symbol, type)                                                               \
+  CHANGING(symbol, (CUgraphExec exec, CUgraphNode node, const type *value, CUcontext context), \
+           (exec, node, value, context))
+SETTING_IN(cuGraphExecMemcpyNodeSetParams, CUDA_MEMCPY3D)
+SETTING_IN(cuGraphExecMemsetNodeSetParams, CUDA_MEMSET_NODE_PARAMS)
