@@ -7,7 +7,7 @@ C_SOURCES := $(shell find shim tests bench examples -name '*.[ch]' -not -path '*
 PYTHON_SOURCES := $(shell find controller -type f -not -name '*.pyc')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test numba-suite lint format bench clean
+.PHONY: help setup demo test sanitize numba-suite lint format bench clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +31,10 @@ demo: setup ## Three programs share one simulated H200 (or the real GPU) under q
 
 test: setup lint ## Everything that must hold: lint, types, layers, and all tests
 	$(BIN)/pytest $(PYTEST_ARGS)
+
+sanitize: setup ## The shim and the simulated GPU under ASan, UBSan and TSan, in many more programs
+	$(BIN)/pytest tests/native tests/sanitize
+	$(BIN)/pytest -p tests.sanitize.instrumented tests/memory tests/gate/test_patterns.py
 
 numba-suite: setup ## Numba-CUDA's own tests on the simulated GPU, without the shim and with it (20 minutes)
 	$(BIN)/python tests/conformance/numba_suite.py

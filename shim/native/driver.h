@@ -22,7 +22,9 @@
 extern void *penstock_cuda_real[];
 extern const char *const penstock_cuda_names[];
 
-#define REAL(function) ((__typeof__(&function))penstock_cuda_real[PENSTOCK_IX_##function])
+#define REAL(function)                                                                 \
+  ((__typeof__(&function))__atomic_load_n(&penstock_cuda_real[PENSTOCK_IX_##function], \
+                                          __ATOMIC_RELAXED))
 
 /* Hooks are exported under the driver's name by the generated forwarders. */
 #define HOOK_NAME(function) hook_##function

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests.native import builds
 
-ROOT = Path(__file__).resolve().parents[2]
-SANITIZERS = {"plain": "", "address": "address,undefined", "thread": "thread"}
 SKIPPED = 77
 
 
@@ -31,43 +28,18 @@ def _cases():
                 )
 
 
-def _tool(name):
-    beside_python = Path(sys.executable).with_name(name)
-    found = str(beside_python) if beside_python.exists() else shutil.which(name)
-    assert found, f"{name} is needed to build the C tests: pip install {name}"
-    return found
-
-
-def _run(*command):
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
-    return "" if done.returncode == 0 else f"{command}:\n{done.stdout}\n{done.stderr}"
-
-
-def _build(name):
-    """The directory of the executables, and what went wrong."""
-    directory = ROOT / "build" / f"native-tests-{name}"
-    wrong = _run(
-        _tool("cmake"), "-S", ROOT, "-B", directory, "-G", "Ninja", "-DPENSTOCK_TESTS=ON",
-        f"-DCMAKE_MAKE_PROGRAM={_tool('ninja')}", f"-DPython_EXECUTABLE={sys.executable}",
-        f"-DPENSTOCK_SANITIZE={SANITIZERS[name]}",
-    )  # fmt: skip
-    wrong = wrong or _run(
-        _tool("cmake"), "--build", directory, "--target", "native_tests", "-j", "2"
-    )
-    return directory / "tests" / "native", wrong
-
-
 @pytest.fixture(scope="session")
 def built():
     """Gives the directory of one build's executables, building on first use, also if that fails."""
-    done = {}
+    failed = {}
 
     def build(name):
-        if name not in done:
-            done[name] = _build(name)
-        directory, wrong = done[name]
-        assert not wrong, wrong
-        return directory
+        try:
+            if name not in failed:
+                return builds.build(name, "native_tests") / "tests" / "native"
+        except builds.BuildError as error:
+            failed[name] = str(error)
+        raise AssertionError(failed[name])
 
     return build
 

@@ -9,9 +9,14 @@
 #define SPARE_CALLS 16
 #define MOST_GAP 256
 
+/* Words of all threads: of two that change one at once, one change may be lost. */
+static uint32_t get(const uint32_t *word) { return __atomic_load_n(word, __ATOMIC_RELAXED); }
+static void put(uint32_t *word, uint32_t value) { __atomic_store_n(word, value, __ATOMIC_RELAXED); }
+
 static uint32_t draw(gate_state *state, uint32_t mean) {
-  state->random = state->random * 1664525u + 1013904223u;
-  return 1 + (uint32_t)((uint64_t)(state->random >> 8) * (2 * mean - 1) >> 24);
+  uint32_t random = get(&state->random) * 1664525u + 1013904223u;
+  put(&state->random, random);
+  return 1 + (uint32_t)((uint64_t)(random >> 8) * (2 * mean - 1) >> 24);
 }
 
 /* Beside others a sample counts only in a quiet turn, or by luck. */
@@ -26,14 +31,17 @@ bool gate_sample_due(gate_state *state, const gate_stream *stream, uint64_t now_
       gate_quiet_is_ours(process, state, stream->context->grant, now_ns)) {
     return gate_may_call(stream, now_ns, SAMPLE_CALLS, 0);
   }
-  if (state->sample_countdown > 1) {
-    state->sample_countdown--;
+  uint32_t countdown = get(&state->sample_countdown);
+  if (countdown > 1) {
+    put(&state->sample_countdown, countdown - 1);
     return false;
   }
-  uint32_t gap = state->sample_gap ? state->sample_gap : 1;
+  uint32_t gap = get(&state->sample_gap);
+  if (!gap) gap = 1;
   bool may = gate_may_call(stream, now_ns, SAMPLE_CALLS, SPARE_CALLS);
   gap = may ? (gap > 8 ? gap - gap / 8 : gap > 1 ? gap - 1 : 1) : 2 * gap;
-  state->sample_gap = gap < MOST_GAP ? gap : MOST_GAP;
-  state->sample_countdown = draw(state, state->sample_gap);
+  if (gap > MOST_GAP) gap = MOST_GAP;
+  put(&state->sample_gap, gap);
+  put(&state->sample_countdown, draw(state, gap));
   return may;
 }

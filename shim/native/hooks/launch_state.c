@@ -244,7 +244,7 @@ static gate_stream *stream_find(gate_state *state, CUstream handle, const void *
                               .context = context,
                               .number = before + 100000,
                               .word = word};
-      *bucket = stream;
+      __atomic_store_n(bucket, stream, __ATOMIC_RELEASE); /* empty ones are passed by unlocked */
     }
   }
   penstock_lock_release(&state->lock);

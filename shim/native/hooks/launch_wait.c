@@ -56,11 +56,18 @@ static void foresee(gate_state *state, int grant) {
 
 /* May this thread record an event on the stream? Not where that could block, or where the handle
  * means another stream in this thread. */
-static bool may_end(const gate_state *state, const gate_stream *stream, CUcontext current) {
+static bool may_end(const gate_state *state, gate_stream *stream, CUcontext current,
+                    uint64_t *drained_ns) {
   enum { ROOM = 512 }; /* launches; a full queue would hold this thread up */
-  return stream->open && stream->queued < ROOM && !stream->thread &&
-         (!stream->owner || stream->owner == current) &&
-         !__atomic_load_n(&state->captures, __ATOMIC_RELAXED);
+  if (stream->thread || (stream->owner && stream->owner != current) ||
+      __atomic_load_n(&state->captures, __ATOMIC_RELAXED)) {
+    return false;
+  }
+  penstock_lock_acquire(&stream->lock);
+  bool may = stream->open && stream->queued < ROOM;
+  *drained_ns = stream->drained_ns;
+  penstock_lock_release(&stream->lock);
+  return may;
 }
 
 /* The gate is shut: no bracket stays open over that. Those of the streams that will be busy longest
@@ -68,6 +75,7 @@ static bool may_end(const gate_state *state, const gate_stream *stream, CUcontex
 static void end_all(gate_state *state, int grant, uint64_t now_ns) {
   enum { MOST = 64, ALWAYS = 3, CALLS = 3 };
   gate_stream *found[MOST];
+  uint64_t until_ns[MOST], drained_ns;
   unsigned count = 0;
   CUcontext current = NULL;
   REAL(cuCtxGetCurrent)(&current);
@@ -75,13 +83,18 @@ static void end_all(gate_state *state, int grant, uint64_t now_ns) {
     if (!__atomic_load_n(&state->streams[i], __ATOMIC_RELAXED)) continue;
     penstock_lock_acquire(&state->lock);
     for (gate_stream *stream = state->streams[i]; stream; stream = stream->next) {
-      if (stream->context->grant != grant || !may_end(state, stream, current)) continue;
-      unsigned at = count < MOST ? count++ : MOST;
-      while (at && found[at - 1]->drained_ns < stream->drained_ns) {
-        if (at < MOST) found[at] = found[at - 1];
-        at--;
+      if (stream->context->grant != grant || !may_end(state, stream, current, &drained_ns)) {
+        continue;
       }
-      if (at < MOST) found[at] = stream;
+      unsigned at = count < MOST ? count++ : MOST;
+      for (; at && until_ns[at - 1] < drained_ns; at--) {
+        if (at == MOST) continue;
+        found[at] = found[at - 1];
+        until_ns[at] = until_ns[at - 1];
+      }
+      if (at == MOST) continue;
+      found[at] = stream;
+      until_ns[at] = drained_ns;
     }
     penstock_lock_release(&state->lock);
   }

@@ -39,7 +39,7 @@ int penstock_cost_learn(penstock_cost *cost, uint64_t time_ns, uint64_t launches
   if (!disturbed) cost->quiet_ns = now_ns;
   uint64_t mean = (uint64_t)(cost->time_ns / cost->launches);
   uint64_t distance = each_ns > mean ? each_ns - mean : mean - each_ns;
-  cost->spread_ns = (15 * cost->spread_ns + distance) / 16;
+  __atomic_store_n(&cost->spread_ns, (15 * cost->spread_ns + distance) / 16, __ATOMIC_RELAXED);
   __atomic_store_n(&cost->mean_ns, mean ? mean : 1, __ATOMIC_RELAXED);
   return 1;
 }

@@ -18,7 +18,9 @@
 extern void *penstock_nvml_real[];
 extern const char *const penstock_nvml_names[];
 
-#define REAL(function) ((__typeof__(&function))penstock_nvml_real[PENSTOCK_IX_##function])
+#define REAL(function)                                                                 \
+  ((__typeof__(&function))__atomic_load_n(&penstock_nvml_real[PENSTOCK_IX_##function], \
+                                          __ATOMIC_RELAXED))
 
 /* Hooks are exported under NVML's name by the generated forwarders. */
 #define HOOK_NAME(function) hook_##function

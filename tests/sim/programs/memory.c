@@ -69,6 +69,8 @@ CASE(contents_survive_a_round_trip) {
   OK(cuMemsetD32(copy, 0x01020304, 100));
   OK(cuMemcpyDtoH(back, copy, 404));
   CHECK(back[0] == 4 && back[399] == 1 && back[400] == host[400]);
+  free(host);
+  free(back);
 }
 
 CASE(rows_of_a_pitched_copy_land_where_they_belong) {

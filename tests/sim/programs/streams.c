@@ -134,9 +134,9 @@ CASE(values_are_written_and_waited_for_in_stream_order) {
   words[0] = words[1] = 0;
   spin(stream, 20000000, 1);
   OK(cuStreamWriteValue64(stream, (CUdeviceptr)&words[0], 99, 0));
-  CHECK(words[0] == 0);
+  CHECK(__atomic_load_n(&words[0], __ATOMIC_ACQUIRE) == 0);
   uint64_t begun = now_ns(); /* the value comes without any call */
-  while (words[0] != 99 && ms_since(begun) < 2000) usleep(500);
+  while (__atomic_load_n(&words[0], __ATOMIC_ACQUIRE) != 99 && ms_since(begun) < 2000) usleep(500);
   CHECK(words[0] == 99 && ms_since(begun) > 15);
   OK(cuStreamWaitValue32(stream, (CUdeviceptr)&words[1], 5, CU_STREAM_WAIT_VALUE_GEQ));
   spin(stream, 1000000, 1);

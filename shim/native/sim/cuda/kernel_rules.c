@@ -12,6 +12,7 @@
  * with any other number in place of 0. Without a rule, each thread takes a little.
  */
 #include <fnmatch.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -52,8 +53,6 @@ static bool parse_rule(const char *text, size_t length, sim_kernel_rule *rule) {
 }
 
 static void read_environment_rules(void) {
-  static bool done;
-  if (__atomic_exchange_n(&done, true, __ATOMIC_ACQ_REL)) return;
   const char *text = getenv("PENSTOCK_SIM_KERNELS");
   for (int n = 0; text && *text && n < SIM_MAX_RULES;) {
     size_t length = strcspn(text, ",");
@@ -91,7 +90,8 @@ sim_kernel_act sim_kernel_act_of(const sim_work *work) {
   const unsigned *g = work->kernel.grid, *b = work->kernel.block;
   uint64_t threads = (uint64_t)g[0] * g[1] * g[2] * b[0] * b[1] * b[2];
   sim_kernel_act act = {.duration_ns = p->kernel_floor_ns + threads * p->thread_cost_ps / 1000};
-  read_environment_rules();
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, read_environment_rules);
   const char *name = sim_function_name(f);
   const sim_kernel_rule *rule = find_rule(environment_rules, name);
   if (!rule) rule = find_rule(p->rules, name);

@@ -75,12 +75,7 @@ static bool pass_head(sim_machine *m, sim_device *d, sim_client *c, sim_area *a,
     case SIM_WRITE_VALUE:
       lane_pop(c, a, i);
       op->state = SIM_DELIVER;
-      op->next = SIM_NONE;
-      if (c->deliver_head == SIM_NONE)
-        c->deliver_head = slot;
-      else
-        a->ops[c->deliver_tail].next = slot;
-      c->deliver_tail = slot;
+      sim_delivery_push(c, a, slot);
       ring(&c->bell);
       return true;
     default:

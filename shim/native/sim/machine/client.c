@@ -94,7 +94,8 @@ void sim_forget_ops(sim_machine *m, sim_device *d, uint32_t client) {
   for (uint16_t slot = 0; slot < c->op_high; slot++) a->ops[slot].seq = 0;
   c->op_high = 0;
   c->op_count = c->owner_count = c->lane_count = c->running_count = c->width_used = 0;
-  c->free_head = c->deliver_head = c->deliver_tail = SIM_NONE;
+  c->free_head = c->deliver_tail = SIM_NONE;
+  __atomic_store_n(&c->deliver_head, SIM_NONE, __ATOMIC_RELAXED);
   for (int k = 0; k < SIM_ENGINES; k++) {
     if (d->engines[k].client == client) d->engines[k] = (sim_engine){SIM_NONE, 0};
     sim_bit_clear(d->want_copy[k], client);

@@ -58,3 +58,13 @@ void sim_lane_push(sim_machine *m, sim_device *d, uint32_t client, uint16_t slot
   }
   sim_bit_set(d->active, client);
 }
+
+/* Values that the owner is to write, in order. Their list is looked at without the lock, too. */
+void sim_delivery_push(sim_client *c, sim_area *a, uint16_t slot) {
+  a->ops[slot].next = SIM_NONE;
+  if (c->deliver_head == SIM_NONE)
+    __atomic_store_n(&c->deliver_head, slot, __ATOMIC_RELEASE);
+  else
+    a->ops[c->deliver_tail].next = slot;
+  c->deliver_tail = slot;
+}

@@ -30,6 +30,7 @@ sim_lane *sim_lane_find(sim_client *c, sim_area *a, uint32_t stream);
 void sim_lane_push(sim_machine *m, sim_device *d, uint32_t client, uint16_t slot);
 uint16_t sim_op_allocate(sim_client *c, sim_area *a);
 void sim_op_free(sim_client *c, sim_area *a, uint16_t slot);
+void sim_delivery_push(sim_client *c, sim_area *a, uint16_t slot);
 
 /* submit.c: an operation's identity, for waiting. */
 typedef struct sim_ref {

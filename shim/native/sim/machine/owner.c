@@ -3,15 +3,6 @@
 
 #define LOOK_EVERY_NS 50000 /* at a value that a stream waits for */
 
-static bool take_delivery(sim_client *c, sim_area *a, sim_op *op, uint16_t *slot) {
-  if (c->deliver_head == SIM_NONE) return false;
-  *slot = c->deliver_head;
-  *op = a->ops[*slot];
-  c->deliver_head = op->next;
-  if (c->deliver_head == SIM_NONE) c->deliver_tail = SIM_NONE;
-  return true;
-}
-
 /* The owner must tell when it is through. */
 static bool awaits_owner(const sim_op *op) {
   return op->state == SIM_OWNER || (op->state == SIM_ACTIVE && op->flags & SIM_OP_AWAITS);
@@ -83,12 +74,15 @@ static uint64_t next_look(sim_machine *m, sim_device *d, uint32_t client) {
 }
 
 /* Values are written under the lock, by whichever thread of the process comes first: they keep
- * their order. */
+ * their order. The list's head moves on after the writing: whoever finds it empty, without the
+ * lock, finds the values written. */
 static void deliver(sim_client *c, sim_area *a, sim_owner_act act) {
-  sim_op op;
-  uint16_t slot;
-  while (take_delivery(c, a, &op, &slot)) {
+  while (c->deliver_head != SIM_NONE) {
+    uint16_t slot = c->deliver_head;
+    sim_op op = a->ops[slot];
     act(&op);
+    if (op.next == SIM_NONE) c->deliver_tail = SIM_NONE;
+    __atomic_store_n(&c->deliver_head, op.next, __ATOMIC_RELEASE);
     sim_op_free(c, a, slot);
   }
 }

@@ -15,7 +15,8 @@ static int by_seq(const void *left, const void *right, void *area) {
 
 static void clear_derived(sim_client *c) {
   c->op_count = c->owner_count = c->lane_count = c->running_count = c->width_used = 0;
-  c->free_head = c->deliver_head = c->deliver_tail = SIM_NONE;
+  c->free_head = c->deliver_tail = SIM_NONE;
+  __atomic_store_n(&c->deliver_head, SIM_NONE, __ATOMIC_RELAXED);
 }
 
 void sim_rebuild_client(sim_machine *m, sim_device *d, uint32_t client) {
@@ -40,11 +41,7 @@ void sim_rebuild_client(sim_machine *m, sim_device *d, uint32_t client) {
     if (op->seq >= c->next_seq) c->next_seq = op->seq + 1;
     op->next = SIM_NONE;
     if (op->state == SIM_DELIVER) {
-      if (c->deliver_head == SIM_NONE)
-        c->deliver_head = order[i];
-      else
-        a->ops[c->deliver_tail].next = order[i];
-      c->deliver_tail = order[i];
+      sim_delivery_push(c, a, order[i]);
       sim_bit_set(d->active, client);
       continue;
     }

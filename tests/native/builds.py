@@ -1,0 +1,55 @@
+"""Builds of the native parts for tests: as shipped, and with each sanitizer."""
+
+from __future__ import annotations
+
+import functools
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SANITIZERS = {"plain": "", "address": "address,undefined", "thread": "thread"}
+LIBRARIES = ("penstock_cuda", "penstock_nvml", "sim_cuda", "sim_nvml")
+PROGRAMS = ("penstock_launcher", "penstock_latency")
+
+
+class BuildError(Exception):
+    """What the compiler said."""
+
+
+def _tool(name: str) -> str:
+    beside_python = Path(sys.executable).with_name(name)
+    found = str(beside_python) if beside_python.exists() else shutil.which(name)
+    assert found, f"{name} is needed to build the native tests: pip install {name}"
+    return found
+
+
+def _run(*command: object) -> None:
+    words = [str(word) for word in command]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, check=False)
+    if done.returncode:
+        raise BuildError(f"{' '.join(words)}:\n{done.stdout}\n{done.stderr}")
+
+
+@functools.cache
+def _configured(name: str) -> Path:
+    directory = ROOT / "build" / f"native-tests-{name}"
+    _run(
+        _tool("cmake"), "-S", ROOT, "-B", directory, "-G", "Ninja", "-DPENSTOCK_TESTS=ON",
+        f"-DCMAKE_MAKE_PROGRAM={_tool('ninja')}", f"-DPython_EXECUTABLE={sys.executable}",
+        f"-DPENSTOCK_SANITIZE={SANITIZERS[name]}",
+    )  # fmt: skip
+    return directory
+
+
+@functools.cache
+def build(name: str, *targets: str) -> Path:
+    """The build folder in which `targets` are up to date.
+
+    Raises:
+        BuildError: it does not compile. (Not remembered: the next call compiles again.)
+    """
+    directory = _configured(name)
+    _run(_tool("cmake"), "--build", directory, "-j", "2", "--target", *targets)
+    return directory
