@@ -19,9 +19,14 @@ static CUresult refuse(int grant, uint64_t bytes, penstock_error error) {
   return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-static penstock_error reserve(penstock_region *region, uint64_t share, int grant, uint64_t bytes) {
-  return share ? penstock_share_reserve(region, share, (unsigned)grant, bytes)
-               : penstock_ledger_reserve(region, (unsigned)grant, bytes);
+static penstock_error attempt(penstock_region *region, uint64_t share, int grant, uint64_t bytes) {
+  return share ? penstock_share_attempt(region, share, (unsigned)grant, bytes)
+               : penstock_ledger_attempt(region, (unsigned)grant, bytes);
+}
+
+bool penstock_charge_if_it_fits(uint64_t share, int grant, uint64_t bytes) {
+  penstock_process *process = penstock_process_get();
+  return process && grant >= 0 && attempt(&process->region, share, grant, bytes) == PENSTOCK_OK;
 }
 
 CUresult penstock_charge_in(uint64_t share, int grant, uint64_t bytes) {
@@ -32,11 +37,14 @@ CUresult penstock_charge_in(uint64_t share, int grant, uint64_t bytes) {
                  (unsigned long long)bytes);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  penstock_error error = reserve(&process->region, share, grant, bytes);
+  penstock_error error = attempt(&process->region, share, grant, bytes);
   if (__builtin_expect(error == PENSTOCK_OK, 1)) return CUDA_SUCCESS;
   if (error == PENSTOCK_E_OVER_LIMIT && penstock_reserves_settle()) {
-    error = reserve(&process->region, share, grant, bytes);
+    error = attempt(&process->region, share, grant, bytes);
     if (error == PENSTOCK_OK) return CUDA_SUCCESS;
+  }
+  if (error == PENSTOCK_E_OVER_LIMIT) {
+    penstock_ledger_count_refusal(&process->region, (unsigned)grant, bytes);
   }
   return refuse(grant, bytes, error);
 }

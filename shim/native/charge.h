@@ -24,6 +24,9 @@ CUresult penstock_charge(int grant, uint64_t bytes);
 /* The same into a share that this process made; 0: as above. */
 CUresult penstock_charge_in(uint64_t share, int grant, uint64_t bytes);
 
+/* The same without looking any further, counting or saying anything: for who tries less next. */
+bool penstock_charge_if_it_fits(uint64_t share, int grant, uint64_t bytes);
+
 /* Gives back what was charged. */
 void penstock_uncharge(int grant, uint64_t bytes);
 void penstock_uncharge_in(uint64_t share, int grant, uint64_t bytes);

@@ -6,6 +6,7 @@
 #include "driver.h"
 #include "hooks/hook.h"
 #include "common/log.h"
+#include "primary.h"
 #include "process.h"
 
 /* Grows with every context that goes: what a thread knows of its context may be old then. */
@@ -85,11 +86,26 @@ void penstock_context_gone(CUcontext context) {
 }
 
 /* Charges a context that came about unseen. */
-static CUresult adopt(CUcontext context, int grant) {
+static CUresult adopt(CUcontext context, CUdevice device, int grant) {
   uint64_t bytes = reserve_bytes(grant);
   CUresult result = penstock_charge(grant, bytes);
-  if (result == CUDA_SUCCESS) penstock_context_made(context, grant, bytes);
-  return result;
+  if (result != CUDA_SUCCESS) return result;
+  penstock_object object = {.key = (uint64_t)(uintptr_t)context,
+                            .bytes = bytes,
+                            .context = context,
+                            .grant = (int16_t)grant,
+                            .kind = PENSTOCK_CONTEXT};
+  if (!penstock_object_add(&object)) penstock_uncharge(grant, bytes); /* another thread did */
+  penstock_primary_adopt(device, context);
+  return CUDA_SUCCESS;
+}
+
+bool penstock_context_is_known(CUcontext context) {
+  if (known.context == context &&
+      known.departures == __atomic_load_n(&departures, __ATOMIC_ACQUIRE)) {
+    return true;
+  }
+  return penstock_object_find(PENSTOCK_CONTEXT, (uint64_t)(uintptr_t)context, NULL);
 }
 
 CUresult penstock_here(CUcontext *context, int *grant) {
@@ -105,7 +121,7 @@ CUresult penstock_here(CUcontext *context, int *grant) {
   if (result != CUDA_SUCCESS) return result;
   *grant = penstock_grant_of(device);
   if (!penstock_object_find(PENSTOCK_CONTEXT, (uint64_t)(uintptr_t)*context, NULL)) {
-    result = adopt(*context, *grant);
+    result = adopt(*context, device, *grant);
     if (result != CUDA_SUCCESS) return result;
   }
   known = (known_context){.context = *context, .grant = *grant, .departures = now};

@@ -14,6 +14,9 @@
  * private table) is charged here, at the first allocation in it. */
 CUresult penstock_here(CUcontext *context, int *grant);
 
+/* Whether this context is charged; cheap for the thread's usual one. */
+bool penstock_context_is_known(CUcontext context);
+
 /* Before the driver makes a context: charges the reserve of the device's grant.
  * CUDA_ERROR_INVALID_DEVICE when it was not granted. */
 CUresult penstock_context_admit(CUdevice device, int *grant, uint64_t *bytes);

@@ -69,7 +69,8 @@ static void grow(stripe *s) {
   s->bucket_count = wanted;
 }
 
-bool penstock_object_put(const penstock_object *object) {
+/* False without memory, or when there is such an entry that may not be replaced. */
+static bool put(const penstock_object *object, bool replace) {
   uint64_t h = hash(object->kind, object->key);
   stripe *s = stripe_of(h);
   node *fresh = s ? malloc(sizeof *fresh) : NULL;
@@ -77,9 +78,10 @@ bool penstock_object_put(const penstock_object *object) {
   fresh->object = *object;
   penstock_lock_acquire(&s->lock);
   if (s->count >= s->bucket_count * 2) grow(s);
-  bool room = s->bucket_count != 0;
-  if (room) {
-    node **link = find_link(s, object->kind, object->key, h);
+  bool done = s->bucket_count != 0;
+  node **link = done ? find_link(s, object->kind, object->key, h) : NULL;
+  if (done && *link && !replace) done = false;
+  if (done) {
     node *old = *link;
     fresh->next = old ? old->next : NULL;
     *link = fresh;
@@ -88,8 +90,12 @@ bool penstock_object_put(const penstock_object *object) {
   }
   penstock_lock_release(&s->lock);
   free(fresh);
-  return room;
+  return done;
 }
+
+bool penstock_object_put(const penstock_object *object) { return put(object, true); }
+
+bool penstock_object_add(const penstock_object *object) { return put(object, false); }
 
 bool penstock_object_take(penstock_kind kind, uint64_t key, penstock_object *out) {
   uint64_t h = hash((uint8_t)kind, key);

@@ -50,6 +50,9 @@ typedef struct penstock_object {
 /* Adds a copy of `object`; an entry of that kind and key is overwritten. False: no memory. */
 bool penstock_object_put(const penstock_object *object);
 
+/* The same, but an entry that is there stays. False then, too. */
+bool penstock_object_add(const penstock_object *object);
+
 /* Takes an entry out. False when there is none; `out` is untouched then. */
 bool penstock_object_take(penstock_kind kind, uint64_t key, penstock_object *out);
 

@@ -1,18 +1,26 @@
 #include "reserve.h"
 
+#include <errno.h>
+#include <linux/futex.h>
 #include <stdlib.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "charge.h"
 #include "driver.h"
 #include "fork_wiped.h"
 #include "hooks/hook.h"
+#include "hooks/launch.h"
 #include "common/log.h"
 #include "mechanism/lock.h"
 #include "process.h"
+#include "shares.h"
 
 #define FIRST_STEP_BYTES \
   (2u << 20) /* the smallest piece that the driver maps; larger ones are learned */
 #define MOST_RESERVES 256
+#define LONGEST_TURN_NS 50000000
 
 typedef struct reserve_table {
   uint32_t lock;
@@ -94,7 +102,9 @@ static bool read_reserve(const penstock_reserve *reserve, uint64_t *bytes) {
   cuuint64_t value = 0;
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
   penstock_depth++;
-  CUresult exchanged = REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+  bool captures = penstock_gate_sees_captures();
+  CUresult exchanged =
+      captures ? REAL(cuThreadExchangeStreamCaptureMode)(&mode) : CUDA_ERROR_NOT_SUPPORTED;
   CUresult result =
       reserve->pool
           ? REAL(cuMemPoolGetAttribute)(reserve->pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &value)
@@ -157,11 +167,14 @@ CUresult penstock_reserve_admit_growth(penstock_reserve *reserve, uint64_t bytes
   uint64_t step = __atomic_load_n(&reserve->step, __ATOMIC_RELAXED);
   uint64_t wanted = in_steps(bytes, step), least = in_steps(bytes, FIRST_STEP_BYTES);
   *bound = 0;
-  CUresult result = penstock_charge(reserve->grant, wanted);
-  if (result == CUDA_ERROR_OUT_OF_MEMORY && least < wanted) {
-    wanted = least; /* a driver short of memory grows by what it needs and no more */
-    result = penstock_charge(reserve->grant, wanted);
+  /* A driver short of memory grows by what it needs and no more. */
+  if (least < wanted && !penstock_charge_if_it_fits(reserve->share, reserve->grant, wanted)) {
+    wanted = least;
+  } else if (least < wanted) {
+    least = 0; /* charged */
   }
+  CUresult result =
+      least ? penstock_charge_in(reserve->share, reserve->grant, wanted) : CUDA_SUCCESS;
   if (result != CUDA_SUCCESS) return result;
   penstock_lock_acquire(&reserve->lock);
   reserve->pending += wanted;
@@ -175,7 +188,7 @@ void penstock_reserve_cancel_growth(penstock_reserve *reserve, uint64_t bound) {
   penstock_lock_acquire(&reserve->lock);
   reserve->pending -= bound;
   penstock_lock_release(&reserve->lock);
-  penstock_uncharge(reserve->grant, bound);
+  penstock_uncharge_in(reserve->share, reserve->grant, bound);
 }
 
 /* Gives idle memory back to the device, down to what is charged if that is possible. */
@@ -226,9 +239,9 @@ bool penstock_reserve_settle(penstock_reserve *reserve, uint64_t bound) {
   reserve->excess = more;
   penstock_lock_release(&reserve->lock);
 
-  penstock_uncharge(reserve->grant, back);
+  penstock_uncharge_in(reserve->share, reserve->grant, back);
   if (more == 0) return true;
-  if (penstock_charge(reserve->grant, more) != CUDA_SUCCESS) return false;
+  if (penstock_charge_in(reserve->share, reserve->grant, more) != CUDA_SUCCESS) return false;
   penstock_lock_acquire(&reserve->lock);
   reserve->charged += more;
   reserve->excess = 0;
@@ -245,6 +258,29 @@ static bool shed_excess(penstock_reserve *reserve) {
 
 /* ---- allocations ---- */
 
+/* Not a lock: who has waited for long goes ahead without it, so that a driver call that does not
+ * return holds nobody up. False: went ahead. */
+static bool take_turn(penstock_reserve *reserve) {
+  const struct timespec at_most = {0, LONGEST_TURN_NS};
+  for (;;) {
+    uint32_t taken = __atomic_exchange_n(&reserve->turn, 1, __ATOMIC_ACQUIRE);
+    if (!taken) return true;
+    int saved_errno = errno;
+    long woken = syscall(SYS_futex, &reserve->turn, FUTEX_WAIT_PRIVATE, 1, &at_most, NULL, 0);
+    bool too_long = woken < 0 && errno == ETIMEDOUT;
+    errno = saved_errno;
+    if (too_long) return false;
+  }
+}
+
+static void end_turn(penstock_reserve *reserve, const penstock_admission *admission) {
+  if (!admission->in_turn) return;
+  __atomic_store_n(&reserve->turn, 0, __ATOMIC_RELEASE);
+  int saved_errno = errno;
+  syscall(SYS_futex, &reserve->turn, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+  errno = saved_errno;
+}
+
 static void leave(penstock_reserve *reserve, const penstock_admission *admission, bool in_use) {
   penstock_lock_acquire(&reserve->lock);
   reserve->under_way--;
@@ -252,18 +288,19 @@ static void leave(penstock_reserve *reserve, const penstock_admission *admission
     reserve->used -= admission->bytes < reserve->used ? admission->bytes : reserve->used;
   }
   penstock_lock_release(&reserve->lock);
-  if (admission->in_turn) penstock_lock_release(&reserve->turn);
+  end_turn(reserve, admission);
 }
 
 /* Counts the allocation as in use if the sums have room for it. */
-static bool enter(penstock_reserve *reserve, uint64_t stream, penstock_admission *admission) {
-  uint64_t after;
+static bool enter(penstock_reserve *reserve, uint64_t stream, bool may_grow,
+                  penstock_admission *admission) {
+  uint64_t after = 0;
   penstock_lock_acquire(&reserve->lock);
   bool fits = reserve->excess == 0 &&
               !__builtin_add_overflow(reserve->used, admission->bytes, &after) &&
               after <= reserve->charged;
   bool sure = take_shape(reserve, admission->bytes, stream) && fits;
-  if (sure || (fits && admission->in_turn)) {
+  if (sure || (fits && may_grow)) {
     reserve->used = after;
     reserve->under_way++;
   }
@@ -276,18 +313,17 @@ CUresult penstock_reserve_admit(penstock_reserve *reserve, uint64_t bytes, uint6
                                 penstock_admission *admission) {
   *admission = (penstock_admission){.bytes = bytes};
   if (reserve->free_of_charge) return CUDA_SUCCESS;
-  enter(reserve, stream, admission);
+  enter(reserve, stream, false, admission);
   if (admission->sure) return CUDA_SUCCESS;
 
-  penstock_lock_acquire(&reserve->turn);
-  admission->in_turn = true;
+  admission->in_turn = take_turn(reserve);
   CUresult result = shed_excess(reserve) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-  if (result == CUDA_SUCCESS && enter(reserve, stream, admission)) return CUDA_SUCCESS;
+  if (result == CUDA_SUCCESS && enter(reserve, stream, true, admission)) return CUDA_SUCCESS;
   if (result == CUDA_SUCCESS) {
     result = penstock_reserve_admit_growth(reserve, bytes, &admission->bound);
   }
   if (result != CUDA_SUCCESS) {
-    penstock_lock_release(&reserve->turn);
+    end_turn(reserve, admission);
     return result;
   }
   penstock_lock_acquire(&reserve->lock);
@@ -315,18 +351,31 @@ void penstock_reserve_undone(penstock_reserve *reserve, penstock_admission *admi
   leave(reserve, admission, false);
 }
 
+/* A destroyed pool without memory takes part in its share no more; once. */
+static void drop_share(penstock_reserve *reserve) {
+  uint64_t share = 0;
+  penstock_lock_acquire(&reserve->lock);
+  if (reserve->destroyed && reserve->charged == 0 && reserve->used == 0) {
+    share = reserve->share;
+    reserve->share = 0;
+  }
+  penstock_lock_release(&reserve->lock);
+  penstock_shares_drop(share);
+}
+
 void penstock_reserve_unuse(penstock_reserve *reserve, uint64_t bytes, uint64_t stream) {
   if (reserve->free_of_charge) return;
   uint64_t back = 0;
   penstock_lock_acquire(&reserve->lock);
   reserve->used -= bytes < reserve->used ? bytes : reserve->used;
-  if (reserve->destroyed && reserve->charged > reserve->used) {
-    back = reserve->charged - reserve->used;
-    reserve->charged = reserve->used;
+  if (reserve->destroyed && reserve->used == 0) { /* until then the driver keeps all of it */
+    back = reserve->charged;
+    reserve->charged = 0;
   }
   add_shape(reserve, bytes, stream);
   penstock_lock_release(&reserve->lock);
-  penstock_uncharge(reserve->grant, back);
+  penstock_uncharge_in(reserve->share, reserve->grant, back);
+  drop_share(reserve);
   reserve_table *t = table();
   if (t) __atomic_store_n(&t->slack, 1, __ATOMIC_RELEASE);
 }
@@ -340,6 +389,7 @@ void penstock_reserve_retire(penstock_reserve *reserve) {
 CUresult penstock_reserve_retired(penstock_reserve *reserve, CUresult result) {
   if (result == CUDA_SUCCESS) {
     penstock_reserve_unuse(reserve, 0, PENSTOCK_NO_STREAM);
+    drop_share(reserve);
   } else {
     __atomic_store_n(&reserve->destroyed, false, __ATOMIC_RELEASE);
   }

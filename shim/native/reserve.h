@@ -46,7 +46,8 @@ typedef struct penstock_reserve {
   uint64_t step;       /* growth comes in multiples of this */
   uint64_t version;    /* counts settlements */
   uint64_t excess;     /* of the reserve as last read: what the quota could not hold */
-  uint32_t turn;       /* a lock: one call at a time that may grow the reserve unannounced */
+  uint32_t turn;       /* 1: a call that may grow the reserve unannounced is under way */
+  uint64_t share;      /* of a pool that can be exported: where it is charged (shares.h) */
   penstock_shape shapes[PENSTOCK_SHAPES];
 } penstock_reserve;
 

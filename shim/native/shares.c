@@ -32,6 +32,24 @@ uint64_t penstock_shares_key_of_file(int descriptor) {
   return penstock_shares_key(words, sizeof words);
 }
 
+uint64_t penstock_shares_key_of_handle(const void *shareable, CUmemAllocationHandleType type) {
+  if (!shareable) return 0;
+  if (type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
+    return penstock_shares_key_of_file(*(const int *)shareable);
+  }
+  return type == CU_MEM_HANDLE_TYPE_FABRIC
+             ? penstock_shares_key(shareable, sizeof(CUmemFabricHandle))
+             : 0;
+}
+
+/* A descriptor is imported by value. */
+uint64_t penstock_shares_key_of_import(const void *shareable, CUmemAllocationHandleType type) {
+  if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
+    return penstock_shares_key_of_handle(shareable, type);
+  }
+  return penstock_shares_key_of_file((int)(intptr_t)shareable);
+}
+
 /* `change` of how many of this process hold the share; (locked). True when nobody did, or does. */
 static bool count(uint64_t share, int64_t change) {
   penstock_object entry = {.key = share, .grant = -1, .kind = PENSTOCK_SHARE};

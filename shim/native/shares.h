@@ -15,6 +15,10 @@ uint64_t penstock_shares_key(const void *handle, uint64_t bytes);
 /* A name for an open file. 0 when the file does not tell: a device's node stands for many files. */
 uint64_t penstock_shares_key_of_file(int descriptor);
 
+/* The same for a shareable handle as an export gives it, and as an import takes it. */
+uint64_t penstock_shares_key_of_handle(const void *shareable, CUmemAllocationHandleType type);
+uint64_t penstock_shares_key_of_import(const void *shareable, CUmemAllocationHandleType type);
+
 /* Moves the object's charge into a share known as `key`, unless it lies in one or costs nothing. */
 void penstock_shares_make(penstock_object *object, uint64_t key);
 

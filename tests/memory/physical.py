@@ -109,5 +109,5 @@ def vmm_by_location() -> None:
 def vmm_on_a_device_not_granted() -> None:
     begin(0)
     with expect(0):
-        refused(physical(1, 2 * MIB))
+        refused(physical(1, 2 * MIB), 101)  # not there, as far as the driver is concerned
     refused(cu.cuDevicePrimaryCtxRetain(1), 101)

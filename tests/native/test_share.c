@@ -122,8 +122,8 @@ TEST(a_share_grows_and_shrinks_by_its_makers_hand_and_stays_when_the_maker_is_ki
   pid_t maker = fork();
   if (maker == 0) {
     penstock_share share = penstock_share_make(&region, 0, 0, 7);
-    CHECK_EQUAL(penstock_share_reserve(&region, share, 0, 32 * MIB), PENSTOCK_OK);
-    CHECK_EQUAL(penstock_share_reserve(&region, share, 0, LIMIT), PENSTOCK_E_OVER_LIMIT);
+    CHECK_EQUAL(penstock_share_attempt(&region, share, 0, 32 * MIB), PENSTOCK_OK);
+    CHECK_EQUAL(penstock_share_attempt(&region, share, 0, LIMIT), PENSTOCK_E_OVER_LIMIT);
     penstock_share_release(&region, share, 0, 12 * MIB);
     CHECK_EQUAL(penstock_ledger_own(&region, 0), 0);
     CHECK(write(ready[1], "", 1) == 1);

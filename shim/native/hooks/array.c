@@ -46,11 +46,13 @@ static uint64_t array_bytes(const CUDA_ARRAY3D_DESCRIPTOR *d) {
   return level_bytes(d->Width, d->Height, d->Depth, element_bytes(d->Format, d->NumChannels));
 }
 
+#define MOST_LEVELS 18 /* of the longest side */
+
 /* Layers do not shrink from level to level. */
 static uint64_t mipmap_bytes(CUDA_ARRAY3D_DESCRIPTOR d, unsigned levels) {
   bool layered = d.Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP);
   uint64_t bytes = 0;
-  for (unsigned level = 0; level < levels && level < 32; level++) {
+  for (unsigned level = 0; level < levels && level < MOST_LEVELS; level++) {
     if (__builtin_add_overflow(bytes, array_bytes(&d), &bytes)) return UINT64_MAX / 2;
     d.Width = d.Width > 1 ? d.Width / 2 : d.Width;
     d.Height = d.Height > 1 ? d.Height / 2 : d.Height;
@@ -59,22 +61,41 @@ static uint64_t mipmap_bytes(CUDA_ARRAY3D_DESCRIPTOR d, unsigned levels) {
   return bytes;
 }
 
-#define CREATE(kind, handle, bytes_needed, call)                                           \
+/* An unlikely shape gets the driver's own answer, over the quota as well; should the driver take it
+ * after all, it is charged once that is known. */
+#define CREATE(kind, handle, likely, bytes_needed, call, undo)                             \
   do {                                                                                     \
     CUcontext context;                                                                     \
     int grant;                                                                             \
     const uint64_t bytes = (bytes_needed);                                                 \
+    const uint64_t before = (likely) ? bytes : 0;                                          \
     CUresult result = PENSTOCK_BELOW(penstock_here(&context, &grant));                     \
-    if (result == CUDA_SUCCESS) result = penstock_charge(grant, bytes);                    \
+    if (result == CUDA_SUCCESS && before) result = penstock_charge(grant, before);         \
     if (result != CUDA_SUCCESS) return result;                                             \
     result = PENSTOCK_BELOW(call);                                                         \
     if (result != CUDA_SUCCESS) {                                                          \
-      penstock_uncharge(grant, bytes);                                                     \
+      penstock_uncharge(grant, before);                                                    \
+      return result;                                                                       \
+    }                                                                                      \
+    if (bytes > before && (result = penstock_charge(grant, bytes)) != CUDA_SUCCESS) {      \
+      PENSTOCK_BELOW(undo);                                                                \
       return result;                                                                       \
     }                                                                                      \
     penstock_object_remember(kind, (uint64_t)(uintptr_t)*(handle), grant, bytes, context); \
     return CUDA_SUCCESS;                                                                   \
   } while (0)
+
+/* Beyond what any device takes, or a number of channels that no format has. */
+#define LONGEST_SIDE 131072
+static bool is_likely(const CUDA_ARRAY3D_DESCRIPTOR *d) {
+  return d->Width > 0 && d->Width <= LONGEST_SIDE && d->Height <= LONGEST_SIDE &&
+         d->Depth <= LONGEST_SIDE && d->NumChannels >= 1 && d->NumChannels <= 4;
+}
+
+static bool is_likely_flat(uint64_t width, uint64_t height, unsigned channels) {
+  CUDA_ARRAY3D_DESCRIPTOR d = {.Width = width, .Height = height, .NumChannels = channels};
+  return is_likely(&d);
+}
 
 static uint64_t flat_bytes(uint64_t width, uint64_t height, CUarray_format format,
                            unsigned channels) {
@@ -84,15 +105,17 @@ static uint64_t flat_bytes(uint64_t width, uint64_t height, CUarray_format forma
 CUresult CUDAAPI HOOK_NAME(cuArrayCreate)(CUarray *array, const CUDA_ARRAY_DESCRIPTOR_v1 *d) {
   PENSTOCK_PASS(cuArrayCreate, array, d);
   if (!array || !d) return CUDA_ERROR_INVALID_VALUE;
-  CREATE(PENSTOCK_ARRAY, array, flat_bytes(d->Width, d->Height, d->Format, d->NumChannels),
-         REAL(cuArrayCreate)(array, d));
+  CREATE(PENSTOCK_ARRAY, array, is_likely_flat(d->Width, d->Height, d->NumChannels),
+         flat_bytes(d->Width, d->Height, d->Format, d->NumChannels), REAL(cuArrayCreate)(array, d),
+         REAL(cuArrayDestroy)(*array));
 }
 
 CUresult CUDAAPI HOOK_NAME(cuArrayCreate_v2)(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *d) {
   PENSTOCK_PASS(cuArrayCreate_v2, array, d);
   if (!array || !d) return CUDA_ERROR_INVALID_VALUE;
-  CREATE(PENSTOCK_ARRAY, array, flat_bytes(d->Width, d->Height, d->Format, d->NumChannels),
-         REAL(cuArrayCreate_v2)(array, d));
+  CREATE(PENSTOCK_ARRAY, array, is_likely_flat(d->Width, d->Height, d->NumChannels),
+         flat_bytes(d->Width, d->Height, d->Format, d->NumChannels),
+         REAL(cuArrayCreate_v2)(array, d), REAL(cuArrayDestroy)(*array));
 }
 
 static CUDA_ARRAY3D_DESCRIPTOR widened(const CUDA_ARRAY3D_DESCRIPTOR_v1 *d) {
@@ -108,13 +131,15 @@ CUresult CUDAAPI HOOK_NAME(cuArray3DCreate)(CUarray *array, const CUDA_ARRAY3D_D
   PENSTOCK_PASS(cuArray3DCreate, array, d);
   if (!array || !d) return CUDA_ERROR_INVALID_VALUE;
   CUDA_ARRAY3D_DESCRIPTOR wide = widened(d);
-  CREATE(PENSTOCK_ARRAY, array, array_bytes(&wide), REAL(cuArray3DCreate)(array, d));
+  CREATE(PENSTOCK_ARRAY, array, is_likely(&wide), array_bytes(&wide),
+         REAL(cuArray3DCreate)(array, d), REAL(cuArrayDestroy)(*array));
 }
 
 CUresult CUDAAPI HOOK_NAME(cuArray3DCreate_v2)(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *d) {
   PENSTOCK_PASS(cuArray3DCreate_v2, array, d);
   if (!array || !d) return CUDA_ERROR_INVALID_VALUE;
-  CREATE(PENSTOCK_ARRAY, array, array_bytes(d), REAL(cuArray3DCreate_v2)(array, d));
+  CREATE(PENSTOCK_ARRAY, array, is_likely(d), array_bytes(d), REAL(cuArray3DCreate_v2)(array, d),
+         REAL(cuArrayDestroy)(*array));
 }
 
 CUresult CUDAAPI HOOK_NAME(cuMipmappedArrayCreate)(CUmipmappedArray *array,
@@ -122,8 +147,9 @@ CUresult CUDAAPI HOOK_NAME(cuMipmappedArrayCreate)(CUmipmappedArray *array,
                                                    unsigned int levels) {
   PENSTOCK_PASS(cuMipmappedArrayCreate, array, d, levels);
   if (!array || !d) return CUDA_ERROR_INVALID_VALUE;
-  CREATE(PENSTOCK_MIPMAP, array, mipmap_bytes(*d, levels),
-         REAL(cuMipmappedArrayCreate)(array, d, levels));
+  CREATE(PENSTOCK_MIPMAP, array, is_likely(d) && levels > 0 && levels <= MOST_LEVELS,
+         mipmap_bytes(*d, levels), REAL(cuMipmappedArrayCreate)(array, d, levels),
+         REAL(cuMipmappedArrayDestroy)(*array));
 }
 
 CUresult CUDAAPI HOOK_NAME(cuArrayDestroy)(CUarray array) {

@@ -2,50 +2,21 @@
  * context and at every creation of another one. */
 #include "charge.h"
 #include "contexts.h"
-#include "fork_wiped.h"
 #include "hooks/hook.h"
 #include "hooks/launch.h"
+#include "primary.h"
 #include "reserve.h"
-
-#define MOST_DEVICES 64
-
-/* The primary context of a device. */
-typedef struct primary_context {
-  CUcontext context; /* while it is charged */
-  uint32_t retained; /* by the program; what the CUDA runtime does privately is not seen */
-} primary_context;
-
-static primary_context *primary_of(CUdevice device) {
-  static penstock_fork_wiped memory;
-  primary_context *all = penstock_fork_wiped_get(&memory, MOST_DEVICES * sizeof(primary_context));
-  return all && device >= 0 && device < MOST_DEVICES ? &all[device] : NULL;
-}
 
 CUresult CUDAAPI HOOK_NAME(cuDevicePrimaryCtxRetain)(CUcontext *context, CUdevice device) {
   PENSTOCK_PASS(cuDevicePrimaryCtxRetain, context, device);
-  primary_context *primary = primary_of(device);
-  int grant = -1;
-  uint64_t bytes = 0;
-  bool first = !primary || !__atomic_load_n(&primary->context, __ATOMIC_ACQUIRE);
-  CUresult result;
-  if (first) {
-    result = penstock_context_admit(device, &grant, &bytes);
-    if (result != CUDA_SUCCESS) return result;
-  }
+  if (!context) return PENSTOCK_BELOW(REAL(cuDevicePrimaryCtxRetain)(context, device));
+  penstock_primary_retain retain;
+  CUresult result = penstock_primary_admit(device, &retain);
+  if (result != CUDA_SUCCESS) return result;
   result = PENSTOCK_BELOW(REAL(cuDevicePrimaryCtxRetain)(context, device));
-  if (primary && result == CUDA_SUCCESS) {
-    __atomic_fetch_add(&primary->retained, 1, __ATOMIC_RELAXED);
-  }
-  if (!first) return result;
-  CUcontext none = NULL;
-  bool mine = result == CUDA_SUCCESS && primary &&
-              __atomic_compare_exchange_n(&primary->context, &none, *context, 0, __ATOMIC_ACQ_REL,
-                                          __ATOMIC_RELAXED);
-  /* Charged already when somebody allocated in it after a retain that the shim did not see. */
-  if (mine && !penstock_object_find(PENSTOCK_CONTEXT, (uint64_t)(uintptr_t)*context, NULL)) {
-    penstock_context_made(*context, grant, bytes);
-  } else {
-    penstock_uncharge(grant, bytes); /* so too when the driver refused, or another was first */
+  result = penstock_primary_retained(&retain, *context, result);
+  if (result == CUDA_ERROR_OUT_OF_MEMORY && retain.refused_late) {
+    PENSTOCK_BELOW(REAL(cuDevicePrimaryCtxRelease_v2)(device));
   }
   return result;
 }
@@ -58,24 +29,14 @@ static void look_after_primary(CUdevice device) {
       active) {
     return;
   }
-  primary_context *primary = primary_of(device);
-  if (!primary) return;
-  __atomic_store_n(&primary->retained, 0, __ATOMIC_RELAXED);
-  CUcontext gone = __atomic_exchange_n(&primary->context, NULL, __ATOMIC_ACQ_REL);
-  if (gone) penstock_context_gone(gone);
+  penstock_primary_gone(device);
   penstock_reserves_settle();
 }
 
 /* The gate lets go of its events and streams while the context still lives. */
 static void before_leaving(CUdevice device, bool for_good) {
-  primary_context *primary = primary_of(device);
-  if (!primary) return;
-  uint32_t count = __atomic_load_n(&primary->retained, __ATOMIC_RELAXED);
-  while (count && !__atomic_compare_exchange_n(&primary->retained, &count, count - 1, true,
-                                               __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
-  }
-  if (count > 1 && !for_good) return;
-  penstock_gate_forget_context(__atomic_load_n(&primary->context, __ATOMIC_ACQUIRE));
+  CUcontext context = penstock_primary_leave(device, for_good);
+  if (context) penstock_gate_forget_context(context);
 }
 
 #define LEAVE_PRIMARY(symbol, for_good)                     \
@@ -223,4 +184,17 @@ CUresult CUDAAPI HOOK_NAME(cuGreenCtxDestroy)(CUgreenCtx green) {
   CUresult result = PENSTOCK_BELOW(REAL(cuGreenCtxDestroy)(green));
   penstock_context_left(&departure, result);
   return penstock_free_end(&freeing, result);
+}
+
+/* The CUDA runtime asks for this after it has retained a primary context through a private table:
+ * the first that is seen of it. Where it does not fit, the next allocation in it says so. */
+CUresult CUDAAPI HOOK_NAME(cuCtxGetCurrent)(CUcontext *context) {
+  PENSTOCK_PASS(cuCtxGetCurrent, context);
+  CUresult result = PENSTOCK_BELOW(REAL(cuCtxGetCurrent)(context));
+  if (result == CUDA_SUCCESS && *context && !penstock_context_is_known(*context)) {
+    CUcontext here;
+    int grant;
+    PENSTOCK_BELOW(penstock_here(&here, &grant));
+  }
+  return result;
 }

@@ -60,6 +60,9 @@ void penstock_gate_called_host(void);
 void penstock_gate_forget_stream(CUstream stream);
 void penstock_gate_forget_context(CUcontext context);
 
+/* Whether a stream capture of this process may be under way: own calls must mind it then. */
+bool penstock_gate_sees_captures(void);
+
 /* A module or library was unloaded: function handles may come back with another meaning. */
 void penstock_gate_forget_functions(void);
 /* The same for one handle: a graph executable that was destroyed. */

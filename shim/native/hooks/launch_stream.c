@@ -161,6 +161,11 @@ BEGIN_CAPTURE(cuStreamBeginRecaptureToGraph, false, RECAPTURE, (stream, mode, gr
 BEGIN_CAPTURE(cuStreamBeginRecaptureToGraph_ptsz, true, RECAPTURE,
               (stream, mode, graph, call, data))
 
+bool penstock_gate_sees_captures(void) {
+  const gate_state *state = gate_state_get();
+  return !state || __atomic_load_n(&state->captures, __ATOMIC_ACQUIRE) != 0;
+}
+
 /* Also a capture that went wrong ends here; one that was called for wrongly goes on. */
 static bool capture_is_over(CUresult result) {
   return result == CUDA_SUCCESS || result == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED ||

@@ -6,6 +6,8 @@
 #include "charge.h"
 #include "hooks/hook.h"
 
+#define LARGEST_STACK_BYTES ((size_t)512 << 10) /* local memory of a thread */
+
 /* How many copies of the limit the device holds: a stack for each resident thread. 0: the limit
  * takes no memory. */
 static uint64_t copies(CUlimit limit) {
@@ -46,13 +48,25 @@ static penstock_object entry_of(CUcontext context, int grant, CUlimit limit) {
                            .kind = PENSTOCK_CONTEXT_LIMIT};
 }
 
+/* The driver may round what it is told: what it says it has set is what counts. */
+static uint64_t set_bytes(const penstock_object *entry, CUlimit limit, size_t value,
+                          uint64_t count) {
+  size_t set = value;
+  REAL(cuCtxGetLimit)(&set, limit);
+  return above(set, entry->detail, count);
+}
+
 static CUresult set_charged(CUlimit limit, size_t value, uint64_t count) {
   CUcontext context;
   int grant;
   CUresult result = penstock_here(&context, &grant);
   if (result != CUDA_SUCCESS) return result;
+  size_t before = 0;
+  REAL(cuCtxGetLimit)(&before, limit);
   penstock_object entry = entry_of(context, grant, limit);
-  uint64_t wanted = above(value, entry.detail, count);
+  /* What no driver sets gets the driver's answer, over the quota as well. */
+  bool likely = limit != CU_LIMIT_STACK_SIZE || value <= LARGEST_STACK_BYTES;
+  uint64_t wanted = likely ? above(value, entry.detail, count) : 0;
   uint64_t more = wanted > entry.bytes ? wanted - entry.bytes : 0;
   result = penstock_charge(grant, more);
   if (result != CUDA_SUCCESS) return result;
@@ -61,8 +75,14 @@ static CUresult set_charged(CUlimit limit, size_t value, uint64_t count) {
     penstock_uncharge(grant, more);
     return result;
   }
-  if (wanted < entry.bytes) penstock_uncharge(grant, entry.bytes - wanted);
-  entry.bytes = wanted;
+  uint64_t held = entry.bytes + more, set = set_bytes(&entry, limit, value, count);
+  if (set > held && penstock_charge(grant, set - held) != CUDA_SUCCESS) {
+    REAL(cuCtxSetLimit)(limit, before);
+    penstock_uncharge(grant, more);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  if (set < held) penstock_uncharge(grant, held - set);
+  entry.bytes = set;
   penstock_object_put(&entry);
   return result;
 }

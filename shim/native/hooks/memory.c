@@ -8,6 +8,7 @@
   do {                                                                                   \
     CUcontext context;                                                                   \
     int grant;                                                                           \
+    if (__builtin_expect(!(pointer), 0)) return PENSTOCK_BELOW(call);                    \
     const uint64_t bytes = (bytes_asked);                                                \
     CUresult result = PENSTOCK_BELOW(penstock_here(&context, &grant));                   \
     if (result != CUDA_SUCCESS) return result;                                           \
@@ -33,9 +34,29 @@ CUresult CUDAAPI HOOK_NAME(cuMemAlloc_v2)(CUdeviceptr *pointer, size_t size) {
   ALLOCATE(size, pointer, REAL(cuMemAlloc_v2)(pointer, size));
 }
 
+/* Flags that no driver knew so far: its own answer, and charged afterwards should it take them. */
+static CUresult allocate_managed_unlikely(CUdeviceptr *pointer, size_t size, unsigned int flags) {
+  CUcontext context;
+  int grant;
+  CUresult result = PENSTOCK_BELOW(REAL(cuMemAllocManaged)(pointer, size, flags));
+  if (result != CUDA_SUCCESS) return result;
+  result = PENSTOCK_BELOW(penstock_here(&context, &grant));
+  if (result == CUDA_SUCCESS) result = penstock_charge(grant, size);
+  if (result != CUDA_SUCCESS) {
+    PENSTOCK_BELOW(REAL(cuMemFree_v2)(*pointer));
+    return result;
+  }
+  penstock_object_remember(PENSTOCK_DEVICE_MEMORY, *pointer, grant, size, context);
+  return CUDA_SUCCESS;
+}
+
 CUresult CUDAAPI HOOK_NAME(cuMemAllocManaged)(CUdeviceptr *pointer, size_t size,
                                               unsigned int flags) {
   PENSTOCK_PASS(cuMemAllocManaged, pointer, size, flags);
+  if (pointer && flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST &&
+      flags != CU_MEM_ATTACH_SINGLE) {
+    return allocate_managed_unlikely(pointer, size, flags);
+  }
   ALLOCATE(size, pointer, REAL(cuMemAllocManaged)(pointer, size, flags));
 }
 
@@ -53,6 +74,9 @@ static uint64_t pitched_bound(uint64_t width, uint64_t rows) {
   return rows_bytes(padded - padded % PITCH_BYTES, rows);
 }
 
+/* Others the driver refuses, whatever the quota; if not, they are charged once it has answered. */
+static bool is_element(unsigned bytes) { return bytes == 4 || bytes == 8 || bytes == 16; }
+
 /* Brings what was reserved as a bound to what the driver took. False: more than fits. */
 static bool settle_bound(int grant, uint64_t bound, uint64_t taken) {
   if (taken > bound) return penstock_charge(grant, taken - bound) == CUDA_SUCCESS;
@@ -64,7 +88,8 @@ static bool settle_bound(int grant, uint64_t bound, uint64_t taken) {
   do {                                                                                   \
     CUcontext context;                                                                   \
     int grant;                                                                           \
-    uint64_t bound = pitched_bound(width, rows);                                         \
+    bool silly = !(pointer) || !(pitch) || !(width) || !(rows) || !is_element(element);  \
+    uint64_t bound = silly ? 0 : pitched_bound(width, rows);                             \
     CUresult result = PENSTOCK_BELOW(penstock_here(&context, &grant));                   \
     if (result == CUDA_SUCCESS) result = penstock_charge(grant, bound);                  \
     if (result != CUDA_SUCCESS) return result;                                           \
@@ -105,7 +130,7 @@ CUresult CUDAAPI HOOK_NAME(cuMemAllocPitch_v2)(CUdeviceptr *pointer, size_t *pit
   do {                                                                                 \
     penstock_freeing freeing = penstock_free_begin(PENSTOCK_DEVICE_MEMORY, (pointer)); \
     if (freeing.found) return penstock_free_end(&freeing, PENSTOCK_BELOW(call));       \
-    freeing = penstock_free_begin(PENSTOCK_POOL_MEMORY, (pointer));                    \
+    freeing = penstock_pool_free_begin(pointer);                                       \
     return penstock_pool_free_end(&freeing, PENSTOCK_NO_STREAM, PENSTOCK_BELOW(call)); \
   } while (0)
 

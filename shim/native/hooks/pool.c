@@ -4,11 +4,9 @@
 #include "graph_memory.h"
 #include "hooks/hook.h"
 #include "common/log.h"
+#include "location.h"
 #include "reserve.h"
-
-static bool is_device(const CUmemLocation *location) {
-  return location->type == CU_MEM_LOCATION_TYPE_DEVICE;
-}
+#include "shares.h"
 
 /* The device that a stream belongs to: the current one for the default streams. */
 static CUresult device_of_stream(CUstream stream, CUdevice *device) {
@@ -38,13 +36,15 @@ static CUresult current_reserve(CUstream stream, penstock_reserve **reserve) {
 
 /* Where a pool lies that the shim did not see being made: drivers from CUDA 13 on say so. */
 static penstock_reserve *located_reserve(CUmemoryPool pool) {
+  if (penstock_object_find(PENSTOCK_POOL_IMPORT, (uint64_t)(uintptr_t)pool, NULL)) return NULL;
   int type = 0, id = 0;
   if (REAL(cuMemPoolGetAttribute)(pool, CU_MEMPOOL_ATTR_LOCATION_TYPE, &type) != CUDA_SUCCESS ||
       REAL(cuMemPoolGetAttribute)(pool, CU_MEMPOOL_ATTR_LOCATION_ID, &id) != CUDA_SUCCESS) {
     return NULL;
   }
   CUmemLocation location = {.type = (CUmemLocationType)type, .id = id};
-  return penstock_reserve_of_pool(pool, id, !is_device(&location));
+  return penstock_reserve_of_pool(pool, penstock_location_device(&location),
+                                  penstock_location_is_host(&location));
 }
 
 /* A pool that the program named: its own, or some device's default. NULL: imported from another
@@ -97,6 +97,7 @@ static uint64_t id_to_free_in(CUstream stream, bool per_thread) {
   do {                                                                                          \
     penstock_reserve *reserve = NULL;                                                           \
     penstock_admission admission;                                                               \
+    if (!(pointer) || !(size)) return PENSTOCK_BELOW(call); /* takes nothing */                 \
     CUresult result = PENSTOCK_BELOW(find);                                                     \
     if (result != CUDA_SUCCESS) return result;                                                  \
     if (PENSTOCK_BELOW(is_capturing(stream, per_thread))) {                                     \
@@ -156,6 +157,7 @@ CUresult CUDAAPI HOOK_NAME(cuMemAllocFromPoolAsync_ptsz)(CUdeviceptr *pointer, s
 
 CUresult penstock_pool_free_end(const penstock_freeing *freeing, uint64_t stream, CUresult result) {
   if (!freeing->found) return result;
+  if (freeing->object.kind == PENSTOCK_POOL_POINTER) return penstock_free_end(freeing, result);
   if (result == CUDA_SUCCESS) {
     penstock_reserve_unuse((penstock_reserve *)(uintptr_t)freeing->object.detail,
                            freeing->object.bytes, stream);
@@ -165,9 +167,14 @@ CUresult penstock_pool_free_end(const penstock_freeing *freeing, uint64_t stream
   return result;
 }
 
+penstock_freeing penstock_pool_free_begin(CUdeviceptr pointer) {
+  penstock_freeing freeing = penstock_free_begin(PENSTOCK_POOL_MEMORY, pointer);
+  return freeing.found ? freeing : penstock_free_begin(PENSTOCK_POOL_POINTER, pointer);
+}
+
 CUresult CUDAAPI HOOK_NAME(cuMemFreeAsync)(CUdeviceptr pointer, CUstream stream) {
   PENSTOCK_PASS(cuMemFreeAsync, pointer, stream);
-  penstock_freeing freeing = penstock_free_begin(PENSTOCK_POOL_MEMORY, pointer);
+  penstock_freeing freeing = penstock_pool_free_begin(pointer);
   uint64_t id = freeing.found ? PENSTOCK_BELOW(id_to_free_in(stream, false)) : PENSTOCK_NO_STREAM;
   return penstock_pool_free_end(&freeing, id,
                                 PENSTOCK_BELOW(REAL(cuMemFreeAsync)(pointer, stream)));
@@ -175,7 +182,7 @@ CUresult CUDAAPI HOOK_NAME(cuMemFreeAsync)(CUdeviceptr pointer, CUstream stream)
 
 CUresult CUDAAPI HOOK_NAME(cuMemFreeAsync_ptsz)(CUdeviceptr pointer, CUstream stream) {
   PENSTOCK_PASS(cuMemFreeAsync_ptsz, pointer, stream);
-  penstock_freeing freeing = penstock_free_begin(PENSTOCK_POOL_MEMORY, pointer);
+  penstock_freeing freeing = penstock_pool_free_begin(pointer);
   uint64_t id = freeing.found ? PENSTOCK_BELOW(id_to_free_in(stream, true)) : PENSTOCK_NO_STREAM;
   return penstock_pool_free_end(&freeing, id,
                                 PENSTOCK_BELOW(REAL(cuMemFreeAsync_ptsz)(pointer, stream)));
@@ -185,19 +192,29 @@ CUresult CUDAAPI HOOK_NAME(cuMemPoolCreate)(CUmemoryPool *pool, const CUmemPoolP
   PENSTOCK_PASS(cuMemPoolCreate, pool, properties);
   CUresult result = PENSTOCK_BELOW(REAL(cuMemPoolCreate)(pool, properties));
   if (result != CUDA_SUCCESS) return result;
+  const CUmemLocation *location = &properties->location;
+  bool on_host = penstock_location_is_host(location);
   penstock_reserve *reserve =
-      penstock_reserve_of_pool(*pool, properties->location.id, !is_device(&properties->location));
-  if (reserve) return CUDA_SUCCESS;
-  PENSTOCK_BELOW(REAL(cuMemPoolDestroy)(*pool)); /* a pool that nobody counts is no pool */
-  return CUDA_ERROR_OUT_OF_MEMORY;
+      penstock_reserve_of_pool(*pool, penstock_location_device(location), on_host);
+  if (!reserve) {
+    PENSTOCK_BELOW(REAL(cuMemPoolDestroy)(*pool)); /* a pool that nobody counts is no pool */
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  if (properties->handleTypes && !on_host) {
+    reserve->share = penstock_shares_make_empty(reserve->grant);
+  }
+  return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI HOOK_NAME(cuMemPoolDestroy)(CUmemoryPool pool) {
   PENSTOCK_PASS(cuMemPoolDestroy, pool);
   penstock_reserve *reserve = penstock_reserve_find(pool);
-  if (!reserve) return PENSTOCK_BELOW(REAL(cuMemPoolDestroy)(pool));
-  penstock_reserve_retire(reserve);
-  return penstock_reserve_retired(reserve, PENSTOCK_BELOW(REAL(cuMemPoolDestroy)(pool)));
+  if (reserve) {
+    penstock_reserve_retire(reserve);
+    return penstock_reserve_retired(reserve, PENSTOCK_BELOW(REAL(cuMemPoolDestroy)(pool)));
+  }
+  penstock_freeing freeing = penstock_free_begin(PENSTOCK_POOL_IMPORT, (uint64_t)(uintptr_t)pool);
+  return penstock_free_end(&freeing, PENSTOCK_BELOW(REAL(cuMemPoolDestroy)(pool)));
 }
 
 CUresult CUDAAPI HOOK_NAME(cuMemPoolTrimTo)(CUmemoryPool pool, size_t keep_bytes) {

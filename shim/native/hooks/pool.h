@@ -5,4 +5,7 @@
 #include "reserve.h"
 
 /* `stream`: its id, which the memory is free in at once; PENSTOCK_NO_STREAM when that is not so. */
+/* Takes a pointer of a pool, this process's or an imported one, out of the table. */
+penstock_freeing penstock_pool_free_begin(CUdeviceptr pointer);
+
 CUresult penstock_pool_free_end(const penstock_freeing *freeing, uint64_t stream, CUresult result);

@@ -1,4 +1,5 @@
 /* What a tenant sees of a device's memory: its quota, and what is left of it. */
+#include "contexts.h"
 #include "hooks/hook.h"
 #include "mechanism/ledger.h"
 #include "reserve.h"
@@ -17,18 +18,25 @@ static memory_view view_of(const penstock_process *process, int grant, uint64_t 
   return (memory_view){.total = limit, .free = left < driver_free ? left : driver_free};
 }
 
-#define MEMORY_INFO(free, total, call)                        \
-  do {                                                        \
-    CUresult result = PENSTOCK_BELOW(call);                   \
-    if (result != CUDA_SUCCESS) return result;                \
-    const penstock_process *process = penstock_process_get(); \
-    int grant = PENSTOCK_BELOW(penstock_current_grant());     \
-    if (!process || grant < 0) return CUDA_SUCCESS;           \
-    penstock_reserves_settle();                               \
-    memory_view view = view_of(process, grant, *(free));      \
-    *(free) = (__typeof__(*(free)))view.free;                 \
-    *(total) = (__typeof__(*(total)))view.total;              \
-    return CUDA_SUCCESS;                                      \
+/* A context that came about unseen is charged first: what is told next must not rise by that. */
+static int grant_here(void) {
+  CUcontext context;
+  int grant;
+  return penstock_here(&context, &grant) == CUDA_SUCCESS ? grant : penstock_current_grant();
+}
+
+#define MEMORY_INFO(free, total, call)                                \
+  do {                                                                \
+    CUresult result = PENSTOCK_BELOW(call);                           \
+    if (result != CUDA_SUCCESS) return result;                        \
+    const penstock_process *process = penstock_process_get();         \
+    int grant = PENSTOCK_BELOW(grant_here());                         \
+    if (!process || grant < 0) return CUDA_SUCCESS;                   \
+    penstock_reserves_settle();                                       \
+    memory_view view = view_of(process, grant, (free) ? *(free) : 0); \
+    if (free) *(free) = (__typeof__(*(free)))view.free;               \
+    if (total) *(total) = (__typeof__(*(total)))view.total;           \
+    return CUDA_SUCCESS;                                              \
   } while (0)
 
 CUresult CUDAAPI HOOK_NAME(cuMemGetInfo)(unsigned int *free, unsigned int *total) {

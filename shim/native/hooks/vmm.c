@@ -11,6 +11,49 @@
 #include "charge.h"
 #include "hooks/hook.h"
 #include "hooks/vmm.h"
+#include "location.h"
+
+#define LARGEST_GRANULARITY ((size_t)2 << 20) /* of drivers so far; smaller ones are asked for */
+
+static void remember_created(CUmemGenericAllocationHandle handle, size_t size, int grant) {
+  if (!penstock_vmm_lock()) return;
+  penstock_vmm_put(PENSTOCK_VMM_HANDLE, handle, grant, 1, penstock_vmm_add(grant, size, false));
+  penstock_vmm_unlock();
+}
+
+/* Whether the driver can be expected to take these arguments. */
+static bool is_plausible(size_t size, const CUmemAllocationProp *properties,
+                         unsigned long long flags) {
+  size_t granularity = 0;
+  CUmemLocationType type = properties->location.type;
+  if (type != CU_MEM_LOCATION_TYPE_DEVICE && type != CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN) {
+    return false;
+  }
+  if (size == 0 || flags || properties->type != CU_MEM_ALLOCATION_TYPE_PINNED ||
+      !penstock_location_exists(&properties->location)) {
+    return false;
+  }
+  if (size % LARGEST_GRANULARITY == 0) return true;
+  PENSTOCK_BELOW(REAL(cuMemGetAllocationGranularity)(&granularity, properties,
+                                                     CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+  return granularity && size % granularity == 0;
+}
+
+/* What the driver will refuse gets the driver's answer, over the quota as well. Should it take them
+ * after all, they are charged once that is known. */
+static CUresult create_unlikely(CUmemGenericAllocationHandle *handle, size_t size,
+                                const CUmemAllocationProp *properties, unsigned long long flags) {
+  CUresult result = PENSTOCK_BELOW(REAL(cuMemCreate)(handle, size, properties, flags));
+  if (result != CUDA_SUCCESS) return result;
+  int grant = penstock_vmm_grant(properties);
+  result = penstock_charge(grant, size);
+  if (result != CUDA_SUCCESS) {
+    PENSTOCK_BELOW(REAL(cuMemRelease)(*handle));
+    return result;
+  }
+  remember_created(*handle, size, grant);
+  return CUDA_SUCCESS;
+}
 
 CUresult CUDAAPI HOOK_NAME(cuMemCreate)(CUmemGenericAllocationHandle *handle, size_t size,
                                         const CUmemAllocationProp *properties,
@@ -18,6 +61,9 @@ CUresult CUDAAPI HOOK_NAME(cuMemCreate)(CUmemGenericAllocationHandle *handle, si
   PENSTOCK_PASS(cuMemCreate, handle, size, properties, flags);
   if (!properties || !penstock_vmm_on_device(properties)) {
     return PENSTOCK_BELOW(REAL(cuMemCreate)(handle, size, properties, flags));
+  }
+  if (!handle || !is_plausible(size, properties, flags)) {
+    return create_unlikely(handle, size, properties, flags);
   }
   int grant = penstock_vmm_grant(properties);
   CUresult result = penstock_charge(grant, size);
@@ -27,10 +73,7 @@ CUresult CUDAAPI HOOK_NAME(cuMemCreate)(CUmemGenericAllocationHandle *handle, si
     penstock_uncharge(grant, size);
     return result;
   }
-  if (penstock_vmm_lock()) {
-    penstock_vmm_put(PENSTOCK_VMM_HANDLE, *handle, grant, 1, penstock_vmm_add(grant, size, false));
-    penstock_vmm_unlock();
-  }
+  remember_created(*handle, size, grant);
   return CUDA_SUCCESS;
 }
 

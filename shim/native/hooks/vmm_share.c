@@ -8,16 +8,6 @@
 #include "hooks/vmm.h"
 #include "shares.h"
 
-/* What a shareable handle is known by; 0: it does not tell. */
-static uint64_t key_of(const void *shareable, CUmemAllocationHandleType type) {
-  if (type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
-    return penstock_shares_key_of_file(*(const int *)shareable);
-  }
-  return type == CU_MEM_HANDLE_TYPE_FABRIC
-             ? penstock_shares_key(shareable, sizeof(CUmemFabricHandle))
-             : 0;
-}
-
 static void hand_out(uint64_t number, uint64_t key) {
   penstock_object allocation;
   if (!key || !penstock_vmm_lock()) return;
@@ -37,7 +27,7 @@ CUresult CUDAAPI HOOK_NAME(cuMemExportToShareableHandle)(void *shareable,
       PENSTOCK_BELOW(REAL(cuMemExportToShareableHandle)(shareable, handle, type, flags));
   penstock_object entry;
   if (result == CUDA_SUCCESS && penstock_object_find(PENSTOCK_VMM_HANDLE, handle, &entry)) {
-    hand_out(entry.detail, key_of(shareable, type));
+    hand_out(entry.detail, penstock_shares_key_of_handle(shareable, type));
   }
   return result;
 }
@@ -84,10 +74,8 @@ CUresult CUDAAPI HOOK_NAME(cuMemImportFromShareableHandle)(CUmemGenericAllocatio
                                                            void *shareable,
                                                            CUmemAllocationHandleType type) {
   PENSTOCK_PASS(cuMemImportFromShareableHandle, handle, shareable, type);
-  int descriptor = (int)(intptr_t)shareable; /* imported by value */
-  bool by_file = type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-  uint64_t key = by_file || shareable ? key_of(by_file ? &descriptor : shareable, type) : 0;
-  uint64_t share = penstock_shares_join(key); /* first: the exporter may end at any time */
+  /* First: the exporter may end at any time. */
+  uint64_t share = penstock_shares_join(penstock_shares_key_of_import(shareable, type));
   CUresult result = PENSTOCK_BELOW(REAL(cuMemImportFromShareableHandle)(handle, shareable, type));
   CUmemAllocationProp properties = {0};
   if (result != CUDA_SUCCESS ||

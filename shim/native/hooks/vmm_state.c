@@ -4,6 +4,7 @@
 #include "charge.h"
 #include "fork_wiped.h"
 #include "hooks/hook.h"
+#include "location.h"
 #include "common/log.h"
 #include "mechanism/lock.h"
 
@@ -51,12 +52,11 @@ bool penstock_vmm_count(uint64_t number, uint64_t add, uint64_t subtract, pensto
 }
 
 bool penstock_vmm_on_device(const CUmemAllocationProp *properties) {
-  CUmemLocationType type = properties->location.type;
-  return type == CU_MEM_LOCATION_TYPE_DEVICE || type >= CU_MEM_LOCATION_TYPE_INVISIBLE;
+  return !penstock_location_is_host(&properties->location);
 }
 
 int penstock_vmm_grant(const CUmemAllocationProp *properties) {
-  return PENSTOCK_BELOW(penstock_grant_of(properties->location.id));
+  return PENSTOCK_BELOW(penstock_grant_of(penstock_location_device(&properties->location)));
 }
 
 void penstock_vmm_mapping_gone(uint64_t number) {

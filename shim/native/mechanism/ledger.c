@@ -147,25 +147,34 @@ static bool reserve_units(penstock_region *region, unsigned device, uint32_t slo
   return reserved;
 }
 
-penstock_error penstock_ledger_reserve_in(penstock_region *region, uint32_t slot, unsigned device,
+penstock_error penstock_ledger_attempt_in(penstock_region *region, uint32_t slot, unsigned device,
                                           uint64_t bytes) {
   uint64_t units = penstock_ledger_to_units(bytes);
   if (reserve_units(region, device, slot, units)) return PENSTOCK_OK;
-  if (penstock_reap_for_refusal(region, device) && reserve_units(region, device, slot, units)) {
-    return PENSTOCK_OK;
-  }
-  penstock_ledger_device *words = &region->usage->ledger[device];
-  __atomic_fetch_add(&words->refusals, 1, __ATOMIC_RELAXED);
-  __atomic_store_n(&words->refused_bytes, bytes, __ATOMIC_RELAXED);
-  return PENSTOCK_E_OVER_LIMIT;
+  return penstock_reap_for_refusal(region, device) && reserve_units(region, device, slot, units)
+             ? PENSTOCK_OK
+             : PENSTOCK_E_OVER_LIMIT;
 }
 
-penstock_error penstock_ledger_reserve(penstock_region *region, unsigned device, uint64_t bytes) {
+penstock_error penstock_ledger_attempt(penstock_region *region, unsigned device, uint64_t bytes) {
   if (bytes == 0) return PENSTOCK_OK;
   if (device >= PENSTOCK_MAX_DEVICES) return PENSTOCK_E_INVALID;
   int slot = penstock_slot_own(region);
   if (slot < 0) return (penstock_error)-slot;
-  return penstock_ledger_reserve_in(region, (uint32_t)slot, device, bytes);
+  return penstock_ledger_attempt_in(region, (uint32_t)slot, device, bytes);
+}
+
+void penstock_ledger_count_refusal(penstock_region *region, unsigned device, uint64_t bytes) {
+  if (device >= PENSTOCK_MAX_DEVICES) return;
+  penstock_ledger_device *words = &region->usage->ledger[device];
+  __atomic_fetch_add(&words->refusals, 1, __ATOMIC_RELAXED);
+  __atomic_store_n(&words->refused_bytes, bytes, __ATOMIC_RELAXED);
+}
+
+penstock_error penstock_ledger_reserve(penstock_region *region, unsigned device, uint64_t bytes) {
+  penstock_error error = penstock_ledger_attempt(region, device, bytes);
+  if (error == PENSTOCK_E_OVER_LIMIT) penstock_ledger_count_refusal(region, device, bytes);
+  return error;
 }
 
 void penstock_ledger_release_in(penstock_region *region, uint32_t slot, unsigned device,

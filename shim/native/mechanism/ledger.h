@@ -11,8 +11,8 @@
  *      compare-and-swaps fail)
  *   4. total: W -> (units + d, s, k)               on failure again from 2
  *   5. charged[s] = (charged + d, k)
- * Bytes that move from slot s into a share (share.h) take a number of s as well, and leave total be.
- * Refused (d > 0 and units + d above the limit): intent[s] = (0, k - 1); k was never used.
+ * Bytes that move from slot s into a share (share.h) take a number of s as well, and leave total
+ * be. Refused (d > 0 and units + d above the limit): intent[s] = (0, k - 1); k was never used.
  *
  * Operation k of a dead slot is open if intent.seq is not charged.seq, and it was applied if and
  * only if total carries (s, k) or, read after that, ack[s].seq is k: whoever overwrote it in total
@@ -42,8 +42,12 @@ penstock_error penstock_ledger_reserve(penstock_region *region, unsigned device,
  * Never fails, also when the limit has meanwhile been set below the use. Keeps errno. */
 void penstock_ledger_release(penstock_region *region, unsigned device, uint64_t bytes);
 
-/* The same for another slot whose operations are this process's alone (share.h). */
-penstock_error penstock_ledger_reserve_in(penstock_region *region, uint32_t slot, unsigned device,
+/* The same without counting a refusal: for who has something else to try. */
+penstock_error penstock_ledger_attempt(penstock_region *region, unsigned device, uint64_t bytes);
+void penstock_ledger_count_refusal(penstock_region *region, unsigned device, uint64_t bytes);
+
+/* Attempt and release for another slot whose operations are this process's alone (share.h). */
+penstock_error penstock_ledger_attempt_in(penstock_region *region, uint32_t slot, unsigned device,
                                           uint64_t bytes);
 void penstock_ledger_release_in(penstock_region *region, uint32_t slot, unsigned device,
                                 uint64_t bytes);

@@ -166,9 +166,9 @@ void penstock_share_leave(penstock_region *region, penstock_share share) {
   }
 }
 
-penstock_error penstock_share_reserve(penstock_region *region, penstock_share share,
+penstock_error penstock_share_attempt(penstock_region *region, penstock_share share,
                                       unsigned device, uint64_t bytes) {
-  return penstock_ledger_reserve_in(region, penstock_share_slot(share), device, bytes);
+  return penstock_ledger_attempt_in(region, penstock_share_slot(share), device, bytes);
 }
 
 void penstock_share_release(penstock_region *region, penstock_share share, unsigned device,

@@ -43,8 +43,8 @@ penstock_share penstock_share_join(penstock_region *region, uint64_t key);
 void penstock_share_leave(penstock_region *region, penstock_share share);
 
 /* The operations of the ledger on a share that this process made, for memory that grows and
- * shrinks while it is shared. The same answers. */
-penstock_error penstock_share_reserve(penstock_region *region, penstock_share share,
+ * shrinks while it is shared. Refusals are not counted. */
+penstock_error penstock_share_attempt(penstock_region *region, penstock_share share,
                                       unsigned device, uint64_t bytes);
 void penstock_share_release(penstock_region *region, penstock_share share, unsigned device,
                             uint64_t bytes);

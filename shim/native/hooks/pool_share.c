@@ -1,0 +1,68 @@
+/* Pools that go from process to process: charged in a share from their creation on. */
+#include "charge.h"
+#include "hooks/hook.h"
+#include "reserve.h"
+#include "shares.h"
+
+CUresult CUDAAPI HOOK_NAME(cuMemPoolExportToShareableHandle)(void *shareable, CUmemoryPool pool,
+                                                             CUmemAllocationHandleType type,
+                                                             unsigned long long flags) {
+  PENSTOCK_PASS(cuMemPoolExportToShareableHandle, shareable, pool, type, flags);
+  CUresult result =
+      PENSTOCK_BELOW(REAL(cuMemPoolExportToShareableHandle)(shareable, pool, type, flags));
+  penstock_reserve *reserve = penstock_reserve_find(pool);
+  if (result == CUDA_SUCCESS && reserve && reserve->share) {
+    penstock_shares_rename(reserve->share, penstock_shares_key_of_handle(shareable, type));
+  }
+  return result;
+}
+
+CUresult CUDAAPI HOOK_NAME(cuMemPoolImportFromShareableHandle)(CUmemoryPool *pool, void *shareable,
+                                                               CUmemAllocationHandleType type,
+                                                               unsigned long long flags) {
+  PENSTOCK_PASS(cuMemPoolImportFromShareableHandle, pool, shareable, type, flags);
+  uint64_t share = penstock_shares_join(penstock_shares_key_of_import(shareable, type));
+  CUresult result =
+      PENSTOCK_BELOW(REAL(cuMemPoolImportFromShareableHandle)(pool, shareable, type, flags));
+  if (result != CUDA_SUCCESS) {
+    penstock_shares_drop(share);
+    return result;
+  }
+  penstock_object object = {
+      .key = (uint64_t)(uintptr_t)*pool, .share = share, .grant = -1, .kind = PENSTOCK_POOL_IMPORT};
+  penstock_object_put(&object);
+  return CUDA_SUCCESS;
+}
+
+/* Memory of another tenant's pool: who maps it pays. Where it lies the driver says. */
+static CUresult pay(CUdeviceptr pointer, penstock_object *object) {
+  int ordinal = 0;
+  size_t bytes = 0;
+  PENSTOCK_BELOW(
+      REAL(cuPointerGetAttribute)(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, pointer));
+  PENSTOCK_BELOW(REAL(cuMemGetAddressRange_v2)(NULL, &bytes, pointer));
+  object->grant = (int16_t)PENSTOCK_BELOW(penstock_grant_of(ordinal));
+  object->bytes = bytes;
+  return penstock_charge(object->grant, bytes);
+}
+
+CUresult CUDAAPI HOOK_NAME(cuMemPoolImportPointer)(CUdeviceptr *pointer, CUmemoryPool pool,
+                                                   CUmemPoolPtrExportData *data) {
+  PENSTOCK_PASS(cuMemPoolImportPointer, pointer, pool, data);
+  CUresult result = PENSTOCK_BELOW(REAL(cuMemPoolImportPointer)(pointer, pool, data));
+  penstock_object imported;
+  if (result != CUDA_SUCCESS ||
+      !penstock_object_find(PENSTOCK_POOL_IMPORT, (uint64_t)(uintptr_t)pool, &imported)) {
+    return result;
+  }
+  penstock_object object = {
+      .key = *pointer, .share = imported.share, .grant = -1, .kind = PENSTOCK_POOL_POINTER};
+  if (imported.share) {
+    penstock_shares_hold(imported.share);
+  } else if ((result = pay(*pointer, &object)) != CUDA_SUCCESS) {
+    PENSTOCK_BELOW(REAL(cuMemFree_v2)(*pointer));
+    return result;
+  }
+  penstock_object_put(&object);
+  return CUDA_SUCCESS;
+}

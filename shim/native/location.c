@@ -1,0 +1,27 @@
+#include "location.h"
+
+#include "driver.h"
+#include "hooks/hook.h"
+
+bool penstock_location_is_host(const CUmemLocation *location) {
+  return location->type == CU_MEM_LOCATION_TYPE_HOST ||
+         location->type == CU_MEM_LOCATION_TYPE_HOST_NUMA ||
+         location->type == CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT;
+}
+
+CUdevice penstock_location_device(const CUmemLocation *location) {
+  CUdevice device = 0;
+  if (location->type == CU_MEM_LOCATION_TYPE_DEVICE) return location->id;
+  if (location->type == CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN) {
+    return location->localized.deviceId;
+  }
+  PENSTOCK_BELOW(REAL(cuCtxGetDevice)(&device));
+  return device;
+}
+
+bool penstock_location_exists(const CUmemLocation *location) {
+  int count = 0;
+  CUdevice device = penstock_location_device(location);
+  return PENSTOCK_BELOW(REAL(cuDeviceGetCount)(&count)) == CUDA_SUCCESS && device >= 0 &&
+         device < count;
+}

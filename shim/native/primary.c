@@ -1,0 +1,174 @@
+#include "primary.h"
+
+#include "charge.h"
+#include "common/log.h"
+#include "fork_wiped.h"
+#include "hooks/hook.h"
+#include "mechanism/lock.h"
+
+#define MOST_DEVICES 64
+
+typedef struct primary_context {
+  uint32_t lock;
+  uint32_t retained; /* by the program; what the CUDA runtime does privately is not seen */
+  CUcontext context; /* that is charged; NULL: none */
+  unsigned long long id;
+  uint32_t under_way; /* retains between admission and their end */
+  bool is_reserved;   /* a charge waits for the context that one of them makes */
+  uint64_t bytes;     /* of that charge */
+} primary_context;
+
+static primary_context *primary_of(CUdevice device) {
+  static penstock_fork_wiped memory;
+  primary_context *all = penstock_fork_wiped_get(&memory, MOST_DEVICES * sizeof(primary_context));
+  return all && device >= 0 && device < MOST_DEVICES ? &all[device] : NULL;
+}
+
+/* 0 from drivers before CUDA 12: then the address has to do. */
+static unsigned long long id_of(CUcontext context) {
+  unsigned long long id = 0;
+  return PENSTOCK_BELOW(REAL(cuCtxGetId)(context, &id)) == CUDA_SUCCESS ? id : 0;
+}
+
+CUresult penstock_primary_admit(CUdevice device, penstock_primary_retain *retain) {
+  *retain = (penstock_primary_retain){.device = device, .grant = -1};
+  primary_context *primary = primary_of(device);
+  if (!primary) return CUDA_SUCCESS; /* the driver says what is wrong with it */
+  penstock_lock_acquire(&primary->lock);
+  bool mine = !primary->context && primary->under_way == 0;
+  primary->under_way++;
+  penstock_lock_release(&primary->lock);
+  if (!mine) return CUDA_SUCCESS;
+  uint64_t bytes = 0;
+  CUresult result = penstock_context_admit(device, &retain->grant, &bytes);
+  penstock_lock_acquire(&primary->lock);
+  if (result == CUDA_SUCCESS) {
+    retain->reserved = primary->is_reserved = true;
+    primary->bytes = bytes;
+  } else {
+    primary->under_way--;
+  }
+  penstock_lock_release(&primary->lock);
+  return result;
+}
+
+typedef struct finding {
+  CUcontext old;   /* gone: another one has taken its place */
+  bool is_new;     /* not charged yet */
+  bool has_charge; /* a reservation for it was there */
+  bool give_back;  /* a reservation that nobody needs */
+  uint64_t bytes;
+} finding;
+
+/* What a retained context is to the ledger. */
+static finding find(primary_context *primary, const penstock_primary_retain *retain,
+                    CUcontext context, unsigned long long id) {
+  finding f = {.old = NULL};
+  penstock_lock_acquire(&primary->lock);
+  primary->under_way--;
+  primary->retained++;
+  f.is_new = primary->context != context || primary->id != id;
+  f.bytes = primary->bytes;
+  if (f.is_new) {
+    f.old = primary->context;
+    primary->context = context;
+    primary->id = id;
+    f.has_charge = primary->is_reserved;
+    primary->is_reserved = false;
+  } else if (retain->reserved && primary->is_reserved) {
+    f.give_back = true;
+    primary->is_reserved = false;
+  }
+  penstock_lock_release(&primary->lock);
+  return f;
+}
+
+/* The driver refused: what was reserved goes back, unless another thread's context has it. */
+static void give_up(primary_context *primary, const penstock_primary_retain *retain) {
+  penstock_lock_acquire(&primary->lock);
+  primary->under_way--;
+  bool give_back = retain->reserved && primary->is_reserved;
+  uint64_t bytes = primary->bytes;
+  if (give_back) primary->is_reserved = false;
+  penstock_lock_release(&primary->lock);
+  if (give_back) penstock_uncharge(retain->grant, bytes);
+}
+
+/* A new context without a charge: the one that there was ended while this thread retained. */
+static CUresult charge_late(penstock_primary_retain *retain, CUcontext context) {
+  uint64_t bytes = 0;
+  CUresult result = penstock_context_admit(retain->device, &retain->grant, &bytes);
+  if (result == CUDA_SUCCESS) {
+    penstock_context_made(context, retain->grant, bytes);
+  } else {
+    retain->refused_late = true;
+    penstock_primary_gone(retain->device);
+  }
+  return result;
+}
+
+CUresult penstock_primary_retained(penstock_primary_retain *retain, CUcontext context,
+                                   CUresult result) {
+  primary_context *primary = primary_of(retain->device);
+  if (!primary) return result;
+  if (result != CUDA_SUCCESS) {
+    give_up(primary, retain);
+    return result;
+  }
+  finding f = find(primary, retain, context, id_of(context));
+  int grant = PENSTOCK_BELOW(penstock_grant_of(retain->device));
+  if (f.old) penstock_context_gone(f.old);
+  if (f.give_back) penstock_uncharge(grant, f.bytes);
+  if (!f.is_new) return result;
+  /* Charged already when somebody allocated in it after a retain that the shim did not see. */
+  bool adopted = penstock_context_is_known(context);
+  if (adopted && f.has_charge) penstock_uncharge(grant, f.bytes);
+  if (adopted) return result;
+  if (!f.has_charge) return charge_late(retain, context);
+  penstock_context_made(context, grant, f.bytes);
+  return result;
+}
+
+CUcontext penstock_primary_leave(CUdevice device, bool for_good) {
+  primary_context *primary = primary_of(device);
+  if (!primary) return NULL;
+  penstock_lock_acquire(&primary->lock);
+  uint32_t before = primary->retained;
+  if (before) primary->retained--;
+  CUcontext context = before > 1 && !for_good ? NULL : primary->context;
+  penstock_lock_release(&primary->lock);
+  return context;
+}
+
+void penstock_primary_gone(CUdevice device) {
+  primary_context *primary = primary_of(device);
+  if (!primary) return;
+  penstock_lock_acquire(&primary->lock);
+  CUcontext gone = primary->context;
+  primary->context = NULL;
+  primary->retained = 0;
+  penstock_lock_release(&primary->lock);
+  if (gone) penstock_context_gone(gone);
+}
+
+void penstock_primary_adopt(CUdevice device, CUcontext context) {
+  primary_context *primary = primary_of(device);
+  CUcontext retained = NULL;
+  unsigned int flags;
+  int active = 0;
+  if (!primary ||
+      PENSTOCK_BELOW(REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active)) != CUDA_SUCCESS ||
+      !active ||
+      PENSTOCK_BELOW(REAL(cuDevicePrimaryCtxRetain)(&retained, device)) != CUDA_SUCCESS) {
+    return;
+  }
+  PENSTOCK_BELOW(REAL(cuDevicePrimaryCtxRelease_v2)(device));
+  if (retained != context) return;
+  unsigned long long id = id_of(context);
+  penstock_lock_acquire(&primary->lock);
+  if (!primary->context) {
+    primary->context = context;
+    primary->id = id;
+  }
+  penstock_lock_release(&primary->lock);
+}

@@ -1,0 +1,31 @@
+/* Primary contexts: charged once for all who retain one, in whatever order threads retain, release
+ * and reset it. No lock is held across the driver's call, so what a thread finds afterwards
+ * decides: a context is told from an earlier one at the same address by its id. */
+#pragma once
+
+#include <cuda.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct penstock_primary_retain {
+  CUdevice device;
+  int grant;
+  bool reserved;     /* this thread charged the context that may come to be */
+  bool refused_late; /* it came to be meanwhile and does not fit: to be released */
+} penstock_primary_retain;
+
+/* Before a retain: charges the context if there is none yet. */
+CUresult penstock_primary_admit(CUdevice device, penstock_primary_retain *retain);
+
+/* After it; `result` is the driver's answer. */
+CUresult penstock_primary_retained(penstock_primary_retain *retain, CUcontext context,
+                                   CUresult result);
+
+/* Before a release or reset: the context, if it may be the last of it. */
+CUcontext penstock_primary_leave(CUdevice device, bool for_good);
+
+/* The driver has no primary context on this device: nor has the ledger. */
+void penstock_primary_gone(CUdevice device);
+
+/* A charged context that came about unseen: it may be the device's primary one. */
+void penstock_primary_adopt(CUdevice device, CUcontext context);

@@ -1,0 +1,18 @@
+"""What a driver refuses gets the driver's own code in a tenant, over the quota as well."""
+
+from __future__ import annotations
+
+import errors
+import pytest
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize("program", [errors.all_of_them, errors.without_a_context])
+def test_the_codes_are_those_of_the_same_program_without_the_shim(tenants, program):
+    tenant = tenants(memory_bytes=8 * MIB)
+    bare = tenant.run(program, LD_PRELOAD="")
+    assert "create on device 77 101" in bare or "info" in bare
+    assert tenant.run(program).splitlines() == bare.splitlines()
+    tenant.reap()
+    assert tenant.charged() == 0
