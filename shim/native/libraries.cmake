@@ -29,6 +29,8 @@ set_target_properties(sim_cuda PROPERTIES OUTPUT_NAME cuda SOVERSION 1
 add_library(sim_nvml SHARED ${SIM_NVML_SOURCES} ${MACHINE_SOURCES} ${GEN}/nvml_stubs.S)
 set_target_properties(sim_nvml PROPERTIES OUTPUT_NAME nvidia-ml SOVERSION 1
                       LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/sim)
+# Its threads go on after a dlclose: it must stay where it is.
+target_link_options(sim_cuda PRIVATE -Wl,-z,nodelete)
 target_include_directories(sim_cuda PRIVATE ${NATIVE}/sim)
 target_include_directories(sim_nvml PRIVATE ${NATIVE}/sim)
 

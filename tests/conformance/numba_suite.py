@@ -2,7 +2,9 @@
 
 `make numba-suite` runs all of it (some twenty minutes); names of modules as arguments run those.
 Kernels compute nothing on the simulated GPU, so many tests fail there without any shim. What counts
-is that every test that passes without the shim passes with it.
+is that every test that passes without the shim passes with it. A few pass by luck alone (memory
+that nobody wrote holds what they expect): a test that differs is run again without the shim beside
+the same others, and counts only if it passes there too.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ if TYPE_CHECKING:
 
 PACKAGE = "numba.cuda.tests"
 LONGEST_TEST_S = 60
-Outcomes = dict[str, str]  # of each test: passed, failed, skipped, "still running after …", "crash"
+Outcomes = dict[
+    str, str
+]  # of each test: passed, failed, skipped, lucky, "still running …", "crash"
 
 
 class _Noting(unittest.TestResult):
@@ -164,7 +168,7 @@ def compare(names: list[str], folder: Path, jobs: int = 1) -> tuple[Outcomes, Ou
     bare = {**os.environ, **simulator.environment(machine_path, "bare")}
     bare.pop("LD_PRELOAD", None)
     tenant = tenant_programs.make_tenant(folder / "tenant", machine_path, memory_bytes)
-    places = [folder / "without", folder / "with"]
+    places = [folder / "without", folder / "with", folder / "again"]
     for place in places:
         place.mkdir()
 
@@ -173,7 +177,14 @@ def compare(names: list[str], folder: Path, jobs: int = 1) -> tuple[Outcomes, Ou
         wanted = [test for test, outcome in without.items() if outcome == "passed"]
         if not wanted:
             return without, {}
-        return without, run_module(name, tenant.environment(), places[1], wanted)
+        within = run_module(name, tenant.environment(), places[1], wanted)
+        if set(within.values()) != {"passed"}:
+            again = run_module(name, bare, places[2], wanted)
+            for test in wanted:
+                if again.get(test) != "passed":
+                    without[test] = "lucky"
+                    within.pop(test, None)
+        return without, within
 
     results: tuple[Outcomes, Outcomes] = ({}, {})
     with ThreadPoolExecutor(jobs) as pool:

@@ -36,7 +36,8 @@ def build(tmp_path_factory):
     include = next(headers).parent
 
     def compile_program(name: str, *options: str, linked: bool = True) -> Path:
-        output = folder / f"{name}{'' if linked else '-unlinked'}"
+        words = [name, *([] if linked else ["unlinked"]), *options]
+        output = folder / "-".join(word.strip("-").replace("/", "_") for word in words)
         if not output.exists():
             flags = ["-O1", "-Wall", "-Wextra", "-Werror", f"-I{include}", *options]
             link = LINK if linked else ["-ldl", "-pthread"]
@@ -108,10 +109,11 @@ def inside():
 
 @pytest.fixture
 def outside(machine, inside):
-    """The outcome of a command on the same machine without the shim."""
+    """The outcome of a command without the shim, on the granted devices of the same machine."""
 
     def go(tenant, *command: object, **variables: str) -> Outcome:
-        environment = tenant.environment(**variables)
+        granted = ",".join(device.uuid for device in tenant.quota.limits.devices)
+        environment = tenant.environment(CUDA_VISIBLE_DEVICES=granted, **variables)
         del environment["LD_PRELOAD"]
         return run(command, environment)
 
