@@ -18,9 +18,7 @@
 #define PENSTOCK_TENANT_SUSPENDED 1     /* flags: launches wait until this is cleared */
 #define PENSTOCK_TENANT_ALLOW_UNKNOWN 2 /* flags: unknown allocation-like names are forwarded */
 
-#define PENSTOCK_DEVICE_MIG                                             \
-  1 /* device_flags: the UUID is a MIG instance's, not a whole device's \
-     */
+#define PENSTOCK_DEVICE_MIG 1 /* device_flags: the UUID is a MIG instance's */
 
 typedef struct penstock_device_limit {
   uint8_t uuid[16];               /* as cuDeviceGetUuid gives it */
