@@ -43,6 +43,18 @@ def test_a_program_sees_what_it_would_see_without_the_shim(
             assert abs(tenant.usage.snapshot().devices[0].spent_ns / 1e6 - BUSY_MS[case]) < 5
 
 
+def test_copies_and_host_functions_have_counters_of_their_own(
+    program: Callable[[str], str],
+) -> None:
+    with Stage("h200") as stage:
+        tenant = stage.tenant("tenant", 100)
+        child = stage.start(tenant, ["copies_and_host_functions"], program=program("variants"))
+        output_of(child)
+        used = tenant.usage.snapshot().devices[0]
+    assert (used.copies, used.copied_bytes, used.host_functions) == (7, 32768, 4)
+    assert used.launches == 4
+
+
 def test_dependent_launches_keep_their_overlap(program: Callable[[str], str]) -> None:
     """Each begins 2 us early if nothing stands between it and the one ahead: 6 ms of 60."""
     case = "a_chain_of_kernels_that_overlap"

@@ -275,6 +275,13 @@ gate_stream *gate_stream_get(gate_state *state, CUstream handle, bool per_thread
   return stream;
 }
 
+void gate_capture_ended(gate_state *state) {
+  uint32_t count = __atomic_load_n(&state->captures, __ATOMIC_RELAXED);
+  while (count && !__atomic_compare_exchange_n(&state->captures, &count, count - 1, true,
+                                               __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+  }
+}
+
 /* Takes `stream` out of use: nobody finds it any more, nobody works on it. */
 static void stream_drop(gate_state *state, gate_stream *stream) {
   for (;;) {
@@ -285,6 +292,7 @@ static void stream_drop(gate_state *state, gate_stream *stream) {
     if (!busy) break;
     nanosleep(&(struct timespec){0, 20000}, NULL);
   }
+  if (__atomic_exchange_n(&stream->captures, false, __ATOMIC_RELAXED)) gate_capture_ended(state);
   gate_stream_abandon(state, stream);
 }
 

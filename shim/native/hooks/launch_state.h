@@ -106,6 +106,7 @@ typedef struct gate_stream {
   uint32_t word; /* index of the done word; UINT32_MAX: none */
   bool dead;
   bool working;
+  bool captures;    /* a capture began on it, and has not ended */
   bool interrupted; /* something else than compute was queued since the last bracket */
   bool idle;        /* certainly nothing is queued: it was waited for, or its last end was seen */
   bool prompt;      /* a program that waits late or never: samples are ended behind the launch */
@@ -164,6 +165,7 @@ gate_kind *gate_kind_get(gate_state *state, const penstock_kind_key *key);
 gate_stream *gate_stream_get(gate_state *state, CUstream handle, bool per_thread_default);
 gate_bracket *gate_bracket_get(gate_state *state);
 void gate_bracket_put(gate_state *state, gate_bracket *bracket);
+void gate_capture_ended(gate_state *state);
 uint64_t gate_now_ns(void);  /* CLOCK_MONOTONIC */
 uint64_t gate_tick_ns(void); /* the same, at the last tick: a few ms old, but cheap */
 

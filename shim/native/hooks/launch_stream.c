@@ -121,10 +121,14 @@ CUresult CUDAAPI HOOK_NAME(cuGreenCtxWaitEvent)(CUgreenCtx green, CUevent event)
  * before: it could not be while the stream captures. */
 static void capture_ends(void) {
   gate_state *state = gate_state_get();
-  uint32_t count = state ? __atomic_load_n(&state->captures, __ATOMIC_RELAXED) : 0;
-  while (count && !__atomic_compare_exchange_n(&state->captures, &count, count - 1, true,
-                                               __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
-  }
+  if (state) gate_capture_ended(state);
+}
+
+/* A stream that is destroyed while it captures takes the capture with it: see launch_state.c. */
+static void note_origin(CUstream handle, bool per_thread, bool captures) {
+  gate_state *state = gate_state_get();
+  gate_stream *stream = state ? gate_stream_get(state, handle, per_thread) : NULL;
+  if (stream) __atomic_store_n(&stream->captures, captures, __ATOMIC_RELAXED);
 }
 
 static void capture_begins(CUstream stream, bool per_thread) {
@@ -133,13 +137,14 @@ static void capture_begins(CUstream stream, bool per_thread) {
   if (state) __atomic_fetch_add(&state->captures, 1, __ATOMIC_RELAXED);
 }
 
-#define BEGIN_CAPTURE(symbol, per_thread, parameters, arguments) \
-  CUresult CUDAAPI HOOK_NAME(symbol) parameters {                \
-    PENSTOCK_PASS_LIST(symbol, arguments);                       \
-    capture_begins(stream, per_thread);                          \
-    CUresult result = PENSTOCK_BELOW(REAL(symbol) arguments);    \
-    if (result != CUDA_SUCCESS) capture_ends();                  \
-    return result;                                               \
+#define BEGIN_CAPTURE(symbol, per_thread, parameters, arguments)       \
+  CUresult CUDAAPI HOOK_NAME(symbol) parameters {                      \
+    PENSTOCK_PASS_LIST(symbol, arguments);                             \
+    capture_begins(stream, per_thread);                                \
+    CUresult result = PENSTOCK_BELOW(REAL(symbol) arguments);          \
+    if (result != CUDA_SUCCESS) capture_ends();                        \
+    if (result == CUDA_SUCCESS) note_origin(stream, per_thread, true); \
+    return result;                                                     \
   }
 BEGIN_CAPTURE(cuStreamBeginCapture, false, (CUstream stream), (stream))
 BEGIN_CAPTURE(cuStreamBeginCapture_ptsz, true, (CUstream stream), (stream))
@@ -172,15 +177,18 @@ static bool capture_is_over(CUresult result) {
          result == CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
 }
 
-#define END_CAPTURE(symbol)                                              \
+#define END_CAPTURE(symbol, per_thread)                                  \
   CUresult CUDAAPI HOOK_NAME(symbol)(CUstream stream, CUgraph * graph) { \
     if (penstock_depth) return REAL(symbol)(stream, graph);              \
     CUresult result = PENSTOCK_BELOW(REAL(symbol)(stream, graph));       \
-    if (capture_is_over(result)) capture_ends();                         \
+    if (capture_is_over(result)) {                                       \
+      note_origin(stream, per_thread, false);                            \
+      capture_ends();                                                    \
+    }                                                                    \
     return result;                                                       \
   }
-END_CAPTURE(cuStreamEndCapture)
-END_CAPTURE(cuStreamEndCapture_ptsz)
+END_CAPTURE(cuStreamEndCapture, false)
+END_CAPTURE(cuStreamEndCapture_ptsz, true)
 
 /* Launches that are recorded into a graphics interface's command list are run by that interface,
  * where no gate is: such a capture does not begin. Drivers for Linux know no such interface. */

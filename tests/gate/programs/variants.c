@@ -177,3 +177,84 @@ CASE(one_kernel_on_two_devices) {
   SHOW(cuStreamSynchronize(streams[0]));
   SHOW(cuStreamSynchronize(streams[1]));
 }
+
+/* ---- green contexts ---- */
+
+CASE(streams_of_green_contexts) {
+  prepare();
+  CUdevResource all, parts[2], rest;
+  CUdevResourceDesc descriptions[2];
+  CUgreenCtx greens[2], of;
+  CUcontext context, seen;
+  CUstream streams[2];
+  CUevent event;
+  unsigned count = 0;
+  CUfunction spin = kernel_named("spin"), other = kernel_named("plain");
+  OK(cuDeviceGetDevResource(0, &all, CU_DEV_RESOURCE_TYPE_SM));
+  SHOW(cuDevSmResourceSplitByCount(NULL, &count, &all, NULL, 0, 32));
+  printf("%u multiprocessors, %u groups\n", all.sm.smCount, count);
+  count = 2;
+  SHOW(cuDevSmResourceSplitByCount(parts, &count, &all, &rest, 0, 32));
+  printf("%u, %u, %u left\n", parts[0].sm.smCount, parts[1].sm.smCount, rest.sm.smCount);
+  SHOW(cuDevSmResourceSplitByCount(parts, &count, &all, &rest, 0, 100000));
+  for (int i = 0; i < 2; i++) {
+    SHOW(cuDevResourceGenerateDesc(&descriptions[i], &parts[i], 1));
+    SHOW(cuGreenCtxCreate(&greens[i], descriptions[i], 0, CU_GREEN_CTX_DEFAULT_STREAM));
+    SHOW(cuGreenCtxStreamCreate(&streams[i], greens[i], 0, 0));
+    SHOW(cuGreenCtxStreamCreate(&streams[i], greens[i], CU_STREAM_NON_BLOCKING, 0));
+    SHOW(cuStreamGetGreenCtx(streams[i], &of));
+    CHECK(of == greens[i]);
+  }
+  for (int i = 0; i < 20; i++) {
+    SHOW(launch(spin, 1000, 32, 0, streams[i % 2], parameters, NULL));
+    SHOW(launch(other, 1000, 32, 0, streams[i % 2], NULL, NULL));
+  }
+  OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+  SHOW(cuGreenCtxRecordEvent(greens[0], event));
+  SHOW(cuGreenCtxWaitEvent(greens[1], event));
+  SHOW(launch(spin, 1, 32, 0, streams[1], parameters, NULL));
+  OK(cuCtxFromGreenCtx(&context, greens[0]));
+  OK(cuStreamGetCtx(streams[0], &seen));
+  CHECK(seen == context);
+  OK(cuCtxPushCurrent(context));
+  SHOW(launch(spin, 1, 32, 0, NULL, parameters, NULL));
+  SHOW(launch(spin, 1, 32, 0, streams[0], parameters, NULL));
+  SHOW(cuCtxSynchronize());
+  OK(cuCtxPopCurrent(NULL));
+  SHOW(cuStreamSynchronize(streams[1]));
+  SHOW(cuCtxDestroy(context));
+  for (int i = 0; i < 2; i++) SHOW(cuGreenCtxDestroy(greens[i]));
+  SHOW(cuGreenCtxDestroy(greens[0]));
+  SHOW(launch(spin, 1, 32, 0, stream, parameters, NULL));
+  SHOW(cuCtxSynchronize());
+}
+
+/* ---- what is counted, and what is gated ---- */
+
+static void CUDA_CB nothing(void *data) { (void)data; }
+static void CUDA_CB nothing_either(CUstream of, CUresult status, void *data) {
+  (void)of, (void)status, (void)data;
+}
+
+CASE(copies_and_host_functions) {
+  CUcontext primary = begin(), made;
+  CUdeviceptr first, second, managed;
+  static char bytes[4096];
+  stream = new_stream(CU_STREAM_NON_BLOCKING);
+  OK(cuMemAlloc(&first, 1 << 20));
+  OK(cuMemAllocManaged(&managed, 1 << 20, CU_MEM_ATTACH_GLOBAL));
+  OK(cuCtxCreate(&made, NULL, 0, 0));
+  OK(cuMemAlloc(&second, 1 << 20));
+  OK(cuCtxPopCurrent(NULL));
+  for (int i = 0; i < 4; i++) SHOW(cuMemcpyHtoDAsync(first, bytes, sizeof bytes, stream));
+  for (int i = 0; i < 2; i++) SHOW(cuMemcpyDtoH(bytes, first, sizeof bytes));
+  CUmemLocation here = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0};
+  SHOW(cuMemPrefetchAsync(managed, 8192, here, 0, stream)); /* 7 copies, 32 KiB */
+  for (int i = 0; i < 3; i++) SHOW(cuLaunchHostFunc(stream, nothing, NULL));
+  SHOW(cuStreamAddCallback(stream, nothing_either, NULL, 0)); /* 4 host functions */
+  SHOW(cuMemcpyDtoDAsync(first, first + 65536, 65536, stream));
+  SHOW(cuMemcpyPeerAsync(first, primary, second, made, 65536, stream));
+  SHOW(cuMemcpyPeerAsync(first, primary, first + 65536, primary, 65536, stream));
+  SHOW(cuMemsetD32Async(first, 7, 65536, stream)); /* 4 launches */
+  SHOW(cuStreamSynchronize(stream));
+}

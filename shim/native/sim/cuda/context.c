@@ -30,7 +30,7 @@ CUresult sim_attach_gpu(sim_gpu *gpu) {
 }
 
 /* Big lock held. */
-static CUresult make_context(sim_gpu *gpu, unsigned flags, bool primary, sim_context **out) {
+CUresult sim_context_make(sim_gpu *gpu, unsigned flags, bool primary, sim_context **out) {
   static uint32_t last_number;
   TRY(sim_attach_gpu(gpu));
   sim_machine *m = sim_here.machine;
@@ -58,7 +58,7 @@ static CUresult make_context(sim_gpu *gpu, unsigned flags, bool primary, sim_con
 
 /* Waits for the context's work, then gives everything back. Big lock not held. The struct stays, so
  * that a thread that still has it on its stack gets an error and not a crash. */
-static void destroy_context(sim_context *ctx) {
+void sim_context_destroy(sim_context *ctx) {
   sim_synchronize_context(ctx);
   sim_big_lock();
   ctx->alive = false;
@@ -90,7 +90,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device) {
   TRY(sim_gpu_of(device, &gpu));
   sim_big_lock();
   CUresult result = CUDA_SUCCESS;
-  if (!gpu->primary) result = make_context(gpu, gpu->primary_flags, true, &gpu->primary);
+  if (!gpu->primary) result = sim_context_make(gpu, gpu->primary_flags, true, &gpu->primary);
   if (result == CUDA_SUCCESS) {
     gpu->primary_refs++;
     *out = (CUcontext)gpu->primary;
@@ -112,7 +112,7 @@ static CUresult release_primary(CUdevice device, bool reset) {
     gpu->primary_refs = 0;
   }
   sim_big_unlock();
-  if (dead) destroy_context(dead);
+  if (dead) sim_context_destroy(dead);
   return result;
 }
 
@@ -165,7 +165,7 @@ static CUresult create(CUcontext *out, unsigned flags, CUdevice device, unsigned
   REQUIRE(sim_self.depth < 32, CUDA_ERROR_OUT_OF_MEMORY);
   sim_context *ctx = NULL;
   sim_big_lock();
-  CUresult result = make_context(gpu, flags, false, &ctx);
+  CUresult result = sim_context_make(gpu, flags, false, &ctx);
   sim_big_unlock();
   if (result != CUDA_SUCCESS) return result;
   ctx->api_version = api_version;
@@ -200,9 +200,9 @@ static CUresult destroy(CUcontext handle) {
   if (!handle) return CUDA_ERROR_INVALID_VALUE;
   sim_context *ctx = (sim_context *)handle;
   if (!sim_handle_is(ctx, SIM_CONTEXT)) return CUDA_ERROR_INVALID_CONTEXT;
-  if (ctx->primary) return CUDA_ERROR_INVALID_CONTEXT;
+  if (ctx->primary || ctx->green_of) return CUDA_ERROR_INVALID_CONTEXT;
   if (sim_current() == ctx) sim_self.depth--;
-  destroy_context(ctx);
+  sim_context_destroy(ctx);
   return CUDA_SUCCESS;
 }
 CUresult CUDAAPI cuCtxDestroy_v2(CUcontext handle) {

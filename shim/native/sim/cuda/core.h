@@ -74,7 +74,9 @@ struct sim_context {
   sim_capture *captures; /* live captures that began in this context */
   CUfunc_cache cache;
   CUsharedconfig shared_config;
-  uint64_t peers; /* bit: ordinal with peer access on */
+  uint64_t peers;        /* bit: ordinal with peer access on */
+  unsigned sms;          /* of a green context; 0: all of the device */
+  sim_context *green_of; /* the primary context that a green one is a part of; NULL: not green */
 };
 
 struct sim_stream {
@@ -173,6 +175,13 @@ CUresult sim_gpu_of(CUdevice device, sim_gpu **gpu);
 sim_context *sim_current(void);
 CUresult sim_context_error(sim_context *ctx); /* its sticky error, learned from the device */
 CUresult sim_attach_gpu(sim_gpu *gpu);
+/* Big lock held. */
+CUresult sim_context_make(sim_gpu *gpu, unsigned flags, bool primary, sim_context **out);
+void sim_context_destroy(sim_context *ctx); /* big lock not held */
+/* What two contexts must have in common to use each other's functions and streams. */
+static inline const sim_context *sim_home(const sim_context *ctx) {
+  return ctx->green_of ? ctx->green_of : ctx;
+}
 
 /* service.c: the thread that holds the process's place on a device and does what streams ask of it
  */

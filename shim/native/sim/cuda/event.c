@@ -185,19 +185,3 @@ CUresult CUDAAPI cuEventElapsedTime(float *ms, CUevent from, CUevent to) {
 CUresult CUDAAPI cuEventElapsedTime_v2(float *ms, CUevent from, CUevent to) {
   return elapsed(ms, from, to);
 }
-
-/* Everything in the context so far. */
-CUresult CUDAAPI cuCtxRecordEvent(CUcontext handle, CUevent event_handle) {
-  ENTER("cuCtxRecordEvent");
-  sim_event *e;
-  REQUIRE(sim_handle_is(handle, SIM_CONTEXT), CUDA_ERROR_INVALID_CONTEXT);
-  TRY(sim_event_of(event_handle, &e));
-  return sim_event_record_on(e, ((sim_context *)handle)->legacy);
-}
-CUresult CUDAAPI cuCtxWaitEvent(CUcontext handle, CUevent event_handle) {
-  ENTER("cuCtxWaitEvent");
-  sim_event *e;
-  REQUIRE(sim_handle_is(handle, SIM_CONTEXT), CUDA_ERROR_INVALID_CONTEXT);
-  TRY(sim_event_of(event_handle, &e));
-  return sim_event_wait_on(e, ((sim_context *)handle)->legacy);
-}

@@ -18,7 +18,7 @@ CUresult sim_function_of(CUfunction handle, sim_context *ctx, sim_function **out
     TRY(sim_module_function(m, name, &f));
     if (limit > f->max_dynamic_shared) f->max_dynamic_shared = limit;
   }
-  if (f->ctx != ctx) return CUDA_ERROR_INVALID_HANDLE;
+  if (sim_home(f->ctx) != sim_home(ctx)) return CUDA_ERROR_INVALID_HANDLE;
   *out = f;
   return CUDA_SUCCESS;
 }

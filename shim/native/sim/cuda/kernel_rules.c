@@ -97,6 +97,7 @@ sim_kernel_act sim_kernel_act_of(const sim_work *work) {
   if (!rule) rule = find_rule(p->rules, name);
   if (!rule) return act;
   act.what = rule->action;
+  act.by_rule = true;
   if (rule->action != SIM_LASTS) {
     for (int i = 0; i < 4; i++) act.words[i] = parameter(work, rule->parameter + i);
     return act;

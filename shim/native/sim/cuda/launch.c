@@ -118,10 +118,11 @@ static CUresult launch(sim_context *ctx, CUfunction handle, const unsigned grid[
   sim_stream *stream;
   sim_work work;
   TRY(sim_stream_of(stream_handle, ctx, &stream));
-  if (stream->ctx != ctx) return CUDA_ERROR_INVALID_HANDLE;
+  if (sim_home(stream->ctx) != sim_home(ctx)) return CUDA_ERROR_INVALID_HANDLE;
   TRY(sim_kernel_work(ctx, handle, grid, block, shared_bytes, wish->cluster, wish->cooperative,
                       params, extra, &work));
   work.kernel.early = wish->early;
+  work.kernel.sms = stream->ctx->sms;
   TRY(sim_issue(stream, &work));
   if (wish->event)
     TRY(stream->capture ? sim_capture_record(wish->event, stream)

@@ -79,6 +79,7 @@ PER_THREAD(cuStreamGetCaptureInfo_v2, "_ptsz");
 PER_THREAD(cuStreamGetCaptureInfo_v3, "_ptsz");
 PER_THREAD(cuStreamGetCtx, "_ptsz");
 PER_THREAD(cuStreamGetCtx_v2, "_ptsz");
+PER_THREAD(cuStreamGetDevResource, "_ptsz");
 PER_THREAD(cuStreamGetDevice, "_ptsz");
 PER_THREAD(cuStreamGetFlags, "_ptsz");
 PER_THREAD(cuStreamGetId, "_ptsz");

@@ -256,14 +256,15 @@ CUresult CUDAAPI cuStreamGetCtx(CUstream handle, CUcontext *out) {
 CUresult CUDAAPI cuStreamGetCtx_v2(CUstream handle, CUcontext *out, CUgreenCtx *green) {
   ENTER_STREAM("cuStreamGetCtx");
   REQUIRE(out, CUDA_ERROR_INVALID_VALUE);
-  *out = (CUcontext)stream->ctx;
-  if (green) *green = NULL;
+  bool is_green = stream->ctx->green_of;
+  *out = (CUcontext)sim_home(stream->ctx);
+  if (green) *green = is_green ? (CUgreenCtx)stream->ctx : NULL;
   return CUDA_SUCCESS;
 }
 CUresult CUDAAPI cuStreamGetGreenCtx(CUstream handle, CUgreenCtx *green) {
   ENTER_STREAM("cuStreamGetGreenCtx");
   REQUIRE(green, CUDA_ERROR_INVALID_VALUE);
-  *green = NULL;
+  *green = stream->ctx->green_of ? (CUgreenCtx)stream->ctx : NULL;
   return CUDA_SUCCESS;
 }
 CUresult CUDAAPI cuStreamGetDevice(CUstream handle, CUdevice *device) {

@@ -44,6 +44,12 @@ bool sim_work_op(const sim_work *work, sim_op *op) {
       if (act.what == SIM_LASTS_UNTIL) await_word(&act, op);
       if (act.what == SIM_SETS_CONDITION) sim_condition_set(act.words[0], act.words[1]);
       if (work->kernel.early) op->flags |= SIM_OP_EARLY;
+      uint64_t share = (uint64_t)work->kernel.sms * gpu->profile->max_threads_per_sm;
+      if (share && threads > share) {
+        if (!act.by_rule)
+          op->duration_ns = op->duration_ns * (threads < room ? threads : room) / share;
+        threads = share;
+      }
       op->width = threads >= room ? 1000 : (uint16_t)(1 + threads * 999 / room);
       if (sim_fault_hits(sim_here.machine, gpu->device, SIM_FAULT_LAUNCH_FAILED, sim_self.call,
                          NULL))

@@ -9,7 +9,8 @@ typedef struct sim_work {
       sim_function *function;
       unsigned grid[3], block[3], shared_bytes, cluster[3];
       bool cooperative;
-      bool early; /* programmatic stream serialisation */
+      bool early;   /* programmatic stream serialisation */
+      unsigned sms; /* of the green context that it runs in; 0: all */
       uint32_t param_count;
       size_t param_bytes;
       void *params;      /* copied, laid out as the kernel has them; owned by a node */
@@ -64,6 +65,7 @@ enum sim_kernel_action { SIM_LASTS, SIM_LASTS_UNTIL, SIM_SETS_CONDITION, SIM_LAU
 typedef struct sim_kernel_act {
   enum sim_kernel_action what;
   uint64_t duration_ns;
+  bool by_rule;
   uint64_t words[4]; /* the parameters that it goes by */
 } sim_kernel_act;
 sim_kernel_act sim_kernel_act_of(const sim_work *work);
