@@ -134,11 +134,11 @@ class Box:
         clock = self.program("clock", ordinal=last.index)
         clock.do(f"run 1 {count * last.sample_period_ns}")
 
-    def tool(self, *command, tenant=None):
+    def tool(self, *command, tenant=None, **variables):
         """What a command-line tool of this Python environment prints."""
         done = subprocess.run(
             [Path(sys.executable).parent / command[0], *command[1:]],
-            env={**os.environ, **self.environment(tenant=tenant), "COLUMNS": "200"},
+            env={**os.environ, **self.environment(tenant=tenant), "COLUMNS": "200", **variables},
             capture_output=True,
             text=True,
             check=False,

@@ -70,21 +70,50 @@ PROCESS_LIST(nvmlDeviceGetMPSComputeRunningProcesses, nvmlProcessInfo_v1_t)
 PROCESS_LIST(nvmlDeviceGetMPSComputeRunningProcesses_v2, nvmlProcessInfo_v2_t)
 PROCESS_LIST(nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlProcessInfo_t)
 
+/* The driver's whole list of `all->mode`, with an array allocated (NULL: there are none). */
+static nvmlReturn_t whole_details(nvmlDevice_t device, nvmlProcessDetailList_t *all) {
+  all->procArray = NULL;
+  all->numProcArrayEntries = 0;
+  nvmlReturn_t result = REAL(nvmlDeviceGetRunningProcessDetailList)(device, all);
+  for (int i = 0; i < TRIES && result == NVML_ERROR_INSUFFICIENT_SIZE; i++) {
+    free(all->procArray);
+    all->numProcArrayEntries += ROOM_FOR_NEW;
+    all->procArray = calloc(all->numProcArrayEntries, sizeof *all->procArray);
+    if (!all->procArray) return NVML_ERROR_MEMORY;
+    result = REAL(nvmlDeviceGetRunningProcessDetailList)(device, all);
+  }
+  return result;
+}
+
 nvmlReturn_t HOOK_NAME(nvmlDeviceGetRunningProcessDetailList)(nvmlDevice_t device,
                                                               nvmlProcessDetailList_t *list) {
   GRANT_OR_REFUSE(region, grant, device);
   (void)grant;
-  nvmlReturn_t result = REAL(nvmlDeviceGetRunningProcessDetailList)(device, list);
-  if (result != NVML_SUCCESS || !list->procArray) return result;
+  if (!list) return NVML_ERROR_INVALID_ARGUMENT;
+  nvmlProcessDetailList_t all = *list;
+  nvmlReturn_t result = whole_details(device, &all);
   penstock_nvml_members members = penstock_nvml_members_of(region);
-  unsigned own = 0;
-  for (unsigned i = 0; i < list->numProcArrayEntries; i++) {
-    if (penstock_nvml_is_member(&members, list->procArray[i].pid)) {
-      list->procArray[own++] = list->procArray[i];
-    }
+  unsigned own = 0, capacity = list->procArray ? list->numProcArrayEntries : 0;
+  for (unsigned i = 0; result == NVML_SUCCESS && i < all.numProcArrayEntries; i++) {
+    if (!all.procArray || !penstock_nvml_is_member(&members, all.procArray[i].pid)) continue;
+    if (own < capacity) list->procArray[own] = all.procArray[i];
+    own++;
   }
+  free(all.procArray);
+  if (result != NVML_SUCCESS) return result;
   list->numProcArrayEntries = own;
-  return result;
+  return own > capacity ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
+}
+
+nvmlReturn_t HOOK_NAME(nvmlSystemGetProcessName)(unsigned pid, char *name, unsigned length) {
+  TENANT_OR_REFUSE(region);
+  penstock_nvml_members members = penstock_nvml_members_of(region);
+  if (!penstock_nvml_is_member(&members, pid)) {
+    unsigned count; /* an uninitialised library says so first */
+    nvmlReturn_t result = REAL(nvmlDeviceGetCount_v2)(&count);
+    return result == NVML_SUCCESS ? NVML_ERROR_NOT_FOUND : result;
+  }
+  return REAL(nvmlSystemGetProcessName)(pid, name, length);
 }
 
 nvmlReturn_t HOOK_NAME(nvmlDeviceGetAccountingPids)(nvmlDevice_t device, unsigned *count,

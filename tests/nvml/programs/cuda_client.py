@@ -1,6 +1,7 @@
 """A driver-API program that does as it is told, one command a line.
 
 alloc BYTES   |   run COUNT NANOSECONDS   (launches, waits)   |   queue COUNT NANOSECONDS
+memory        (answers with free and total bytes)
 """
 
 import ctypes
@@ -47,6 +48,11 @@ for line in sys.stdin:
     if command == "alloc":
         pointer = ctypes.c_uint64()
         check("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(numbers[0]))
+    elif command == "memory":
+        free_bytes, total_bytes = ctypes.c_size_t(), ctypes.c_size_t()
+        check("cuMemGetInfo_v2", ctypes.byref(free_bytes), ctypes.byref(total_bytes))
+        print(free_bytes.value, total_bytes.value, flush=True)
+        continue
     else:
         launch(*numbers)
         if command == "run":

@@ -102,6 +102,35 @@ EXPORT nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned 
   return sim_nvml_text(text, uuid, length);
 }
 
+/* Thirteen digits, as boards have. */
+static void serial_text(const uint8_t *uuid, char *text) {
+  uint64_t number;
+  memcpy(&number, uuid, sizeof number);
+  snprintf(text, NVML_DEVICE_SERIAL_BUFFER_SIZE, "%013llu",
+           (unsigned long long)(number % 10000000000000u));
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetSerial(nvmlDevice_t device, char *serial, unsigned length) {
+  CHECK_DEVICE(device, serial);
+  char text[NVML_DEVICE_SERIAL_BUFFER_SIZE];
+  serial_text(device->info.uuid, text);
+  return sim_nvml_text(text, serial, length);
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetHandleBySerial(const char *serial, nvmlDevice_t *device) {
+  CHECK_INITIALISED(device);
+  if (!serial) return NVML_ERROR_INVALID_ARGUMENT;
+  for (unsigned i = 0; i < sim_nvml_device_count(); i++) {
+    char text[NVML_DEVICE_SERIAL_BUFFER_SIZE];
+    serial_text(sim_nvml_device(i)->info.uuid, text);
+    if (strcmp(text, serial) == 0) {
+      *device = sim_nvml_device(i);
+      return sim_nvml_check(*device);
+    }
+  }
+  return NVML_ERROR_NOT_FOUND;
+}
+
 EXPORT nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned *index) {
   CHECK_DEVICE(device, index);
   *index = device->index;

@@ -86,3 +86,27 @@ EXPORT nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t devi
   (void)infos;
   return list_none(device, count);
 }
+
+/* Room for all, or the number and INSUFFICIENT_SIZE. */
+EXPORT nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device,
+                                                          nvmlProcessDetailList_t *list) {
+  CHECK_DEVICE(device, list);
+  if (list->version != nvmlProcessDetailList_v1) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+  if (list->mode >= NVML_PROCESS_MODE_MAX) return NVML_ERROR_INVALID_ARGUMENT;
+  bool compute = list->mode == NVML_PROCESS_MODE_COMPUTE || list->mode == NVML_PROCESS_MODE_ALL;
+  unsigned capacity = list->procArray ? list->numProcArrayEntries : 0, count = 0;
+  nvmlProcessInfo_t *infos = calloc(capacity + 1, sizeof *infos);
+  if (!infos) return NVML_ERROR_MEMORY;
+  count = capacity;
+  nvmlReturn_t result =
+      compute ? list_processes(device, &count, infos, sizeof *infos) : list_none(device, &count);
+  for (unsigned i = 0; result == NVML_SUCCESS && i < count; i++) {
+    list->procArray[i] = (nvmlProcessDetail_v1_t){.pid = infos[i].pid,
+                                                  .usedGpuMemory = infos[i].usedGpuMemory,
+                                                  .gpuInstanceId = NO_INSTANCE,
+                                                  .computeInstanceId = NO_INSTANCE};
+  }
+  free(infos);
+  list->numProcArrayEntries = count;
+  return result;
+}
