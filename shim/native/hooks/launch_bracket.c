@@ -97,18 +97,30 @@ static uint64_t begin_ns(const gate_stream *stream, const gate_bracket *bracket)
   return later(stream->last_end_ns, bracket->opened_ns + GATE_START_NS);
 }
 
-/* Settles a bracket of which no end was measured: it began as it did and took what it takes, or,
- * where its kinds take now this and now that, until the program's wait returned. */
+/* When the stream ran dry, as a wait for it tells that returned at `waited_ns`; 0: it does not, the
+ * end was there before the wait. */
+static uint64_t seen_end(const gate_state *state, const gate_stream *stream, uint64_t waited_ns) {
+  uint64_t wake = __atomic_load_n(&state->wake_ns, __ATOMIC_RELAXED);
+  bool waited = waited_ns > stream->waited_since_ns + wake + GATE_DRY_SLACK_NS;
+  return waited ? waited_ns - wake : 0;
+}
+
+/* Settles a bracket of which no end was measured. It took what it takes by experience, if launches
+ * of its kinds take alike; else until the program's wait for it returned, unless that looks like a
+ * hold-up of the host. */
 static void settle_presumed(gate_state *state, gate_stream *stream, gate_bracket *bracket,
                             uint64_t waited_ns) {
   uint64_t begin = begin_ns(stream, bracket), cost = gate_learned_ns(bracket);
   uint64_t end = begin + cost;
   if (waited_ns) {
-    uint64_t wake = __atomic_load_n(&state->wake_ns, __ATOMIC_RELAXED);
-    uint64_t seen = waited_ns > wake ? waited_ns - wake : waited_ns;
-    end = bracket->lost || gate_is_steady(bracket) ? earlier(end, waited_ns) : seen;
-    if (bracket->lost)
-      begin = later(stream->last_end_ns, seen > cost ? seen - cost : 0), end = seen;
+    uint64_t seen = seen_end(state, stream, waited_ns);
+    uint64_t last = seen ? waited_ns : later(stream->waited_since_ns, begin);
+    if (seen && (bracket->lost || gate_latest_ns(bracket, begin) > seen)) end = seen;
+    if (bracket->lost || gate_is_even(bracket)) {
+      end = earlier(bracket->lost && seen ? seen : begin + cost, last);
+      begin = end > cost ? end - cost : 0;
+    }
+    end = earlier(end, last);
   }
   if (gate_in_crowd(state, stream, bracket)) {
     gate_charge_in_crowd(state, stream, begin, waited_ns ? waited_ns : end + GATE_START_NS, cost);
@@ -154,6 +166,16 @@ static bool measure_by_clock(gate_stream *stream, const gate_bracket *bracket, m
   return out->end_ns > out->begin_ns;
 }
 
+/* What a wait for the stream takes to return: the median, for a host is held up now and then, and
+ * just after it slept at the gate more often. */
+static void note_wake(gate_state *state, uint64_t wake_ns) {
+  enum { STEP_NS = 100, FIRST_NS = 1500 };
+  uint64_t before = __atomic_load_n(&state->wake_ns, __ATOMIC_RELAXED);
+  if (!before) before = FIRST_NS;
+  uint64_t after = wake_ns > before ? before + STEP_NS : before > STEP_NS ? before - STEP_NS : 1;
+  __atomic_store_n(&state->wake_ns, earlier(after, GATE_LONGEST_WAKE_NS), __ATOMIC_RELAXED);
+}
+
 static void settle_measured(gate_state *state, gate_stream *stream, gate_bracket *bracket,
                             uint64_t waited_ns) {
   measure seen;
@@ -179,11 +201,9 @@ static void settle_measured(gate_state *state, gate_stream *stream, gate_bracket
   if (seen.loose || bracket->held_up) {
     stream->prompt = true;
     seen.end_ns = earlier(seen.end_ns, seen.begin_ns + cost);
-  } else if (bracket->sample && waited_ns > seen.end_ns && !crowd) {
-    enum { MOST_WAKE_NS = 100000 };
-    uint64_t wake = earlier(waited_ns - seen.end_ns, MOST_WAKE_NS);
-    uint64_t before = __atomic_load_n(&state->wake_ns, __ATOMIC_RELAXED);
-    __atomic_store_n(&state->wake_ns, before ? (15 * before + wake) / 16 : wake, __ATOMIC_RELAXED);
+  } else if (bracket->sample && !crowd && stream->waited_since_ns < seen.end_ns &&
+             waited_ns > seen.end_ns) {
+    note_wake(state, waited_ns - seen.end_ns);
   }
   if (crowd) {
     gate_charge_in_crowd(state, stream, seen.begin_ns, seen.end_ns, earlier(cost, length));

@@ -11,11 +11,25 @@ uint64_t gate_learned_ns(const gate_bracket *bracket) {
   return ns;
 }
 
-bool gate_is_steady(const gate_bracket *bracket) {
+/* The mean distance of its launches' costs from what they cost by experience. */
+static uint64_t spread_ns(const gate_bracket *bracket) {
+  uint64_t ns = 0;
   for (uint32_t i = 0; i < bracket->part_count; i++) {
-    if (!penstock_cost_is_steady(&bracket->parts[i].kind->cost)) return false;
+    const gate_part *part = &bracket->parts[i];
+    ns += part->launches * __atomic_load_n(&part->kind->cost.spread_ns, __ATOMIC_RELAXED);
   }
-  return true;
+  return ns;
+}
+
+bool gate_is_even(const gate_bracket *bracket) {
+  return spread_ns(bracket) < gate_learned_ns(bracket) / 16;
+}
+
+uint64_t gate_latest_ns(const gate_bracket *bracket, uint64_t begin_ns) {
+  enum { SPREADS = 4 };
+  uint64_t spread = spread_ns(bracket), cost = gate_learned_ns(bracket);
+  if (spread > cost / 4) return UINT64_MAX;
+  return begin_ns + cost + SPREADS * spread + GATE_LONGEST_WAKE_NS;
 }
 
 /* Shares a measured time out among the bracket's kinds, in proportion to what is known of them. */

@@ -8,9 +8,8 @@
 
 #define RENEW_NS 1000000000
 #define RIPE_NS 1000000 /* a renewal is looked at when it is this old */
-#define FAR_NS                                                                                \
-  10000000000           /* a base this old tells the time too coarsely to check its successor \
-                         */
+/* A base this old tells the time too coarsely to check its successor by. */
+#define FAR_NS 10000000000
 #define PROMPT_NS 20000 /* a renewal that was passed no later than this after its call */
 
 void gate_clock_prepare(gate_context *context) {

@@ -1,13 +1,15 @@
 /* Which brackets on idle streams are measured by events before and behind.
  *
  * Drawn by count with random gaps, so that each launch is as likely as another: a draw by time
- * would take the short launch after each long one. The mean gap follows the budget of driver calls;
- * where launches are few, each is measured. */
+ * would take the short launch after each long one, and so would a draw that mostly waits for the
+ * budget of driver calls. So the mean gap grows as soon as draws find no budget. Where launches are
+ * few, each is measured. */
 #include "hooks/launch_state.h"
 
 #define SAMPLE_CALLS 4
 #define SPARE_CALLS 16
 #define MOST_GAP 256
+#define WINDOW_NS 50000000
 
 /* Words of all threads: of two that change one at once, one change may be lost. */
 static uint32_t get(const uint32_t *word) { return __atomic_load_n(word, __ATOMIC_RELAXED); }
@@ -17,6 +19,23 @@ static uint32_t draw(gate_state *state, uint32_t mean) {
   uint32_t random = get(&state->random) * 1664525u + 1013904223u;
   put(&state->random, random);
   return 1 + (uint32_t)((uint64_t)(random >> 8) * (2 * mean - 1) >> 24);
+}
+
+/* Looks at the last draws, now and then. */
+static void adapt(gate_state *state, uint64_t now_ns) {
+  uint64_t since = __atomic_load_n(&state->sample_window_ns, __ATOMIC_RELAXED);
+  if (now_ns < since + WINDOW_NS) return;
+  __atomic_store_n(&state->sample_window_ns, now_ns, __ATOMIC_RELAXED);
+  uint32_t gap = get(&state->sample_gap), missed = get(&state->samples_missed);
+  if (!gap) gap = 1;
+  if (missed > get(&state->samples_drawn) / 16) {
+    gap += gap / 2 + 1;
+  } else if (!missed && gap > 1) {
+    gap -= (gap + 7) / 8;
+  }
+  put(&state->sample_gap, gap < MOST_GAP ? gap : MOST_GAP);
+  put(&state->samples_drawn, 0);
+  put(&state->samples_missed, 0);
 }
 
 /* Beside others a sample counts only in a quiet turn, or by luck. */
@@ -36,12 +55,11 @@ bool gate_sample_due(gate_state *state, const gate_stream *stream, uint64_t now_
     put(&state->sample_countdown, countdown - 1);
     return false;
   }
-  uint32_t gap = get(&state->sample_gap);
-  if (!gap) gap = 1;
   bool may = gate_may_call(stream, now_ns, SAMPLE_CALLS, SPARE_CALLS);
-  gap = may ? (gap > 8 ? gap - gap / 8 : gap > 1 ? gap - 1 : 1) : 2 * gap;
-  if (gap > MOST_GAP) gap = MOST_GAP;
-  put(&state->sample_gap, gap);
-  put(&state->sample_countdown, draw(state, gap));
+  put(&state->samples_drawn, get(&state->samples_drawn) + 1);
+  if (!may) put(&state->samples_missed, get(&state->samples_missed) + 1);
+  adapt(state, now_ns);
+  uint32_t gap = get(&state->sample_gap);
+  put(&state->sample_countdown, draw(state, gap ? gap : 1));
   return may;
 }

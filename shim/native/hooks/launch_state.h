@@ -35,6 +35,8 @@
 /* From entering a launch call to the kernel's begin on an idle device: of common order for this
  * driver family, to be measured on a real device. */
 #define GATE_START_NS 3200
+/* From a stream's end to the return of a wait for it, at most; beyond, the host was held up. */
+#define GATE_LONGEST_WAKE_NS 15000
 #define GATE_FULL_SCALE 1024 /* of gate_state.overlap */
 
 typedef struct gate_kind {
@@ -117,7 +119,8 @@ typedef struct gate_stream {
   gate_bracket *newest;
   uint64_t number;          /* of the bracket opened last */
   uint64_t launched;        /* launches ever … */
-  uint64_t launched_before; /* … and when the first of `waiters` began to wait for the stream */
+  uint64_t launched_before; /* … and when the first of `waiters` began to wait for the stream … */
+  uint64_t waited_since_ns; /* … which was then */
   uint32_t waiters;
   uint32_t queued;      /* launches that are not settled */
   uint64_t queued_ns;   /* cost by experience of the launches that are not settled */
@@ -150,6 +153,9 @@ typedef struct gate_state {
   uint32_t quiet_settled[PENSTOCK_MAX_DEVICES];  /* brackets settled in the one under way */
   uint32_t sample_gap; /* mean number of brackets on idle streams between two samples */
   uint32_t sample_countdown;
+  uint32_t samples_drawn;  /* since sample_window_ns … */
+  uint32_t samples_missed; /* … and of them without budget */
+  uint64_t sample_window_ns;
   uint32_t random;
   uint32_t overlap;  /* charged / cost by experience, in 1/1024: below 1 when streams overlap */
   double charged_ns; /* decaying sums behind it */
@@ -200,8 +206,10 @@ void gate_clock_clear(gate_context *context);
 /* launch_charge.c */
 /* What the bracket's launches cost by experience. */
 uint64_t gate_learned_ns(const gate_bracket *bracket);
-/* Do launches of its kinds take alike, so that experience tells better than a wait's return? */
-bool gate_is_steady(const gate_bracket *bracket);
+/* Do launches of its kinds take so much alike that experience tells better than a host's clock? */
+bool gate_is_even(const gate_bracket *bracket);
+/* When the bracket will have ended for certain, if launches of its kinds take alike; else never. */
+uint64_t gate_latest_ns(const gate_bracket *bracket, uint64_t begin_ns);
 /* Charges what of [begin, end) is not charged yet. `cost_ns`: of its launches by experience. */
 void gate_charge(gate_state *state, gate_stream *stream, uint64_t begin_ns, uint64_t end_ns,
                  uint64_t cost_ns);

@@ -233,13 +233,17 @@ void penstock_gate_called_host(void) {
  * worth two calls if it is a sample, or long. */
 static void before_wait(gate_state *state, gate_stream *stream) {
   enum { LONG_NS = 300000, CALLS = 2, SPARE = 32 };
+  uint64_t now_ns = gate_now_ns();
   penstock_lock_acquire(&stream->lock);
-  if (stream->waiters++ == 0) stream->launched_before = stream->launched;
+  if (stream->waiters++ == 0) {
+    stream->launched_before = stream->launched;
+    stream->waited_since_ns = now_ns;
+  }
   const gate_bracket *open = stream->open;
   bool wanted = open && (open->start || open->cost_ns >= LONG_NS);
   bool sample = open && open->start;
   penstock_lock_release(&stream->lock);
-  if (!wanted || !gate_may_call(stream, gate_now_ns(), CALLS, sample ? 0 : SPARE)) return;
+  if (!wanted || !gate_may_call(stream, now_ns, CALLS, sample ? 0 : SPARE)) return;
   if (!gate_stream_claim(stream)) return;
   gate_bracket_end(state, stream, false);
   gate_stream_release(stream);

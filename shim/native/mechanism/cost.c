@@ -44,11 +44,6 @@ int penstock_cost_learn(penstock_cost *cost, uint64_t time_ns, uint64_t launches
   return 1;
 }
 
-int penstock_cost_is_steady(const penstock_cost *cost) {
-  return __atomic_load_n(&cost->spread_ns, __ATOMIC_RELAXED) <
-         __atomic_load_n(&cost->mean_ns, __ATOMIC_RELAXED) / 4;
-}
-
 uint64_t penstock_cost_ns(const penstock_cost *cost, uint64_t otherwise_ns) {
   uint64_t mean = __atomic_load_n(&cost->mean_ns, __ATOMIC_RELAXED);
   return mean ? mean : otherwise_ns;

@@ -1,0 +1,133 @@
+"""Programs for the gate's tests: each keeps a device busy in a way that is hard to charge.
+
+Run as ``python charging.py NAME``; they go on until they are killed.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from cuda.bindings import driver as cu
+from patterns import MS, Device, ok
+
+US = 1000
+FILLS_THE_DEVICE = 100_000  # blocks
+
+
+def costs_that_alternate_under_one_key() -> None:
+    """20 us and 5 ms in turn, each waited for."""
+    device = Device()
+    stream = device.stream()
+    while True:
+        for duration_ns in (20 * US, 5 * MS):
+            device.launch(stream, duration_ns)
+            ok(cu.cuStreamSynchronize(stream))
+
+
+def short_costs_that_alternate_under_one_key() -> None:
+    """30 us and 300 us in turn, each waited for: too many to measure each."""
+    device = Device()
+    stream = device.stream()
+    while True:
+        for duration_ns in (30 * US, 300 * US):
+            device.launch(stream, duration_ns)
+            ok(cu.cuStreamSynchronize(stream))
+
+
+def costs_that_alternate_in_the_background() -> None:
+    """20 us and 2 ms under one key, never waited for."""
+    device = Device()
+    stream = device.stream()
+    while True:
+        for duration_ns in (20 * US, 20 * US, 20 * US, 2 * MS):
+            device.launch(stream, duration_ns)
+
+
+def copies_whose_call_takes_long() -> None:
+    """The simulated driver moves the contents while the call lasts, far longer than the copy."""
+    device = Device()
+    size = 1 << 30
+    memory = ok(cu.cuMemAlloc(2 * size))
+    stream = device.stream()
+    while True:
+        ok(cu.cuMemcpyDtoDAsync(int(memory) + size, memory, size, stream))
+        device.launch(stream, 2 * MS)
+
+
+def wide_kernels_on_eight_streams() -> None:
+    """Each fills the device, so that they run one after the other."""
+    device = Device()
+    streams = [device.stream() for _ in range(8)]
+    while True:
+        for stream in streams:
+            assert device.try_launch(stream, 200 * US, FILLS_THE_DEVICE) == 0
+
+
+def wide_kernels_waited_for_in_rounds() -> None:
+    """The same, with a wait for the context after each round."""
+    device = Device()
+    streams = [device.stream() for _ in range(4)]
+    while True:
+        for stream in streams:
+            assert device.try_launch(stream, 200 * US, FILLS_THE_DEVICE) == 0
+        ok(cu.cuCtxSynchronize())
+
+
+def kernels_waited_for_by_event() -> None:
+    """The gate sees no wait for the stream."""
+    device = Device()
+    stream, event = device.stream(), ok(cu.cuEventCreate(0))
+    while True:
+        for _ in range(2):
+            device.launch(stream, 200 * US)
+        ok(cu.cuEventRecord(event, stream))
+        ok(cu.cuEventSynchronize(event))
+
+
+def kernels_waited_for_by_query() -> None:
+    """Nor here."""
+    device = Device()
+    stream = device.stream()
+    while True:
+        device.launch(stream, 300 * US)
+        while int(cu.cuStreamQuery(stream)[0]):
+            pass
+
+
+def kernels_between_copies() -> None:
+    """A copy in, a kernel, a copy out that is waited for."""
+    device = Device()
+    memory, host = ok(cu.cuMemAlloc(1 << 16)), bytearray(1 << 16)
+    stream = device.stream()
+    while True:
+        ok(cu.cuMemcpyHtoDAsync(memory, host, len(host), stream))
+        device.launch(stream, 300 * US)
+        ok(cu.cuStreamSynchronize(stream))
+        ok(cu.cuMemcpyDtoH(host, memory, len(host)))
+
+
+def two_kinds_on_two_streams() -> None:
+    """A long kernel beside short ones that fit in beside it."""
+    device = Device()
+    first, second = device.stream(), device.stream()
+    while True:
+        device.launch(first, 3 * MS)
+        for _ in range(10):
+            device.launch(second, 100 * US)
+
+
+def a_kernel_that_runs_for_seconds() -> None:
+    """Launched once, and waited for."""
+    device = Device()
+    stream = device.stream()
+    device.launch(stream, 20 * US)
+    ok(cu.cuStreamSynchronize(stream))
+    device.launch(stream, 3000 * MS)
+    ok(cu.cuStreamSynchronize(stream))
+    wait: Any = sys.stdin.read
+    wait()
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]]()
