@@ -70,7 +70,7 @@ def wide_kernels_waited_for_in_rounds() -> None:
     streams = [device.stream() for _ in range(4)]
     while True:
         for stream in streams:
-            assert device.try_launch(stream, 200 * US, FILLS_THE_DEVICE) == 0
+            assert device.try_launch(stream, 500 * US, FILLS_THE_DEVICE) == 0
         ok(cu.cuCtxSynchronize())
 
 

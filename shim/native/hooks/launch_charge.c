@@ -26,10 +26,12 @@ bool gate_is_even(const gate_bracket *bracket) {
 }
 
 uint64_t gate_latest_ns(const gate_bracket *bracket, uint64_t begin_ns) {
-  enum { SPREADS = 4 };
-  uint64_t spread = spread_ns(bracket), cost = gate_learned_ns(bracket);
-  if (spread > cost / 4) return UINT64_MAX;
-  return begin_ns + cost + SPREADS * spread + GATE_LONGEST_WAKE_NS;
+  uint64_t longest = bracket->rest_ns;
+  for (uint32_t i = 0; i < bracket->part_count; i++) {
+    const gate_part *part = &bracket->parts[i];
+    longest += part->launches * __atomic_load_n(&part->kind->cost.longest_ns, __ATOMIC_RELAXED);
+  }
+  return begin_ns + longest + longest / 8 + GATE_LONGEST_WAKE_NS;
 }
 
 /* Shares a measured time out among the bracket's kinds, in proportion to what is known of them. */

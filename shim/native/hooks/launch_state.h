@@ -208,7 +208,7 @@ void gate_clock_clear(gate_context *context);
 uint64_t gate_learned_ns(const gate_bracket *bracket);
 /* Do launches of its kinds take so much alike that experience tells better than a host's clock? */
 bool gate_is_even(const gate_bracket *bracket);
-/* When the bracket will have ended for certain, if launches of its kinds take alike; else never. */
+/* When the bracket should have ended, by the longest launches of its kinds that were measured. */
 uint64_t gate_latest_ns(const gate_bracket *bracket, uint64_t begin_ns);
 /* Charges what of [begin, end) is not charged yet. `cost_ns`: of its launches by experience. */
 void gate_charge(gate_state *state, gate_stream *stream, uint64_t begin_ns, uint64_t end_ns,

@@ -14,6 +14,7 @@ static uint64_t note_floor(penstock_cost *cost, uint64_t each_ns, uint64_t now_n
   if (age >= PENSTOCK_COST_WINDOW_NS) {
     cost->floor_ns = age < 2 * PENSTOCK_COST_WINDOW_NS ? cost->window_floor_ns : 0;
     cost->window_floor_ns = 0;
+    cost->longest_ns -= cost->longest_ns / 4;
     cost->window_began_ns = now_ns;
   }
   cost->window_floor_ns = least_of(cost->window_floor_ns, each_ns);
@@ -37,6 +38,7 @@ int penstock_cost_learn(penstock_cost *cost, uint64_t time_ns, uint64_t launches
   cost->time_ns = cost->time_ns * KEPT + (double)time_ns;
   cost->launches = cost->launches * KEPT + (double)launches;
   if (!disturbed) cost->quiet_ns = now_ns;
+  if (each_ns > cost->longest_ns) __atomic_store_n(&cost->longest_ns, each_ns, __ATOMIC_RELAXED);
   uint64_t mean = (uint64_t)(cost->time_ns / cost->launches);
   uint64_t distance = each_ns > mean ? each_ns - mean : mean - each_ns;
   __atomic_store_n(&cost->spread_ns, (15 * cost->spread_ns + distance) / 16, __ATOMIC_RELAXED);

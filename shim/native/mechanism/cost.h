@@ -24,6 +24,7 @@ typedef struct penstock_cost {
   uint64_t least_ns;        /* shortest ever */
   uint64_t floor_ns;        /* shortest in the window before this one; 0: none */
   uint64_t window_floor_ns; /* shortest in this window; 0: none */
+  uint64_t longest_ns;      /* the longest of this and the last window, near enough */
   uint64_t window_began_ns;
   uint64_t quiet_ns;  /* CLOCK_MONOTONIC of the last undisturbed sample; 0: none yet */
   uint64_t spread_ns; /* decaying mean of the samples' distance from the mean */
