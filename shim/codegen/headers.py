@@ -31,6 +31,13 @@ CUDA_UNSPELLED = (
     "cuProfilerInitialize",
 )
 
+# The same of NVML. nvidia-smi asks for private tables by the last.
+NVML_UNSPELLED = (
+    "nvmlGetBlacklistDeviceCount",
+    "nvmlGetBlacklistDeviceInfoByIndex",
+    "nvmlInternalGetExportTable",
+)
+
 _ATTRIBUTE = re.compile(r"__attribute__\s*\(\(.*?\)\)")
 
 
@@ -61,12 +68,16 @@ def cuda_names(include: Path, compiler: str = "gcc") -> list[str]:
 
 
 def nvml_names(include: Path, compiler: str = "gcc") -> list[str]:
-    """Every exported name of NVML, versioned and unversioned."""
+    """Every exported name of NVML, versioned and unversioned, and those that no header spells."""
     source = _preprocess(
         "#define NVML_NO_UNVERSIONED_FUNC_DEFS\n#include <nvml.h>\n", include, compiler
     )
     return sorted(
-        {*_prototypes(source, "nvmlReturn_t", "nvml"), *_prototypes(source, "char", "nvml")}
+        {
+            *_prototypes(source, "nvmlReturn_t", "nvml"),
+            *_prototypes(source, "char", "nvml"),
+            *NVML_UNSPELLED,
+        }
     )
 
 
