@@ -69,6 +69,7 @@ class ProcessRecord:
     copies: int
     pending: int  # operations submitted and not completed
     refused: int  # allocations that the device had no memory for
+    calls: int  # driver calls while the process had a context here
 
 
 @dataclass(frozen=True)
@@ -257,6 +258,7 @@ class Machine:
                 copies=record.copies,
                 pending=record.pending,
                 refused=record.refused,
+                calls=record.calls,
             )
 
     def _infos(self) -> Iterator[CData]:

@@ -118,6 +118,7 @@ class Stage:
         sharers: int = 1,
         mode: Mode = "strict",
         allowance: float = 0,
+        memory_bytes: int = MEMORY_BYTES,
     ) -> StageTenant:
         """A new tenant with `cores` percent of each device of the machine.
 
@@ -129,7 +130,7 @@ class Stage:
             devices=tuple(
                 DeviceLimit(
                     uuid=device.uuid,
-                    memory_bytes=MEMORY_BYTES,
+                    memory_bytes=memory_bytes,
                     cores_permille=permille,
                     allowance_permille=max(permille, round(allowance * 10)),
                     sharers=sharers,
@@ -153,6 +154,20 @@ class Stage:
         tag: str = "bare",
     ) -> subprocess.Popen[str]:
         """Start a program under `tenant`'s shim (None: without a shim, recorded as `tag`)."""
+        command = [program or str(paths.workload_path(LAUNCHER)), *arguments]
+        child = subprocess.Popen(
+            command,
+            env=self.environment(tenant, tag),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._programs.append(child)
+        return child
+
+    def environment(self, tenant: StageTenant | None, tag: str = "bare") -> dict[str, str]:
+        """What a program under `tenant`'s shim (None: without a shim) finds in its environment."""
         name = tenant.name if tenant else tag
         environment = {
             **os.environ,
@@ -161,18 +176,8 @@ class Stage:
         }
         if tenant:
             environment["PENSTOCK_TENANT_DIR"] = str(tenant.directory)
-            environment["LD_PRELOAD"] = str(paths.so_path())
-        command = [program or str(paths.workload_path(LAUNCHER)), *arguments]
-        child = subprocess.Popen(
-            command,
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self._programs.append(child)
-        return child
+            environment["LD_PRELOAD"] = f"{paths.so_path()}:{paths.nvml_so_path()}"
+        return environment
 
     def wait_until_busy(self, names: Sequence[str], seconds: float = 10) -> None:
         """Return once every one of `names` has used the device.
@@ -235,6 +240,7 @@ class Stage:
             StageError: it failed.
         """
         output, errors = program.communicate()
+        self._programs.remove(program)
         if program.returncode:
             raise StageError(f"{program.args!r} ended with {program.returncode}: {errors}")
         report: dict[str, Any] = json.loads(output)

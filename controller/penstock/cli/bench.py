@@ -1,4 +1,4 @@
-"""`penstock bench launch|quota`: figures as measured on this machine."""
+"""`penstock bench`: all figures as measured on this machine, or those of one kind."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from penstock.cli.options import Output, finite, one_of
 from penstock.cli.say import say
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from typing import NoReturn
 
     from penstock.bench.quota import Launch
 
-app = typer.Typer(help="Measure what the shim costs and how exact it is.", no_args_is_help=True)
+app = typer.Typer(
+    help="Measure what the shim costs and how exact it is; without a sub-command, all of it."
+)
 
 Format = Annotated[
     Output,
@@ -26,6 +28,55 @@ Format = Annotated[
         "--output", "-o", parser=one_of(Output), metavar="FORMAT", help="table, json or yaml."
     ),
 ]
+
+
+@app.callback(invoke_without_command=True)
+def everything(
+    context: typer.Context,
+    output: Format = Output.table,
+    simulate: Annotated[str, typer.Option(metavar="PROFILE", help="Simulated device.")] = "h200",
+    seconds: Annotated[
+        float,
+        typer.Option(min=2, max=3600, callback=finite, help="How long each quota is watched."),
+    ] = 5,
+    long_seconds: Annotated[
+        float,
+        typer.Option(min=2, max=3600, callback=finite, help="How long the bias is watched."),
+    ] = 60,
+) -> None:
+    """The whole table of figures (some twelve minutes), or one kind of them by a sub-command."""
+    if context.invoked_subcommand:
+        return
+    from penstock.bench.figures import run
+    from penstock.bench.launch import BenchError
+    from penstock.bench.stage import StageError
+
+    def tell(what: str) -> None:
+        if sys.stderr.isatty():
+            say(what)
+
+    try:
+        report = run(simulate=simulate, seconds=seconds, long_seconds=long_seconds, say=tell)
+    except (BenchError, StageError) as error:
+        _fail(error)
+    if output is not Output.table:
+        from penstock.cli.output import print_data
+
+        print_data(dataclasses.asdict(report), output)
+        return
+    print(", ".join(str(fact) for fact in dataclasses.astuple(report.machine)))
+    for line in _markdown([dataclasses.asdict(figure) for figure in report.figures]):
+        print(line)
+
+
+def _markdown(rows: Sequence[dict[str, object]]) -> Iterator[str]:
+    """The rows as a Markdown table, which reads well as it is and goes into a page unchanged."""
+    words = {True: "yes", False: "**no**"}
+    yield "| " + " | ".join(rows[0]) + " |"
+    yield "|" + " --- |" * len(rows[0])
+    for row in rows:
+        cells = (words[v] if isinstance(v, bool) else str(v) for v in row.values())
+        yield "| " + " | ".join(cells) + " |"
 
 
 @app.command()

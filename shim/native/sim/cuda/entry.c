@@ -53,14 +53,17 @@ bool sim_set_initialized(void) {
 
 bool sim_is_forked_child(void) { return initialized_here && !*initialized_here; }
 
-/* What keeps a call from going on: a lock by cuCheckpointProcessLock, an injected fault. */
+/* Counts the call, and lets it suffer what keeps it from going on: a lock by
+ * cuCheckpointProcessLock, an injected fault. */
 static void suffer(const char *call) {
   sim_machine *m = sim_here.machine;
   for (int i = 0; i < sim_here.gpu_count; i++) {
     uint32_t device = sim_here.gpus[i].device, client = sim_here.gpus[i].client;
-    if (client != SIM_NONE)
+    if (client != SIM_NONE) {
+      __atomic_fetch_add(&m->devices[device].clients[client].calls, 1, __ATOMIC_RELAXED);
       while (__atomic_load_n(&m->devices[device].clients[client].frozen, __ATOMIC_ACQUIRE))
         sim_wait_thaw(m, device, client);
+    }
     if (!__atomic_load_n(&m->devices[device].fault_count, __ATOMIC_ACQUIRE)) continue;
     uint64_t value_ns;
     if (sim_fault_hits(m, device, SIM_FAULT_SLOW, call, &value_ns))

@@ -98,6 +98,7 @@ typedef struct sim_process_record {
   uint64_t copies;
   uint64_t pending;               /* operations submitted and not completed */
   uint64_t refused;               /* allocations refused for want of memory */
+  uint64_t calls;                 /* driver calls of the process while it had a context here */
 } sim_process_record;
 
 /* A device as a whole. */

@@ -16,7 +16,7 @@
 #include "sim/machine/binding.h"
 
 #define SIM_MAGIC 0x31454e494843414dull /* "MACHINE1" */
-#define SIM_VERSION 2
+#define SIM_VERSION 3
 #define SIM_CLIENTS 4096
 #define SIM_OPS 4096    /* operations a process can have under way on a device, all streams */
 #define SIM_LANES 1024  /* streams of a process with work under way */
@@ -106,7 +106,7 @@ typedef struct sim_client {
   uint64_t busy_ns; /* also the client's compute clock: moves only while a kernel of it runs */
   uint64_t copy_ns, memory_busy_ns;
   uint64_t memory_bytes, peak_memory_bytes;
-  uint64_t launches, copies, refused;
+  uint64_t launches, copies, refused, calls;
 
   uint64_t next_seq;
   uint32_t failed;     /* sticky CUresult of a failed kernel; 0: none */

@@ -56,6 +56,7 @@ static void fill_record(const sim_client *c, sim_process_record *r) {
       .copies = c->copies,
       .pending = c->op_count,
       .refused = c->refused,
+      .calls = __atomic_load_n(&c->calls, __ATOMIC_RELAXED),
   };
   memcpy(r->tag, c->tag, sizeof r->tag);
   memcpy(r->comm, c->comm, sizeof r->comm);
