@@ -1,5 +1,6 @@
-"""Each measurement runs on the real parts and tells what it is to tell. No figure is judged here:
-that is what `penstock bench` is for.
+"""Each measurement runs on the real parts and tells what it is to tell.
+
+No figure is judged here: that is what `penstock bench` is for.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from penstock.bench import calls, figures, memory, quota, start, suspend, tenant
 from penstock.bench.figures import Figure, Report
 from penstock.bench.machine import machine_facts
 from penstock.bench.quota import QuotaRow, Workload
+from penstock.cli.app import app
 
 
 def test_starts_are_measured_alone_and_with_neighbours() -> None:
@@ -69,7 +71,7 @@ ROW = QuotaRow(30, 2000, "plain", 1, 0, 0.1, 0.2, 0.0, 0.0, 0.5, 10)
     [({}, True), ({"mean_error_points": 0.61}, False), ({"mean_error_points": 0.59}, True)],
 )
 def test_a_row_of_the_table_is_reached_only_when_every_cell_is_within(
-    change: dict[str, float], reached: bool
+    *, change: dict[str, float], reached: bool
 ) -> None:
     # 2 ms kernels: 0.5 + 2/20 points
     figure = figures._mean([ROW, replace(ROW, **change)])  # type: ignore[arg-type]
@@ -89,8 +91,6 @@ def test_all_pairs_of_values_occur_among_the_backlogged_cells() -> None:
 def test_the_table_prints_as_markdown_and_as_json(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from penstock.cli.app import app
-
     def measured(**_: object) -> Report:
         return Report(machine_facts("h200"), [Figure("a", "<= 1", "2", "3 runs", reached=False)])
 
@@ -100,7 +100,7 @@ def test_the_table_prints_as_markdown_and_as_json(
     app(["bench", "-o", "json"], standalone_mode=False)
     report = json.loads(capsys.readouterr().out)
     assert report["figures"][0]["reached"] is False
-    assert report["machine"]["device"] == "simulated h200"
+    assert report["machine"]["device"] == "simulated NVIDIA H200"
 
 
 def test_an_unknown_profile_is_refused_before_anything_is_measured() -> None:

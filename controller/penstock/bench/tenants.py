@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from penstock.node.grant import Mode
 
-# Percent of the device. What is left goes into context switches: every 2 ms, on the simulated device.
+# Percent of the device; the rest goes into context switches, every 2 ms on a simulated device.
 SHARES: dict[int, tuple[int, ...]] = {
     2: (60, 35),
     4: (35, 30, 20, 10),
@@ -81,7 +81,7 @@ def run(
 
 
 def _measure(simulate: str, count: int, mode: Mode, seconds: float) -> TenantsRow:
-    shares = dict(zip((f"t{i}" for i in range(count)), SHARES[count], strict=True))
+    shares = {f"t{i}": float(share) for i, share in enumerate(SHARES[count])}
     granted = shares if mode == "strict" else {name: s / 2 for name, s in shares.items()}
     part = 1 if mode == "strict" else 100 / sum(shares.values())
     due = {name: part * share for name, share in shares.items()}
