@@ -4,6 +4,8 @@
 
 #include "gate.h"
 
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations" /* old launches are launches too */
+
 static CUcontext context;
 
 static void prepare(void) {
@@ -113,6 +115,56 @@ static void collective(int devices) {
 
 CASE(two_devices_in_a_collective) { collective(2); }
 CASE(two_ranks_on_one_device_in_a_collective) { collective(1); }
+
+/* The primary context of device `device`, with a stream, and the quota there used up. */
+static CUstream on_device(CUdevice device) {
+  CUcontext primary;
+  OK(cuDevicePrimaryCtxRetain(&primary, device));
+  OK(cuCtxSetCurrent(primary));
+  go_into_debt();
+  return new_stream(CU_STREAM_NON_BLOCKING);
+}
+
+CASE(streams_of_two_devices_wait_for_each_others_events) {
+  context = begin();
+  CUstream streams[2];
+  CUcontext contexts[2];
+  CUevent events[2];
+  for (int i = 0; i < 2; i++) {
+    streams[i] = on_device(i);
+    OK(cuCtxGetCurrent(&contexts[i]));
+    OK(cuEventCreate(&events[i], CU_EVENT_DISABLE_TIMING));
+  }
+  for (int step = 0; step < 20; step++) {
+    int now = step % 2;
+    OK(cuCtxSetCurrent(contexts[now]));
+    OK(cuStreamWaitEvent(streams[now], events[1 - now], 0));
+    busy(streams[now], 2 * MS);
+    OK(cuEventRecord(events[now], streams[now]));
+  }
+  OK(cuStreamSynchronize(streams[1]));
+}
+
+CASE(a_cooperative_kernel_on_two_devices) {
+  context = begin();
+  uint64_t ns = 2 * MS;
+  void *parameters[] = {&ns};
+  CUDA_LAUNCH_PARAMS list[2];
+  for (int i = 0; i < 2; i++) {
+    CUstream stream = on_device(i);
+    list[i] = (CUDA_LAUNCH_PARAMS){.function = kernel_named("spin"),
+                                   .gridDimX = 2,
+                                   .gridDimY = 1,
+                                   .gridDimZ = 1,
+                                   .blockDimX = 32,
+                                   .blockDimY = 1,
+                                   .blockDimZ = 1,
+                                   .hStream = stream,
+                                   .kernelParams = parameters};
+  }
+  for (int i = 0; i < 10; i++) OK(cuLaunchCooperativeKernelMultiDevice(list, 2, 0));
+  for (int i = 0; i < 2; i++) OK(cuStreamSynchronize(list[i].hStream));
+}
 
 typedef struct errand {
   pthread_barrier_t asked, done;

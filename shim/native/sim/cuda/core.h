@@ -281,10 +281,12 @@ typedef struct sim_function {
   sim_context *ctx;
   int max_dynamic_shared, carveout, cluster_allowed;
   int cluster[3];
-  struct sim_function *bound; /* of a CUkernel: functions made from it, one a context */
+  struct sim_old_launch *old_launch; /* launch_old.c; NULL: never launched that way */
+  struct sim_function *bound;        /* of a CUkernel: functions made from it, one a context */
   struct sim_function *next;
 } sim_function;
 CUresult sim_function_of(CUfunction handle, sim_context *ctx, sim_function **function);
+int sim_blocks_per_sm(const sim_function *f, const sim_gpu *gpu, int threads, size_t dynamic_bytes);
 const char *sim_function_name(const sim_function *function);
 
 /* memory that a context's limits reserve */

@@ -264,8 +264,8 @@ CUresult CUDAAPI cuFuncLoad(CUfunction handle) {
 
 /* ---- occupancy ---- */
 
-static int blocks_per_sm(const sim_function *f, const sim_gpu *gpu, int threads,
-                         size_t dynamic_bytes) {
+int sim_blocks_per_sm(const sim_function *f, const sim_gpu *gpu, int threads,
+                      size_t dynamic_bytes) {
   const sim_profile *p = gpu->profile;
   unsigned warps = ((unsigned)threads + 31) / 32;
   unsigned registers = (f->kernel->registers + 7) / 8 * 8 * 32 * warps;
@@ -285,7 +285,7 @@ CUresult CUDAAPI cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
   TRY(sim_function_of(handle, ctx, &f));
   *blocks = threads > (int)f->kernel->max_threads
                 ? 0
-                : blocks_per_sm(f, ctx->gpu, threads, dynamic_bytes);
+                : sim_blocks_per_sm(f, ctx->gpu, threads, dynamic_bytes);
   return CUDA_SUCCESS;
 }
 CUresult CUDAAPI cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction handle,
@@ -307,7 +307,7 @@ CUresult CUDAAPI cuOccupancyMaxPotentialBlockSizeWithFlags(int *min_grid, int *b
   if (limit > 0 && limit < most) most = limit;
   for (int threads = most / 32 * 32; threads >= 32; threads -= 32) {
     size_t bytes = dynamic_of ? dynamic_of(threads) : dynamic_bytes;
-    int blocks = blocks_per_sm(f, ctx->gpu, threads, bytes);
+    int blocks = sim_blocks_per_sm(f, ctx->gpu, threads, bytes);
     if (blocks * threads <= best * best_blocks) continue;
     best = threads;
     best_blocks = blocks;
@@ -351,7 +351,7 @@ CUresult CUDAAPI cuOccupancyMaxActiveClusters(int *count, CUfunction handle,
   TRY(sim_function_of(handle, ctx, &f));
   int threads = (int)(config->blockDimX * config->blockDimY * config->blockDimZ);
   REQUIRE(threads > 0, CUDA_ERROR_INVALID_VALUE);
-  *count = blocks_per_sm(f, ctx->gpu, threads, config->sharedMemBytes) *
+  *count = sim_blocks_per_sm(f, ctx->gpu, threads, config->sharedMemBytes) *
            (int)ctx->gpu->profile->sm_count / 8;
   return CUDA_SUCCESS;
 }

@@ -79,9 +79,7 @@ static CUresult check_shape(const sim_function *f, const sim_gpu *gpu, const uns
       REQUIRE(cluster[i] && g[i] % cluster[i] == 0, CUDA_ERROR_INVALID_VALUE);
   }
   if (cooperative) {
-    int blocks = 0;
-    TRY(cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, (CUfunction)f, (int)threads,
-                                                    shared_bytes));
+    int blocks = sim_blocks_per_sm(f, gpu, (int)threads, shared_bytes);
     if ((uint64_t)g[0] * g[1] * g[2] > (uint64_t)blocks * p->sm_count)
       return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
   }

@@ -42,6 +42,7 @@ void sim_module_free(sim_module *m) {
     sim_function *f = m->functions;
     m->functions = f->next;
     sim_handle_remove(f);
+    free(f->old_launch);
     free(f);
   }
   while (m->placed) {
@@ -306,6 +307,7 @@ CUresult CUDAAPI cuLibraryUnload(CUlibrary handle) {
     sim_function *f = library->kernels;
     library->kernels = f->next;
     sim_handle_remove(f);
+    free(f->old_launch);
     free(f);
   }
   sim_handle_remove(library);

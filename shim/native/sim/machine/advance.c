@@ -48,8 +48,10 @@ static void complete_mark(sim_device *d, sim_area *a, const sim_op *op) {
   __atomic_store_n(&cell->done_seq, op->seq, __ATOMIC_RELEASE);
 }
 
-static bool target_done(sim_machine *m, const sim_op *op) {
+/* Nobody else may look after the other device while all wait for this one. */
+static bool target_done(sim_machine *m, const sim_device *d, const sim_op *op) {
   sim_area *a = sim_area_of(m, op->target_device, op->target_client);
+  if (&m->devices[op->target_device] != d) sim_bring_up(m, op->target_device);
   return __atomic_load_n(&a->ops[op->target_slot].seq, __ATOMIC_ACQUIRE) != op->target_seq;
 }
 
@@ -62,7 +64,7 @@ static bool pass_head(sim_machine *m, sim_device *d, sim_client *c, sim_area *a,
       complete_mark(d, a, op);
       break;
     case SIM_WAIT:
-      if (!target_done(m, op)) return false;
+      if (!target_done(m, d, op)) return false;
       break;
     case SIM_HOST:
     case SIM_WAIT_VALUE:

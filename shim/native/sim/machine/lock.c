@@ -5,13 +5,25 @@
 
 #define REAP_EVERY_NS 2000000
 
+static sim_device *take_over(sim_machine *m, sim_device *d) {
+  sim_repair(m, d);
+  pthread_mutex_consistent(&d->lock);
+  return d;
+}
+
 sim_device *sim_lock_bare(sim_machine *m, uint32_t device) {
   sim_device *d = &m->devices[device];
-  if (pthread_mutex_lock(&d->lock) == EOWNERDEAD) {
-    sim_repair(m, d);
-    pthread_mutex_consistent(&d->lock);
-  }
-  return d;
+  return pthread_mutex_lock(&d->lock) == EOWNERDEAD ? take_over(m, d) : d;
+}
+
+/* For who holds another device already: two that want each other's must not wait. */
+void sim_bring_up(sim_machine *m, uint32_t device) {
+  sim_device *d = &m->devices[device];
+  int result = pthread_mutex_trylock(&d->lock);
+  if (result == EOWNERDEAD) take_over(m, d);
+  if (result && result != EOWNERDEAD) return; /* whoever has it brings it up to now */
+  sim_advance(m, d, sim_now_ns());
+  sim_unlock(d);
 }
 
 sim_device *sim_lock(sim_machine *m, uint32_t device) {

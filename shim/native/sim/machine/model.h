@@ -8,6 +8,7 @@
 /* lock.c */
 sim_device *sim_lock(sim_machine *m, uint32_t device); /* also advances to now and reaps */
 void sim_unlock(sim_device *d);
+void sim_bring_up(sim_machine *m, uint32_t device); /* up to now, if nobody has its lock */
 sim_device *sim_lock_bare(sim_machine *m, uint32_t device);
 
 /* client.c */
