@@ -23,10 +23,11 @@ if TYPE_CHECKING:
 def run(
     command: Annotated[list[str], typer.Argument(metavar="-- COMMAND…", help="What to run.")],
     memory: Annotated[
-        str | None, typer.Option(metavar="QUANTITY", help="Device memory: 8Gi, 500Mi.")
+        str | None, typer.Option(metavar="QUANTITY", help="Device memory: 8Gi; 8Gi,4Gi on two.")
     ] = None,
     cores: Annotated[
-        str | None, typer.Option(metavar="PERCENT", help="Share of device time: 0.1 to 100.")
+        str | None,
+        typer.Option(metavar="PERCENT", help="Share of device time: 0.1 to 100; 30,50 on two."),
     ] = None,
     device: Annotated[
         list[str] | None,
@@ -123,12 +124,12 @@ def _request(
 
     spec = loaded.policy.spec if loaded else None
     limits = spec.limits if spec else None
-    memory_bytes = limits.memory if limits else None
-    permille = limits.cores if limits else None
+    memory_bytes = [limits.memory] if limits and limits.memory is not None else None
+    permille = [limits.cores] if limits and limits.cores is not None else None
     if memory is not None:
-        memory_bytes = parse_memory(memory)
+        memory_bytes = [parse_memory(figure) for figure in memory.split(",")]
     if cores is not None:
-        permille = parse_cores(cores)
+        permille = [parse_cores(figure) for figure in cores.split(",")]
     tflops = limits.tflops if limits and permille is None else None
     missing = [
         option

@@ -10,7 +10,7 @@ import sys
 import time
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from penstock.devices import Device, DeviceSource, find_devices
 from penstock.model import (
@@ -36,16 +36,20 @@ if TYPE_CHECKING:
 
     from penstock.node.state import State
 
+_Figure = TypeVar("_Figure", int, "int | None")
 MEMBERS_PERIOD_S = 0.5  # how often left-over processes are looked for in /proc
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a user asks for. Exactly one of `cores_permille` and `tflops` is given."""
+    """What a user asks for. Exactly one of `cores_permille` and `tflops` is given.
+
+    Memory and cores are one figure for all devices, or one for each of `devices`.
+    """
 
     command: Sequence[str]
-    memory_bytes: int
-    cores_permille: int | None
+    memory_bytes: Sequence[int]
+    cores_permille: Sequence[int] | None
     tflops: float | None = None
     mode: Mode = "strict"
     devices: Sequence[str] = ()  # indexes, UUIDs; none: the roomiest
@@ -80,8 +84,12 @@ def admit(state: State, request: Request, source: DeviceSource) -> Admitted:
         else:
             chosen = roomiest(devices, free, request.count)
         shares = []
-        for device in chosen:
-            share = _share(device, request, notes)
+        memory = _for_each("--memory", request.memory_bytes, chosen, request)
+        cores = _for_each("--cores", request.cores_permille or [None], chosen, request)
+        for device, memory_bytes, permille in zip(chosen, memory, cores, strict=True):
+            if permille is None:
+                permille = _cores_of_tflops(device, request.tflops, notes)  # noqa: PLW2901
+            share = _share(device, memory_bytes, permille, notes)
             if request.oversubscribe:
                 notes.append(
                     f"{device} may be granted more than once: quotas there are not guaranteed"
@@ -178,21 +186,34 @@ def _candidates(source: DeviceSource) -> list[Device]:
         ) from error
 
 
-def _share(device: Device, request: Request, notes: list[str]) -> DeviceGrant:
-    check_size(device, request.memory_bytes)
-    cores = request.cores_permille
-    if cores is None:
-        cores = _cores_of_tflops(device, request.tflops, notes)
-    if request.memory_bytes <= device.context_bytes:
+def _for_each(
+    option: str, figures: Sequence[_Figure], chosen: Sequence[Device], request: Request
+) -> Sequence[_Figure]:
+    """One figure a device."""
+    if len(figures) == 1:
+        return list(figures) * len(chosen)
+    if len(figures) != len(request.devices and chosen):
+        which = f"{len(chosen)} devices" if request.devices else "devices that are not named"
+        raise PenstockError(
+            f"{option} has {len(figures)} figures for {which}",
+            "it is one for all, or one for each device in the order of --device",
+            "name as many devices, for example --device 0,1 --memory 8Gi,4Gi",
+        )
+    return figures
+
+
+def _share(device: Device, memory_bytes: int, cores: int, notes: list[str]) -> DeviceGrant:
+    check_size(device, memory_bytes)
+    if memory_bytes <= device.context_bytes:
         notes.append(
-            f"{human_memory(request.memory_bytes)} is not more than one process's context takes "
+            f"{human_memory(memory_bytes)} is not more than one process's context takes "
             f"on this device ({human_memory(device.context_bytes)}): no CUDA program can start"
         )
     return DeviceGrant(
         uuid=device.uuid,
         index=device.index,
         name=device.name,
-        memory_bytes=request.memory_bytes,
+        memory_bytes=memory_bytes,
         cores_permille=cores,
         device_memory_bytes=device.memory_bytes,
         context_bytes=device.context_bytes,
