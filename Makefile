@@ -7,7 +7,7 @@ C_SOURCES := $(shell find shim tests bench examples -name '*.[ch]' -not -path '*
 PYTHON_SOURCES := $(shell find controller -type f -not -name '*.pyc')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test sanitize numba-suite lint format bench clean
+.PHONY: help setup demo test sanitize fuzz numba-suite lint format bench clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ test: setup lint ## Everything that must hold: lint, types, layers, and all test
 sanitize: setup ## The shim and the simulated GPU under ASan, UBSan and TSan, in many more programs
 	$(BIN)/pytest tests/native tests/sanitize
 	$(BIN)/pytest -p tests.sanitize.instrumented tests/memory tests/gate/test_patterns.py
+
+fuzz: setup ## libFuzzer on every target, FUZZ_SECONDS (60) each: pages, images, names, rules
+	$(BIN)/python -m tests.fuzz.fuzzing $(or $(FUZZ_SECONDS),60)
 
 numba-suite: setup ## Numba-CUDA's own tests on the simulated GPU, without the shim and with it (20 minutes)
 	$(BIN)/python tests/conformance/numba_suite.py

@@ -23,12 +23,18 @@ typedef struct fatbin_wrapper {
   const void *reserved;
 } fatbin_wrapper;
 
+/* An image that says more of itself than there can be takes all there is: it is refused. */
+static uint64_t sum(uint64_t a, uint64_t b) {
+  uint64_t both;
+  return __builtin_add_overflow(a, b, &both) ? UINT64_MAX : both;
+}
+
 static uint64_t elf_bytes(const void *image) {
   Elf64_Ehdr header;
   memcpy(&header, image, sizeof header);
   if (header.e_ident[EI_CLASS] != ELFCLASS64) return 0;
-  uint64_t sections = header.e_shoff + (uint64_t)header.e_shnum * header.e_shentsize;
-  uint64_t segments = header.e_phoff + (uint64_t)header.e_phnum * header.e_phentsize;
+  uint64_t sections = sum(header.e_shoff, (uint64_t)header.e_shnum * header.e_shentsize);
+  uint64_t segments = sum(header.e_phoff, (uint64_t)header.e_phnum * header.e_phentsize);
   return sections > segments ? sections : segments;
 }
 
@@ -45,7 +51,7 @@ uint64_t penstock_image_bytes(const void *image) {
   if (magic == FATBIN_MAGIC) {
     fatbin_header header;
     memcpy(&header, image, sizeof header);
-    return header.header_bytes + header.body_bytes;
+    return sum(header.header_bytes, header.body_bytes);
   }
   if (memcmp(image, ELFMAG, SELFMAG) == 0) return elf_bytes(image);
   return strnlen(image, LONGEST_TEXT);

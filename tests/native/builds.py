@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import functools
+import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 ROOT = Path(__file__).resolve().parents[2]
 SANITIZERS = {"plain": "", "address": "address,undefined", "thread": "thread"}
@@ -25,21 +30,36 @@ def _tool(name: str) -> str:
     return found
 
 
-def _run(*command: object) -> None:
+def _run(*command: object, variables: Mapping[str, str] | None = None) -> None:
     words = [str(word) for word in command]
-    done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, check=False)
+    environment = {**os.environ, **(variables or {})}
+    done = subprocess.run(
+        words, capture_output=True, text=True, cwd=ROOT, env=environment, check=False
+    )
     if done.returncode:
         raise BuildError(f"{' '.join(words)}:\n{done.stdout}\n{done.stderr}")
+
+
+def configure(directory: Path, *options: str, variables: Mapping[str, str] | None = None) -> None:
+    """Prepare a build folder. Raises BuildError."""
+    _run(
+        _tool("cmake"), "-S", ROOT, "-B", directory, "-G", "Ninja",
+        f"-DCMAKE_MAKE_PROGRAM={_tool('ninja')}", f"-DPython_EXECUTABLE={sys.executable}",
+        *options, variables=variables,
+    )  # fmt: skip
+
+
+def compile_targets(
+    directory: Path, *targets: str, variables: Mapping[str, str] | None = None
+) -> None:
+    """Bring `targets` up to date. Raises BuildError."""
+    _run(_tool("cmake"), "--build", directory, "-j", "2", "--target", *targets, variables=variables)
 
 
 @functools.cache
 def _configured(name: str) -> Path:
     directory = ROOT / "build" / f"native-tests-{name}"
-    _run(
-        _tool("cmake"), "-S", ROOT, "-B", directory, "-G", "Ninja", "-DPENSTOCK_TESTS=ON",
-        f"-DCMAKE_MAKE_PROGRAM={_tool('ninja')}", f"-DPython_EXECUTABLE={sys.executable}",
-        f"-DPENSTOCK_SANITIZE={SANITIZERS[name]}",
-    )  # fmt: skip
+    configure(directory, "-DPENSTOCK_TESTS=ON", f"-DPENSTOCK_SANITIZE={SANITIZERS[name]}")
     return directory
 
 
@@ -51,5 +71,5 @@ def build(name: str, *targets: str) -> Path:
         BuildError: it does not compile. (Not remembered: the next call compiles again.)
     """
     directory = _configured(name)
-    _run(_tool("cmake"), "--build", directory, "-j", "2", "--target", *targets)
+    compile_targets(directory, *targets)
     return directory

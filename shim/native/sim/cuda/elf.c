@@ -1,6 +1,7 @@
 /* Reads what the simulation needs from a cubin: kernels, their resources and parameters, globals.
  */
 #include <elf.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,37 +11,68 @@
 #define INFO_PARAMETER_BYTES 0x19
 #define INFO_MAX_THREADS 0x05
 
-static const char *section_name(const uint8_t *data, const Elf64_Shdr *sections,
-                                const Elf64_Ehdr *header, const Elf64_Shdr *s) {
-  return (const char *)data + sections[header->e_shstrndx].sh_offset + s->sh_name;
+/* The file as far as it may be read. Nothing in it is believed: offsets may lie outside, names may
+ * have no end, tables may be unaligned. */
+typedef struct elf {
+  const uint8_t *data;
+  uint64_t readable;
+  Elf64_Ehdr header;
+  Elf64_Shdr names; /* the section that holds the sections' names */
+} elf;
+
+static bool lies_within(const elf *file, uint64_t offset, uint64_t bytes) {
+  return offset <= file->readable && bytes <= file->readable - offset;
 }
 
-static void read_symbols(const uint8_t *data, const Elf64_Shdr *sections, const Elf64_Ehdr *header,
-                         const Elf64_Shdr *table, sim_image *image) {
-  const char *names = (const char *)data + sections[table->sh_link].sh_offset;
-  const Elf64_Sym *symbols = (const Elf64_Sym *)(data + table->sh_offset);
-  for (size_t i = 0; i < table->sh_size / sizeof *symbols; i++) {
-    const Elf64_Sym *s = &symbols[i];
-    if (ELF64_ST_TYPE(s->st_info) != STT_OBJECT || !s->st_size || s->st_shndx >= header->e_shnum)
+static bool read_section(const elf *file, unsigned index, Elf64_Shdr *section) {
+  uint64_t at = file->header.e_shoff + (uint64_t)index * sizeof *section;
+  if (index >= file->header.e_shnum || at < file->header.e_shoff ||
+      !lies_within(file, at, sizeof *section))
+    return false;
+  memcpy(section, file->data + at, sizeof *section);
+  return true;
+}
+
+/* A text in a section of texts; empty when it is not wholly there. */
+static const char *text_at(const elf *file, const Elf64_Shdr *texts, uint64_t offset) {
+  if (!lies_within(file, texts->sh_offset, texts->sh_size) || offset >= texts->sh_size) return "";
+  const char *text = (const char *)file->data + texts->sh_offset + offset;
+  return memchr(text, 0, texts->sh_size - offset) ? text : "";
+}
+
+static const char *name_of(const elf *file, const Elf64_Shdr *section) {
+  return text_at(file, &file->names, section->sh_name);
+}
+
+static void read_symbols(const elf *file, const Elf64_Shdr *table, sim_image *image) {
+  Elf64_Shdr texts, section;
+  if (!lies_within(file, table->sh_offset, table->sh_size) ||
+      !read_section(file, table->sh_link, &texts))
+    return;
+  for (uint64_t i = 0; i < table->sh_size / sizeof(Elf64_Sym); i++) {
+    Elf64_Sym symbol;
+    memcpy(&symbol, file->data + table->sh_offset + i * sizeof symbol, sizeof symbol);
+    if (ELF64_ST_TYPE(symbol.st_info) != STT_OBJECT || !symbol.st_size ||
+        !read_section(file, symbol.st_shndx, &section))
       continue;
-    const char *section = section_name(data, sections, header, &sections[s->st_shndx]);
-    bool managed = strstr(section, "managed") != NULL;
-    if (strncmp(section, ".nv.global", 10) && strncmp(section, ".nv.constant", 12) && !managed)
+    const char *within = name_of(file, &section);
+    bool managed = strstr(within, "managed") != NULL;
+    if (strncmp(within, ".nv.global", 10) && strncmp(within, ".nv.constant", 12) && !managed)
       continue;
-    sim_image_add_global(image, names + s->st_name, strlen(names + s->st_name), s->st_size,
-                         managed);
+    const char *name = text_at(file, &texts, symbol.st_name);
+    sim_image_add_global(image, name, strlen(name), symbol.st_size, managed);
   }
 }
 
 /* Attributes are format (1 byte), number (1), then 2 bytes of value or of length. */
 static void read_info(const uint8_t *at, const uint8_t *end, sim_kernel *k) {
-  while (at + 4 <= end) {
+  while (end - at >= 4) {
     uint8_t format = at[0], number = at[1];
     uint16_t value;
     memcpy(&value, at + 2, 2);
     const uint8_t *body = at + 4;
+    if (format == 4 && value > end - body) return;
     at = format == 4 ? body + value : body;
-    if (at > end) return;
     if (number == INFO_PARAMETER && format == 4 && value >= 12) {
       uint16_t ordinal, offset;
       uint32_t packed;
@@ -51,6 +83,8 @@ static void read_info(const uint8_t *at, const uint8_t *end, sim_kernel *k) {
         void *more = realloc(k->params, (ordinal + 1u) * sizeof *k->params);
         if (!more) return;
         k->params = more;
+        /* An image may leave some out. */
+        memset(&k->params[k->param_count], 0, (ordinal + 1u - k->param_count) * sizeof *k->params);
         k->param_count = ordinal + 1u;
       }
       k->params[ordinal].offset = offset;
@@ -76,33 +110,42 @@ static bool fits_device(const Elf64_Ehdr *header, const sim_gpu *gpu) {
   return sm / 10 == device / 10 && sm <= device;
 }
 
-CUresult sim_read_elf(const uint8_t *data, const sim_gpu *gpu, sim_image *image) {
-  const Elf64_Ehdr *header = (const Elf64_Ehdr *)data;
-  if (header->e_ident[EI_CLASS] != ELFCLASS64 || header->e_machine != 190)
+static void read_kernel(const char *name, const Elf64_Shdr *section, sim_image *image) {
+  sim_kernel *k = sim_image_add_kernel(image, name, strlen(name));
+  if (k && section->sh_info >> 24) k->registers = section->sh_info >> 24;
+  if (k && !k->params) k->params = calloc(1, sizeof *k->params);
+}
+
+/* What a section says of a kernel by its name. */
+static void read_about(const elf *file, const Elf64_Shdr *section, sim_image *image) {
+  const char *name = name_of(file, section);
+  bool info = !strncmp(name, ".nv.info.", 9), shared = !strncmp(name, ".nv.shared.", 11);
+  if (!info && !shared) return;
+  if (info && !lies_within(file, section->sh_offset, section->sh_size)) return;
+  const uint8_t *body = info ? file->data + section->sh_offset : NULL;
+  for (sim_kernel *k = image->kernels; k; k = k->next) {
+    if (info && !strcmp(k->name, name + 9)) read_info(body, body + section->sh_size, k);
+    if (shared && !strcmp(k->name, name + 11)) k->shared_bytes = (unsigned)section->sh_size;
+  }
+}
+
+CUresult sim_read_elf(const uint8_t *data, uint64_t readable, const sim_gpu *gpu,
+                      sim_image *image) {
+  elf file = {.data = data, .readable = readable};
+  if (readable < sizeof file.header) return CUDA_ERROR_INVALID_IMAGE;
+  memcpy(&file.header, data, sizeof file.header);
+  if (file.header.e_ident[EI_CLASS] != ELFCLASS64 || file.header.e_machine != 190 ||
+      !read_section(&file, file.header.e_shstrndx, &file.names))
     return CUDA_ERROR_INVALID_IMAGE;
-  if (!fits_device(header, gpu)) return CUDA_ERROR_NO_BINARY_FOR_GPU;
-  const Elf64_Shdr *sections = (const Elf64_Shdr *)(data + header->e_shoff);
-  for (unsigned i = 0; i < header->e_shnum; i++) {
-    const Elf64_Shdr *s = &sections[i];
-    const char *name = section_name(data, sections, header, s);
-    if (s->sh_flags & SHF_ALLOC && s->sh_type != SHT_NOBITS) image->bytes += s->sh_size;
-    if (!strncmp(name, ".text.", 6)) {
-      sim_kernel *k = sim_image_add_kernel(image, name + 6, strlen(name + 6));
-      if (k && s->sh_info >> 24) k->registers = s->sh_info >> 24;
-      if (k && !k->params) k->params = calloc(1, sizeof *k->params);
-    }
-    if (s->sh_type == SHT_SYMTAB) read_symbols(data, sections, header, s, image);
+  if (!fits_device(&file.header, gpu)) return CUDA_ERROR_NO_BINARY_FOR_GPU;
+  Elf64_Shdr section;
+  for (unsigned i = 0; read_section(&file, i, &section); i++) {
+    const char *name = name_of(&file, &section);
+    if (section.sh_flags & SHF_ALLOC && section.sh_type != SHT_NOBITS)
+      image->bytes += section.sh_size < readable ? section.sh_size : readable;
+    if (!strncmp(name, ".text.", 6)) read_kernel(name + 6, &section, image);
+    if (section.sh_type == SHT_SYMTAB) read_symbols(&file, &section, image);
   }
-  for (unsigned i = 0; i < header->e_shnum; i++) {
-    const Elf64_Shdr *s = &sections[i];
-    const char *name = section_name(data, sections, header, s);
-    bool info = !strncmp(name, ".nv.info.", 9), shared = !strncmp(name, ".nv.shared.", 11);
-    if (!info && !shared) continue;
-    for (sim_kernel *k = image->kernels; k; k = k->next) {
-      if (info && !strcmp(k->name, name + 9))
-        read_info(data + s->sh_offset, data + s->sh_offset + s->sh_size, k);
-      if (shared && !strcmp(k->name, name + 11)) k->shared_bytes = (unsigned)s->sh_size;
-    }
-  }
+  for (unsigned i = 0; read_section(&file, i, &section); i++) read_about(&file, &section, image);
   return CUDA_SUCCESS;
 }

@@ -11,6 +11,7 @@
 
 #define FATBIN_WRAPPER 0x466243b1u
 #define FATBIN 0xba55ed50u
+#define LONGEST ((uint64_t)1 << 40)
 
 sim_kernel *sim_image_add_kernel(sim_image *image, const char *name, size_t length) {
   sim_kernel **link = &image->kernels;
@@ -65,15 +66,19 @@ static uint64_t u64(const uint8_t *p) { return u32(p) | (uint64_t)u32(p + 4) << 
 
 /* Entries: kind (1 PTX, 2 cubin) at 0, header size at 4, payload size at 8, compressed size at 16,
  * flags at 40. A compressed payload is not unpacked: any kernel name is believed then. */
-static CUresult read_fatbin(const uint8_t *data, const sim_gpu *gpu, sim_image *image) {
+static CUresult read_fatbin(const uint8_t *data, uint64_t readable, const sim_gpu *gpu,
+                            sim_image *image) {
+  if (readable < 16) return CUDA_ERROR_INVALID_IMAGE;
   uint64_t header = data[6] | data[7] << 8, size = u64(data + 8);
+  if (header > readable || size > readable - header) return CUDA_ERROR_INVALID_IMAGE;
   const uint8_t *at = data + header, *end = at + size;
   CUresult result = CUDA_ERROR_NO_BINARY_FOR_GPU;
-  while (at + 64 <= end) {
+  while (end - at >= 64) {
     uint32_t kind = at[0] | (uint32_t)at[1] << 8, entry_header = u32(at + 4);
     uint64_t payload = u64(at + 8), flags = u64(at + 40);
+    if (!entry_header || entry_header > (uint64_t)(end - at)) break;
     const uint8_t *body = at + entry_header;
-    if (!entry_header || payload > (uint64_t)(end - body)) break;
+    if (payload > (uint64_t)(end - body)) break;
     CUresult one = CUDA_ERROR_NO_BINARY_FOR_GPU;
     if (flags & 0xe000 || u32(at + 16)) {
       image->any_name = true;
@@ -81,7 +86,7 @@ static CUresult read_fatbin(const uint8_t *data, const sim_gpu *gpu, sim_image *
     } else if (kind == 1) {
       one = sim_read_ptx((const char *)body, payload, gpu, image);
     } else if (kind == 2) {
-      one = sim_read_elf(body, gpu, image);
+      one = sim_read_elf(body, payload, gpu, image);
     }
     if (one == CUDA_SUCCESS) {
       result = one;
@@ -94,9 +99,16 @@ static CUresult read_fatbin(const uint8_t *data, const sim_gpu *gpu, sim_image *
 
 static CUresult read_any(const uint8_t *data, uint64_t known_bytes, const sim_gpu *gpu,
                          sim_image *image) {
-  if (u32(data) == FATBIN_WRAPPER) data = (const uint8_t *)u64(data + 8);
-  if (u32(data) == FATBIN) return read_fatbin(data, gpu, image);
-  if (!memcmp(data, "\177ELF", 4)) return sim_read_elf(data, gpu, image);
+  /* Without a length an image is believed: what it says of itself bounds it. */
+  uint64_t readable = known_bytes ? known_bytes : LONGEST;
+  if (readable < 8) return CUDA_ERROR_INVALID_IMAGE;
+  if (u32(data) == FATBIN_WRAPPER) { /* points to what the linker put elsewhere */
+    if (known_bytes) return CUDA_ERROR_INVALID_IMAGE;
+    data = (const uint8_t *)u64(data + 8);
+    if (!data) return CUDA_ERROR_INVALID_IMAGE;
+  }
+  if (u32(data) == FATBIN) return read_fatbin(data, readable, gpu, image);
+  if (!memcmp(data, "\177ELF", 4)) return sim_read_elf(data, readable, gpu, image);
   if (data[0] >= 0x7f || data[0] < '\t') return CUDA_ERROR_INVALID_IMAGE;
   uint64_t length =
       known_bytes ? strnlen((const char *)data, known_bytes) : strlen((const char *)data);

@@ -18,6 +18,9 @@
 
 #include "sim/cuda/work.h"
 
+#define LONGEST_NS 1e18
+#define MOST_PARAMETERS 4096
+
 static sim_kernel_rule environment_rules[SIM_MAX_RULES];
 
 static const struct {
@@ -28,7 +31,7 @@ static const struct {
              {"sets", SIM_SETS_CONDITION},
              {"launches", SIM_LAUNCHES_GRAPH}};
 
-static bool parse_rule(const char *text, size_t length, sim_kernel_rule *rule) {
+bool sim_kernel_rule_parse(const char *text, size_t length, sim_kernel_rule *rule) {
   const char *equals = memchr(text, '=', length);
   if (!equals || equals == text || (size_t)(equals - text) >= SIM_NAME_BYTES) return false;
   memset(rule, 0, sizeof *rule);
@@ -37,9 +40,11 @@ static bool parse_rule(const char *text, size_t length, sim_kernel_rule *rule) {
   for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
     size_t letters = strlen(words[i].word);
     if (strncmp(equals + 1, words[i].word, letters)) continue;
-    rule->parameter = atoi(equals + 1 + letters);
+    char *end;
+    long number = strtol(equals + 1 + letters, &end, 10);
+    rule->parameter = (int32_t)number;
     rule->action = words[i].action;
-    return rule->parameter >= 0;
+    return end > equals + 1 + letters && number >= 0 && number < MOST_PARAMETERS;
   }
   char *unit;
   double number = strtod(equals + 1, &unit);
@@ -48,8 +53,9 @@ static bool parse_rule(const char *text, size_t length, sim_kernel_rule *rule) {
                  : !strncmp(unit, "ms", 2) ? 1e6
                  : *unit == 's'            ? 1e9
                                            : 0;
+  if (!(number >= 0 && number * scale < LONGEST_NS) || scale == 0) return false;
   rule->duration_ns = (uint64_t)(number * scale);
-  return number >= 0 && scale > 0;
+  return true;
 }
 
 static void read_environment_rules(void) {
@@ -57,7 +63,7 @@ static void read_environment_rules(void) {
   for (int n = 0; text && *text && n < SIM_MAX_RULES;) {
     size_t length = strcspn(text, ",");
     sim_kernel_rule rule;
-    if (parse_rule(text, length, &rule)) environment_rules[n++] = rule;
+    if (sim_kernel_rule_parse(text, length, &rule)) environment_rules[n++] = rule;
     text += length;
     if (*text) text++;
   }

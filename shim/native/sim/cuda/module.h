@@ -36,7 +36,7 @@ void sim_image_release(sim_image *image);
 sim_kernel *sim_image_kernel(sim_image *image, const char *name);
 /* ptx.c, elf.c */
 CUresult sim_read_ptx(const char *text, uint64_t length, const sim_gpu *gpu, sim_image *image);
-CUresult sim_read_elf(const uint8_t *data, const sim_gpu *gpu, sim_image *image);
+CUresult sim_read_elf(const uint8_t *data, uint64_t readable, const sim_gpu *gpu, sim_image *image);
 sim_kernel *sim_image_add_kernel(sim_image *image, const char *name, size_t length);
 void sim_image_add_global(sim_image *image, const char *name, size_t length, uint64_t bytes,
                           bool managed);

@@ -51,6 +51,17 @@ static bool is(const char *from, size_t length, const char *what) {
   return strlen(what) == length && !memcmp(from, what, length);
 }
 
+/* Digits at the front of a word; as large as can be when there are too many. */
+static uint64_t number(const char *from, size_t length) {
+  uint64_t value = 0;
+  for (size_t i = 0; i < length && isdigit((unsigned char)from[i]); i++) {
+    if (__builtin_mul_overflow(value, 10, &value) ||
+        __builtin_add_overflow(value, (uint64_t)(from[i] - '0'), &value))
+      return UINT64_MAX;
+  }
+  return value;
+}
+
 static unsigned type_bytes(const char *from, size_t length) {
   static const struct {
     const char *name;
@@ -64,7 +75,11 @@ static unsigned type_bytes(const char *from, size_t length) {
   return 0;
 }
 
-/* `.align n .type name[count]` up to `,`, `)`, `=` or `;`. */
+#define LARGEST_VARIABLE ((uint64_t)1 << 40)
+#define LARGEST_ALIGN 4096
+
+/* `.align n .type name[count]` up to `,`, `)`, `=` or `;`. What is too large counts as the largest.
+ */
 static void read_variable(text *t, const char **name, size_t *name_length, uint64_t *bytes,
                           uint64_t *align) {
   uint64_t element = 0, count = 1;
@@ -80,14 +95,15 @@ static void read_variable(text *t, const char **name, size_t *name_length, uint6
       break;
     }
     if (is(from, length, ".align")) {
-      word(t, &from);
-      *align = strtoull(from, NULL, 10);
+      length = word(t, &from);
+      *align = number(from, length);
+      if (*align > LARGEST_ALIGN) *align = LARGEST_ALIGN;
     } else if (type_bytes(from, length)) {
       element = type_bytes(from, length);
     } else if (*from == '[') {
-      word(t, &from);
-      if (*from != ']') {
-        count *= strtoull(from, NULL, 10);
+      length = word(t, &from);
+      if (length && *from != ']') {
+        if (__builtin_mul_overflow(count, number(from, length), &count)) count = LARGEST_VARIABLE;
         word(t, &from);
       }
     } else if (isalpha((unsigned char)*from) || *from == '_' || *from == '$' || *from == '%') {
@@ -95,7 +111,7 @@ static void read_variable(text *t, const char **name, size_t *name_length, uint6
       *name_length = length;
     }
   }
-  *bytes = element * count;
+  *bytes = count > LARGEST_VARIABLE / 16 && element ? LARGEST_VARIABLE : element * count;
   if (!*align) *align = element ? element : 1;
 }
 
@@ -105,6 +121,7 @@ static void read_entry(text *t, sim_image *image) {
   if (!length) return;
   sim_kernel *k = sim_image_add_kernel(image, from, length);
   if (!k) return;
+  k->param_count = 0; /* it may have been declared before */
   uint64_t offset = 0;
   if (word(t, &from) && *from == '(') {
     while (t->at < t->end) {
@@ -124,9 +141,10 @@ static void read_entry(text *t, sim_image *image) {
       void *more = realloc(k->params, (k->param_count + 1) * sizeof *k->params);
       if (!more) return;
       k->params = more;
-      k->params[k->param_count].offset = (uint32_t)offset;
-      k->params[k->param_count++].bytes = (uint32_t)bytes;
-      offset += bytes;
+      /* Above 4 GiB they say little, but more than any launch may pass. */
+      k->params[k->param_count].offset = offset < UINT32_MAX ? (uint32_t)offset : UINT32_MAX;
+      k->params[k->param_count++].bytes = bytes < UINT32_MAX ? (uint32_t)bytes : UINT32_MAX;
+      if (__builtin_add_overflow(offset, bytes, &offset)) offset = LARGEST_VARIABLE;
     }
   }
   if (!k->params) k->params = calloc(1, sizeof *k->params);
@@ -134,17 +152,18 @@ static void read_entry(text *t, sim_image *image) {
   for (text before = *t; word(t, &from) && *from != '{' && *from != ';'; before = *t)
     if (is(from, (size_t)(t->at - from), ".maxntid") ||
         is(from, (size_t)(t->at - from), ".reqntid")) {
-      word(t, &from);
-      unsigned limit = (unsigned)strtoul(from, NULL, 10);
-      if (limit) k->max_threads = limit;
+      size_t digits = word(t, &from);
+      uint64_t limit = number(from, digits);
+      if (limit && limit <= UINT32_MAX) k->max_threads = (unsigned)limit;
       (void)before;
     }
 }
 
-static unsigned hundredths(const char *from) {
-  unsigned major = 0, minor = 0;
-  sscanf(from, "%u.%u", &major, &minor);
-  return major * 100 + minor * 10;
+static uint64_t hundredths(const char *from, size_t length) {
+  const char *dot = memchr(from, '.', length);
+  size_t whole = dot ? (size_t)(dot - from) : length;
+  uint64_t major = number(from, whole), minor = dot ? number(dot + 1, length - whole - 1) : 0;
+  return major < 1000 && minor < 10 ? major * 100 + minor * 10 : UINT64_MAX;
 }
 
 /* Kernels only at the outermost level of braces; globals too. */
@@ -159,12 +178,12 @@ CUresult sim_read_ptx(const char *data, uint64_t length_all, const sim_gpu *gpu,
     if (*from == '{') depth++;
     if (*from == '}') depth--;
     if (is(from, length, ".version")) {
-      word(&t, &from);
+      length = word(&t, &from);
       versioned = true;
-      if (hundredths(from) > PTX_NEWEST) return CUDA_ERROR_UNSUPPORTED_PTX_VERSION;
+      if (hundredths(from, length) > PTX_NEWEST) return CUDA_ERROR_UNSUPPORTED_PTX_VERSION;
     } else if (is(from, length, ".target")) {
-      word(&t, &from);
-      unsigned target = !strncmp(from, "sm_", 3) ? (unsigned)strtoul(from + 3, NULL, 10) : 0;
+      length = word(&t, &from);
+      uint64_t target = length > 3 && !memcmp(from, "sm_", 3) ? number(from + 3, length - 3) : 0;
       if (target > gpu->profile->compute_major * 10 + gpu->profile->compute_minor)
         return CUDA_ERROR_NO_BINARY_FOR_GPU;
     } else if (depth == 0 && is(from, length, ".entry")) {

@@ -69,6 +69,8 @@ typedef struct sim_kernel_act {
   uint64_t words[4]; /* the parameters that it goes by */
 } sim_kernel_act;
 sim_kernel_act sim_kernel_act_of(const sim_work *work);
+/* One rule of PENSTOCK_SIM_KERNELS, up to the comma or the end of `text`. False: it is none. */
+bool sim_kernel_rule_parse(const char *text, size_t length, sim_kernel_rule *rule);
 bool sim_kernels_launch_graphs(void); /* is there a rule that has any do so? */
 void sim_condition_set(uint64_t handle, uint64_t value);
 
