@@ -40,6 +40,10 @@ static const char *text_at(const elf *file, const Elf64_Shdr *texts, uint64_t of
   return memchr(text, 0, texts->sh_size - offset) ? text : "";
 }
 
+static bool begins(const char *text, const char *with) {
+  return strlen(text) >= strlen(with) && !memcmp(text, with, strlen(with));
+}
+
 static const char *name_of(const elf *file, const Elf64_Shdr *section) {
   return text_at(file, &file->names, section->sh_name);
 }
@@ -57,8 +61,7 @@ static void read_symbols(const elf *file, const Elf64_Shdr *table, sim_image *im
       continue;
     const char *within = name_of(file, &section);
     bool managed = strstr(within, "managed") != NULL;
-    if (strncmp(within, ".nv.global", 10) && strncmp(within, ".nv.constant", 12) && !managed)
-      continue;
+    if (!begins(within, ".nv.global") && !begins(within, ".nv.constant") && !managed) continue;
     const char *name = text_at(file, &texts, symbol.st_name);
     sim_image_add_global(image, name, strlen(name), symbol.st_size, managed);
   }
@@ -119,7 +122,7 @@ static void read_kernel(const char *name, const Elf64_Shdr *section, sim_image *
 /* What a section says of a kernel by its name. */
 static void read_about(const elf *file, const Elf64_Shdr *section, sim_image *image) {
   const char *name = name_of(file, section);
-  bool info = !strncmp(name, ".nv.info.", 9), shared = !strncmp(name, ".nv.shared.", 11);
+  bool info = begins(name, ".nv.info."), shared = begins(name, ".nv.shared.");
   if (!info && !shared) return;
   if (info && !lies_within(file, section->sh_offset, section->sh_size)) return;
   const uint8_t *body = info ? file->data + section->sh_offset : NULL;
@@ -143,7 +146,7 @@ CUresult sim_read_elf(const uint8_t *data, uint64_t readable, const sim_gpu *gpu
     const char *name = name_of(&file, &section);
     if (section.sh_flags & SHF_ALLOC && section.sh_type != SHT_NOBITS)
       image->bytes += section.sh_size < readable ? section.sh_size : readable;
-    if (!strncmp(name, ".text.", 6)) read_kernel(name + 6, &section, image);
+    if (begins(name, ".text.")) read_kernel(name + 6, &section, image);
     if (section.sh_type == SHT_SYMTAB) read_symbols(&file, &section, image);
   }
   for (unsigned i = 0; read_section(&file, i, &section); i++) read_about(&file, &section, image);
