@@ -5,7 +5,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.node.elastic import HEADROOM_PERMILLE, Demand, allowances
+from penstock.node.elastic import (
+    HEADROOM_PERMILLE,
+    MOST_LOST_PERMILLE,
+    PROBE_PERMILLE,
+    Demand,
+    allowances,
+)
 
 
 def demand(tenant, cores, *, elastic=True, used=0, asking=False, active=None):
@@ -34,8 +40,32 @@ def test_a_neighbour_that_uses_little_keeps_a_little_more_than_that():
 
 
 def test_spare_time_is_shared_by_cores():
-    both = [demand("a", 300, used=300, asking=True), demand("b", 100, used=100, asking=True)]
+    both = [demand("a", 300, used=750, asking=True), demand("b", 100, used=250, asking=True)]
     assert allowances(both) == {"a": 750, "b": 250}
+
+
+def test_what_switching_between_busy_tenants_costs_is_shared_by_cores_too():
+    both = [demand("a", 300, used=715, asking=True), demand("b", 100, used=240, asking=True)]
+    shares = allowances(both)
+    assert sum(shares.values()) == 715 + 240 + PROBE_PERMILLE
+    assert shares["a"] == 3 * shares["b"]
+
+
+def test_a_device_that_gives_more_again_is_shared_out_again_within_some_seconds():
+    shares = {"a": 712, "b": 238}
+    for _ in range(10):
+        shares = allowances(
+            [
+                demand("a", 300, used=shares["a"], asking=True),
+                demand("b", 100, used=shares["b"], asking=True),
+            ]
+        )
+    assert sum(shares.values()) == 1000
+
+
+def test_busy_tenants_that_just_began_are_given_nearly_all_of_the_device():
+    both = [demand("a", 300, active=True, asking=True), demand("b", 100, active=True, asking=True)]
+    assert sum(allowances(both).values()) == 1000 - MOST_LOST_PERMILLE
 
 
 def test_what_one_cannot_use_goes_to_the_other():

@@ -49,7 +49,7 @@ class TenantsRow:
     tenants: int
     mode: Literal["strict", "elastic"]
     shares: str  # granted, percent
-    due: str  # what each is to get: its grant; in elastic mode its part of the whole device
+    due: str  # what each is to get: its grant; in elastic mode its part of what all got
     got: str
     worst_error_points: float  # of a tenant, over the whole measurement
     worst_window_points: float  # 95 % of the tenants' 1 s windows are closer than this
@@ -83,8 +83,6 @@ def run(
 def _measure(simulate: str, count: int, mode: Mode, seconds: float) -> TenantsRow:
     shares = {f"t{i}": float(share) for i, share in enumerate(SHARES[count])}
     granted = shares if mode == "strict" else {name: s / 2 for name, s in shares.items()}
-    part = 1 if mode == "strict" else 100 / sum(shares.values())
-    due = {name: part * share for name, share in shares.items()}
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         state = State.open(Path(folder) / "state")
         with _programs(state, simulate, granted, mode) as programs:
@@ -92,8 +90,12 @@ def _measure(simulate: str, count: int, mode: Mode, seconds: float) -> TenantsRo
             samples = _watch(machine, programs, seconds)
     whole = samples[-1].at_ns - samples[0].at_ns
     got = {
-        name: 100 * (samples[-1].busy_ns[name] - samples[0].busy_ns[name]) / whole for name in due
+        name: 100 * (samples[-1].busy_ns[name] - samples[0].busy_ns[name]) / whole
+        for name in shares
     }
+    total = sum(got.values())
+    part = 1 if mode == "strict" else total / sum(shares.values())
+    due = {name: part * share for name, share in shares.items()}
     errors = [abs(window.percent - due[name]) for name in due for window in windows(samples, name)]
     return TenantsRow(
         tenants=count,
@@ -103,7 +105,7 @@ def _measure(simulate: str, count: int, mode: Mode, seconds: float) -> TenantsRo
         got=" ".join(f"{share:.1f}" for share in got.values()),
         worst_error_points=max(abs(got[name] - due[name]) for name in due),
         worst_window_points=statistics.quantiles(errors, n=20)[-1],
-        total_percent=sum(got.values()),
+        total_percent=total,
     )
 
 

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 
 # Kept above recent use for a tenant that asks for no more, so that growth is seen as growth.
 HEADROOM_PERMILLE = 20
+# A device that several tenants keep busy loses time to switching between them. Allowances that add
+# up to more than it can give would take the whole loss from whoever has most.
+MOST_LOST_PERMILLE = 50
+PROBE_PERMILLE = 5  # above what it gave in the last second, so that a larger capacity is found
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,7 @@ def allowances(demands: Sequence[Demand]) -> dict[str, int]:
     remains is shared among elastic tenants by cores, none beyond its need.
     """
     kept = {d.tenant: min(d.cores_permille, d.need_permille) for d in demands}
-    spare = max(0, FULL_DEVICE_PERMILLE - sum(kept.values()))
+    spare = max(0, _capacity(demands) - sum(kept.values()))
     extra = _share_out(spare, [d for d in demands if d.elastic])
     return {
         d.tenant: min(
@@ -52,6 +56,15 @@ def allowances(demands: Sequence[Demand]) -> dict[str, int]:
         )
         for d in demands
     }
+
+
+def _capacity(demands: Sequence[Demand]) -> int:
+    """Permille that the device can give: all of it, unless several tenants keep it busy."""
+    active = [d for d in demands if d.active]
+    if len(active) < 2 or not all(d.asking for d in active):
+        return FULL_DEVICE_PERMILLE
+    given = sum(d.used_permille for d in active) + PROBE_PERMILLE
+    return max(FULL_DEVICE_PERMILLE - MOST_LOST_PERMILLE, min(FULL_DEVICE_PERMILLE, given))
 
 
 def _share_out(spare: int, elastic: Sequence[Demand]) -> dict[str, int]:
