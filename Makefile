@@ -7,7 +7,7 @@ C_SOURCES := $(shell find shim tests bench examples -name '*.[ch]' -not -path '*
 PYTHON_SOURCES := $(shell find controller -type f -not -name '*.pyc')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test sanitize fuzz numba-suite lint format bench clean
+.PHONY: help setup demo test sanitize fuzz numba-suite lint format bench gen clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,6 +56,9 @@ format: $(VENV)/.installed ## Rewrite Python and C in the project's format
 
 bench: setup ## All figures as measured on this machine (some twelve minutes)
 	$(BIN)/penstock bench
+
+gen: $(VENV)/.tools ## Rewrite docs/coverage.md from the vendor's headers and the hook tables
+	PYTHONPATH=shim $(BIN)/python -m codegen --native shim/native --page docs/coverage.md
 
 clean: ## Remove .venv and build
 	rm -rf $(VENV) build

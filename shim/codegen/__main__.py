@@ -6,8 +6,11 @@ import argparse
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
-from . import emit, headers
+from . import coverage, emit, headers
+
+NOT_SUPPORTED = {"cuda": 801, "nvml": 3}  # what a function answers that nobody wrote
 
 
 def find_headers() -> Path:
@@ -30,7 +33,8 @@ def find_headers() -> Path:
 def main() -> None:
     """Parse the command line and write the files."""
     parser = argparse.ArgumentParser(prog="codegen", description=__doc__)
-    parser.add_argument("--out", type=Path, required=True, help="folder for the generated files")
+    parser.add_argument("--out", type=Path, help="folder for the generated files")
+    parser.add_argument("--page", type=Path, help="write only the coverage page, to this file")
     parser.add_argument("--include", type=Path, help="folder of cuda.h (default: from PyPI)")
     parser.add_argument("--native", type=Path, required=True, help="folder of the hook tables")
     parser.add_argument("--cc", default="gcc", help="C compiler, used as preprocessor")
@@ -40,22 +44,56 @@ def main() -> None:
     if args.print_include:
         print(include, end="")
         return
+    if (args.out is None) == (args.page is None):
+        parser.error("one of --out and --page is needed")
+    libraries = (
+        Library("cuda", headers.cuda_names(include, args.cc), coverage.cuda_tables(args.native)),
+        Library("nvml", headers.nvml_names(include, args.cc), coverage.nvml_tables(args.native)),
+    )
+    cuda, nvml = (_rows(library) for library in libraries)
+    versions = headers.versions(include)
+    if args.page:
+        args.page.write_text(coverage.as_page(cuda, nvml, versions))
+        return
     args.out.mkdir(parents=True, exist_ok=True)
-    cuda = headers.cuda_names(include, args.cc)
-    nvml = headers.nvml_names(include, args.cc)
-    for prefix, names, table, not_supported in (
-        ("cuda", cuda, args.native / "hooks.def", 801),
-        ("nvml", nvml, args.native / "nvml" / "hooks.def", 3),
-    ):
-        emit.emit_indices(args.out, prefix, names)
-        emit.emit_names(args.out, prefix, names)
-        hooks = emit.read_hooks(table)
-        emit.emit_forwarders(args.out, prefix, names, hooks)
-        emit.emit_hook_prototypes(args.out, prefix, hooks)
-        emit.emit_stubs(args.out, prefix, names, not_supported)
-    emit.emit_variants(args.out, headers.cuda_variants(include, cuda, args.cc))
+    for library, known in zip(libraries, (cuda, nvml), strict=True):
+        _emit(args.out, library, [row.symbol for row in known if row.kind != coverage.REFUSED])
+    variants = headers.cuda_variants(include, libraries[0].names, args.cc)
+    emit.emit_variants(args.out, variants)
+    emit.write_changed(args.out / "coverage.json", coverage.as_json(cuda, nvml, versions))
     counts = f"{len(cuda)} driver names, {len(nvml)} NVML names"
     print(f"codegen: {counts} from {include}", file=sys.stderr)
+
+
+class Library(NamedTuple):
+    """A vendor's library: what its headers declare, and our tables about it."""
+
+    prefix: str
+    names: list[str]
+    tables: coverage.Tables
+
+
+def _rows(library: Library) -> list[coverage.Row]:
+    """The rows of all names that the shim may export; says which are left out."""
+    rows, unknown = coverage.known_and_unknown(library.names, library.tables)
+    if unknown:
+        print(
+            f"codegen: these headers are newer than the tables: {', '.join(unknown)} stay out of "
+            'the shim (who asks for one that may take memory or time is told "not found"); '
+            "add each to hooks.def or forwarded.def",
+            file=sys.stderr,
+        )
+    return rows
+
+
+def _emit(out: Path, library: Library, exported: list[str]) -> None:
+    """The sources of one library: the shim exports `exported`, the simulated one every name."""
+    prefix, hooks = library.prefix, library.tables.hooks
+    emit.emit_indices(out, prefix, exported)
+    emit.emit_names(out, prefix, exported, hooks)
+    emit.emit_forwarders(out, prefix, exported, hooks)
+    emit.emit_hook_prototypes(out, prefix, hooks)
+    emit.emit_stubs(out, prefix, library.names, NOT_SUPPORTED[prefix])
 
 
 if __name__ == "__main__":

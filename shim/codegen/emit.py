@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
     from pathlib import Path
 
     from .headers import Variant
@@ -14,25 +13,12 @@ if TYPE_CHECKING:
 BANNER = "/* Generated from the vendor's headers by shim/codegen; do not edit. */\n"
 
 
-def read_hooks(path: Path) -> dict[str, str]:
-    """Symbols that a `hooks.def` table names, with their kind.
-
-    Lines read ``HOOK(symbol, kind, "why")``; everything else is comment.
-
-    Raises:
-        ValueError: a symbol is listed twice.
-    """
-    hooks: dict[str, str] = {}
-    for symbol, kind in re.findall(r"^HOOK\((\w+),\s*(\w+),", path.read_text(), re.MULTILINE):
-        if symbol in hooks:
-            raise ValueError(f"{path}: {symbol} is listed twice")
-        hooks[symbol] = kind
-    return hooks
-
-
 def _write(path: Path, lines: Iterable[str]) -> None:
+    write_changed(path, "\n".join(lines) + "\n")
+
+
+def write_changed(path: Path, text: str) -> None:
     """Write only what changed, so that a rebuild stays small."""
-    text = "\n".join(lines) + "\n"
     if not path.exists() or path.read_text() != text:
         path.write_text(text)
 
@@ -45,15 +31,17 @@ def emit_indices(out: Path, prefix: str, names: list[str]) -> None:
     _write(out / f"{prefix}_symbols.h", lines)
 
 
-def emit_names(out: Path, prefix: str, names: list[str]) -> None:
-    """`<prefix>_names.c`: the exported names by index."""
+def emit_names(out: Path, prefix: str, names: list[str], hooks: Collection[str]) -> None:
+    """`<prefix>_names.c`: the exported names by index, and which of them are hooked."""
     lines = [BANNER, f"const char *const penstock_{prefix}_names[] = {{"]
     lines += [f'    "{name}",' for name in names]
+    lines += ["};", f"const unsigned char penstock_{prefix}_is_hooked[] = {{"]
+    lines += [f"    {int(name in hooks)}," for name in names]
     lines += ["};"]
     _write(out / f"{prefix}_names.c", lines)
 
 
-def emit_forwarders(out: Path, prefix: str, names: list[str], hooks: dict[str, str]) -> None:
+def emit_forwarders(out: Path, prefix: str, names: list[str], hooks: Collection[str]) -> None:
     """`<prefix>_forwarders.S`: every exported name as one jump.
 
     A hooked name jumps to `hook_<name>`; any other to the driver through
@@ -81,7 +69,7 @@ def emit_forwarders(out: Path, prefix: str, names: list[str], hooks: dict[str, s
     _write(out / f"{prefix}_forwarders.S", lines)
 
 
-def emit_hook_prototypes(out: Path, prefix: str, hooks: dict[str, str]) -> None:
+def emit_hook_prototypes(out: Path, prefix: str, hooks: Collection[str]) -> None:
     """`<prefix>_hooks.h`: each hook declared with the header's own prototype, for the compiler."""
     lines = [BANNER, "#pragma once"]
     lines += [f"extern __typeof__({name}) hook_{name};" for name in sorted(hooks)]

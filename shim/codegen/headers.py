@@ -62,7 +62,8 @@ def _prototypes(source: str, result: str, prefix: str) -> list[str]:
 
 def cuda_names(include: Path, compiler: str = "gcc") -> list[str]:
     """Every exported name of the driver API: 700-odd, old versions and `_ptsz`/`_ptds` included."""
-    includes = "".join(f"#include <{h}>\n" for h in ("vdpau/vdpau.h", *CUDA_HEADERS))
+    present = [h for h in CUDA_HEADERS if (include / h).exists()]
+    includes = "".join(f"#include <{h}>\n" for h in ("vdpau/vdpau.h", *present))
     source = _preprocess(f"#define __CUDA_API_VERSION_INTERNAL\n{includes}", include, compiler)
     return sorted({*_prototypes(source, "CUresult", "cu"), *CUDA_UNSPELLED})
 
@@ -79,6 +80,19 @@ def nvml_names(include: Path, compiler: str = "gcc") -> list[str]:
             *NVML_UNSPELLED,
         }
     )
+
+
+def versions(include: Path) -> dict[str, int]:
+    """What the headers are of: `cuda` as 13040 for 13.4, `nvml` as 13."""
+    found = {}
+    for library, header, macro in (
+        ("cuda", "cuda.h", "CUDA_VERSION"),
+        ("nvml", "nvml.h", "NVML_API_VERSION"),
+    ):
+        text = (include / header).read_text() if (include / header).exists() else ""
+        match = re.search(rf"^#define {macro}\s+(\d+)", text, re.MULTILINE)
+        found[library] = int(match[1]) if match else 0
+    return found
 
 
 @dataclass(frozen=True)

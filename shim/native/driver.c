@@ -3,6 +3,7 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <link.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,7 @@
 #include "common/log.h"
 #include "common/search.h"
 #include "process.h"
+#include "unknown.h"
 
 static char no_library; /* its address stands for "looked for, not there" */
 
@@ -59,15 +61,45 @@ bool penstock_driver_has(unsigned index) {
   return penstock_driver_symbol(penstock_cuda_names[index]) != NULL;
 }
 
-void *penstock_cuda_resolve(unsigned index) {
+extern const ElfW(Ehdr) __ehdr_start __attribute__((visibility("hidden"))); /* by the linker */
+
+/* True for a call that the shim itself makes: the caller lies in a segment of this library. */
+static bool is_own(const void *caller) {
+  uintptr_t base = (uintptr_t)&__ehdr_start;
+  const ElfW(Phdr) *segments = (const void *)(base + __ehdr_start.e_phoff);
+  for (unsigned i = 0; i < __ehdr_start.e_phnum; i++) {
+    uintptr_t from = base + segments[i].p_vaddr;
+    if (segments[i].p_type == PT_LOAD && (uintptr_t)caller - from < segments[i].p_memsz) {
+      return true;
+    }
+  }
+  return false;
+}
+
+/* Notes a call that leads nowhere, or that the shim only forwards. True: see the next one too. */
+static bool note_call(unsigned index, const void *caller, bool absent) {
+  bool hooked = penstock_cuda_is_hooked[index];
+  if (penstock_depth || (is_own(caller) && !hooked)) return penstock_names_are_recorded();
+  if (absent) {
+    penstock_name_count(PENSTOCK_ASKED_ABSENT, penstock_cuda_names[index], PENSTOCK_ASKED_CALL);
+  } else if (!hooked && penstock_names_are_recorded()) {
+    penstock_name_count(PENSTOCK_ASKED_FORWARDED, penstock_cuda_names[index], PENSTOCK_ASKED_CALL);
+    return true;
+  }
+  return false;
+}
+
+void *penstock_cuda_resolve(unsigned index, const void *caller) {
   int saved_errno = errno;
   void *found = (void *)answer_no_device;
   void *library = driver_library();
+  bool counted = false;
   if (library) {
     found = dlsym(library, penstock_cuda_names[index]);
+    counted = note_call(index, caller, !found);
     if (!found) found = (void *)answer_not_supported;
   }
-  __atomic_store_n(&penstock_cuda_real[index], found, __ATOMIC_RELEASE);
+  if (!counted) __atomic_store_n(&penstock_cuda_real[index], found, __ATOMIC_RELEASE);
   errno = saved_errno;
   return found;
 }

@@ -21,6 +21,7 @@
 
 extern void *penstock_cuda_real[];
 extern const char *const penstock_cuda_names[];
+extern const unsigned char penstock_cuda_is_hooked[]; /* by index */
 
 #define REAL(function)                                                                 \
   ((__typeof__(&function))__atomic_load_n(&penstock_cuda_real[PENSTOCK_IX_##function], \
@@ -41,5 +42,6 @@ extern void *const penstock_cuda_exports[];
 /* Index of an exported name; -1: the headers do not know it. */
 int penstock_cuda_index(const char *name);
 
-/* For the generated thunks: the address to jump to; also stored in the table. */
-void *penstock_cuda_resolve(unsigned index);
+/* For the generated thunks: the address to jump to; also stored in the table, unless the calls of
+ * this function are counted. `caller` is whom it returns to. */
+void *penstock_cuda_resolve(unsigned index, const void *caller);

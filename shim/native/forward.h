@@ -3,9 +3,11 @@
  *   export:  jmp *penstock_<lib>_real[index]         (or: jmp hook_<symbol>)
  *   table:   penstock_<lib>_real[index] = thunk
  *   thunk:   load index; jump to the resolver, which keeps every argument register, calls
- *            void *penstock_<lib>_resolve(unsigned index), and jumps to what that returns
+ *            void *penstock_<lib>_resolve(unsigned index, const void *caller), and jumps to what
+ *            that returns
  *
- * `penstock_<lib>_resolve` (C) stores the answer into the table, so the thunk runs once.
+ * `penstock_<lib>_resolve` (C) stores the answer into the table, so the thunk runs once; or, while
+ * calls are counted, each time.
  */
 /* clang-format off: assembly */
 /* Assembly, one instruction after the other: */
@@ -22,7 +24,7 @@
   sub $128, %rsp; .cfi_adjust_cfa_offset 128; \
   movups %xmm0, (%rsp); movups %xmm1, 16(%rsp); movups %xmm2, 32(%rsp); movups %xmm3, 48(%rsp); \
   movups %xmm4, 64(%rsp); movups %xmm5, 80(%rsp); movups %xmm6, 96(%rsp); movups %xmm7, 112(%rsp); \
-  mov %r11d, %edi; call penstock_##lib##_resolve; mov %rax, %r11; \
+  mov %r11d, %edi; mov 184(%rsp), %rsi; call penstock_##lib##_resolve; mov %rax, %r11; \
   movups (%rsp), %xmm0; movups 16(%rsp), %xmm1; movups 32(%rsp), %xmm2; movups 48(%rsp), %xmm3; \
   movups 64(%rsp), %xmm4; movups 80(%rsp), %xmm5; movups 96(%rsp), %xmm6; movups 112(%rsp), %xmm7; \
   add $128, %rsp; .cfi_adjust_cfa_offset -128; \

@@ -54,7 +54,7 @@ endforeach()
 add_custom_command(OUTPUT ${GEN}/_native.c
   COMMAND ${Python_EXECUTABLE} ${CMAKE_SOURCE_DIR}/shim/penstock_shim/_build_native.py ${NATIVE} ${GEN}/_native.c
   DEPENDS ${CMAKE_SOURCE_DIR}/shim/penstock_shim/_build_native.py
-          ${NATIVE}/abi/quota.h ${NATIVE}/abi/usage.h ${NATIVE}/abi/ledger.h ${NATIVE}/abi/gate.h
+          ${NATIVE}/abi/quota.h ${NATIVE}/abi/usage.h ${NATIVE}/abi/ledger.h ${NATIVE}/abi/gate.h ${NATIVE}/abi/asked.h
           ${NATIVE}/mechanism/gate.h ${NATIVE}/mechanism/cost.h ${NATIVE}/mechanism/binding.h ${NATIVE}/sim/machine/binding.h)
 Python_add_library(native MODULE WITH_SOABI ${GEN}/_native.c ${MECHANISM_SOURCES} ${MACHINE_SOURCES})
 set_target_properties(native PROPERTIES OUTPUT_NAME _native)
@@ -72,4 +72,17 @@ foreach(workload churn latency launcher start)
   set_target_properties(penstock_${workload} PROPERTIES OUTPUT_NAME penstock-${workload})
   target_link_libraries(penstock_${workload} PRIVATE Threads::Threads ${CMAKE_DL_LIBS})
   install(TARGETS penstock_${workload} RUNTIME DESTINATION bin)
+endforeach()
+
+# What `penstock doctor` starts: the same program, without and with a need for the libraries.
+add_executable(penstock_probe ${NATIVE}/workload/probe.c)
+add_executable(penstock_probe_linked ${NATIVE}/workload/probe.c)
+target_compile_definitions(penstock_probe_linked PRIVATE LINKED)
+target_link_libraries(penstock_probe_linked PRIVATE -Wl,--no-as-needed sim_cuda sim_nvml)
+foreach(probe penstock_probe penstock_probe_linked)
+  string(REPLACE _ - program ${probe})
+  set_target_properties(${probe} PROPERTIES OUTPUT_NAME ${program} SKIP_BUILD_RPATH ON)
+  target_compile_definitions(${probe} PRIVATE NVML_NO_UNVERSIONED_FUNC_DEFS)
+  target_link_libraries(${probe} PRIVATE ${CMAKE_DL_LIBS})
+  install(TARGETS ${probe} RUNTIME DESTINATION bin)
 endforeach()

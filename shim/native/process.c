@@ -58,8 +58,9 @@ static penstock_process *attach(void) {
   if (!process) return NULL;
   penstock_error error = open_region(&process->region, directory);
   if (error != PENSTOCK_OK) {
-    penstock_log("no quota: %s %s; no CUDA call is let through", directory,
-                 penstock_error_text(error));
+    char why[384];
+    penstock_region_explain(error, directory, why, sizeof why);
+    penstock_log("no quota, no CUDA call is let through: %s", why);
     free(process);
     return NULL;
   }

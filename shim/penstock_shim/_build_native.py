@@ -16,6 +16,7 @@ HEADERS = (
     "abi/quota.h",
     "abi/ledger.h",
     "abi/gate.h",
+    "abi/asked.h",
     "abi/usage.h",
     "mechanism/gate.h",
     "mechanism/cost.h",

@@ -93,6 +93,8 @@ class Limits:
     suspended: bool = False
     """Launches wait until this is cleared."""
     allow_unknown: bool = False
+    record: bool = False
+    """Names that are only forwarded are counted too."""
     """Unknown allocation- and launch-like driver names are passed on."""
     generation: int = dataclasses.field(default=0, compare=False)
     """Grows with every change; set by the writer."""
@@ -116,8 +118,10 @@ def to_struct(limits: Limits) -> CData:
     """A new `penstock_limits`."""
     out = ffi.new("penstock_limits *")
     out.mode = _MODES[limits.mode]
-    out.flags = (lib.PENSTOCK_TENANT_SUSPENDED if limits.suspended else 0) | (
-        lib.PENSTOCK_TENANT_ALLOW_UNKNOWN if limits.allow_unknown else 0
+    out.flags = (
+        (lib.PENSTOCK_TENANT_SUSPENDED if limits.suspended else 0)
+        | (lib.PENSTOCK_TENANT_ALLOW_UNKNOWN if limits.allow_unknown else 0)
+        | (lib.PENSTOCK_TENANT_RECORD if limits.record else 0)
     )
     out.device_count = len(limits.devices)
     for to, device in zip(out.devices, limits.devices, strict=False):
@@ -146,6 +150,7 @@ def from_struct(struct: CData) -> Limits:
         mode=modes[struct.mode],
         suspended=bool(struct.flags & lib.PENSTOCK_TENANT_SUSPENDED),
         allow_unknown=bool(struct.flags & lib.PENSTOCK_TENANT_ALLOW_UNKNOWN),
+        record=bool(struct.flags & lib.PENSTOCK_TENANT_RECORD),
         generation=struct.generation,
     )
 

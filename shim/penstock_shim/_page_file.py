@@ -6,6 +6,7 @@ import contextlib
 import mmap
 import os
 import secrets
+import struct
 from typing import TYPE_CHECKING, Literal
 
 from penstock_shim._native import ffi, lib
@@ -34,13 +35,18 @@ class PageError(Exception):
     def __init__(self, path: Path, what: str, advice: str | None = None) -> None:
         self.path = path
         self.what = what
-        advice = advice or _ADVICE.get(what, _DEFAULT_ADVICE)
-        super().__init__(f"{path} {what}: {advice}")
+        self.advice = advice or _ADVICE.get(what, _DEFAULT_ADVICE)
+        super().__init__(f"{path} {what}: {self.advice}")
 
 
 def page_size(kind: Kind) -> int:
     """Bytes of a page of this kind."""
     return int(ffi.sizeof(f"penstock_{kind}_page"))
+
+
+def page_bytes() -> int:
+    """What the pages of one tenant take together."""
+    return page_size("quota") + page_size("usage")
 
 
 def open_page(path: Path, kind: Kind, *, writable: bool) -> int:
@@ -68,7 +74,21 @@ def check_page(fd: int, path: Path, kind: Kind) -> None:
     """Checks magic, version and size, with the shim's own code. Raises PageError."""
     code = lib.penstock_binding_page_check(fd, kind == "quota")
     if code != 0:
-        raise PageError(path, text_of(lib.penstock_binding_error_text(code)))
+        what = text_of(lib.penstock_binding_error_text(code))
+        advice = None
+        if what in _ADVICE and "version" in what:
+            advice = _ADVICE[what]
+            what += _versions(fd)
+        raise PageError(path, what, advice)
+
+
+def _versions(fd: int) -> str:
+    """Which version the page has, and which one this release reads."""
+    (found,) = struct.unpack_from("=I", os.pread(fd, 16, 0), 8)
+    reads = int(lib.PENSTOCK_ABI_VERSION)
+    if found == reads:
+        return f" (version {found}, but of another size)"
+    return f" (version {found}; this release reads version {reads})"
 
 
 def text_of(pointer: CData) -> str:

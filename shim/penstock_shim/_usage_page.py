@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from penstock_shim._limits import MAX_DEVICES, MAX_SLOTS, UNIT_BYTES
 from penstock_shim._native import ffi, lib
@@ -25,7 +25,6 @@ from penstock_shim._page_file import (
 if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
-    from typing import Literal
 
     from typing_extensions import Self
 
@@ -33,6 +32,16 @@ if TYPE_CHECKING:
 
 _UNKNOWN_NAMESPACE: int = lib.PENSTOCK_MAX_PID_NAMESPACES
 _BACKED_SLOTS = 64
+AskedKind = Literal["refused", "unknown", "absent", "forwarded"]
+_ASKED_KINDS: dict[int, AskedKind] = {
+    lib.PENSTOCK_ASKED_REFUSED: "refused",
+    lib.PENSTOCK_ASKED_UNKNOWN: "unknown",
+    lib.PENSTOCK_ASKED_ABSENT: "absent",
+    lib.PENSTOCK_ASKED_FORWARDED: "forwarded",
+}
+
+
+_ASKED_OFFSET: int = ffi.offsetof("penstock_usage_page", "asked")
 
 
 @dataclass(frozen=True)
@@ -93,6 +102,29 @@ class UsageSnapshot:
     """One for each device of the layout, granted or not."""
     slots: tuple[SlotUsage, ...]
     """Slots in use."""
+    asked_changes: int = 0
+    """Grows whenever a name is asked for that the shim does not answer itself: see `read_asked`."""
+
+
+@dataclass(frozen=True)
+class AskedName:
+    """A driver name that a program asked for and that the shim did not answer itself."""
+
+    name: str
+    kind: AskedKind
+    requests: int
+    """Times asked of cuGetProcAddress."""
+    calls: int
+    """Calls; of an absent name at least one a process."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """All such names of a tenant, by name."""
+
+    names: tuple[AskedName, ...]
+    overflow: int
+    """How often a name did not fit into the table."""
 
 
 class UsagePage:
@@ -128,6 +160,7 @@ class UsagePage:
             backed=[
                 (0, gate + max(1, min(devices, MAX_DEVICES)) * ffi.sizeof("penstock_gate_device")),
                 (slots, _BACKED_SLOTS * ffi.sizeof("penstock_slot")),
+                (_ASKED_OFFSET, page_size("usage") - _ASKED_OFFSET),
             ],
         )
         return cls.open(path)
@@ -140,6 +173,10 @@ class UsagePage:
     def snapshot(self) -> UsageSnapshot:
         """Reads the page. Raises PageError if it was truncated or overwritten."""
         return _snapshot(self._fd, self.path)
+
+    def asked(self) -> Asked:
+        """Names asked for that the shim did not answer itself. Raises PageError."""
+        return _asked(self._fd, self.path)
 
     def reap(self, quota: Path | None = None) -> int:
         """Takes back what dead processes hold; returns how many slots were freed.
@@ -193,6 +230,29 @@ def read_usage(path: Path) -> UsageSnapshot:
         os.close(fd)
 
 
+def read_asked(path: Path) -> Asked:
+    """Names that the tenant's programs asked for, with read permission alone. Raises PageError."""
+    fd = open_page(path, "usage", writable=False)
+    try:
+        return _asked(fd, path)
+    finally:
+        os.close(fd)
+
+
+def _asked(fd: int, path: Path) -> Asked:
+    check_page(fd, path, "usage")
+    page = ffi.new("penstock_usage_page *")
+    _read_range(fd, page, 0, ffi.offsetof("penstock_usage_page", "pid_namespaces"), path)
+    _read_range(fd, page, _ASKED_OFFSET, page_size("usage") - _ASKED_OFFSET, path)
+    # An entry without a kind was claimed by a process that was killed before it wrote the name.
+    found = [
+        AskedName(text_of(one.name), _ASKED_KINDS[one.kind], one.requests, one.calls)
+        for one in page.asked
+        if one.kind in _ASKED_KINDS
+    ]
+    return Asked(tuple(sorted(found, key=lambda one: one.name)), page.asked_overflow)
+
+
 def _snapshot(fd: int, path: Path) -> UsageSnapshot:
     check_page(fd, path, "usage")
     page = ffi.new("penstock_usage_page *")
@@ -208,6 +268,7 @@ def _snapshot(fd: int, path: Path) -> UsageSnapshot:
     return UsageSnapshot(
         devices=tuple(_device(page.ledger[i], page.gate[i]) for i in range(MAX_DEVICES)),
         slots=tuple(slot for slot in used if slot is not None),
+        asked_changes=page.asked_changes,
     )
 
 

@@ -15,13 +15,16 @@ from penstock_shim._limits import (
     uuid_from_bytes,
     uuid_to_bytes,
 )
-from penstock_shim._page_file import PageError
+from penstock_shim._page_file import PageError, page_bytes
 from penstock_shim._quota_page import Quota, QuotaWriter, read_quota
 from penstock_shim._usage_page import (
+    Asked,
+    AskedName,
     DeviceUsage,
     SlotUsage,
     UsagePage,
     UsageSnapshot,
+    read_asked,
     read_usage,
 )
 
@@ -30,6 +33,8 @@ __all__ = [
     "MAX_MEMORY_BYTES",
     "MAX_SLOTS",
     "UNIT_BYTES",
+    "Asked",
+    "AskedName",
     "DeviceLimit",
     "DeviceUsage",
     "Limits",
@@ -40,6 +45,8 @@ __all__ = [
     "SlotUsage",
     "UsagePage",
     "UsageSnapshot",
+    "page_bytes",
+    "read_asked",
     "read_quota",
     "read_usage",
     "uuid_from_bytes",

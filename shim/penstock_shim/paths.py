@@ -32,6 +32,11 @@ def sim_dir() -> Path:
     return _installed("sim")
 
 
+def coverage_table() -> Path:
+    """What the shim does with every symbol, as JSON. Raises FileNotFoundError."""
+    return _installed("coverage.json")
+
+
 def workload_path(name: str) -> Path:
     """A benchmark's program, such as `penstock-latency`. Raises FileNotFoundError."""
     return _installed(f"bin/{name}")

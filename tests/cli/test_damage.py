@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from penstock.bench.launch import _row
-from penstock.cli.run import _policy_for
+from penstock.cli.request import policy_of
 from penstock.cli.table import tenant_table
 from penstock.node.report import Row
 
@@ -204,7 +204,7 @@ def test_a_policy_applies_to_a_user_without_a_name(tmp_path, monkeypatch):
         "apiVersion: penstock.io/v1alpha1\nkind: QuotaPolicy\nmetadata: {name: p}\n"
         "spec: {selector: {user: '54321'}, limits: {memory: 8Gi, cores: 30}}\n"
     )
-    assert _policy_for(file, "true").name == "p"
+    assert policy_of(file, "true").name == "p"
 
 
 def row(**fields):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -38,3 +39,26 @@ def exported():
         return {line.split()[-1].split("@")[0] for line in listing.splitlines()}
 
     return names
+
+
+@pytest.fixture(scope="session")
+def pypi_headers():
+    """A folder with `cuda.h` and its like of a release on PyPI, kept for the next run."""
+
+    def fetch(requirement: str) -> Path:
+        folder = REPOSITORY / "build" / "headers" / requirement
+        if not list(folder.glob("**/cuda.h")):
+            folder.mkdir(parents=True, exist_ok=True)
+            command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+            command += ["--only-binary=:all:", f"--dest={folder}", requirement]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+            if done.returncode:
+                pytest.skip(f"{requirement} is not to be had: {done.stderr.strip()[-200:]}")
+            for wheel in folder.glob("*.whl"):
+                with zipfile.ZipFile(wheel) as archive:
+                    members = [n for n in archive.namelist() if "/include/cuda" in n]
+                    archive.extractall(folder, members)
+                wheel.unlink()
+        return next(folder.glob("**/cuda.h")).parent
+
+    return fetch

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import pytest
 
 from codegen import emit, headers
@@ -79,29 +76,4 @@ def test_every_export_that_a_header_spells_can_be_asked_for():
 
 def test_a_hook_for_a_name_that_the_headers_lack_stops_the_build(tmp_path):
     with pytest.raises(ValueError, match="cuMemAllok"):
-        emit.emit_forwarders(tmp_path, "cuda", CUDA, {"cuMemAllok": "charged"})
-
-
-def test_a_hook_listed_twice_stops_the_build(tmp_path):
-    table = tmp_path / "hooks.def"
-    table.write_text('HOOK(cuInit, door, "a")\nHOOK(cuInit, door, "b")\n')
-    with pytest.raises(ValueError, match="cuInit is listed twice"):
-        emit.read_hooks(table)
-
-
-TAKES_MEMORY_OR_TIME = re.compile(
-    r"cu(Launch|Memset|Memcpy|MemAlloc|MemCreate|MemBatch|MemPoolCreate|GraphLaunch|"
-    r"\w*CtxCreate|\w*ArrayCreate|Array3DCreate|ModuleLoad|LibraryLoad|IpcOpenMem|Import)"
-)
-FORWARDED_ON_PURPOSE = {
-    "cuMemAllocHost": "host memory",
-    "cuMemAllocHost_v2": "host memory",
-    "cuImportExternalSemaphore": "holds no device memory",
-}
-
-
-def test_every_name_that_takes_memory_or_device_time_is_hooked():
-    table = Path(__file__).parents[2] / "shim" / "native" / "hooks.def"
-    hooked = emit.read_hooks(table)
-    taking = {name for name in CUDA if TAKES_MEMORY_OR_TIME.match(name)}
-    assert taking - set(hooked) - set(FORWARDED_ON_PURPOSE) == set()
+        emit.emit_forwarders(tmp_path, "cuda", CUDA, ["cuMemAllok"])

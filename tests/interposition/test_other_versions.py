@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from penstock_shim.pages import read_asked
+
 FOUND, NOT_FOUND = 0, 1
 NOT_SUPPORTED = 801
 
@@ -51,6 +53,29 @@ def test_an_unknown_name_or_version_that_allocates_or_launches_is_not_found(tena
 def test_a_policy_may_let_unknown_names_through(tenant):
     tenant.quota.change(lambda limits: dataclasses.replace(limits, allow_unknown=True))
     assert run(tenant, ASK, "cuFutureLaunch", "cuMemAlloc") == [[0, FOUND, 4712], [0, FOUND, 4713]]
+
+
+def test_the_owner_sees_in_the_page_what_was_asked_for(tenant):
+    run(tenant, ASK, "cuFutureQuery", "cuFutureLaunch", "cuFutureLaunch", "cuNoSuchThing", "")
+    seen = {one.name: one for one in read_asked(tenant.folder / "usage").names}
+    assert {name: (one.kind, one.requests) for name, one in seen.items()} == {
+        "cuFutureQuery": ("unknown", 1),
+        "cuFutureLaunch": ("refused", 2),
+        "cuNoSuchThing": ("absent", 1),
+    }
+
+
+def test_a_function_that_the_driver_lacks_is_noted_when_it_is_called(tenant):
+    program = """
+import ctypes
+library = ctypes.CDLL("libcuda.so.1")
+for _ in range(5):
+    library.cuEventQuery(0)
+library.cuInit(0)
+"""
+    run(tenant, program)
+    names = read_asked(tenant.folder / "usage").names
+    assert [(one.name, one.kind, one.calls) for one in names] == [("cuEventQuery", "absent", 1)]
 
 
 def test_a_name_that_nobody_has_is_not_found(tenant):

@@ -9,6 +9,7 @@ import subprocess
 import pytest
 
 from penstock_shim import paths
+from penstock_shim._native import ffi
 
 NOT_READY, NO_DEVICE, OK = 802, 100, 0
 
@@ -44,9 +45,32 @@ def test_without_a_tenant_cuinit_is_not_ready_and_the_log_says_what_to_do(init_r
         (lambda quota: quota.unlink(), "does not exist"),
         (lambda quota: os.truncate(quota, 100), "shorter"),
         (lambda quota: overwrite(quota, 0, b"\0" * 8), "not a page"),
-        (lambda quota: overwrite(quota, 8, b"\x63"), "version"),
+        (lambda quota: overwrite(quota, 8, b"\x63"), "version 99, and this shim reads version 2"),
+        (lambda quota: overwrite(quota, 8, b"\x01"), "version 1, and this shim reads version 2"),
+        (lambda quota: overwrite(quota.with_name("usage"), 8, b"\x63"), "of version 99, and this"),
+        (lambda quota: overwrite(quota, 12, b"\x01"), "version 2 but of another size"),
+        (lambda quota: os.truncate(quota.with_name("usage"), 4096), "shorter"),
+        (lambda quota: quota.with_name("usage").unlink(), "does not exist"),
+        (lambda quota: (quota.unlink(), quota.mkdir()), "not a regular file"),
+        (lambda quota: (quota.rename(f"{quota}2"), quota.symlink_to(f"{quota}2")), "not a regular"),
+        (lambda quota: set_device_count(quota, 0), "out of bounds"),
+        (lambda quota: set_device_count(quota, 17), "out of bounds"),
     ],
-    ids=["missing", "truncated", "wrong-magic", "other-version"],
+    ids=[
+        "missing",
+        "truncated",
+        "wrong-magic",
+        "newer-version",
+        "older-version",
+        "usage-of-another",
+        "another-size",
+        "truncated-usage",
+        "no-usage",
+        "a-directory",
+        "a-link",
+        "no-device",
+        "too-many-devices",
+    ],
 )
 def test_a_quota_page_that_cannot_be_read_keeps_cuda_shut(init_result, make_tenant, spoil, why):
     tenant = make_tenant()
@@ -59,6 +83,33 @@ def overwrite(path, offset: int, data: bytes) -> None:
     with path.open("r+b") as file:
         file.seek(offset)
         file.write(data)
+
+
+def set_device_count(quota, count: int) -> None:
+    """In both copies of the limits, as a page of another device count would have it."""
+    for copy in (0, 1):
+        limits = ffi.offsetof("penstock_quota_page", "copies") + copy * ffi.sizeof(
+            "penstock_limits"
+        )
+        offset = limits + ffi.offsetof("penstock_limits", "device_count")
+        overwrite(quota, offset, count.to_bytes(4, "little"))
+
+
+def test_a_page_that_may_not_be_read_keeps_cuda_shut(init_result, make_tenant):
+    tenant = make_tenant()
+    (tenant.folder / "quota").chmod(0)
+    if os.access(tenant.folder / "quota", os.R_OK):  # root reads everything
+        (tenant.folder / "quota").unlink()
+        (tenant.folder / "quota").symlink_to("/proc/self/mem")
+    assert init_result(tenant) == NOT_READY
+    assert "no CUDA call is let through" in tenant.log()
+
+
+def test_every_reason_to_keep_cuda_shut_says_what_to_do(init_result, make_tenant):
+    tenant = make_tenant()
+    os.truncate(tenant.folder / "quota", 100)
+    init_result(tenant)
+    assert "start the program with `penstock run`, or see `penstock doctor`" in tenant.log()
 
 
 def test_without_a_driver_there_is_no_device(init_result, make_tenant, tmp_path):

@@ -19,6 +19,7 @@ STRUCTS = [
     "penstock_gate_device",
     "penstock_gate_slot",
     "penstock_slot",
+    "penstock_asked",
     "penstock_usage_page",
 ]
 

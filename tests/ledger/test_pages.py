@@ -166,7 +166,10 @@ def test_a_truncated_page_is_refused(tenant, kind, length):
 @both_kinds
 def test_a_page_of_another_version_is_refused_not_guessed(tenant, kind):
     overwrite(tenant / kind, 8, struct.pack("<I", 99))
-    with pytest.raises(PageError, match="another version: use the release that wrote it"):
+    both = (
+        r"another version \(version 99; this release reads version 2\): use the release that wrote"
+    )
+    with pytest.raises(PageError, match=both):
         reader_of(kind)(tenant / kind)
 
 

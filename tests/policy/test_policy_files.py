@@ -223,7 +223,9 @@ def test_the_json_schema_accepts_the_keys_that_the_reader_accepts():
     schema = json.loads(json.dumps(json_schema()))
     assert schema["additionalProperties"] is False
     spec = schema["$defs"]["Spec"]["properties"]
-    assert set(spec) == {"selector", "devices", "limits", "mode", "priority", "onExceed", "scale"}
+    assert set(spec) == {
+        *("selector", "devices", "limits", "mode", "allowUnknown", "priority", "onExceed", "scale")
+    }
     assert "TFLOPS" in schema["$defs"]["Limits"]["properties"]["tflops"]["description"]
 
 

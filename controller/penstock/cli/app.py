@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from penstock import __version__
-from penstock.cli import bench, demo, policy, ps, quota, run, simulate, top
+from penstock.cli import bench, demo, doctor, policy, ps, quota, run, shim, simulate, top
+from penstock.cli.options import AS_IS
 
 app = typer.Typer(
     name="penstock",
@@ -17,16 +18,16 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-# `penstock run -- prog -v`: what follows the first word of the command belongs to the command.
-AS_IS = {"allow_interspersed_args": False}
 app.command(context_settings=AS_IS)(run.run)
 app.command(context_settings=AS_IS)(simulate.simulate)
 app.add_typer(quota.app, name="quota")
 app.command()(ps.ps)
 app.command()(top.top)
 app.add_typer(policy.app, name="policy")
+app.add_typer(shim.app, name="shim")
 app.add_typer(bench.app, name="bench")
 app.command()(demo.demo)
+app.command(context_settings=AS_IS)(doctor.doctor)
 
 
 def _print_version(wanted: bool) -> None:

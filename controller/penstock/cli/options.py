@@ -11,6 +11,9 @@ from typing import Annotated, Literal, TypeVar
 
 import typer
 
+# `penstock run -- prog -v`: what follows the first word of the command belongs to the command.
+AS_IS = {"allow_interspersed_args": False}
+
 
 class Mode(str, Enum):
     """Strict: never above the quota. Elastic: may use what others leave idle."""

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from penstock.cli.options import Mode, StateDir, check_command, one_of
+from penstock.cli.request import (
+    open_source,
+    policy_of,
+    refuse_inside_a_tenant,
+    request_of,
+    summary,
+)
 from penstock.cli.say import say
-
-if TYPE_CHECKING:
-    from penstock.devices import DeviceSource
-    from penstock.node.grant import Grant
-    from penstock.node.run import Request
-    from penstock.node.state import State
-    from penstock.policy import LoadedPolicy
 
 
 def run(
@@ -60,27 +59,22 @@ def run(
 
     The exit code is the command's, 128+n when signal n ended it. Signals are passed on.
     """
-    from penstock.model import PenstockError
     from penstock.node.launch import CommandNotStartedError
-    from penstock.node.processes import TENANT_VARIABLE
     from penstock.node.run import admit, run_tenant
     from penstock.node.state import State
 
-    if os.environ.get(TENANT_VARIABLE):
-        raise PenstockError(
-            "this is already a tenant",
-            f"${TENANT_VARIABLE} is {os.environ[TENANT_VARIABLE]}, and quotas do not nest",
-            "start it from outside, or change this tenant with penstock quota set",
-        )
+    refuse_inside_a_tenant()
     check_command(command)
-    loaded = _policy_for(policy, command[0]) if policy else None
-    request = _request(command, memory, cores, device or [], mode, loaded, name, oversubscribe)
+    loaded = policy_of(policy, command[0]) if policy else None
+    if not quiet:
+        _warn_of_obstacles(command[0])
+    request = request_of(command, memory, cores, device or [], mode, loaded, name, oversubscribe)
     state = State.open(state_dir)
-    source = _devices(state, simulate)
+    source = open_source(state, simulate)
     admitted = admit(state, request, source)
 
     def announce() -> None:
-        for line in [] if quiet else [*admitted.notes, _summary(admitted.grant)]:
+        for line in [] if quiet else [*admitted.notes, summary(admitted.grant)]:
             say(line)
 
     try:
@@ -91,78 +85,10 @@ def run(
     sys.exit(code)
 
 
-def _devices(state: State, simulate: str | None) -> DeviceSource:
-    if simulate is not None:
-        from penstock.node.machines import simulated_machine
+def _warn_of_obstacles(command: str) -> None:
+    """A program without the shim has no quota: that is said, though its children may have one."""
+    from penstock.node.program import find_program, obstacles
 
-        return simulated_machine(state, simulate)
-    from penstock.devices import open_devices
-
-    return open_devices()
-
-
-def _policy_for(file: Path, command: str) -> LoadedPolicy:
-    from penstock.node.run import user_name
-    from penstock.policy import load_files, policy_for_command
-
-    return policy_for_command(load_files([file]), command, user_name(), os.getuid())
-
-
-def _request(
-    command: list[str],
-    memory: str | None,
-    cores: str | None,
-    devices: list[str],
-    mode: Mode | None,
-    loaded: LoadedPolicy | None,
-    name: str | None,
-    oversubscribe: bool,
-) -> Request:
-    """Options over policy over defaults. Raises `PenstockError` when a limit is missing."""
-    from penstock.model import PenstockError, parse_cores, parse_memory
-    from penstock.node.run import Request
-
-    spec = loaded.policy.spec if loaded else None
-    limits = spec.limits if spec else None
-    memory_bytes = [limits.memory] if limits and limits.memory is not None else None
-    permille = [limits.cores] if limits and limits.cores is not None else None
-    if memory is not None:
-        memory_bytes = [parse_memory(figure) for figure in memory.split(",")]
-    if cores is not None:
-        permille = [parse_cores(figure) for figure in cores.split(",")]
-    tflops = limits.tflops if limits and permille is None else None
-    missing = [
-        option
-        for option, given in (("--memory 8Gi", memory_bytes), ("--cores 30", permille or tflops))
-        if given is None
-    ]
-    if memory_bytes is None or missing:
-        where = f"neither given nor in policy {loaded}" if loaded else "no policy is given"
-        fix = f"add {' and '.join(missing)} (cores are percent of one device)"
-        raise PenstockError("a quota has memory and cores", where, fix)
-    return Request(
-        command=command,
-        memory_bytes=memory_bytes,
-        cores_permille=permille,
-        tflops=tflops,
-        mode=mode.value if mode else spec.mode if spec else "strict",
-        devices=devices,
-        count=spec.devices.count if spec else 1,
-        name=name,
-        oversubscribe=oversubscribe,
-        policy=str(loaded) if loaded else None,
-    )
-
-
-def _summary(grant: Grant) -> str:
-    from penstock.model import format_cores, human_memory
-
-    shares = "; ".join(
-        f"{human_memory(share.memory_bytes)} and {format_cores(share.cores_permille)} cores of "
-        f"{'simulated ' if grant.machine else ''}device {share.index} ({share.name})"
-        for share in grant.devices
-    )
-    return (
-        f"tenant {grant.tenant}: {shares}, {grant.mode}; cooperative: without a root agent, a "
-        "program of yours could undo it"
-    )
+    path = find_program(command)
+    for one in obstacles(path) if path else []:
+        say(f"{one.what}; {one.advice}")

@@ -44,6 +44,8 @@ class Grant:
     policy: str | None = None  # "name (file:line)"
     machine: str | None = None  # the simulated machine's file; None: real devices
     oversubscribed: bool = False
+    allow_unknown: bool = False  # driver names that the shim does not know are passed on
+    record: bool = False  # names that the shim only forwards are counted
 
     def to_yaml(self) -> str:
         """The file's text: amounts as quantities, exact."""
@@ -59,6 +61,8 @@ class Grant:
                 "mode": self.mode,
                 "machine": self.machine,
                 "oversubscribed": self.oversubscribed,
+                "allowUnknown": self.allow_unknown,
+                "record": self.record,
                 "devices": [_device_to_plain(device) for device in self.devices],
             },
         }
@@ -147,4 +151,6 @@ def _from_plain(document: Any) -> Grant:  # noqa: ANN401 - parsed YAML
         policy=spec["policy"],
         machine=spec["machine"],
         oversubscribed=bool(spec["oversubscribed"]),
+        allow_unknown=bool(spec.get("allowUnknown", False)),
+        record=bool(spec.get("record", False)),
     )

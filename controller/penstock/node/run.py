@@ -42,13 +42,14 @@ MEMBERS_PERIOD_S = 0.5  # how often left-over processes are looked for in /proc
 
 @dataclass(frozen=True)
 class Request:
-    """What a user asks for. Exactly one of `cores_permille` and `tflops` is given.
+    """What a user asks for. What is not said is all that is free.
 
-    Memory and cores are one figure for all devices, or one for each of `devices`.
+    Memory and cores are one figure for all devices, or one for each of `devices`. At most one of
+    `cores_permille` and `tflops` is given.
     """
 
     command: Sequence[str]
-    memory_bytes: Sequence[int]
+    memory_bytes: Sequence[int] | None
     cores_permille: Sequence[int] | None
     tflops: float | None = None
     mode: Mode = "strict"
@@ -57,6 +58,8 @@ class Request:
     name: str | None = None
     oversubscribe: bool = False
     policy: str | None = None
+    allow_unknown: bool = False
+    record: bool = False
 
 
 @dataclass
@@ -84,11 +87,15 @@ def admit(state: State, request: Request, source: DeviceSource) -> Admitted:
         else:
             chosen = roomiest(devices, free, request.count)
         shares = []
-        memory = _for_each("--memory", request.memory_bytes, chosen, request)
+        memory = _for_each("--memory", request.memory_bytes or [None], chosen, request)
         cores = _for_each("--cores", request.cores_permille or [None], chosen, request)
-        for device, memory_bytes, permille in zip(chosen, memory, cores, strict=True):
-            if permille is None:
+        for device, wanted_bytes, permille in zip(chosen, memory, cores, strict=True):
+            left = free[device.uuid]
+            memory_bytes = left.memory_bytes if wanted_bytes is None else wanted_bytes
+            if permille is None and request.tflops is not None:
                 permille = _cores_of_tflops(device, request.tflops, notes)  # noqa: PLW2901
+            if permille is None:  # with none free, admission says who has them
+                permille = max(1, left.cores_permille)  # noqa: PLW2901
             share = _share(device, memory_bytes, permille, notes)
             if request.oversubscribe:
                 notes.append(
@@ -110,17 +117,24 @@ def admit(state: State, request: Request, source: DeviceSource) -> Admitted:
             policy=request.policy,
             machine=machine,
             oversubscribed=request.oversubscribe,
+            allow_unknown=request.allow_unknown,
+            record=request.record,
         )
         tenant, lock = create_tenant(state, grant, source.libraries())
     return Admitted(tenant, grant, lock, notes)
 
 
 def run_tenant(
-    state: State, admitted: Admitted, source: DeviceSource, announce: Callable[[], None]
+    state: State,
+    admitted: Admitted,
+    source: DeviceSource,
+    announce: Callable[[], None],
+    at_end: Callable[[Tenant], None] | None = None,
 ) -> int:
     """Runs the command to its end; returns its exit code. Left-over children keep the tenant.
 
-    `announce` is called when the command has started, the last time that we may speak.
+    `announce` is called when the command has started, the last time that we may speak; unless there
+    is an `at_end`, which is called when the command has ended and the tenant is still there.
     Raises `CommandNotStartedError`; the tenant is gone then.
     """
     tenant = admitted.tenant
@@ -133,8 +147,12 @@ def run_tenant(
         tenant.remove()
         raise
     announce()
-    _let_go_of_files()
+    if at_end is None:
+        _let_go_of_files()
     exit_code = child.wait(_guarded(supervisor.tick, tenant), PERIOD_S)
+    if at_end is not None:
+        at_end(tenant)
+        _let_go_of_files()
     if has_processes(tenant):
         _keep_in_background(supervisor, tenant)
     else:
@@ -220,11 +238,7 @@ def _share(device: Device, memory_bytes: int, cores: int, notes: list[str]) -> D
     )
 
 
-def _cores_of_tflops(device: Device, tflops: float | None, notes: list[str]) -> int:
-    if tflops is None:
-        raise PenstockError(
-            "no share of compute is given", "a quota has memory and cores", "add --cores"
-        )
+def _cores_of_tflops(device: Device, tflops: float, notes: list[str]) -> int:
     if device.tflops is None:
         raise PenstockError(
             f"tflops: {tflops:g} cannot be granted", f"the rated TFLOPS of {device} are not known",

@@ -47,6 +47,8 @@ class Supervisor:
         self._usage = UsagePage.open(tenant.usage_page)
         self._neighbours: dict[Path, _Neighbour] = {}
         self._refusals: dict[str, int] = {}
+        self._asked_changes = 0
+        self._asked: dict[str, int] = {}  # refused names, how often
         self._damaged = False
 
     def tick(self) -> None:
@@ -120,6 +122,29 @@ class Supervisor:
                     reason="allocation would exceed the memory quota",
                 )
             self._refusals[device.uuid] = figures.refusals
+        if usage.asked_changes != self._asked_changes:
+            self._asked_changes = usage.asked_changes
+            self._record_refused_names()
+
+    def _record_refused_names(self) -> None:
+        """Functions that a program asked the driver for and was told "not found" by the shim."""
+        try:
+            names = self._usage.asked().names
+        except PageError as error:
+            self._damage(str(error))
+            return
+        for one in names:
+            before = self._asked.get(one.name, 0)
+            if one.kind == "refused" and one.requests > before:
+                record_event(
+                    self.tenant.directory,
+                    "function-refused",
+                    function=one.name,
+                    count=one.requests - before,
+                    reason="it may take memory or device time and this release does not know it; "
+                    "a newer release may, and a policy may say allowUnknown",
+                )
+                self._asked[one.name] = one.requests
 
     def _publish(self, now_ns: int) -> None:
         """Writes what was granted, sharers and allowances into the page when they changed."""

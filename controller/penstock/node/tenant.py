@@ -78,6 +78,8 @@ def limits_of(grant: Grant) -> Limits:
             for device in grant.devices
         ),
         mode=grant.mode,
+        allow_unknown=grant.allow_unknown,
+        record=grant.record,
     )
 
 

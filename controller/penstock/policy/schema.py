@@ -199,6 +199,12 @@ class Spec(_Strict):
     devices: Devices = Devices()
     limits: Limits
     mode: Literal["strict", "elastic"] = "strict"
+    allow_unknown: bool = Field(
+        default=False,
+        alias="allowUnknown",
+        description="Pass on driver functions that this release does not know and that may take "
+        "memory or device time without being counted.",
+    )
     priority: int | None = Field(
         None, strict=True, description="plain machines only; larger is more urgent"
     )

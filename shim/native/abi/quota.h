@@ -8,7 +8,7 @@
  */
 #pragma once
 #define PENSTOCK_QUOTA_MAGIC 0x41544f55514e4550 /* "PENQUOTA", little-endian */
-#define PENSTOCK_ABI_VERSION 1
+#define PENSTOCK_ABI_VERSION 2
 #define PENSTOCK_MAX_DEVICES 16
 #define PENSTOCK_MAX_SLOTS 1024
 
@@ -17,6 +17,7 @@
 
 #define PENSTOCK_TENANT_SUSPENDED 1     /* flags: launches wait until this is cleared */
 #define PENSTOCK_TENANT_ALLOW_UNKNOWN 2 /* flags: unknown allocation-like names are forwarded */
+#define PENSTOCK_TENANT_RECORD 4        /* flags: names that are only forwarded are counted too */
 
 #define PENSTOCK_DEVICE_MIG 1 /* device_flags: the UUID is a MIG instance's */
 

@@ -28,16 +28,19 @@ typedef struct penstock_slot {
 } penstock_slot;
 
 typedef struct penstock_usage_page {
-  uint64_t magic;       /* PENSTOCK_USAGE_MAGIC */
-  uint32_t version;     /* PENSTOCK_ABI_VERSION */
-  uint32_t size_bytes;  /* sizeof(penstock_usage_page) */
-  uint64_t slots_high;  /* no slot at or above this index was ever claimed; only grows */
-  uint64_t shares_made; /* ever; 0: nobody need look for any */
-  uint64_t reserved[4];
+  uint64_t magic;          /* PENSTOCK_USAGE_MAGIC */
+  uint32_t version;        /* PENSTOCK_ABI_VERSION */
+  uint32_t size_bytes;     /* sizeof(penstock_usage_page) */
+  uint64_t slots_high;     /* no slot at or above this index was ever claimed; only grows */
+  uint64_t shares_made;    /* ever; 0: nobody need look for any */
+  uint64_t asked_changes;  /* grows with every change of `asked` */
+  uint64_t asked_overflow; /* how often a name found the table full */
+  uint64_t reserved[2];
   /* Inode of /proc/self/ns/pid | inode of /proc/self/ns/time << 32 (start times are told in the
    * reader's time namespace); 0: free; the last entry stays 0: "unknown". */
   uint64_t pid_namespaces[PENSTOCK_MAX_PID_NAMESPACES + 1];
   penstock_ledger_device ledger[PENSTOCK_MAX_DEVICES];
   penstock_gate_device gate[PENSTOCK_MAX_DEVICES];
   penstock_slot slots[PENSTOCK_MAX_SLOTS];
+  penstock_asked asked[PENSTOCK_ASKED_ENTRIES];
 } penstock_usage_page;

@@ -32,7 +32,10 @@ static int index_of_variant(const char *base, const void *address, bool per_thre
       char name[LONGEST_NAME + 16];
       snprintf(name, sizeof name, "%s%s%s", base, versions[v], streams[s]);
       int index = penstock_cuda_index(name);
-      if (index >= 0 && penstock_driver_symbol(name) == address) return index;
+      if (index < 0) continue;
+      /* A driver that was not linked symbolic may hand out what the loader bound: the shim's. */
+      if (address == penstock_cuda_exports[index]) return index;
+      if (address == penstock_driver_symbol(name)) return index;
     }
   }
   return -1;
@@ -45,6 +48,10 @@ static bool replace(const char *symbol, void **function, cuuint64_t flags) {
   bool per_thread = flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
   int index = is_long(symbol) ? -1 : index_of_variant(symbol, *function, per_thread);
   if (index >= 0) {
+    if (!penstock_cuda_is_hooked[index] && penstock_names_are_recorded()) {
+      penstock_name_count(PENSTOCK_ASKED_FORWARDED, penstock_cuda_names[index],
+                          PENSTOCK_ASKED_REQUEST);
+    }
     *function = penstock_cuda_exports[index];
     return true;
   }
@@ -53,13 +60,22 @@ static bool replace(const char *symbol, void **function, cuuint64_t flags) {
   return false;
 }
 
+/* The driver does not have it. The runtime also asks for "", to see that the function answers. */
+static void note_absent(const char *symbol, CUresult result) {
+  if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_FOUND) return;
+  if (*symbol) penstock_name_count(PENSTOCK_ASKED_ABSENT, symbol, PENSTOCK_ASKED_REQUEST);
+}
+
 /* Before CUDA 12 there was no status: a name that is not found is an error. */
 CUresult CUDAAPI HOOK_NAME(cuGetProcAddress)(const char *symbol, void **function, int version,
                                              cuuint64_t flags) {
   PENSTOCK_PASS(cuGetProcAddress, symbol, function, version, flags);
   if (!symbol || !function) return CUDA_ERROR_INVALID_VALUE;
   CUresult result = PENSTOCK_BELOW(REAL(cuGetProcAddress)(symbol, function, version, flags));
-  if (result != CUDA_SUCCESS || !*function) return result;
+  if (result != CUDA_SUCCESS || !*function) {
+    note_absent(symbol, result);
+    return result;
+  }
   return replace(symbol, function, flags) ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
@@ -70,7 +86,10 @@ CUresult CUDAAPI HOOK_NAME(cuGetProcAddress_v2)(const char *symbol, void **funct
   if (!symbol || !function) return CUDA_ERROR_INVALID_VALUE;
   CUresult result =
       PENSTOCK_BELOW(REAL(cuGetProcAddress_v2)(symbol, function, version, flags, status));
-  if (result != CUDA_SUCCESS || !*function) return result;
+  if (result != CUDA_SUCCESS || !*function) {
+    note_absent(symbol, result);
+    return result;
+  }
   if (replace(symbol, function, flags)) return CUDA_SUCCESS;
   if (status) *status = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
   return status ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -58,6 +59,38 @@ penstock_error penstock_page_check(int fd, uint64_t magic, uint64_t size) {
   if (header.size_bytes != size) return PENSTOCK_E_OTHER_VERSION;
   if ((uint64_t)stat.st_size < size) return PENSTOCK_E_TRUNCATED;
   return PENSTOCK_OK;
+}
+
+/* The version that a page says it has; 0 when it cannot be read. */
+static uint32_t version_of(const char *directory, const char *name) {
+  uint32_t version = 0;
+  int folder = open(directory, O_PATH | O_DIRECTORY | O_CLOEXEC);
+  int fd = folder < 0 ? -1 : openat(folder, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  if (fd >= 0) {
+    ssize_t got = pread(fd, &version, sizeof version, offsetof(penstock_quota_page, version));
+    if (got != (ssize_t)sizeof version) version = 0;
+    close(fd);
+  }
+  if (folder >= 0) close(folder);
+  return version;
+}
+
+void penstock_region_explain(penstock_error error, const char *directory, char *out, size_t size) {
+  _Static_assert(offsetof(penstock_quota_page, version) == offsetof(penstock_usage_page, version),
+                 "both pages begin alike");
+  if (error != PENSTOCK_E_OTHER_VERSION) {
+    snprintf(out, size, "%s %s; start the program with `penstock run`, or see `penstock doctor`",
+             directory, penstock_error_text(error));
+    return;
+  }
+  uint32_t quota = version_of(directory, "quota");
+  uint32_t usage = version_of(directory, "usage");
+  uint32_t found = quota == PENSTOCK_ABI_VERSION ? usage : quota;
+  snprintf(out, size,
+           "%s holds a page of version %u%s, and this shim reads version %u; use the release that "
+           "wrote it, or let the tenant end and start it again",
+           directory, found, found == PENSTOCK_ABI_VERSION ? " but of another size" : "",
+           PENSTOCK_ABI_VERSION);
 }
 
 /* Opens without following a link in the last place, and without hanging on a pipe. */

@@ -8,11 +8,13 @@
 #pragma once
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "abi/quota.h"
 #include "abi/ledger.h"
 #include "abi/gate.h"
+#include "abi/asked.h"
 #include "abi/usage.h"
 
 typedef enum penstock_error {
@@ -40,6 +42,10 @@ typedef struct penstock_region {
 
 /* What the error means, as the end of a sentence: "is shorter than the page it should hold". */
 const char *penstock_error_text(penstock_error error);
+
+/* The same as a whole sentence about the pages in DIRECTORY, with what to do. Of a page of another
+ * version it names both. */
+void penstock_region_explain(penstock_error error, const char *directory, char *out, size_t size);
 
 /* Maps DIRECTORY/quota read-only and DIRECTORY/usage read-write. Claims no slot. On an error the
  * region is all zero and nothing stays mapped. */

@@ -49,7 +49,8 @@ static void *library(const penstock_region *region) {
   return found == &no_library ? NULL : found;
 }
 
-void *penstock_nvml_resolve(unsigned index) {
+void *penstock_nvml_resolve(unsigned index, const void *caller) {
+  (void)caller;
   bool is_text = index == PENSTOCK_IX_nvmlErrorString;
   const penstock_region *region = penstock_nvml_tenant();
   if (!region) return is_text ? (void *)own_error_string : (void *)answer_no_permission;

@@ -26,4 +26,4 @@ extern const char *const penstock_nvml_names[];
 #define HOOK_NAME(function) hook_##function
 
 /* For the generated thunks: the address to jump to; also stored in the table, once it is known. */
-void *penstock_nvml_resolve(unsigned index);
+void *penstock_nvml_resolve(unsigned index, const void *caller);

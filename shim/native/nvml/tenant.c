@@ -19,7 +19,9 @@ static void say_once(const char *path, penstock_error error) {
     penstock_log("no tenant: PENSTOCK_TENANT_DIR is not set and " PENSTOCK_MOUNTED_DIRECTORY
                  " is not there; NVML is refused");
   } else {
-    penstock_log("no quota: %s %s; NVML is refused", path, penstock_error_text(error));
+    char why[384];
+    penstock_region_explain(error, path, why, sizeof why);
+    penstock_log("no quota, NVML is refused: %s", why);
   }
 }
 

@@ -1,0 +1,115 @@
+"""From a command's options to a request for a tenant, for every command that starts one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.cli.options import Mode
+
+if TYPE_CHECKING:
+    from penstock.devices import DeviceSource
+    from penstock.node.grant import Grant
+    from penstock.node.run import Request
+    from penstock.node.state import State
+    from penstock.policy import LoadedPolicy
+
+
+def refuse_inside_a_tenant() -> None:
+    """Raises `PenstockError` when this process runs under a quota already."""
+    from penstock.model import PenstockError
+    from penstock.node.processes import TENANT_VARIABLE
+
+    if os.environ.get(TENANT_VARIABLE):
+        raise PenstockError(
+            "this is already a tenant",
+            f"${TENANT_VARIABLE} is {os.environ[TENANT_VARIABLE]}, and quotas do not nest",
+            "start it from outside, or change this tenant with penstock quota set",
+        )
+
+
+def open_source(state: State, simulate: str | None) -> DeviceSource:
+    """The simulated machine that was asked for, else the real devices. Raises `PenstockError`."""
+    if simulate is not None:
+        from penstock.node.machines import simulated_machine
+
+        return simulated_machine(state, simulate)
+    from penstock.devices import open_devices
+
+    return open_devices()
+
+
+def policy_of(file: Path, command: str) -> LoadedPolicy:
+    """The policy of `file` for this command of this user. Raises `PenstockError`."""
+    from penstock.node.run import user_name
+    from penstock.policy import load_files, policy_for_command
+
+    return policy_for_command(load_files([file]), command, user_name(), os.getuid())
+
+
+def request_of(
+    command: list[str],
+    memory: str | None,
+    cores: str | None,
+    devices: list[str],
+    mode: Mode | None,
+    loaded: LoadedPolicy | None,
+    name: str | None,
+    oversubscribe: bool,
+    *,
+    all_by_default: bool = False,
+) -> Request:
+    """Options over policy over defaults. Raises `PenstockError` when a limit is missing.
+
+    `all_by_default`: what is not said is all that is free.
+    """
+    from penstock.model import PenstockError, parse_cores, parse_memory
+    from penstock.node.run import Request
+
+    spec = loaded.policy.spec if loaded else None
+    limits = spec.limits if spec else None
+    memory_bytes = [limits.memory] if limits and limits.memory is not None else None
+    permille = [limits.cores] if limits and limits.cores is not None else None
+    if memory is not None:
+        memory_bytes = [parse_memory(figure) for figure in memory.split(",")]
+    if cores is not None:
+        permille = [parse_cores(figure) for figure in cores.split(",")]
+    tflops = limits.tflops if limits and permille is None else None
+    missing = [
+        option
+        for option, given in (("--memory 8Gi", memory_bytes), ("--cores 30", permille or tflops))
+        if given is None
+    ]
+    if missing and not all_by_default:
+        where = f"neither given nor in policy {loaded}" if loaded else "no policy is given"
+        fix = f"add {' and '.join(missing)} (cores are percent of one device)"
+        raise PenstockError("a quota has memory and cores", where, fix)
+    return Request(
+        command=command,
+        memory_bytes=memory_bytes,
+        cores_permille=permille,
+        tflops=tflops,
+        mode=mode.value if mode else spec.mode if spec else "strict",
+        devices=devices,
+        count=spec.devices.count if spec else 1,
+        name=name,
+        oversubscribe=oversubscribe,
+        policy=str(loaded) if loaded else None,
+        allow_unknown=spec.allow_unknown if spec else False,
+    )
+
+
+def summary(grant: Grant) -> str:
+    """One line: what was granted, and how strong that is."""
+    from penstock.model import format_cores, human_memory
+
+    shares = "; ".join(
+        f"{human_memory(share.memory_bytes)} and {format_cores(share.cores_permille)} cores of "
+        f"{'simulated ' if grant.machine else ''}device {share.index} ({share.name})"
+        for share in grant.devices
+    )
+    return (
+        f"tenant {grant.tenant}: {shares}, {grant.mode}; cooperative: without a root agent, a "
+        "program of yours could undo it"
+    )

@@ -1,0 +1,171 @@
+"""`penstock shim coverage`: what a command asked the driver for that the shim does not answer."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.cli.options import AS_IS, Mode, Output, StateDir, check_command, one_of
+from penstock.cli.request import open_source, policy_of, refuse_inside_a_tenant, request_of
+from penstock.cli.say import say
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from penstock.node.coverage import Report
+    from penstock.node.tenant import Tenant
+
+REFUSED_EXIT_CODE = 3
+
+app = typer.Typer(help="What the shim does with a program.", no_args_is_help=True)
+
+
+@app.callback()
+def shim() -> None:
+    """What the shim does with a program."""
+
+
+@app.command(context_settings=AS_IS)
+def coverage(
+    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND…", help="What to run.")],
+    output: Annotated[
+        Output,
+        typer.Option(
+            "--output", "-o", parser=one_of(Output), metavar="FORMAT", help="table, json or yaml."
+        ),
+    ] = Output.table,
+    memory: Annotated[
+        str | None, typer.Option(metavar="QUANTITY", help="Device memory (default: all free).")
+    ] = None,
+    cores: Annotated[
+        str | None, typer.Option(metavar="PERCENT", help="Device time (default: all free).")
+    ] = None,
+    device: Annotated[
+        list[str] | None,
+        typer.Option(metavar="WHICH", help="Index, UUID or start of one; a,b or twice for two."),
+    ] = None,
+    policy: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="QuotaPolicy; options override it.")
+    ] = None,
+    simulate: Annotated[
+        str | None, typer.Option(metavar="PROFILE[,N]", help="Run on a simulated GPU: h200, l4,2.")
+    ] = None,
+    state_dir: StateDir = None,
+) -> None:
+    """Run a command as a tenant; then list what it asked for that the shim does not answer.
+
+    That is: names refused, unknown names passed on, names that the driver lacks, and names that are
+    only forwarded, with counts and the reason of each. The table follows the command's output; with
+    -o json or yaml it stands alone on standard output, and the command's output goes to standard
+    error. The exit code is the command's; 3 when the command succeeded but a name was refused.
+    """
+    import dataclasses
+
+    from penstock.node.coverage import report
+    from penstock.node.launch import CommandNotStartedError
+    from penstock.node.run import admit, run_tenant
+    from penstock.node.state import State
+    from penstock.node.tenant import has_processes
+
+    refuse_inside_a_tenant()
+    check_command(command)
+    loaded = policy_of(policy, command[0]) if policy else None
+    mode: Mode | None = None
+    request = request_of(
+        command, memory, cores, device or [], mode, loaded, None, False, all_by_default=True
+    )
+    state = State.open(state_dir)
+    source = open_source(state, simulate)
+    admitted = admit(state, dataclasses.replace(request, record=True), source)
+    for note in admitted.notes:
+        say(note)
+    found: list[Report] = []
+
+    def read(tenant: Tenant) -> None:
+        found.append(report(tenant.usage_page, unfinished=has_processes(tenant)))
+        sys.stdout.flush()
+        _print(found[0], output)
+        sys.stdout.flush()
+
+    try:
+        with _output_aside(output is not Output.table) as put_back:
+            code = run_tenant(state, admitted, source, put_back, read)
+    except CommandNotStartedError as error:
+        say(error)
+        sys.exit(error.exit_code)
+    sys.exit(code or (REFUSED_EXIT_CODE if found[0].refused else 0))
+
+
+@contextmanager
+def _output_aside(wanted: bool) -> Iterator[Callable[[], None]]:
+    """If `wanted`, what starts in this block writes its standard output to standard error.
+
+    Yields what puts our own standard output back, once the command has started.
+    """
+    if not wanted:
+        yield lambda: None
+        return
+    ours = os.dup(1)
+    os.dup2(2, 1)
+    restored = False
+
+    def put_back() -> None:
+        nonlocal restored
+        if not restored:
+            os.dup2(ours, 1)
+            os.close(ours)
+            restored = True
+
+    try:
+        yield put_back
+    finally:
+        put_back()
+
+
+def _print(found: Report, output: Output) -> None:
+    from penstock.cli.output import print_data
+    from penstock.node.coverage import NOT_SEEN
+
+    if output is not Output.table:
+        print_data(found.as_dict(), output)
+        return
+    from rich.box import SIMPLE_HEAD
+    from rich.markup import escape
+    from rich.table import Table
+
+    from penstock.cli.table import console
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("NAME", overflow="fold")
+    table.add_column("KIND")
+    table.add_column("ASKED", justify="right")
+    table.add_column("CALLS", justify="right")
+    table.add_column("WHY", overflow="fold")
+    shown = [one for one in found.names if one.kind != "forwarded" or one.calls]
+    for one in shown:
+        style = "red" if one.kind == "refused" else None
+        table.add_row(
+            escape(one.name),
+            one.kind,
+            str(one.requests),
+            str(one.calls),
+            escape(one.why),
+            style=style,
+        )
+    screen = console()
+    if shown:
+        screen.print(table)
+    else:
+        print("the command called nothing that the shim does not answer itself")
+    if more := len(found.names) - len(shown):
+        print(f"{more} more were asked for and not called; they are only forwarded (-o json)")
+    if found.overflow:
+        print(f"{found.overflow} requests and calls were of names that did not fit into the table")
+    if found.unfinished:
+        print("the command left processes behind: what they ask for from now on is not listed")
+    print("not seen: " + ";\n  ".join(NOT_SEEN))

@@ -1,0 +1,176 @@
+"""The driver below the shim: which, how new, and whether shim and driver know the same names."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.doctor.finding import Finding, failure, ok, warning
+from penstock.doctor.probe import run_probe
+from penstock.node.program import NotElfError, exported_names
+from penstock_shim import paths
+
+if TYPE_CHECKING:
+    from penstock.devices import DriverLibraries
+
+USE_SIMULATION = "install the NVIDIA driver, or use the simulated GPU: --simulate h200"
+_NO_DEVICE = 100
+_SHOWN = 6
+_MUST_HAVE = ("cuInit", "cuDriverGetVersion")
+_LOADED_MODULE = Path("/sys/module/nvidia/version")
+_MPS_CONTROL = b"nvidia-cuda-mps-control"
+
+
+def look_at_driver(
+    libraries: DriverLibraries, environment: dict[str, str], *, simulated: bool
+) -> list[Finding]:
+    """Both libraries of the driver, asked without the shim."""
+    said = run_probe(["driver", libraries.cuda, libraries.nvml], environment)
+    if not libraries.cuda:
+        found = [failure("driver", "no libcuda.so.1 on this machine", USE_SIMULATION)]
+    elif said.facts.get(("cuda", "open")) != "yes":
+        why = said.facts.get(("cuda", "open"), said.ended)
+        found = [failure("driver", f"{libraries.cuda} cannot be used: {why}", USE_SIMULATION)]
+    else:
+        version = said.number("cuda", "version")
+        kind = "simulated, " if simulated else ""
+        found = [
+            ok("driver", f"{kind}CUDA {_cuda(version)}, {libraries.cuda}"),
+            _headers(version),
+            *_names(Path(libraries.cuda)),
+            _init(said.number("cuda", "init"), said.number("cuda", "devices"), said.ended),
+        ]
+    found.append(_nvml(libraries.nvml, said.facts, said.number("nvml", "init")))
+    if said.number("nvml", "mig"):
+        found.append(ok("MIG", f"on for {said.number('nvml', 'mig')} devices: grant its instances"))
+    if not simulated:
+        found += [_module(), *_mps()]
+    return found
+
+
+def _cuda(version: int | None) -> str:
+    return "of unknown version" if not version else f"{version // 1000}.{version % 1000 // 10}"
+
+
+def _headers(version: int | None) -> Finding:
+    headers = int(json.loads(paths.coverage_table().read_text())["headers"]["cuda"])
+    seen = f"shim built from CUDA {_cuda(headers)}, driver {_cuda(version)}"
+    if version and version // 10 > headers // 10:
+        return warning(
+            "headers",
+            f"{seen}: the driver is newer",
+            "names that only it has are passed on when harmless, refused when not; see penstock "
+            "shim coverage, and use a newer release of Penstock",
+        )
+    return ok("headers", seen)
+
+
+def _names(library: Path) -> list[Finding]:
+    try:
+        theirs = {name for name in exported_names(library) if re.match(r"cu[A-Z]", name)}
+        ours = {name for name in exported_names(paths.so_path()) if re.match(r"cu[A-Z]", name)}
+    except NotElfError as error:
+        return [warning("names", str(error), "is that file the driver's library?")]
+    absent = [name for name in _MUST_HAVE if name not in theirs]
+    if absent:
+        return [
+            failure(
+                "names", f"{library} lacks {', '.join(absent)}: it is no driver", USE_SIMULATION
+            )
+        ]
+    found = []
+    more, fewer = sorted(theirs - ours), sorted(ours - theirs)
+    if more:
+        found.append(
+            warning(
+                "names",
+                f"the driver has {len(more)} names that the shim lacks: {_some(more)}",
+                "a program linked to one cannot start in a tenant: use a newer release of Penstock",
+            )
+        )
+    seen = f"{len(theirs & ours)} names in driver and shim"
+    if fewer:
+        lacking = f"{len(fewer)} that this driver lacks ({_some(fewer)})"
+        seen += f"; {lacking} answer CUDA_ERROR_NOT_SUPPORTED"
+    return [*found, ok("names", seen)]
+
+
+def _some(names: list[str]) -> str:
+    rest = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def _init(result: int | None, devices: int | None, ended: str) -> Finding:
+    if result == 0:
+        return ok("devices", f"cuInit succeeds, {devices or 0} devices")
+    if result == _NO_DEVICE:
+        return failure("devices", "cuInit says that there is no device", USE_SIMULATION)
+    seen = ended or f"cuInit answers error {result}"
+    advice = "see dmesg and nvidia-smi: library and kernel module must be of one version"
+    return failure("devices", f"the driver does not start: {seen}", advice)
+
+
+def _nvml(path: str, facts: object, result: int | None) -> Finding:
+    said = facts if isinstance(facts, dict) else {}
+    if not path or said.get(("nvml", "open")) != "yes":
+        why = said.get(("nvml", "open"), "not found")
+        return warning(
+            "NVML",
+            f"{path or 'libnvidia-ml.so.1'}: {why}",
+            "penstock cannot list devices, nvidia-smi and nvitop cannot work: install it",
+        )
+    if result != 0:
+        return warning(
+            "NVML", f"{path}: nvmlInit answers error {result}", "see nvidia-smi for the reason"
+        )
+    version, driver = said.get(("nvml", "version"), "?"), said.get(("nvml", "driver"), "?")
+    return ok("NVML", f"{version}, driver {driver}, {path}")
+
+
+def _module() -> Finding:
+    nodes = sorted(Path("/dev").glob("nvidia[0-9]*"))
+    closed = [str(node) for node in nodes if not os.access(node, os.R_OK | os.W_OK)]
+    try:
+        version = _LOADED_MODULE.read_text(encoding="ascii", errors="replace").strip()
+    except OSError:
+        version = ""
+    if not version and not nodes:
+        return warning(
+            "kernel module",
+            "not seen, and no /dev/nvidia*",
+            "load it, or give the container the GPU",
+        )
+    if closed:
+        return failure(
+            "kernel module", f"no right to {', '.join(closed)}", "ask for membership of its group"
+        )
+    return ok("kernel module", f"{version or 'version not told'}, {len(nodes)} device nodes")
+
+
+def _mps() -> list[Finding]:
+    pipe = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"))  # noqa: S108 - its own
+    running = _is_mps_running()
+    if not running and "CUDA_MPS_PIPE_DIRECTORY" not in os.environ:
+        return [ok("MPS", "not running")]
+    if running and pipe.exists():
+        seen = f"running, {pipe}"
+        return [warning("MPS", seen, "kernels of tenants then overlap: shares are less exact")]
+    there = f"{pipe} is there" if pipe.exists() else f"{pipe} is not there"
+    seen = f"running, but {there}" if running else f"not running, {there}"
+    advice = "a wrong CUDA_MPS_PIPE_DIRECTORY silently means no MPS: unset it or correct it"
+    return [warning("MPS", seen, advice)]
+
+
+def _is_mps_running() -> bool:
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            if _MPS_CONTROL in (entry / "cmdline").read_bytes():
+                return True
+        except OSError:
+            continue
+    return False

@@ -1,0 +1,111 @@
+"""The state directory and the pages of the tenants in it."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from penstock.doctor.finding import Finding, failure, ok, warning
+from penstock.model import PenstockError
+from penstock.node.state import State, default_directory
+from penstock.node.tenant import Tenant, tenants_of
+from penstock_shim.pages import PageError, page_bytes, read_quota, read_usage
+
+ELSEWHERE = "name another one with --state-dir or $PENSTOCK_STATE_DIR"
+TENANTS_THAT_MUST_FIT = 4
+_OVER_A_NETWORK = ("nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "fuse.sshfs", "lustre")
+
+
+def look_at_state(directory: Path | None) -> list[Finding]:
+    """Ownership and room of the state directory, then every tenant's pages."""
+    named = (directory or default_directory()).absolute()
+    found = [_folder(named)]
+    if found[0].status == "failure" or not named.is_dir():
+        return found
+    found.append(_room(named))
+    state = State(named)
+    if state.tenants.is_dir():
+        for tenant in tenants_of(state):
+            found += _pages(tenant)
+    return found
+
+
+def _folder(named: Path) -> Finding:
+    """As `State.open` judges it, but without making it."""
+    if not named.exists():
+        parent = next(folder for folder in named.parents if folder.exists())
+        if os.access(parent, os.W_OK):
+            return ok("state directory", f"{named} is not there yet, and can be made")
+        return failure(
+            "state directory", f"{named} cannot be made: no right to {parent}", ELSEWHERE
+        )
+    try:
+        State.open(named)
+    except (PenstockError, OSError) as error:
+        return failure("state directory", str(error), ELSEWHERE)
+    return ok("state directory", f"{named}, only this user can write it")
+
+
+def _room(named: Path) -> Finding:
+    kind = _file_system(named)
+    room = os.statvfs(named)
+    free = room.f_bavail * room.f_frsize
+    seen = f"{kind}, {free >> 20} MiB free"
+    if free < TENANTS_THAT_MUST_FIT * page_bytes():
+        return failure("room for pages", seen, f"free some space, or {ELSEWHERE}")
+    if kind in _OVER_A_NETWORK:
+        return warning(
+            "room for pages",
+            seen,
+            f"pages are shared memory, keep them on a local disk: {ELSEWHERE}",
+        )
+    return ok("room for pages", seen)
+
+
+def _file_system(named: Path) -> str:
+    """The kind of file system that `named` lies on."""
+    best, kind = "", "unknown file system"
+    try:
+        lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return kind
+    for line in lines:
+        before, _, after = line.partition(" - ")
+        point = before.split()[4]
+        if named.is_relative_to(point) and len(point) >= len(best):
+            best, kind = point, after.split()[0]
+    return kind
+
+
+def _pages(tenant: Tenant) -> list[Finding]:
+    check = f"tenant {tenant.name}"
+    found = []
+    for page, read in ((tenant.quota_page, read_quota), (tenant.usage_page, read_usage)):
+        try:
+            read(page)
+            info = page.lstat()
+        except PageError as error:
+            found.append(failure(check, f"{error.path} {error.what}", error.advice))
+            continue
+        except OSError as error:
+            found.append(failure(check, f"{page}: {error.strerror}", "see penstock ps"))
+            continue
+        if info.st_uid != os.geteuid() or info.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            found.append(
+                failure(
+                    check,
+                    f"{page} may be written by others (mode {stat.S_IMODE(info.st_mode):o}, owner "
+                    f"{info.st_uid})",
+                    f"chmod 600 {page}; whoever can write it sets the quota",
+                )
+            )
+    if not tenant.is_supervised() and not found:
+        found.append(
+            warning(
+                check,
+                "no penstock run looks after it: its elastic share and its events stand still",
+                "it ends with its processes; penstock ps collects it",
+            )
+        )
+    return found or [ok(check, "both pages are in order")]

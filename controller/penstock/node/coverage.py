@@ -1,0 +1,80 @@
+"""What a tenant's programs asked the driver for, beside what the shim does with each name."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock_shim import paths
+from penstock_shim.pages import read_asked
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from penstock_shim.pages import AskedName
+
+NOT_SEEN = (
+    "names that a program links or looks up by dlsym, and never calls",
+    "functions of private tables (cuGetExportTable); what they allocate is charged when first seen",
+    "NVML: what is viewed and what is forwarded stands in docs/coverage.md",
+    "programs that cannot be preloaded: static, musl, setuid (see penstock doctor -- COMMAND)",
+)
+_WHY = {
+    "refused": "may take memory or device time, and this release does not know it: not found",
+    "unknown": "this release does not know it; harmless by its name, or the policy allows it",
+    "absent": "the driver does not have it, or not in the version asked for",
+    "forwarded": "one jump to the driver",
+}
+_FIRST = ("refused", "unknown", "absent", "forwarded")
+
+
+@dataclass(frozen=True)
+class AskedFor:
+    """One name: what was done, how often, and why."""
+
+    name: str
+    kind: str
+    requests: int
+    calls: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything asked for that the shim did not answer itself, worst first."""
+
+    names: tuple[AskedFor, ...]
+    overflow: int  # requests and calls of names that did not fit into the table
+    unfinished: bool  # the command left processes behind, which may ask for more
+
+    @property
+    def refused(self) -> int:
+        """How many names were refused."""
+        return sum(one.kind == "refused" for one in self.names)
+
+    def as_dict(self) -> dict[str, object]:
+        """Plain values, for JSON and YAML."""
+        return {
+            "names": [vars(one) for one in self.names],
+            "refused": self.refused,
+            "overflow": self.overflow,
+            "unfinished": self.unfinished,
+            "not_seen": list(NOT_SEEN),
+        }
+
+
+def report(usage_page: Path, *, unfinished: bool) -> Report:
+    """Reads what was asked for from a tenant's page. Raises PageError."""
+    asked = read_asked(usage_page)
+    table = json.loads(paths.coverage_table().read_text())["cuda"]
+    names = [_with_reason(one, table) for one in asked.names]
+    names.sort(key=lambda one: (_FIRST.index(one.kind), one.name))
+    return Report(tuple(names), asked.overflow, unfinished)
+
+
+def _with_reason(one: AskedName, table: dict[str, list[str]]) -> AskedFor:
+    kind, why = table.get(one.name, ("", ""))
+    if kind != one.kind:
+        why = _WHY[one.kind]
+    return AskedFor(one.name, one.kind, one.requests, one.calls, why)

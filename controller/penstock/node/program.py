@@ -1,0 +1,218 @@
+"""What kind of program a file is: whether the shim can be preloaded into it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+_MAGIC = b"\x7fELF"
+_HEAD_BYTES = 4096
+_LONGEST_SCRIPT_CHAIN = 4
+_PT_DYNAMIC, _PT_INTERP = 2, 3
+_DT_NEEDED, _DT_STRTAB, _DT_STRSZ = 1, 5, 10
+_SHT_DYNSYM = 11
+_MACHINE_X86_64 = 62
+
+
+class NotElfError(Exception):
+    """The file is no ELF file that can be read; says why."""
+
+
+@dataclass(frozen=True)
+class Elf:
+    """What the headers of an ELF file say."""
+
+    path: Path
+    bits: int
+    machine: int
+    interpreter: str | None  # None: static (or a library)
+    needed: tuple[str, ...]
+    is_dynamic: bool
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """Why a program would run without the shim, or not at all."""
+
+    what: str
+    advice: str
+    fatal: bool  # its quota would not hold, or it could not start
+
+
+def read_elf(path: Path) -> Elf:
+    """Reads the headers. Raises `NotElfError`."""
+    try:
+        with path.open("rb") as stream:
+            head = stream.read(_HEAD_BYTES)
+            if head[:4] != _MAGIC or len(head) < 64:
+                raise NotElfError(f"{path} is no ELF file")
+            bits = 64 if head[4] == 2 else 32
+            (machine,) = struct.unpack_from("<H", head, 18)
+            if bits == 32:
+                return Elf(path, bits, machine, None, (), is_dynamic=True)
+            headers = _program_headers(stream.fileno(), head)
+            interpreter = _interpreter(stream.fileno(), headers)
+            needed = _needed(stream.fileno(), headers)
+            dynamic = any(kind == _PT_DYNAMIC for kind, *_ in headers)
+            return Elf(path, bits, machine, interpreter, needed, dynamic)
+    except (OSError, struct.error, IndexError) as error:
+        raise NotElfError(f"{path} cannot be read: {error}") from error
+
+
+def exported_names(path: Path) -> set[str]:
+    """Names of functions that a 64-bit library exports. Raises `NotElfError`."""
+    try:
+        data = path.read_bytes()
+        if data[:4] != _MAGIC or data[4] != 2:
+            raise NotElfError(f"{path} is no 64-bit ELF library")
+        offset, size, count = (
+            struct.unpack_from("<Q", data, 40)[0], *struct.unpack_from("<HH", data, 58)
+        )  # fmt: skip
+        sections = [
+            struct.unpack_from("<IIQQQQIIQQ", data, offset + i * size) for i in range(count)
+        ]
+        names: set[str] = set()
+        for section in sections:
+            if section[1] != _SHT_DYNSYM:
+                continue
+            strings = sections[section[6]][4]
+            for at in range(section[4], section[4] + section[5], 24):
+                name, _, _, home = struct.unpack_from("<IBBH", data, at)
+                if home != 0:
+                    end = data.index(b"\0", strings + name)
+                    names.add(data[strings + name : end].decode("ascii", "replace"))
+    except (OSError, struct.error, IndexError, ValueError) as error:
+        raise NotElfError(f"{path} cannot be read: {error}") from error
+    return names
+
+
+def _program_headers(fd: int, head: bytes) -> list[tuple[int, int, int, int]]:
+    """Kind, file offset, address and size in the file of each segment."""
+    (offset,) = struct.unpack_from("<Q", head, 32)
+    size, count = struct.unpack_from("<HH", head, 54)
+    raw = os.pread(fd, size * count, offset)
+    found = []
+    for i in range(count):
+        kind, _, at, address, _, length = struct.unpack_from("<IIQQQQ", raw, i * size)
+        found.append((kind, at, address, length))
+    return found
+
+
+def _interpreter(fd: int, headers: list[tuple[int, int, int, int]]) -> str | None:
+    for kind, at, _, length in headers:
+        if kind == _PT_INTERP:
+            return os.pread(fd, min(length, 4096), at).rstrip(b"\0").decode("utf-8", "replace")
+    return None
+
+
+def _needed(fd: int, headers: list[tuple[int, int, int, int]]) -> tuple[str, ...]:
+    entries: list[tuple[int, int]] = []
+    for kind, at, _, length in headers:
+        if kind == _PT_DYNAMIC:
+            raw = os.pread(fd, min(length, 1 << 16), at)
+            entries = list(struct.iter_unpack("<QQ", raw[: len(raw) // 16 * 16]))
+    table = dict(entries)
+    for _, at, address, length in headers:
+        if _DT_STRTAB in table and address <= table[_DT_STRTAB] < address + length:
+            strings = os.pread(fd, table.get(_DT_STRSZ, 0), at + table[_DT_STRTAB] - address)
+            return tuple(
+                strings[value : strings.index(b"\0", value)].decode("utf-8", "replace")
+                for tag, value in entries
+                if tag == _DT_NEEDED
+            )
+    return ()
+
+
+def find_program(command: str) -> Path | None:
+    """The file that running `command` would execute; through `#!` lines, the interpreter's."""
+    found = shutil.which(command)
+    for _ in range(_LONGEST_SCRIPT_CHAIN):
+        if found is None:
+            return None
+        path = Path(found)
+        try:
+            with path.open("rb") as stream:
+                first = stream.readline(256)
+        except OSError:
+            return path  # may be executed, not read
+        words = first[2:].split() if first.startswith(b"#!") else []
+        if not words:
+            return path
+        name = os.fsdecode(words[0])
+        if Path(name).name == "env":
+            rest = [w for w in words[1:] if not w.startswith(b"-") and b"=" not in w]
+            name = os.fsdecode(rest[0]) if rest else name
+        found = shutil.which(name)
+    return None
+
+
+def obstacles(path: Path) -> list[Obstacle]:
+    """What keeps the shim out of the program at `path`, or keeps the program from starting."""
+    try:
+        elf = read_elf(path)
+    except NotElfError:
+        return []  # a script without `#!`, or a file that may only be executed: nothing is known
+    found = []
+    if elf.bits != 64 or elf.machine != _MACHINE_X86_64:
+        found.append(
+            Obstacle(
+                f"{path} is a {elf.bits}-bit program for another processor than x86-64",
+                "use an x86-64 build: the loader leaves the 64-bit shim out of others",
+                fatal=True,
+            )
+        )
+    elif elf.interpreter is None:
+        found.append(
+            Obstacle(
+                f"{path} is linked statically: nothing can be preloaded, no quota would hold",
+                "use a dynamically linked build",
+                fatal=True,
+            )
+        )
+    elif re.search(r"/ld-musl", elf.interpreter):
+        found.append(
+            Obstacle(
+                f"{path} is built for musl ({elf.interpreter}): the shim needs glibc, and the "
+                "program would not start with it",
+                "use a build for glibc, as the CUDA driver itself needs it",
+                fatal=True,
+            )
+        )
+    found += _privileges(path)
+    if any(re.match(r"lib(a|t|hwa)san\.so", name) for name in elf.needed):
+        found.append(
+            Obstacle(
+                f"{path} is built with a sanitizer, which insists on being loaded first",
+                "set ASAN_OPTIONS=verify_asan_link_order=0 for it",
+                fatal=False,
+            )
+        )
+    return found
+
+
+def _privileges(path: Path) -> list[Obstacle]:
+    info = path.stat()
+    gains = [
+        w for bit, w in ((stat.S_ISUID, "setuid"), (stat.S_ISGID, "setgid")) if info.st_mode & bit
+    ]
+    if info.st_uid == os.geteuid() and "setuid" in gains:
+        gains.remove("setuid")  # it gains nothing: the loader does not mind
+    try:
+        os.getxattr(path, "security.capability")
+        gains.append("file capabilities")
+    except OSError:
+        pass
+    if not gains:
+        return []
+    return [
+        Obstacle(
+            f"{path} has {' and '.join(gains)}: the loader ignores preloads there",
+            "run a copy without them",
+            fatal=True,
+        )
+    ]
