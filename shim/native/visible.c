@@ -81,8 +81,12 @@ static chosen choose(const penstock_region *region, const char *list) {
   return c;
 }
 
+/* Ours. Not wiped by a fork: the child of one that happens during cuInit keeps it, and it means the
+ * same devices. */
+static char entry[sizeof NAME + 1 + PENSTOCK_MAX_DEVICES * UUID_TEXT_BYTES];
+
 /* Of the threads in cuInit, the first changes the variable and the last puts it back. Wiped in the
- * child of a fork, which may find the changed one: that means the same devices. */
+ * child of a fork. */
 typedef struct exchange {
   uint32_t lock;
   unsigned inside;
@@ -90,7 +94,6 @@ typedef struct exchange {
   char *original; /* the entry of the environment that ours stands for; NULL: there was none */
   char **longer;  /* the environment with room for ours, if it had to be made */
   size_t room;
-  char entry[sizeof NAME + 1 + PENSTOCK_MAX_DEVICES * UUID_TEXT_BYTES];
 } exchange;
 
 static exchange *the_exchange(void) {
@@ -98,7 +101,7 @@ static exchange *the_exchange(void) {
   return penstock_fork_wiped_get(&memory, sizeof(exchange));
 }
 
-static void write_entry(const penstock_region *region, const chosen *c, char *entry) {
+static void write_entry(const penstock_region *region, const chosen *c) {
   char *at = stpcpy(entry, NAME "=");
   for (int i = 0; i < c->count; i++) {
     if (i) *at++ = ',';
@@ -127,18 +130,18 @@ static void add_entry(exchange *x) {
     x->room = count + 2;
   }
   x->longer[count + 1] = NULL;
-  __atomic_store_n(&x->longer[count], x->entry, __ATOMIC_RELEASE);
+  __atomic_store_n(&x->longer[count], entry, __ATOMIC_RELEASE);
   __atomic_store_n(&environ, x->longer, __ATOMIC_RELEASE);
 }
 
 static void put_ours(exchange *x, const penstock_region *region) {
   char **at = find_variable();
   chosen c = choose(region, at ? *at + sizeof NAME : NULL);
-  write_entry(region, &c, x->entry);
-  penstock_log("devices that this process sees: %s", x->entry + sizeof NAME);
+  write_entry(region, &c);
+  penstock_log("devices that this process sees: %s", entry + sizeof NAME);
   if (at) {
     x->original = *at;
-    __atomic_store_n(at, x->entry, __ATOMIC_RELEASE);
+    __atomic_store_n(at, entry, __ATOMIC_RELEASE);
     return;
   }
   x->original = NULL;
@@ -148,7 +151,7 @@ static void put_ours(exchange *x, const penstock_region *region) {
 /* What the program itself put there meanwhile stays. */
 static void put_back(exchange *x) {
   char **at = find_variable();
-  if (!at || *at != x->entry) return;
+  if (!at || *at != entry) return;
   if (x->original || at[1] == NULL) __atomic_store_n(at, x->original, __ATOMIC_RELEASE);
 }
 

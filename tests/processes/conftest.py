@@ -113,7 +113,7 @@ def outside(machine, inside):
 
     def go(tenant, *command: object, **variables: str) -> Outcome:
         granted = ",".join(device.uuid for device in tenant.quota.limits.devices)
-        environment = tenant.environment(CUDA_VISIBLE_DEVICES=granted, **variables)
+        environment = tenant.environment(**{"CUDA_VISIBLE_DEVICES": granted, **variables})
         del environment["LD_PRELOAD"]
         return run(command, environment)
 

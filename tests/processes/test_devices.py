@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import sys
 
 import pytest
 
 MIB = 1 << 20
-NO_DEVICE = 100
+NO_DEVICE, INVALID_DEVICE = 100, 101
 GRANTED = (2, 0)  # indices of the machine, in the grant's order
 MEMORY = {2: 300 * MIB, 0: 200 * MIB}
 
@@ -87,6 +88,33 @@ def test_the_beginning_of_a_uuid_is_enough_where_it_means_one_device(tenant, see
 def test_devices_are_numbered_as_in_the_grant_in_every_device_order(tenant, seen, order):
     assert seen(tenant, "-unset", CUDA_DEVICE_ORDER=order)[0] == [2, 0]
     assert seen(tenant, "1", CUDA_DEVICE_ORDER=order)[0] == [0]
+
+
+BUSES = """
+import ctypes, sys
+cuda, device, can = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(-1), ctypes.c_int(-1)
+cuda.cuInit(0)
+for bus in sys.argv[1:]:
+    code = cuda.cuDeviceGetByPCIBusId(ctypes.byref(device), bus.encode())
+    print(code, device.value if code == 0 else "-", end="; ")
+print([cuda.cuDeviceCanAccessPeer(ctypes.byref(can), 0, other) for other in range(3)])
+"""
+BUS = """
+import ctypes
+cuda, text = ctypes.CDLL("libcuda.so.1"), ctypes.create_string_buffer(32)
+cuda.cuInit(0)
+for i in range(3): cuda.cuDeviceGetPCIBusId(text, 32, i); print(text.value.decode())
+"""
+
+
+def test_other_devices_are_found_neither_by_their_bus_nor_as_peers(tenant, inside, outside):
+    everything = ",".join(map(str, range(3)))
+    buses = outside(
+        tenant, sys.executable, "-c", BUS, CUDA_VISIBLE_DEVICES=everything
+    ).output.split()
+    assert len(set(buses)) == 3
+    printed = inside(tenant, sys.executable, "-c", BUSES, *buses).output
+    assert printed == f"0 1; {INVALID_DEVICE} -; 0 0; [0, 0, {INVALID_DEVICE}]\n"
 
 
 def test_a_variable_that_is_inherited_counts_like_one_that_the_program_sets(
