@@ -198,7 +198,8 @@ static bool holds_something(const penstock_slot *slot, unsigned device) {
          penstock_ledger_seq(intent) != penstock_ledger_seq(charged);
 }
 
-/* Slots that hold a share: their own words may say nothing. */
+/* Slots that hold a share, or one that its maker was still making: their own words may say nothing.
+ */
 static void find_holders(const penstock_usage_page *usage, uint64_t *holders) {
   memset(holders, 0, PENSTOCK_MAX_SLOTS / 8);
   if (!has_shares(usage)) return;
@@ -206,7 +207,7 @@ static void find_holders(const penstock_usage_page *usage, uint64_t *holders) {
   for (uint32_t slot = 1; slot < high; slot++) {
     const penstock_slot *share = &usage->slots[slot];
     uint64_t owner = __atomic_load_n(&share->owner, __ATOMIC_ACQUIRE);
-    if (penstock_owner_state(owner) != PENSTOCK_SLOT_SHARED) continue;
+    if (penstock_owner_state(owner) == PENSTOCK_SLOT_FREE) continue;
     for (unsigned i = 0; i < PENSTOCK_MAX_SLOTS / 64; i++) {
       holders[i] |= __atomic_load_n(&share->holders[i], __ATOMIC_RELAXED);
     }

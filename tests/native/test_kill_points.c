@@ -1,0 +1,297 @@
+/* builds: plain */
+/* A process is killed after each single store that it makes into shared memory, one at a time: it
+ * runs under ptrace instruction by instruction, and its parent watches the words. Between two
+ * stores nothing changes that others can see, so these are all the moments there are. After each
+ * kill the others must go on at once and every charge must end exactly right. */
+#include <signal.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "harness.h"
+#include "mechanism/gate.h"
+#include "mechanism/share.h"
+#include "tenant.h"
+
+#define LIMIT MIB
+#define RING_WATCHED 8 /* words */
+#define SLOTS_WATCHED 4
+#define PATIENCE_S 20 /* a survivor that waits for the dead is ended by SIGALRM */
+
+/* What is watched: everything that these operations write. */
+typedef struct words {
+  char head[offsetof(penstock_usage_page, ledger)];
+  penstock_ledger_device ledger;
+  char gate[offsetof(penstock_gate_device, ring) + RING_WATCHED * 8];
+  penstock_slot slots[SLOTS_WATCHED];
+  char quota[offsetof(penstock_quota_page, dead_owners)];
+} words;
+
+/* Has anything changed since the last look? */
+static bool look(const penstock_region *region, words *seen) {
+  const penstock_usage_page *usage = region->usage;
+  const struct {
+    void *seen;
+    const void *now;
+    size_t size;
+  } parts[] = {{seen->head, usage, sizeof seen->head},
+               {&seen->ledger, &usage->ledger[0], sizeof seen->ledger},
+               {seen->gate, &usage->gate[0], sizeof seen->gate},
+               {seen->slots, usage->slots, sizeof seen->slots},
+               {seen->quota, region->quota, sizeof seen->quota}};
+  bool changed = false;
+  for (unsigned i = 0; i < sizeof parts / sizeof *parts; i++) {
+    if (memcmp(parts[i].seen, parts[i].now, parts[i].size) == 0) continue;
+    memcpy(parts[i].seen, parts[i].now, parts[i].size);
+    changed = true;
+  }
+  return changed;
+}
+
+typedef struct scenario {
+  void (*before)(penstock_region *region); /* in the parent; may be NULL */
+  void (*act)(penstock_region *region);    /* in the child, which is killed */
+  void (*after)(penstock_region *region);  /* in the parent, who lives on */
+  unsigned least;                          /* stores there must be, lest nothing was watched */
+} scenario;
+
+static penstock_region tenant;
+
+static int stopped(pid_t child) {
+  int status;
+  CHECK(waitpid(child, &status, 0) == child);
+  return status;
+}
+
+/* Kills the child after its store number `wanted`. False: it made fewer and ended well. */
+static bool kill_after(const scenario *what, unsigned wanted) {
+  static words seen;
+  pid_t child = fork();
+  CHECK(child >= 0);
+  if (child == 0) {
+    if (ptrace(PTRACE_TRACEME, 0, NULL, NULL) != 0) _exit(77);
+    raise(SIGSTOP);
+    what->act(&tenant);
+    _exit(0);
+  }
+  int status = stopped(child);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 77) harness_skip("ptrace is not allowed here");
+  look(&tenant, &seen);
+  for (unsigned stores = 0;;) {
+    CHECK(WIFSTOPPED(status));
+    int signal_ = WSTOPSIG(status) == SIGTRAP || WSTOPSIG(status) == SIGSTOP ? 0 : WSTOPSIG(status);
+    CHECK(ptrace(PTRACE_SINGLESTEP, child, NULL, (void *)(long)signal_) == 0);
+    status = stopped(child);
+    if (WIFEXITED(status)) {
+      CHECK_EQUAL(WEXITSTATUS(status), 0);
+      CHECK(stores >= what->least);
+      return false;
+    }
+    if (!look(&tenant, &seen) || ++stores < wanted) continue;
+    kill(child, SIGKILL);
+    wait_for_killed(child);
+    return true;
+  }
+}
+
+static void at_every_store(const scenario *what) {
+  bool more = true;
+  for (unsigned wanted = 1; more; wanted++) {
+    char directory[16];
+    snprintf(directory, sizeof directory, "t%u", wanted);
+    tenant = tenant_open(directory, 1, LIMIT);
+    if (what->before) what->before(&tenant);
+    more = kill_after(what, wanted);
+    alarm(PATIENCE_S);
+    what->after(&tenant);
+    alarm(0);
+    penstock_region_close(&tenant);
+  }
+}
+
+/* ---- memory ---- */
+
+/* Nothing of the dead is left, and this process gets all that there is. */
+static void all_is_mine(penstock_region *region) {
+  CHECK_EQUAL(penstock_ledger_reserve(region, 0, LIMIT - penstock_ledger_own(region, 0)),
+              PENSTOCK_OK);
+  CHECK_EQUAL(penstock_ledger_total(region, 0), LIMIT);
+  penstock_reap_all(region->usage, region->quota);
+  CHECK_EQUAL(tenant_slots_in_use(region), 1);
+  CHECK_EQUAL(penstock_ledger_total(region, 0), LIMIT);
+  penstock_slot_release(region);
+  tenant_check_empty(region);
+}
+
+static void hold_a_little(penstock_region *region) {
+  CHECK_EQUAL(penstock_ledger_reserve(region, 0, 4096), PENSTOCK_OK);
+}
+
+static void claim(penstock_region *region) { CHECK(penstock_slot_own(region) >= 0); }
+
+TEST(killed_at_any_store_of_a_claim_it_leaves_a_slot_that_others_reap) {
+  at_every_store(&(scenario){hold_a_little, claim, all_is_mine, 4});
+}
+
+static void reserve_and_release(penstock_region *region) {
+  CHECK_EQUAL(penstock_ledger_reserve(region, 0, 8192), PENSTOCK_OK);
+  CHECK_EQUAL(penstock_ledger_reserve(region, 0, LIMIT), PENSTOCK_E_OVER_LIMIT);
+  penstock_ledger_release(region, 0, 4096);
+  CHECK_EQUAL(penstock_ledger_reserve(region, 0, 512), PENSTOCK_OK);
+  penstock_ledger_release(region, 0, 4608);
+}
+
+TEST(killed_at_any_store_of_reservations_and_releases_it_leaves_nothing_charged) {
+  at_every_store(&(scenario){hold_a_little, reserve_and_release, all_is_mine, 20});
+}
+
+static void hand_back(penstock_region *region) {
+  hold_a_little(region);
+  penstock_slot_release(region);
+}
+
+TEST(killed_at_any_store_of_handing_its_slot_back_it_leaves_nothing_charged) {
+  at_every_store(&(scenario){hold_a_little, hand_back, all_is_mine, 12});
+}
+
+/* Two dead processes, one of them in the midst of a reservation. */
+static void leave_the_dead(penstock_region *region) {
+  hold_a_little(region);
+  for (int i = 0; i < 2; i++) {
+    pid_t child = fork();
+    if (child == 0) {
+      hold_a_little(region);
+      int slot = penstock_slot_own(region);
+      penstock_ledger_op op;
+      penstock_ledger_begin(&op, region->usage, 0, (uint32_t)slot, 7, LIMIT);
+      for (int steps = 0; i && steps < 5; steps++) penstock_ledger_step(&op);
+      _exit(0);
+    }
+    wait_for(child);
+  }
+}
+
+static void reap(penstock_region *region) { penstock_reap_all(region->usage, region->quota); }
+
+TEST(a_reaper_killed_at_any_store_leaves_the_dead_to_the_next) {
+  at_every_store(&(scenario){leave_the_dead, reap, all_is_mine, 10});
+}
+
+static void share_and_leave(penstock_region *region) {
+  CHECK_EQUAL(penstock_ledger_reserve(region, 0, 8192), PENSTOCK_OK);
+  penstock_share share = penstock_share_make(region, 0, 8192, 42);
+  CHECK(share);
+  penstock_share_leave(region, share);
+}
+
+TEST(killed_at_any_store_of_making_and_leaving_a_share_it_leaves_nothing_charged) {
+  at_every_store(&(scenario){hold_a_little, share_and_leave, all_is_mine, 15});
+}
+
+static penstock_share kept;
+static void share(penstock_region *region) {
+  CHECK_EQUAL(penstock_ledger_reserve(region, 0, 8192), PENSTOCK_OK);
+  CHECK(kept = penstock_share_make(region, 0, 8192, 42));
+}
+static void join_and_leave(penstock_region *region) {
+  penstock_share joined = penstock_share_join(region, 42);
+  CHECK(joined);
+  penstock_share_leave(region, joined);
+}
+/* The maker holds it still: it is charged, once, until the maker lets go. */
+static void still_shared(penstock_region *region) {
+  penstock_reap_all(region->usage, region->quota);
+  CHECK_EQUAL(penstock_ledger_total(region, 0), 8192);
+  penstock_share_leave(region, kept);
+  CHECK_EQUAL(penstock_ledger_total(region, 0), 0);
+  penstock_slot_release(region);
+  tenant_check_empty(region);
+}
+
+TEST(killed_at_any_store_of_joining_and_leaving_a_share_it_takes_nothing_from_the_others) {
+  at_every_store(&(scenario){share, join_and_leave, still_shared, 4});
+}
+
+/* ---- quota ---- */
+
+static penstock_quota_page *writable;
+static uint64_t generation;
+
+static penstock_limits limits_numbered(uint64_t n) {
+  penstock_limits limits = {.device_count = 1};
+  limits.devices[0].memory_bytes = n * 512;
+  limits.devices[0].turn_begin_ns = n * 3;
+  limits.devices[0].turn_end_ns = n * 5;
+  return limits;
+}
+
+static void publish(penstock_region *region) {
+  (void)region;
+  penstock_limits limits = limits_numbered(7);
+  penstock_quota_publish(writable, &limits);
+}
+static void map_quota(penstock_region *region) {
+  static unsigned round;
+  char directory[16];
+  snprintf(directory, sizeof directory, "t%u", ++round);
+  writable = tenant_quota(directory);
+  penstock_limits limits = limits_numbered(3);
+  penstock_quota_publish(writable, &limits);
+  generation = penstock_region_limits(region)->generation;
+}
+static void whole_limits(penstock_region *region) {
+  penstock_device_limit limit;
+  CHECK(penstock_region_device_limit(region, 0, &limit));
+  uint64_t n = limit.memory_bytes / 512;
+  CHECK(n == 3 || n == 7);
+  CHECK(limit.turn_begin_ns == n * 3 && limit.turn_end_ns == n * 5);
+  CHECK_EQUAL(penstock_region_limits(region)->generation, generation + (n == 7));
+  penstock_limits limits = limits_numbered(9); /* the next writer goes on from there */
+  CHECK_EQUAL(penstock_quota_publish(writable, &limits), generation + (n == 7) + 1);
+  CHECK_EQUAL(penstock_ledger_limit(region, 0), 9 * 512);
+}
+
+TEST(a_writer_of_the_quota_killed_at_any_store_leaves_old_or_new_limits_whole) {
+  at_every_store(&(scenario){map_quota, publish, whole_limits, 8});
+}
+
+/* ---- gate ---- */
+
+#define SECOND ((uint64_t)1000000000)
+#define BUSY_NS (8 * PENSTOCK_RING_BIT_NS)
+
+static void launch_and_settle(penstock_region *region) {
+  penstock_gate_device *gate = &region->usage->gate[0];
+  uint64_t wait_ns;
+  penstock_gate_admit(gate, 200, 2 * SECOND, 0, &wait_ns);
+  uint64_t fresh = penstock_gate_mark(gate, 0, BUSY_NS, BUSY_NS);
+  penstock_gate_charge(gate, 200, fresh);
+  penstock_gate_admit(gate, 400, 2 * SECOND + BUSY_NS, 0, &wait_ns);
+}
+
+static void begin_the_gate(penstock_region *region) {
+  uint64_t wait_ns;
+  penstock_gate_admit(&region->usage->gate[0], 200, SECOND, 0, &wait_ns);
+}
+
+/* At most the charge of the interval that was being entered is lost; nothing is charged twice. */
+static void gate_goes_on(penstock_region *region) {
+  penstock_gate_device *gate = &region->usage->gate[0];
+  uint64_t spent = gate->spent_ns, wait_ns;
+  CHECK(spent == 0 || spent == BUSY_NS);
+  uint64_t fresh = penstock_gate_mark(gate, 0, BUSY_NS, BUSY_NS);
+  CHECK(fresh == 0 || spent == 0);
+  penstock_gate_charge(gate, 400, fresh);
+  CHECK_EQUAL(penstock_gate_mark(gate, 0, BUSY_NS, BUSY_NS), 0);
+  int open = penstock_gate_admit(gate, 400, 3 * SECOND, 0, &wait_ns);
+  CHECK(open || wait_ns < SECOND);
+  CHECK(open || penstock_gate_admit(gate, 400, 3 * SECOND + wait_ns, 0, &wait_ns));
+}
+
+TEST(killed_at_any_store_into_the_gate_it_loses_one_interval_at_most_and_shuts_nobody_out) {
+  at_every_store(&(scenario){begin_the_gate, launch_and_settle, gate_goes_on, 4});
+}
