@@ -7,7 +7,7 @@ C_SOURCES := $(shell find shim tests bench examples -name '*.[ch]' -not -path '*
 PYTHON_SOURCES := $(shell find controller -type f -not -name '*.pyc')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test sanitize fuzz numba-suite lint format bench gen clean
+.PHONY: help setup demo test sanitize fuzz soak numba-suite lint format bench gen clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,10 @@ sanitize: setup ## The shim and the simulated GPU under ASan, UBSan and TSan, in
 
 fuzz: setup ## libFuzzer on every target, FUZZ_SECONDS (60) each: pages, images, names, rules
 	$(BIN)/python -m tests.fuzz.fuzzing $(or $(FUZZ_SECONDS),60)
+
+soak: setup ## A million slot claims by fork, ten thousand starts of real processes (five minutes)
+	PENSTOCK_SOAK_CLAIMS=1000000 PENSTOCK_SOAK_STARTS=10000 $(BIN)/pytest -s \
+	  tests/native/test_native.py tests/memory/test_starts.py -k 'claims_by_fork or thousand_starts'
 
 numba-suite: setup ## Numba-CUDA's own tests on the simulated GPU, without the shim and with it (20 minutes)
 	$(BIN)/python tests/conformance/numba_suite.py

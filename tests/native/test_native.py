@@ -53,9 +53,10 @@ def test_native(built, tmp_path, program, sentence, build):
         env={**os.environ, "TSAN_OPTIONS": "halt_on_error=1", "ASAN_OPTIONS": "detect_leaks=0"},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=1200,
         check=False,
     )
     if done.returncode == SKIPPED:
         pytest.skip(done.stdout.strip())
     assert done.returncode == 0, done.stderr[-8000:]
+    print(done.stdout, end="")
