@@ -1,0 +1,77 @@
+"""Faults of other preloaded shims that no other test here looks for (docs/faults-of-peers.md)."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from penstock.bench.quota import Workload
+from penstock.bench.stage import Stage, windows
+from penstock_shim import paths, simulator
+
+sys.path.append(str(Path(__file__).parents[1] / "memory"))  # for the helpers there
+
+from tenant_programs import MIB, make_tenant  # found through the line above
+
+LONG_S = 120
+SCENARIOS = Path(__file__).with_name("scenarios_of_peers.py")
+
+
+def test_a_loop_of_large_kernels_each_waited_for_is_throttled():
+    """A bucket that is looked at before it is charged would let every one of them pass."""
+    with Stage("h200") as stage:
+        tenant = stage.tenant("tenant", 20)
+        stage.start(tenant, Workload(20_000, sync_every=1).arguments(LONG_S))
+        stage.wait_until_busy(["tenant"])
+        stage.watch(0.5)
+        percents = [window.percent for window in windows(stage.watch(2.5), "tenant")]
+        assert max(percents) <= 25
+
+
+def test_eight_processes_that_begin_at_once_have_one_burst_together():
+    with Stage("h200") as stage:
+        tenant = stage.tenant("tenant", 10)
+        for _ in range(8):
+            stage.start(tenant, Workload(1000).arguments(LONG_S))
+        stage.wait_until_busy(["tenant"])
+        samples = stage.watch(1.0)
+        seconds = (samples[-1].at_ns - samples[0].at_ns) / 1e9
+        used_ms = (samples[-1].busy_ns["tenant"] - samples[0].busy_ns["tenant"]) / 1e6
+        # Eight bursts of 2 ms, each of unknown cost, would be a few ms more; eight shares, 800.
+        assert used_ms <= 1000 * 0.10 * seconds + 60
+
+
+def test_the_shim_exports_nothing_but_the_drivers_names_and_two_doors():
+    """No `curl_*`, no `cublas*`, and no `dlsym` or `dlvsym` of its own."""
+    lines = subprocess.run(
+        ["nm", "-D", "--defined-only", paths.so_path()], capture_output=True, text=True, check=True
+    ).stdout
+    names = {line.split()[-1].partition("@")[0] for line in lines.splitlines()}
+    foreign = {name for name in names if not re.fullmatch(r"cu[A-Z]\w*", name)}
+    assert len(names) > 600
+    assert {"dlopen", "dlmopen"} <= foreign
+    assert all(n in {"dlopen", "dlmopen"} or n.startswith("penstock_") for n in foreign), foreign
+
+
+def test_a_refused_allocation_never_reaches_the_driver(tmp_path):
+    """The driver's allocation calls would not return: the refusals come all the same."""
+    machine = tmp_path / "machine"
+    with simulator.create_machine(machine, "h200") as opened:
+        tenant = make_tenant(tmp_path / "tenant", machine, 64 * MIB)
+        with subprocess.Popen(
+            [sys.executable, SCENARIOS],
+            env={**tenant.environment(), "PYTHONPATH": os.environ.get("PYTHONPATH", "")},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as program:
+            assert program.stdout.readline() == "ready\n"
+            for call in ("cuMemAlloc", "cuMemAllocAsync", "cuMemCreate", "cuMemAllocManaged"):
+                opened.inject("hang", call=call)
+            out, _ = program.communicate("go\n", timeout=60)
+        tenant.quota.close()
+    assert out == "2 2 2 2\n"
+    assert program.returncode == 0
