@@ -16,6 +16,7 @@ from penstock.node.elastic import Demand, allowances
 from penstock.node.events import record_event
 from penstock.node.grant import FILE as GRANT_FILE
 from penstock.node.grant import DeviceGrant, Grant, read_grant
+from penstock.node.outsiders import Outsiders
 from penstock.node.tenant import Tenant, tenants_of
 from penstock.node.use import RecentUse
 from penstock_shim.pages import DeviceLimit, Limits, PageError, QuotaWriter, UsagePage, read_usage
@@ -50,12 +51,14 @@ class Supervisor:
         self._asked_changes = 0
         self._asked: dict[str, int] = {}  # refused names, how often
         self._damaged = False
+        self._outsiders = Outsiders()
 
     def tick(self) -> None:
         """One round. A usage page that was damaged is recorded once and never stops the tenant."""
         now_ns = time.monotonic_ns()
         self._quota.heartbeat()
         try:
+            self._mark_dead_outsiders()
             self._usage.reap()
         except PageError as error:
             self._damage(str(error))
@@ -70,6 +73,10 @@ class Supervisor:
         """Lets go of the pages; they stay as they are."""
         self._quota.close()
         self._usage.close()
+
+    def _mark_dead_outsiders(self) -> None:
+        for slot in self._outsiders.dead(self._usage.snapshot().slots):
+            self._quota.mark_dead(slot.slot, slot.owner)
 
     def _damage(self, reason: str) -> None:
         if not self._damaged:

@@ -1,0 +1,105 @@
+"""Processes of other pid namespaces are taken for dead when they are, and not before."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from penstock.node.outsiders import Outsiders
+from penstock_shim import pages, simulator
+
+sys.path.append(str(Path(__file__).parents[1] / "memory"))
+
+import tenant_programs  # found through the line above
+
+HOLD = """
+import ctypes
+cuda, context, pointer = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_uint64()
+cuda.cuInit(0); cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0); cuda.cuCtxSetCurrent(context)
+print(cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(5 << 20)), flush=True)
+input()
+"""  # noqa: E501
+FIVE_MIB = 5 << 20
+
+
+@pytest.fixture
+def tenant(tmp_path):
+    simulator.create_machine(tmp_path / "machine", "h200").close()
+    tenant = tenant_programs.make_tenant(tmp_path / "tenant", tmp_path / "machine")
+    yield tenant
+    tenant.quota.close()
+
+
+@pytest.fixture
+def hold(tenant):
+    """A program in a pid namespace of its own that holds 5 MiB; killed at the end."""
+    started = []
+
+    def start(*before: str):
+        process = subprocess.Popen(
+            [*before, sys.executable, "-c", HOLD],
+            env=tenant.environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        assert process.stdout.readline() == "0\n"
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def slots(tenant):
+    return pages.read_usage(tenant.folder / "usage").slots
+
+
+def test_processes_of_the_own_namespace_are_left_to_themselves(tenant, hold):
+    outsiders = Outsiders()
+    process = hold()
+    assert outsiders.dead(slots(tenant)) == []
+    process.kill()
+    process.wait()
+    assert outsiders.dead(slots(tenant)) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a new pid namespace needs root")
+def test_a_killed_process_of_another_namespace_gives_its_charges_back(tenant, hold):
+    outsiders = Outsiders(sees_all=False)
+    hold()
+    process = hold("unshare", "--pid", "--fork", "--kill-child")
+    assert outsiders.dead(slots(tenant)) == []  # seen alive
+    tenant.reap()
+    assert tenant.charged() == 2 * FIVE_MIB
+    process.kill()
+    process.wait()
+    [dead] = wait_until(lambda: outsiders.dead(slots(tenant)))
+    tenant.quota.mark_dead(dead.slot, dead.owner)
+    tenant.reap()
+    assert tenant.charged() == FIVE_MIB
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a new pid namespace needs root")
+def test_a_namespace_that_was_never_seen_counts_only_where_all_can_be_seen(tenant, hold):
+    process = hold("unshare", "--pid", "--fork", "--kill-child")
+    process.kill()
+    process.wait()
+    assert Outsiders(sees_all=False).dead(slots(tenant)) == []
+    wait_until(lambda: Outsiders(sees_all=True).dead(slots(tenant)))
+
+
+def wait_until(condition, timeout_s=20.0):
+    """The first true value: the child of a killed `unshare` ends a moment later."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if value := condition():
+            return value
+    raise AssertionError("the killed process is still taken for alive")
