@@ -49,6 +49,7 @@ def program(sanitizer: str, *sources: Path) -> Path:
     flags = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fno-omit-frame-pointer"]
     flags += ["-Wno-missing-field-initializers", f"-fsanitize={builds.SANITIZERS[sanitizer]}"]
     flags += ["-fno-sanitize-recover=all", "-isystem", str(cuda_include())]
+    flags += [f"-I{source.parent}" for source in sources]
     links = [f"-L{libraries(sanitizer)}/sim", "-l:libcuda.so.1", "-ldl", "-pthread"]
     subprocess.run(["gcc", *flags, "-o", output, *sources, *links], check=True)
     return output
@@ -93,7 +94,7 @@ def environment(sanitizer: str, machine: Path, tenant: Path | None = None) -> di
     variables = {
         "LD_LIBRARY_PATH": str(libraries(sanitizer) / "sim"),
         "PENSTOCK_SIM_MACHINE": str(machine),
-        "PENSTOCK_SIM_KERNELS": "*spin*=param0",
+        "PENSTOCK_SIM_KERNELS": "*spin*=param0,meet=until0,decide=sets0,relay=launches0",
     }
     if tenant is not None:
         variables |= {

@@ -19,6 +19,7 @@ from penstock_shim.pages import DeviceLimit, Limits, QuotaWriter, UsagePage
 
 TESTS = Path(__file__).parents[1]
 SIM_PROGRAMS = TESTS / "sim" / "programs"
+GATE_PROGRAMS = TESTS / "gate" / "programs"
 CASE = re.compile(r"^CASE\((\w+)\)", re.MULTILINE)
 GIB = 1 << 30
 LONGEST_S = 60
@@ -30,6 +31,15 @@ def cases():
         text = source.read_text()
         if source.stem not in ("check", "faults", "load"):  # those wait for a test to do something
             yield from ((source, case) for case in CASE.findall(text))
+
+
+def gate_cases():
+    """The gate's test programs that many threads and streams take part in, or that wait."""
+    for name in ("waits", "captures"):
+        source = GATE_PROGRAMS / f"{name}.c"
+        for case in CASE.findall(source.read_text()):
+            if "is_destroyed_while" not in case:  # those wait for a test to do something
+                yield pytest.param(source, case, id=f"{name}-{case}")
 
 
 @pytest.fixture
@@ -97,6 +107,15 @@ def test_a_program_of_the_simulated_driver_under_the_shim(
     program = instrumented.program(sanitizer, source, SIM_PROGRAMS / "check.c")
     tenant = make_tenant(sanitizer)
     check_ending([program, case], instrumented.environment(sanitizer, machine, tenant))
+
+
+@pytest.mark.parametrize(("source", "case"), list(gate_cases()))
+def test_a_program_waits_and_captures_under_the_gate(machine, make_tenant, source, case):
+    gate, check = GATE_PROGRAMS / "gate.c", SIM_PROGRAMS / "check.c"
+    program = instrumented.program("thread", source, gate, check)
+    tenant = make_tenant("thread", cores_permille=200)
+    done = check_ending([program, case], instrumented.environment("thread", machine, tenant))
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(

@@ -51,12 +51,13 @@ void gate_learn(gate_state *state, const gate_bracket *bracket, uint64_t time_ns
     uint64_t part_ns = (uint64_t)((double)time_ns * share);
     if (part->version == kind->version) {
       penstock_cost_learn(&kind->cost, part_ns, part->launches, disturbed, now_ns);
-      kind->changed = false;
+      __atomic_store_n(&kind->changed, false, __ATOMIC_RELAXED);
     } else if (kind->changed) { /* what it was before it was changed is the best guess */
       __atomic_store_n(&kind->cost.mean_ns, part_ns / part->launches + 1, __ATOMIC_RELAXED);
     }
     uint64_t mean = penstock_cost_ns(&kind->cost, 0);
-    state->typical_ns = state->typical_ns ? (7 * state->typical_ns + mean) / 8 : mean;
+    uint64_t typical = state->typical_ns ? (7 * state->typical_ns + mean) / 8 : mean;
+    __atomic_store_n(&state->typical_ns, typical, __ATOMIC_RELAXED);
   }
   penstock_lock_release(&state->lock);
 }

@@ -69,7 +69,7 @@ static bool is_dry(const gate_stream *stream, uint64_t now_ns) {
 
 /* Is its cost measured, as it is now? */
 static bool is_known(const gate_kind *kind) {
-  return penstock_cost_ns(&kind->cost, 0) && !kind->changed;
+  return penstock_cost_ns(&kind->cost, 0) && !__atomic_load_n(&kind->changed, __ATOMIC_RELAXED);
 }
 
 /* Opens, ends and settles what is due before a launch. One that is changed all the time is measured
@@ -77,7 +77,8 @@ static bool is_known(const gate_kind *kind) {
 static void prepare(gate_state *state, gate_stream *stream, penstock_pass *pass, uint64_t now_ns) {
   if (stream->oldest) gate_bracket_settle(state, stream);
   bool unknown =
-      !is_known(pass->kind) && (!pass->kind->changed || gate_may_call(stream, now_ns, 4, 16));
+      !is_known(pass->kind) && (!__atomic_load_n(&pass->kind->changed, __ATOMIC_RELAXED) ||
+                                gate_may_call(stream, now_ns, 4, 16));
   if (stream->open && is_dry(stream, now_ns)) {
     gate_bracket_presume(state, stream, now_ns);
   } else if (stream->open && unknown && !pass->overlapping) {
@@ -121,8 +122,10 @@ static void count(gate_stream *stream, penstock_pass *pass) {
   while (i < open->part_count && open->parts[i].kind != pass->kind) i++;
   if (i < GATE_PARTS) {
     if (i == open->part_count) {
-      open->parts[i] = (gate_part){
-          .kind = pass->kind, .generation = pass->kind->generation, .version = pass->kind->version};
+      open->parts[i] =
+          (gate_part){.kind = pass->kind,
+                      .generation = pass->kind->generation,
+                      .version = __atomic_load_n(&pass->kind->version, __ATOMIC_RELAXED)};
       open->part_count++;
     }
     open->parts[i].launches++;

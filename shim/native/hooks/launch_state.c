@@ -154,9 +154,9 @@ void penstock_gate_relearn_kind(const void *what) {
   if (!kind) return;
   penstock_lock_acquire(&state->lock);
   uint64_t mean_ns = kind->cost.mean_ns;
-  kind->cost = (penstock_cost){.mean_ns = mean_ns};
-  kind->version++; /* what is out still has the old cost */
-  kind->changed = mean_ns != 0;
+  penstock_cost_forget(&kind->cost);
+  __atomic_fetch_add(&kind->version, 1, __ATOMIC_RELAXED); /* what is out has the old cost */
+  __atomic_store_n(&kind->changed, mean_ns != 0, __ATOMIC_RELAXED);
   kind->unmeasured = 0;
   penstock_lock_release(&state->lock);
 }

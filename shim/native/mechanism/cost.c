@@ -46,6 +46,14 @@ int penstock_cost_learn(penstock_cost *cost, uint64_t time_ns, uint64_t launches
   return 1;
 }
 
+/* The mean stays in place: others may be reading it. */
+void penstock_cost_forget(penstock_cost *cost) {
+  cost->least_ns = cost->floor_ns = cost->window_floor_ns = cost->longest_ns = 0;
+  cost->window_began_ns = cost->quiet_ns = 0;
+  cost->time_ns = cost->launches = 0;
+  __atomic_store_n(&cost->spread_ns, 0, __ATOMIC_RELAXED);
+}
+
 uint64_t penstock_cost_ns(const penstock_cost *cost, uint64_t otherwise_ns) {
   uint64_t mean = __atomic_load_n(&cost->mean_ns, __ATOMIC_RELAXED);
   return mean ? mean : otherwise_ns;

@@ -37,5 +37,8 @@ typedef struct penstock_cost {
 int penstock_cost_learn(penstock_cost *cost, uint64_t time_ns, uint64_t launches, int disturbed,
                         uint64_t now_ns);
 
+/* Keeps the mean as an estimate; the next sample replaces it. */
+void penstock_cost_forget(penstock_cost *cost);
+
 /* The cost of a launch, or `otherwise_ns` while it is unknown. Safe beside a learner. */
 uint64_t penstock_cost_ns(const penstock_cost *cost, uint64_t otherwise_ns);

@@ -286,9 +286,14 @@ CASE(a_context_is_destroyed_while_a_launch_waits_for_its_turn) { take_away(true)
 
 /* ---- host and device ---- */
 
+/* Without a driver call. */
+static void await(const uint64_t *word, uint64_t value) {
+  while (__atomic_load_n(word, __ATOMIC_ACQUIRE) < value) continue;
+}
+
 CASE(the_host_polls_memory_that_a_kernel_writes) {
   prepare();
-  volatile uint64_t *words;
+  uint64_t *words;
   CUdeviceptr device;
   OK(cuMemHostAlloc((void **)&words, 16, CU_MEMHOSTALLOC_DEVICEMAP));
   OK(cuMemHostGetDevicePointer(&device, (void *)words, 0));
@@ -297,8 +302,8 @@ CASE(the_host_polls_memory_that_a_kernel_writes) {
   for (uint64_t round = 1; round <= 4; round++) {
     busy(stream, 4 * MS);
     meet(stream, device, round, device + 8, round);
-    while (words[1] < round) continue; /* no driver call meanwhile */
-    words[0] = round;
+    await(&words[1], round);
+    __atomic_store_n(&words[0], round, __ATOMIC_RELEASE);
   }
   OK(cuStreamSynchronize(stream));
 }
@@ -306,12 +311,16 @@ CASE(the_host_polls_memory_that_a_kernel_writes) {
 CASE(work_waits_for_a_launch_blocked_by_the_debt_of_a_long_kernel) {
   context = begin();
   CUstream a = new_stream(CU_STREAM_NON_BLOCKING), b = new_stream(CU_STREAM_NON_BLOCKING);
-  CUdeviceptr words = new_words(2);
+  uint64_t *words;
+  CUdeviceptr device;
+  OK(cuMemHostAlloc((void **)&words, 16, CU_MEMHOSTALLOC_DEVICEMAP));
+  OK(cuMemHostGetDevicePointer(&device, words, 0));
+  words[0] = words[1] = 0;
   busy(b, 150 * MS); /* of a cost that nobody knows yet */
-  meet(a, words, 1, words + 8, 1);
-  while (word_at(words + 8) != 1) continue;
+  meet(a, device, 1, device + 8, 1);
+  await(&words[1], 1);
   OK(cuStreamSynchronize(b));
-  meet(b, words + 8, 0, words, 1);
+  meet(b, device + 8, 0, device, 1);
   OK(cuCtxSynchronize());
 }
 

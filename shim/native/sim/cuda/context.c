@@ -25,7 +25,10 @@ CUresult sim_context_error(sim_context *ctx) {
 CUresult sim_attach_gpu(sim_gpu *gpu) {
   if (__atomic_load_n(&sim_here.machine->devices[gpu->device].lost, __ATOMIC_RELAXED))
     return CUDA_ERROR_DEVICE_UNAVAILABLE;
-  if (gpu->client == SIM_NONE) gpu->client = sim_service_start(gpu, getenv("PENSTOCK_SIM_TAG"));
+  if (gpu->client == SIM_NONE) {
+    uint32_t client = sim_service_start(gpu, getenv("PENSTOCK_SIM_TAG"));
+    __atomic_store_n(&gpu->client, client, __ATOMIC_RELEASE);
+  }
   return gpu->client == SIM_NONE ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 

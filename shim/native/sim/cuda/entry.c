@@ -58,7 +58,8 @@ bool sim_is_forked_child(void) { return initialized_here && !*initialized_here; 
 static void suffer(const char *call) {
   sim_machine *m = sim_here.machine;
   for (int i = 0; i < sim_here.gpu_count; i++) {
-    uint32_t device = sim_here.gpus[i].device, client = sim_here.gpus[i].client;
+    uint32_t device = sim_here.gpus[i].device,
+             client = __atomic_load_n(&sim_here.gpus[i].client, __ATOMIC_RELAXED);
     if (client != SIM_NONE) {
       __atomic_fetch_add(&m->devices[device].clients[client].calls, 1, __ATOMIC_RELAXED);
       while (__atomic_load_n(&m->devices[device].clients[client].frozen, __ATOMIC_ACQUIRE))
