@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.bench.demo import PARTS, Ended, Seen, _collect_stale, _judge, _window
+from penstock.bench.demo import PARTS, Ended, Seen, _judge, _window
+from penstock.bench.scratch import remove_stale
 from penstock.node.state import locked
 
 from .conftest import alive, wait_until
@@ -110,7 +111,7 @@ def processes_with(variable):
     return found
 
 
-def test_what_a_killed_demo_left_is_removed_and_what_is_in_use_is_not(tmp_path, monkeypatch):
+def test_what_a_killed_run_left_is_removed_and_what_is_in_use_is_not(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     for name in ("left", "held", "young"):
         folder = tmp_path / f"penstock-demo-{name}"
@@ -120,6 +121,6 @@ def test_what_a_killed_demo_left_is_removed_and_what_is_in_use_is_not(tmp_path, 
             os.utime(folder, (1, 1))
     (tmp_path / "penstock-demo-link").symlink_to(tmp_path)
     with locked(tmp_path / "penstock-demo-held" / "lock"):
-        _collect_stale()
+        remove_stale("penstock-demo-")
     left = sorted(entry.name.rpartition("-")[2] for entry in tmp_path.iterdir())
     assert left == ["held", "link", "young"]

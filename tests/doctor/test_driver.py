@@ -41,6 +41,14 @@ def test_a_driver_without_a_device_is_a_failure(doctor, driver):
     assert report.code == 1
 
 
+def test_a_real_driver_without_a_device_is_looked_at_through_and_through(doctor, real_libcuda):
+    report = doctor(LD_LIBRARY_PATH=str(real_libcuda.parent))
+    assert "CUDA 12.2" in report.one("driver")["seen"]
+    assert report.one("names")["status"] == "ok"  # the shim exports all that it exports
+    assert "no device" in report.one("devices")["seen"]
+    assert report.one("preload, CUDA")["status"] == "ok"
+
+
 def test_a_driver_that_does_not_start_is_a_failure_with_its_code(doctor, driver):
     found = doctor(LD_LIBRARY_PATH=str(driver(init=803))).one("devices")
     assert "error 803" in found["seen"]

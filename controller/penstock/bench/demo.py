@@ -6,25 +6,22 @@ is what NVML says of each process. The shim's own counters never enter the verdi
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
-import stat
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.bench.scratch import scratch_folder
 from penstock.devices import Device, DeviceProcess, DeviceSource, open_devices
 from penstock.model import PenstockError, format_cores, format_memory
 from penstock.node.machines import simulated_machine
-from penstock.node.processes import TENANT_VARIABLE, environments
 from penstock.node.report import Reporter, Row
-from penstock.node.state import State, is_locked, locked
+from penstock.node.state import State
 from penstock.node.tenant import tenants_of
 
 if TYPE_CHECKING:
@@ -35,8 +32,6 @@ SETTLING_S = 2.0  # after the last program's first kernel, before the window tha
 REAL_GPU_POINTS = 10.0  # NVML samples utilisation in whole percents, several times a second
 SIMULATED_POINTS = 3.0
 END_GRACE_S = 60.0
-PREFIX = "penstock-demo-"
-YOUNG_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -119,9 +114,7 @@ def run(
     """
     if simulate is None and not _has_real_device():
         simulate = "h200"
-    _collect_stale()
-    with tempfile.TemporaryDirectory(prefix=PREFIX) as name, locked(Path(name) / "lock"):
-        folder = Path(name)
+    with scratch_folder("demo") as folder:
         state = State.open(folder / "state")
         commands = _commands(folder, seconds)
         logs = {part.name: folder / f"{part.name}.log" for part in PARTS}
@@ -153,22 +146,6 @@ def run(
     tolerance = SIMULATED_POINTS if device.simulated else REAL_GPU_POINTS
     outcomes = tuple(_judge(one, seen[one.part.name], window, tolerance) for one in ended)
     return DemoReport(device, (window[1] - window[0]) / 1e9, tolerance, outcomes)
-
-
-def _collect_stale() -> None:
-    """Removes folders of our user's demos that were killed: nobody holds them, nothing runs there.
-
-    A folder of the last minute may be one whose demo has not taken its lock yet.
-    """
-    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        with contextlib.suppress(OSError):
-            found = folder.lstat()
-            ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
-            if not ours or time.time() - found.st_mtime < YOUNG_S or is_locked(folder / "lock"):
-                continue
-            running = environments(TENANT_VARIABLE).values()
-            if not any(folder in Path(one[TENANT_VARIABLE]).parents for one in running):
-                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _has_real_device() -> bool:

@@ -13,11 +13,10 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.bench.scratch import scratch_folder
 from penstock.devices import open_devices
 from penstock_shim import paths, simulator
 
@@ -94,12 +93,11 @@ def run(
     else:
         simulator.parse_spec(simulate)
     seen: dict[str, list[dict[str, dict[str, float]]]] = {arm: [] for arm in ("none", *ARMS)}
-    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as state:
+    with scratch_folder("bench") as folder:
         # A state directory of its own: no neighbour on the simulated device, nothing left behind.
-        Path(state).chmod(0o700)
         environment = {
             **os.environ,
-            "PENSTOCK_STATE_DIR": state,
+            "PENSTOCK_STATE_DIR": str(folder / "state"),
             "PENSTOCK_SIM_KERNELS": KERNELS,
         }
         for done in range(rounds):

@@ -10,12 +10,12 @@ import contextlib
 import json
 import os
 import subprocess
-import tempfile
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock.bench.scratch import scratch_folder
 from penstock_shim import paths, simulator
 from penstock_shim.pages import DeviceLimit, Limits, Mode, QuotaWriter, UsagePage
 
@@ -91,8 +91,7 @@ class Stage:
         self._programs: list[subprocess.Popen[str]] = []
 
     def __enter__(self) -> Self:
-        folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-stage-"))
-        self.directory = Path(folder)
+        self.directory = self._stack.enter_context(scratch_folder("stage"))
         self.machine = self._stack.enter_context(
             simulator.create_machine(self.directory / "machine", self._profile)
         )

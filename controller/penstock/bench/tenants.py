@@ -12,13 +12,12 @@ import signal
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from penstock.bench.quota import Workload
+from penstock.bench.scratch import scratch_folder
 from penstock.bench.stage import KERNEL_RULES, LAUNCHER, Sample, StageError, windows
 from penstock.node.machines import simulated_machine
 from penstock.node.state import State
@@ -83,8 +82,8 @@ def run(
 def _measure(simulate: str, count: int, mode: Mode, seconds: float) -> TenantsRow:
     shares = {f"t{i}": float(share) for i, share in enumerate(SHARES[count])}
     granted = shares if mode == "strict" else {name: s / 2 for name, s in shares.items()}
-    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
-        state = State.open(Path(folder) / "state")
+    with scratch_folder("bench") as folder:
+        state = State.open(folder / "state")
         with _programs(state, simulate, granted, mode) as programs:
             machine = _machine(state, simulate, programs, granted)
             samples = _watch(machine, programs, seconds)

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from penstock.devices import DriverLibraries
 
 USE_SIMULATION = "install the NVIDIA driver, or use the simulated GPU: --simulate h200"
+NO_DEVICE_ADVICE = (
+    "the library is here; a GPU, its kernel module or /dev/nvidia* is not: see the line about the "
+    "module, or use --simulate h200"
+)
 _NO_DEVICE = 100
 _SHOWN = 6
 _MUST_HAVE = ("cuInit", "cuDriverGetVersion")
@@ -107,7 +111,7 @@ def _init(result: int | None, devices: int | None, ended: str) -> Finding:
     if result == 0:
         return ok("devices", f"cuInit succeeds, {devices or 0} devices")
     if result == _NO_DEVICE:
-        return failure("devices", "cuInit says that there is no device", USE_SIMULATION)
+        return failure("devices", "cuInit says that there is no device", NO_DEVICE_ADVICE)
     seen = ended or f"cuInit answers error {result}"
     advice = "see dmesg and nvidia-smi: library and kernel module must be of one version"
     return failure("devices", f"the driver does not start: {seen}", advice)

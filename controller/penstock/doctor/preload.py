@@ -27,6 +27,7 @@ _ANSWERS = {
     100: "CUDA_ERROR_NO_DEVICE: the driver was not found or has no device",
     802: "CUDA_ERROR_SYSTEM_NOT_READY: the shim could not use the tenant's pages",
 }
+_REASONS = ("cannot be opened", "not in LD_LIBRARY_PATH", "no quota", "no tenant")
 _UUID_OF_NONE = "GPU-00000000-0000-0000-0000-000000000000"
 
 
@@ -111,7 +112,11 @@ def _first_call(said: Said, *, has_driver: bool) -> Finding:
             "a tenant's first call", f"cuInit succeeds, {said.number('cuda', 'devices')} devices"
         )
     why = said.ended or _ANSWERS.get(result or 0, f"cuInit answers error {result}")
-    said_why = [line.partition(": ")[2] for line in said.log.splitlines() if "penstock[" in line]
+    said_why = [
+        line.partition(": ")[2]
+        for line in said.log.splitlines()
+        if "penstock[" in line and any(word in line for word in _REASONS)
+    ]
     detail = f"{why}; the shim says: {said_why[-1]}" if said_why else why
     advice = (
         "see the lines about driver and devices"
