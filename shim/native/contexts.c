@@ -40,6 +40,15 @@ void penstock_context_made(CUcontext context, int grant, uint64_t bytes) {
   penstock_object_remember(PENSTOCK_CONTEXT, (uint64_t)(uintptr_t)context, grant, bytes, context);
 }
 
+bool penstock_context_try_made(CUcontext context, int grant, uint64_t bytes) {
+  penstock_object object = {.key = (uint64_t)(uintptr_t)context,
+                            .bytes = bytes,
+                            .context = context,
+                            .grant = (int16_t)grant,
+                            .kind = PENSTOCK_CONTEXT};
+  return penstock_object_add(&object);
+}
+
 typedef struct gathering {
   CUcontext context;
   penstock_departure departure;
@@ -90,12 +99,9 @@ static CUresult adopt(CUcontext context, CUdevice device, int grant) {
   uint64_t bytes = reserve_bytes(grant);
   CUresult result = penstock_charge(grant, bytes);
   if (result != CUDA_SUCCESS) return result;
-  penstock_object object = {.key = (uint64_t)(uintptr_t)context,
-                            .bytes = bytes,
-                            .context = context,
-                            .grant = (int16_t)grant,
-                            .kind = PENSTOCK_CONTEXT};
-  if (!penstock_object_add(&object)) penstock_uncharge(grant, bytes); /* another thread did */
+  if (!penstock_context_try_made(context, grant, bytes)) {
+    penstock_uncharge(grant, bytes); /* another thread was first */
+  }
   penstock_primary_adopt(device, context);
   return CUDA_SUCCESS;
 }

@@ -24,6 +24,9 @@ CUresult penstock_context_admit(CUdevice device, int *grant, uint64_t *bytes);
 /* After it did: remembers the charge. */
 void penstock_context_made(CUcontext context, int grant, uint64_t bytes);
 
+/* The same unless it is remembered already. */
+bool penstock_context_try_made(CUcontext context, int grant, uint64_t bytes);
+
 /* Around a call that destroys a context and all that was allocated in it. What lies in it is taken
  * out before: the driver may give its handle to a new context at once. Returns `result`. */
 typedef struct penstock_departure {

@@ -24,16 +24,15 @@ typedef enum penstock_kind {
   PENSTOCK_VMM_HANDLE,     /* CUmemGenericAllocationHandle; `detail` is the allocation's number */
   PENSTOCK_VMM_ALLOCATION, /* key is a number of our own */
   PENSTOCK_VMM_MAPPING,    /* key is the address; `bytes` its length, `detail` the allocation */
-  PENSTOCK_VMM_ARRAY_MAPPING, /* key is a number; `bytes` the array, `detail` the allocation */
-  PENSTOCK_CONTEXT_LIMIT,     /* key is the context's address plus the CUlimit */
-  PENSTOCK_CONTEXT,           /* CUcontext */
-  PENSTOCK_GREEN_CONTEXT,     /* CUgreenCtx */
-  PENSTOCK_MODULE,            /* CUmodule */
-  PENSTOCK_LIBRARY,           /* CUlibrary */
-  PENSTOCK_SHARE,             /* key is the share; `bytes` counts who of this process holds it */
-  PENSTOCK_POOL_IMPORT,       /* CUmemoryPool of another process */
-  PENSTOCK_POOL_POINTER,      /* cuMemPoolImportPointer: key is the pointer */
-  PENSTOCK_GRAPH_EXEC,        /* CUgraphExec with memory nodes; `detail` what a launch may need */
+  PENSTOCK_CONTEXT_LIMIT,  /* key is the context's address plus the CUlimit */
+  PENSTOCK_CONTEXT,        /* CUcontext */
+  PENSTOCK_GREEN_CONTEXT,  /* CUgreenCtx */
+  PENSTOCK_MODULE,         /* CUmodule */
+  PENSTOCK_LIBRARY,        /* CUlibrary */
+  PENSTOCK_SHARE,          /* key is the share; `bytes` counts who of this process holds it */
+  PENSTOCK_POOL_IMPORT,    /* CUmemoryPool of another process */
+  PENSTOCK_POOL_POINTER,   /* cuMemPoolImportPointer: key is the pointer */
+  PENSTOCK_GRAPH_EXEC,     /* CUgraphExec with memory nodes; `detail` what a launch may need */
 } penstock_kind;
 
 typedef struct penstock_object {

@@ -24,8 +24,12 @@ CUresult penstock_primary_retained(penstock_primary_retain *retain, CUcontext co
 /* Before a release or reset: the context, if it may be the last of it. */
 CUcontext penstock_primary_leave(CUdevice device, bool for_good);
 
-/* The driver has no primary context on this device: nor has the ledger. */
-void penstock_primary_gone(CUdevice device);
+/* Counts the primary contexts that the device has had. */
+uint64_t penstock_primary_generation(CUdevice device);
+
+/* The driver has no primary context on this device, and the ledger's is of that generation still:
+ * it is given back. */
+void penstock_primary_gone(CUdevice device, uint64_t generation);
 
 /* A charged context that came about unseen: it may be the device's primary one. */
 void penstock_primary_adopt(CUdevice device, CUcontext context);

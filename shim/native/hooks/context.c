@@ -25,11 +25,12 @@ CUresult CUDAAPI HOOK_NAME(cuDevicePrimaryCtxRetain)(CUcontext *context, CUdevic
 static void look_after_primary(CUdevice device) {
   unsigned int flags;
   int active = 1;
+  uint64_t generation = penstock_primary_generation(device);
   if (PENSTOCK_BELOW(REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active)) != CUDA_SUCCESS ||
       active) {
     return;
   }
-  penstock_primary_gone(device);
+  penstock_primary_gone(device, generation);
   penstock_reserves_settle();
 }
 

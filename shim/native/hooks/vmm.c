@@ -108,7 +108,7 @@ CUresult CUDAAPI HOOK_NAME(cuMemRelease)(CUmemGenericAllocationHandle handle) {
     }
     penstock_vmm_unlock();
   }
-  if (give_back) penstock_give_back(&gone);
+  if (give_back) penstock_vmm_gone(&gone);
   return result;
 }
 
@@ -212,15 +212,21 @@ static bool covers(penstock_object *mapping, void *argument) {
   return false;
 }
 
+bool penstock_vmm_find_mapping(uint64_t address, penstock_object *mapping) {
+  search s = {.address = address};
+  penstock_object_each(PENSTOCK_VMM_MAPPING, covers, &s);
+  if (s.found) *mapping = s.mapping;
+  return s.found;
+}
+
 CUresult CUDAAPI HOOK_NAME(cuMemRetainAllocationHandle)(CUmemGenericAllocationHandle *handle,
                                                         void *address) {
   PENSTOCK_PASS(cuMemRetainAllocationHandle, handle, address);
   CUresult result = PENSTOCK_BELOW(REAL(cuMemRetainAllocationHandle)(handle, address));
   if (result != CUDA_SUCCESS) return result;
-  search s = {.address = (uint64_t)(uintptr_t)address};
-  penstock_object_each(PENSTOCK_VMM_MAPPING, covers, &s);
-  if (s.found && penstock_vmm_lock()) {
-    penstock_vmm_add_handle(*handle, s.mapping.detail, s.mapping.grant);
+  penstock_object mapping;
+  if (penstock_vmm_find_mapping((uint64_t)(uintptr_t)address, &mapping) && penstock_vmm_lock()) {
+    penstock_vmm_add_handle(*handle, mapping.detail, mapping.grant);
     penstock_vmm_unlock();
   }
   return result;

@@ -13,7 +13,7 @@
 typedef struct penstock_vmm_state {
   uint32_t lock; /* makes changes of a handle or mapping and its allocation one */
   uint64_t last_number;
-  uint64_t array_mappings; /* ever made: arrays of programs that make none are not looked up */
+  struct penstock_vmm_hold *holds; /* of arrays and multicast objects */
 } penstock_vmm_state;
 penstock_vmm_state *penstock_vmm_state_get(void);
 
@@ -42,3 +42,22 @@ bool penstock_vmm_on_device(const CUmemAllocationProp *properties);
 
 /* By its location, whatever context is current. Host memory is free of charge. */
 int penstock_vmm_grant(const CUmemAllocationProp *properties);
+
+/* Nothing holds the allocation any more (as penstock_vmm_count said): its charge goes back, and so
+ * does what was bound to it. */
+void penstock_vmm_gone(const penstock_object *allocation);
+
+/* The mapping that covers an address. */
+bool penstock_vmm_find_mapping(uint64_t address, penstock_object *mapping);
+
+/* Where something that is not an address range holds memory: a box in a plane (array: level and
+ * layer; multicast object: device). */
+typedef struct penstock_vmm_hold penstock_vmm_hold;
+typedef struct penstock_vmm_place {
+  uint64_t owner; /* array, or number of the multicast object's allocation */
+  uint64_t plane;
+  uint64_t from[3], to[3];
+} penstock_vmm_place;
+void penstock_vmm_hold_at(const penstock_vmm_place *place, uint64_t number);
+void penstock_vmm_let_go_at(const penstock_vmm_place *place);
+void penstock_vmm_let_go_all(uint64_t owner);

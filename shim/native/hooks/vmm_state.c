@@ -66,7 +66,7 @@ void penstock_vmm_mapping_gone(uint64_t number) {
     give_back = penstock_vmm_count(number, 0, PENSTOCK_VMM_MAPPINGS(1), &gone);
     penstock_vmm_unlock();
   }
-  if (give_back) penstock_give_back(&gone);
+  if (give_back) penstock_vmm_gone(&gone);
 }
 
 void penstock_vmm_add_handle(uint64_t handle, uint64_t number, int grant) {

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "sim/cuda/array.h"
+#include "sim/cuda/vmm.h"
 
 typedef struct sim_mipmap {
   CUDA_ARRAY3D_DESCRIPTOR shape;
@@ -46,21 +47,23 @@ static CUresult lay_out(sim_array *a, uint64_t *bytes) {
 static CUresult create(sim_context *ctx, CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *shape) {
   REQUIRE(out, CUDA_ERROR_INVALID_VALUE);
   TRY(sim_capture_forbids(ctx));
-  if (shape->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING))
-    return CUDA_ERROR_NOT_SUPPORTED;
+  if (shape->Flags & CUDA_ARRAY3D_DEFERRED_MAPPING) return CUDA_ERROR_NOT_SUPPORTED;
+  bool sparse = shape->Flags & CUDA_ARRAY3D_SPARSE;
   sim_array layout = {.shape = *shape, .ctx = ctx}, *a;
   uint64_t bytes;
   TRY(lay_out(&layout, &bytes));
   REQUIRE(a = malloc(sizeof *a), CUDA_ERROR_OUT_OF_MEMORY);
   *a = layout;
-  sim_big_lock();
-  a->alloc = sim_alloc_new(ctx->gpu, ctx, bytes, SIM_GLOBAL);
-  sim_big_unlock();
-  if (!a->alloc) {
-    free(a);
-    return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!sparse) {
+    sim_big_lock();
+    a->alloc = sim_alloc_new(ctx->gpu, ctx, bytes, SIM_GLOBAL);
+    sim_big_unlock();
+    if (!a->alloc) {
+      free(a);
+      return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    a->address = a->alloc->address;
   }
-  a->address = a->alloc->address;
   sim_handle_add(a, SIM_ARRAY);
   *out = (CUarray)a;
   return CUDA_SUCCESS;
@@ -120,11 +123,13 @@ CUresult CUDAAPI cuArrayDestroy(CUarray handle) {
   ENTER_CONTEXT("cuArrayDestroy");
   sim_array *a;
   TRY(array_of(handle, &a));
-  REQUIRE(a->alloc, CUDA_ERROR_INVALID_HANDLE); /* a level goes with its mipmap */
+  bool sparse = a->shape.Flags & CUDA_ARRAY3D_SPARSE;
+  REQUIRE(a->alloc || sparse, CUDA_ERROR_INVALID_HANDLE); /* a level goes with its mipmap */
   TRY(sim_synchronize_context(ctx));
   sim_handle_remove(a);
   sim_big_lock();
-  if (a->ctx->alive) sim_alloc_free(a->alloc);
+  if (sparse) sim_sparse_forget(a);
+  if (a->alloc && a->ctx->alive) sim_alloc_free(a->alloc);
   sim_big_unlock();
   free(a);
   return CUDA_SUCCESS;
@@ -138,6 +143,8 @@ CUresult CUDAAPI cuMipmappedArrayCreate(CUmipmappedArray *out, const CUDA_ARRAY3
                                         unsigned int levels) {
   ENTER_CONTEXT("cuMipmappedArrayCreate");
   REQUIRE(out && shape && levels && levels <= 17, CUDA_ERROR_INVALID_VALUE);
+  if (shape->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING))
+    return CUDA_ERROR_NOT_SUPPORTED;
   sim_mipmap *m = calloc(1, sizeof *m);
   sim_array *list = calloc(levels, sizeof *list);
   uint64_t total = 0;

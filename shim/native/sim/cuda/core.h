@@ -35,6 +35,7 @@ enum sim_type {
   SIM_NODE,
   SIM_EXEC,
   SIM_LINK,
+  SIM_EXTERNAL,
   SIM_OTHER,
 };
 
@@ -226,6 +227,8 @@ enum sim_alloc_kind {
   SIM_RESERVED_MAP,
   SIM_POOLED,
   SIM_IMPORTED,
+  SIM_POOL_IMPORTED,
+  SIM_EXTERNAL_MAP,
   SIM_GLOBAL,
   SIM_GRAPH_MEMORY
 };

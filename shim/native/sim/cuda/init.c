@@ -109,8 +109,21 @@ CUresult sim_gpu_of(CUdevice device, sim_gpu **gpu) {
   return CUDA_SUCCESS;
 }
 
+/* A private table, as the CUDA runtime has them for itself: what is done through it nobody sees
+ * from outside. The runtime's own tables are not imitated. */
+typedef struct sim_private_table {
+  size_t bytes;
+  CUresult (*retain)(CUcontext *context, CUdevice device);
+  CUresult (*release)(CUdevice device);
+  CUresult (*load)(CUmodule *module, const void *image);
+} sim_private_table;
+
 CUresult CUDAAPI cuGetExportTable(const void **table, const CUuuid *id) {
+  static const CUuuid ours = {"penstock-sim-one"};
+  static const sim_private_table private_table = {sizeof private_table, cuDevicePrimaryCtxRetain,
+                                                  cuDevicePrimaryCtxRelease_v2, cuModuleLoadData};
   if (!table || !id) return CUDA_ERROR_INVALID_VALUE;
-  *table = NULL; /* private tables of the CUDA runtime are not imitated */
-  return CUDA_ERROR_NOT_FOUND;
+  bool known = memcmp(id, &ours, sizeof ours) == 0;
+  *table = known ? &private_table : NULL;
+  return known ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }

@@ -52,9 +52,11 @@ static CUresult free_device(sim_context *ctx, CUdeviceptr pointer) {
   TRY(sim_capture_forbids(ctx));
   sim_big_lock();
   sim_alloc *alloc = sim_alloc_find(pointer);
-  bool ours = alloc && alloc->address == pointer &&
-              (alloc->kind == SIM_DEVICE || alloc->kind == SIM_MANAGED ||
-               alloc->kind == SIM_POOLED || (alloc->kind == SIM_GRAPH_MEMORY && alloc->flags));
+  bool ours =
+      alloc && alloc->address == pointer &&
+      (alloc->kind == SIM_DEVICE || alloc->kind == SIM_MANAGED || alloc->kind == SIM_POOLED ||
+       alloc->kind == SIM_POOL_IMPORTED || alloc->kind == SIM_EXTERNAL_MAP ||
+       (alloc->kind == SIM_GRAPH_MEMORY && alloc->flags));
   sim_context *owner = ours && alloc->ctx ? alloc->ctx : ctx;
   sim_big_unlock();
   if (!ours) return CUDA_ERROR_INVALID_VALUE;

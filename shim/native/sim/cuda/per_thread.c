@@ -23,6 +23,7 @@ PER_THREAD(cuLaunchKernel, "_ptsz");
 PER_THREAD(cuMemAllocAsync, "_ptsz");
 PER_THREAD(cuMemAllocFromPoolAsync, "_ptsz");
 PER_THREAD(cuMemFreeAsync, "_ptsz");
+PER_THREAD(cuMemMapArrayAsync, "_ptsz");
 PER_THREAD(cuMemPrefetchAsync, "_ptsz");
 PER_THREAD(cuMemPrefetchAsync_v2, "_ptsz");
 PER_THREAD(cuMemcpy2DAsync_v2, "_ptsz");

@@ -6,6 +6,7 @@
  */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "sim/cuda/graph.h"
 #include "sim/cuda/pool.h"
@@ -21,6 +22,7 @@ sim_pool *sim_pool_new(sim_gpu *gpu, uint64_t most) {
   if (!p) return NULL;
   *p = (sim_pool){.gpu = gpu,
                   .most = most,
+                  .fd = -1,
                   .reuse_event = 1,
                   .reuse_opportunistic = 1,
                   .reuse_internal = 1,
@@ -62,7 +64,10 @@ void sim_pool_drop_chunk(sim_pool *p, sim_chunk *c) {
   }
   p->reserved -= c->bytes;
   sim_pages_give(c->address, c->bytes);
-  sim_memory_give(sim_here.machine, p->gpu->device, p->gpu->client, c->bytes);
+  if (c->shared)
+    sim_shared_leave(sim_here.machine, p->gpu->device, p->gpu->client, c->shared);
+  else
+    sim_memory_give(sim_here.machine, p->gpu->device, p->gpu->client, c->bytes);
   free(c);
 }
 
@@ -73,6 +78,7 @@ void sim_pool_free(sim_pool *p) {
     *link = p->next;
     break;
   }
+  if (p->fd >= 0) close(p->fd);
   free(p);
 }
 
@@ -253,7 +259,7 @@ static CUresult allocate(sim_context *ctx, CUdeviceptr *out, size_t bytes, sim_p
     sim_big_unlock();
   }
   REQUIRE(p, CUDA_ERROR_OUT_OF_MEMORY);
-  REQUIRE(bytes, CUDA_ERROR_INVALID_VALUE);
+  REQUIRE(bytes && !p->maker, CUDA_ERROR_INVALID_VALUE); /* an imported pool gives nothing */
   if (stream->capture) return capture_take(p, stream, bytes, out);
   TRY(sim_attach_gpu(p->gpu));
   sim_big_lock();
@@ -291,7 +297,7 @@ CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr pointer, CUstream handle) {
   sim_big_lock();
   sim_alloc *alloc = sim_alloc_find(pointer);
   bool ours = alloc && alloc->address == pointer;
-  bool direct = ours && alloc->kind == SIM_DEVICE;
+  bool direct = ours && (alloc->kind == SIM_DEVICE || alloc->kind == SIM_POOL_IMPORTED);
   if (ours && alloc->kind == SIM_GRAPH_MEMORY && alloc->flags) {
     alloc->flags = 0;
     sim_graph_memory_give(alloc->gpu, alloc->mapped_bytes);

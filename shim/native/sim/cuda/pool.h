@@ -13,6 +13,7 @@ typedef struct sim_block {
 
 typedef struct sim_chunk {
   uint64_t address, bytes;
+  uint64_t shared; /* what the device knows it as once a pointer into it was exported */
   sim_block *first;
   struct sim_chunk *next;
 } sim_chunk;
@@ -22,7 +23,9 @@ struct sim_pool {
   sim_chunk *chunks;
   uint64_t reserved, reserved_high, used, used_high, threshold, most;
   int reuse_event, reuse_opportunistic, reuse_internal;
-  bool is_default, dying;
+  bool is_default, dying, exportable;
+  int fd;         /* names it to other processes; -1: none yet */
+  uint64_t maker; /* of an imported one: the pool where it was made */
   struct sim_pool *next;
 };
 

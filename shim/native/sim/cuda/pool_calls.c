@@ -8,11 +8,14 @@ CUresult CUDAAPI cuMemPoolCreate(CUmemoryPool *out, const CUmemPoolProps *props)
   sim_gpu *gpu;
   REQUIRE(out && props && props->allocType == CU_MEM_ALLOCATION_TYPE_PINNED,
           CUDA_ERROR_INVALID_VALUE);
-  if (props->location.type != CU_MEM_LOCATION_TYPE_DEVICE || props->handleTypes)
+  if (props->location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+      (props->handleTypes && props->handleTypes != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR))
     return CUDA_ERROR_NOT_SUPPORTED;
   TRY(sim_gpu_of(props->location.id, &gpu));
   sim_big_lock();
-  *out = (CUmemoryPool)sim_pool_new(gpu, props->maxSize);
+  sim_pool *p = sim_pool_new(gpu, props->maxSize);
+  if (p) p->exportable = props->handleTypes;
+  *out = (CUmemoryPool)p;
   sim_big_unlock();
   return *out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -76,7 +79,7 @@ CUresult CUDAAPI cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute 
       *(int *)value = CU_MEM_ALLOCATION_TYPE_PINNED;
       break;
     case CU_MEMPOOL_ATTR_EXPORT_HANDLE_TYPES:
-      *(int *)value = 0;
+      *(int *)value = p->exportable ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR : 0;
       break;
     case CU_MEMPOOL_ATTR_LOCATION_ID:
       *(int *)value = p->gpu->ordinal;

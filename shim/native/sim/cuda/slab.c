@@ -133,7 +133,9 @@ void sim_alloc_free(sim_alloc *alloc) {
   if (alloc->slab) {
     give_small(alloc->gpu, alloc);
   } else if (alloc->mapped_bytes) {
-    if (alloc->kind == SIM_IMPORTED) /* the pages are another process's: put our own back first */
+    if (alloc->kind == SIM_IMPORTED || alloc->kind == SIM_POOL_IMPORTED ||
+        alloc->kind ==
+            SIM_EXTERNAL_MAP) /* the pages are another process's: put our own back first */
       sim_heap_map_at(alloc->address, sim_heap_offset(alloc->address), alloc->mapped_bytes, -1,
                       PROT_READ | PROT_WRITE);
     sim_pages_give(alloc->address, alloc->mapped_bytes);

@@ -11,28 +11,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "sim/cuda/core.h"
+#include "sim/cuda/vmm.h"
 
-#define GRANULE (2 * SIM_MIB)
 #define TRAILER_MAGIC 0x3144455241485356ull
 #define TRAILER_BYTES 4096
 
-typedef struct trailer {
+typedef struct sim_trailer {
   uint64_t magic, bytes;
   uint64_t shared; /* what the device knows it as; 0: not exported yet, or host memory */
   uint32_t device;
   CUmemAllocationProp prop;
 } trailer;
-
-typedef struct sim_physical {
-  CUmemAllocationProp prop;
-  sim_gpu *gpu; /* NULL: host memory */
-  uint64_t bytes;
-  uint64_t backing; /* pages of the heap that hold the contents; 0: a file of its own */
-  int fd;
-  trailer *shared; /* of that file */
-  unsigned handles, maps;
-} sim_physical;
 
 typedef struct reservation {
   uint64_t address, bytes;
@@ -54,11 +43,11 @@ CUresult CUDAAPI cuMemAddressReserve(CUdeviceptr *out, size_t bytes, size_t alig
                                      CUdeviceptr wish, unsigned long long flags) {
   ENTER("cuMemAddressReserve");
   (void)wish; /* a hint */
-  REQUIRE(out && bytes && !(bytes % GRANULE) && !flags && !(alignment & (alignment - 1)),
+  REQUIRE(out && bytes && !(bytes % SIM_GRANULE) && !flags && !(alignment & (alignment - 1)),
           CUDA_ERROR_INVALID_VALUE);
   reservation *r = malloc(sizeof *r);
   REQUIRE(r, CUDA_ERROR_OUT_OF_MEMORY);
-  uint64_t extra = alignment > GRANULE ? alignment - GRANULE : 0;
+  uint64_t extra = alignment > SIM_GRANULE ? alignment - SIM_GRANULE : 0;
   sim_big_lock();
   uint64_t address = sim_pages_take(bytes + extra);
   if (address && extra) {
@@ -88,7 +77,7 @@ CUresult CUDAAPI cuMemAddressFree(CUdeviceptr address, size_t bytes) {
     reservation *r = *link;
     if (r->address != address || r->bytes != bytes) continue;
     bool mapped = false;
-    for (uint64_t at = address; at < address + bytes && !mapped; at += GRANULE)
+    for (uint64_t at = address; at < address + bytes && !mapped; at += SIM_GRANULE)
       mapped = sim_alloc_find(at);
     if (mapped) break;
     *link = r->next;
@@ -127,7 +116,7 @@ CUresult CUDAAPI cuMemGetAllocationGranularity(size_t *out, const CUmemAllocatio
   (void)option;
   REQUIRE(out, CUDA_ERROR_INVALID_VALUE);
   TRY(check_prop(prop, &gpu));
-  *out = GRANULE;
+  *out = SIM_GRANULE;
   return CUDA_SUCCESS;
 }
 
@@ -143,17 +132,18 @@ static bool back_with_file(sim_physical *p) {
 
 /* Big lock held. */
 static void uncharge(const sim_physical *p) {
-  if (!p->gpu) return;
+  if (!p->gpu || p->team) return;
   if (p->shared && p->shared->shared)
     sim_shared_leave(sim_here.machine, p->gpu->device, p->gpu->client, p->shared->shared);
   else
     sim_memory_give(sim_here.machine, p->gpu->device, p->gpu->client, p->bytes);
 }
 
-static void free_physical(sim_physical *p) {
+void sim_physical_let_go(sim_physical *p) {
   if (p->handles || p->maps) return;
   sim_handle_remove(p);
   uncharge(p);
+  sim_team_free(p->team);
   if (p->backing) sim_pages_give(p->backing, p->bytes);
   if (p->shared) munmap(p->shared, TRAILER_BYTES);
   if (p->fd >= 0) close(p->fd);
@@ -166,7 +156,7 @@ CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle *out, size_t bytes,
   sim_gpu *gpu;
   REQUIRE(out && bytes && !flags, CUDA_ERROR_INVALID_VALUE);
   TRY(check_prop(prop, &gpu));
-  REQUIRE(!(bytes % GRANULE), CUDA_ERROR_INVALID_VALUE);
+  REQUIRE(!(bytes % SIM_GRANULE), CUDA_ERROR_INVALID_VALUE);
   sim_machine *m = sim_here.machine;
   if (gpu) {
     sim_big_lock();
@@ -202,7 +192,7 @@ CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle *out, size_t bytes,
   return CUDA_SUCCESS;
 }
 
-static CUresult physical_of(CUmemGenericAllocationHandle handle, sim_physical **p) {
+CUresult sim_physical_of(CUmemGenericAllocationHandle handle, sim_physical **p) {
   if (!sim_handle_is((void *)handle, SIM_PHYSICAL)) return CUDA_ERROR_INVALID_VALUE;
   *p = (sim_physical *)handle;
   return (*p)->handles ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
@@ -211,10 +201,10 @@ static CUresult physical_of(CUmemGenericAllocationHandle handle, sim_physical **
 CUresult CUDAAPI cuMemRelease(CUmemGenericAllocationHandle handle) {
   ENTER("cuMemRelease");
   sim_physical *p;
-  TRY(physical_of(handle, &p));
+  TRY(sim_physical_of(handle, &p));
   sim_big_lock();
   p->handles--;
-  free_physical(p);
+  sim_physical_let_go(p);
   sim_big_unlock();
   return CUDA_SUCCESS;
 }
@@ -237,7 +227,8 @@ CUresult CUDAAPI cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *pro
   ENTER("cuMemGetAllocationPropertiesFromHandle");
   sim_physical *p;
   REQUIRE(prop, CUDA_ERROR_INVALID_VALUE);
-  TRY(physical_of(handle, &p));
+  TRY(sim_physical_of(handle, &p));
+  REQUIRE(!p->team, CUDA_ERROR_INVALID_VALUE);
   *prop = p->prop;
   return CUDA_SUCCESS;
 }
@@ -248,15 +239,15 @@ CUresult CUDAAPI cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
                           CUmemGenericAllocationHandle handle, unsigned long long flags) {
   ENTER("cuMemMap");
   sim_physical *p;
-  REQUIRE(bytes && !(bytes % GRANULE) && !(address % GRANULE) && !offset && !flags,
+  REQUIRE(bytes && !(bytes % SIM_GRANULE) && !(address % SIM_GRANULE) && !offset && !flags,
           CUDA_ERROR_INVALID_VALUE);
-  TRY(physical_of(handle, &p));
+  TRY(sim_physical_of(handle, &p));
   REQUIRE(bytes <= p->bytes, CUDA_ERROR_INVALID_VALUE);
   sim_alloc *alloc = calloc(1, sizeof *alloc);
   REQUIRE(alloc, CUDA_ERROR_OUT_OF_MEMORY);
   sim_big_lock();
   bool fine = inside_reservation(address, bytes);
-  for (uint64_t at = address; fine && at < address + bytes; at += GRANULE)
+  for (uint64_t at = address; fine && at < address + bytes; at += SIM_GRANULE)
     fine = !sim_alloc_find(at);
   uint64_t from = p->backing ? sim_heap_offset(p->backing) : 0;
   fine = fine && sim_heap_map_at(address, from, bytes, p->fd, PROT_READ | PROT_WRITE);
@@ -282,7 +273,7 @@ static void unmap(sim_alloc *alloc) {
   sim_alloc_remove(alloc);
   free(alloc);
   p->maps--;
-  free_physical(p);
+  sim_physical_let_go(p);
 }
 
 /* Whole mappings, one or several that follow on one another. */
@@ -356,7 +347,7 @@ CUresult CUDAAPI cuMemExportToShareableHandle(void *out, CUmemGenericAllocationH
   sim_physical *p;
   REQUIRE(out && !flags && type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
           CUDA_ERROR_INVALID_VALUE);
-  TRY(physical_of(handle, &p));
+  TRY(sim_physical_of(handle, &p));
   REQUIRE(p->fd >= 0 && p->prop.requestedHandleTypes & type, CUDA_ERROR_INVALID_VALUE);
   sim_big_lock();
   if (p->gpu && !p->shared->shared)

@@ -1,0 +1,114 @@
+/* Multicast objects cost nothing themselves; what is bound to one stays until it is unbound or the
+ * object is gone. An object is an allocation of no bytes, held by handles and mappings as others
+ * are.
+ */
+#include "charge.h"
+#include "hooks/hook.h"
+#include "hooks/vmm.h"
+
+CUresult CUDAAPI HOOK_NAME(cuMulticastCreate)(CUmemGenericAllocationHandle *object,
+                                              const CUmulticastObjectProp *properties) {
+  PENSTOCK_PASS(cuMulticastCreate, object, properties);
+  CUresult result = PENSTOCK_BELOW(REAL(cuMulticastCreate)(object, properties));
+  if (result == CUDA_SUCCESS && penstock_vmm_lock()) {
+    penstock_vmm_put(PENSTOCK_VMM_HANDLE, *object, -1, 1, penstock_vmm_add(-1, 0, false));
+    penstock_vmm_unlock();
+  }
+  return result;
+}
+
+/* The part of the object on one device. An object that came from another process is known by its
+ * handle alone: what is bound to it is charged until it is unbound. */
+static penstock_vmm_place place_of(CUmemGenericAllocationHandle object, CUdevice device,
+                                   size_t offset, size_t bytes) {
+  penstock_object entry;
+  bool known = penstock_object_find(PENSTOCK_VMM_HANDLE, object, &entry);
+  return (penstock_vmm_place){.owner = known ? entry.detail : object,
+                              .plane = (uint64_t)(uint32_t)device,
+                              .from = {offset},
+                              .to = {offset + bytes}};
+}
+
+static CUdevice device_of_handle(CUmemGenericAllocationHandle memory) {
+  CUmemAllocationProp properties = {0};
+  PENSTOCK_BELOW(REAL(cuMemGetAllocationPropertiesFromHandle)(&properties, memory));
+  return properties.location.id;
+}
+
+static CUdevice device_of_pointer(CUdeviceptr pointer) {
+  int ordinal = 0;
+  PENSTOCK_BELOW(
+      REAL(cuPointerGetAttribute)(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, pointer));
+  return ordinal;
+}
+
+static CUresult bound_handle(CUresult result, CUmemGenericAllocationHandle object, CUdevice device,
+                             size_t offset, CUmemGenericAllocationHandle memory, size_t bytes) {
+  penstock_object entry;
+  if (result == CUDA_SUCCESS && penstock_object_find(PENSTOCK_VMM_HANDLE, memory, &entry)) {
+    penstock_vmm_place place = place_of(object, device, offset, bytes);
+    penstock_vmm_hold_at(&place, entry.detail);
+  }
+  return result;
+}
+
+static CUresult bound_pointer(CUresult result, CUmemGenericAllocationHandle object, CUdevice device,
+                              size_t offset, CUdeviceptr pointer, size_t bytes) {
+  penstock_object mapping;
+  if (result == CUDA_SUCCESS && penstock_vmm_find_mapping(pointer, &mapping)) {
+    penstock_vmm_place place = place_of(object, device, offset, bytes);
+    penstock_vmm_hold_at(&place, mapping.detail);
+  }
+  return result;
+}
+
+CUresult CUDAAPI HOOK_NAME(cuMulticastBindMem)(CUmemGenericAllocationHandle object, size_t offset,
+                                               CUmemGenericAllocationHandle memory,
+                                               size_t memory_offset, size_t bytes,
+                                               unsigned long long flags) {
+  PENSTOCK_PASS(cuMulticastBindMem, object, offset, memory, memory_offset, bytes, flags);
+  CUresult result =
+      PENSTOCK_BELOW(REAL(cuMulticastBindMem)(object, offset, memory, memory_offset, bytes, flags));
+  return bound_handle(result, object, device_of_handle(memory), offset, memory, bytes);
+}
+
+CUresult CUDAAPI HOOK_NAME(cuMulticastBindMem_v2)(CUmemGenericAllocationHandle object,
+                                                  CUdevice device, size_t offset,
+                                                  CUmemGenericAllocationHandle memory,
+                                                  size_t memory_offset, size_t bytes,
+                                                  unsigned long long flags) {
+  PENSTOCK_PASS(cuMulticastBindMem_v2, object, device, offset, memory, memory_offset, bytes, flags);
+  CUresult result = PENSTOCK_BELOW(
+      REAL(cuMulticastBindMem_v2)(object, device, offset, memory, memory_offset, bytes, flags));
+  return bound_handle(result, object, device, offset, memory, bytes);
+}
+
+CUresult CUDAAPI HOOK_NAME(cuMulticastBindAddr)(CUmemGenericAllocationHandle object, size_t offset,
+                                                CUdeviceptr pointer, size_t bytes,
+                                                unsigned long long flags) {
+  PENSTOCK_PASS(cuMulticastBindAddr, object, offset, pointer, bytes, flags);
+  CUresult result =
+      PENSTOCK_BELOW(REAL(cuMulticastBindAddr)(object, offset, pointer, bytes, flags));
+  return bound_pointer(result, object, device_of_pointer(pointer), offset, pointer, bytes);
+}
+
+CUresult CUDAAPI HOOK_NAME(cuMulticastBindAddr_v2)(CUmemGenericAllocationHandle object,
+                                                   CUdevice device, size_t offset,
+                                                   CUdeviceptr pointer, size_t bytes,
+                                                   unsigned long long flags) {
+  PENSTOCK_PASS(cuMulticastBindAddr_v2, object, device, offset, pointer, bytes, flags);
+  CUresult result =
+      PENSTOCK_BELOW(REAL(cuMulticastBindAddr_v2)(object, device, offset, pointer, bytes, flags));
+  return bound_pointer(result, object, device, offset, pointer, bytes);
+}
+
+CUresult CUDAAPI HOOK_NAME(cuMulticastUnbind)(CUmemGenericAllocationHandle object, CUdevice device,
+                                              size_t offset, size_t bytes) {
+  PENSTOCK_PASS(cuMulticastUnbind, object, device, offset, bytes);
+  CUresult result = PENSTOCK_BELOW(REAL(cuMulticastUnbind)(object, device, offset, bytes));
+  if (result == CUDA_SUCCESS) {
+    penstock_vmm_place place = place_of(object, device, offset, bytes);
+    penstock_vmm_let_go_at(&place);
+  }
+  return result;
+}

@@ -1,0 +1,83 @@
+"""Every family at once, from many processes and threads, with kills: never a byte over, then zero.
+
+facts/peers.md: "check, then allocate: processes race past the limit"; "dead slots compacted by
+swap-with-last: accounting lost"; "kill in the wrong place deadlocks a node".
+"""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import time
+
+from penstock_shim import simulator
+
+MIB = 1 << 20
+
+
+def launch(program, tenant, *words: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [program, *map(str, words)],
+        env=tenant.environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_eight_processes_race_to_the_byte_over_every_family_at_once(program, tenants, own_machine):
+    limit = 96 * MIB
+    tenant = tenants(name="race", machine=own_machine, memory_bytes=limit)
+    racers = [launch(program("storm"), tenant, seed, 600) for seed in range(8)]
+    counts = []
+    for racer in racers:
+        out, errors = racer.communicate(timeout=120)
+        assert racer.returncode == 0, errors
+        counts.append(list(map(int, out.split())))
+    *granted, refused = (sum(column) for column in zip(*counts, strict=True))
+    assert all(granted), granted
+    assert refused > 100  # they did meet the limit
+    assert limit - 8 * MIB < tenant.peak() <= limit
+    tenant.reap()
+    assert tenant.charged() == 0
+
+
+def test_kills_in_a_storm_of_every_family_leave_exactly_nothing(program, tenants, own_machine):
+    limit = 96 * MIB
+    tenant = tenants(name="storm", machine=own_machine, memory_bytes=limit)
+    dice = random.Random(11)  # noqa: S311  # whom to kill is no secret
+    racers = [launch(program("storm"), tenant, seed, 10**9) for seed in range(8)]
+    end = time.monotonic() + 6
+    seed = 8
+    while time.monotonic() < end:
+        victim = dice.randrange(8)
+        assert racers[victim].poll() is None, racers[victim].stderr.read()
+        before = time.monotonic()
+        while time.monotonic() < before + 0.05 or tenant.charged() == 0:
+            assert tenant.charged() <= limit
+        racers[victim].kill()
+        racers[victim].communicate()
+        racers[victim] = launch(program("storm"), tenant, seed, 10**9)
+        seed += 1
+    for racer in racers:
+        racer.kill()
+        racer.communicate()
+    tenant.reap()
+    assert tenant.charged() == 0
+    assert tenant.peak() <= limit
+    with simulator.Machine(own_machine) as machine:
+        assert not [r for r in machine.record(0) if r.alive and r.memory_bytes]
+
+
+def test_threads_that_retain_and_release_the_primary_context_at_once_leave_nothing(
+    program, tenants
+):
+    tenant = tenants(memory_bytes=310 * MIB, context_reserve_bytes=300 * MIB)
+    process = launch(program("primaries"), tenant, 8, 150)
+    line = process.stdout.readline()
+    if line == "done\n":
+        assert tenant.charged() == 0
+        assert tenant.peak() <= 310 * MIB
+    _, errors = process.communicate("\n", timeout=60)
+    assert (line, process.returncode) == ("done\n", 0), f"{errors}\n{tenant.log()}"
