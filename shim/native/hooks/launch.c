@@ -76,7 +76,10 @@ CUresult CUDAAPI HOOK_NAME(cuLaunchCooperativeKernelMultiDevice)(CUDA_LAUNCH_PAR
   penstock_pass passes[MOST];
   CUresult result = CUDA_SUCCESS;
   unsigned entered = 0;
-  for (; list && count <= MOST && entered < count; entered++) {
+  int devices = 0; /* more than there are is refused by the driver, and the list may be shorter */
+  REAL(cuDeviceGetCount)(&devices);
+  bool fits = list && count <= MOST && count <= (unsigned)devices;
+  for (; fits && entered < count; entered++) {
     const CUDA_LAUNCH_PARAMS *one = &list[entered];
     penstock_kind_key key = {one->function, THREE(one->gridDimX, one->gridDimY, one->gridDimZ),
                              THREE(one->blockDimX, one->blockDimY, one->blockDimZ),
