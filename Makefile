@@ -41,7 +41,7 @@ fuzz: setup ## libFuzzer on every target, FUZZ_SECONDS (60) each: pages, images,
 
 soak: setup ## A million slot claims by fork, ten thousand starts of real processes (five minutes)
 	PENSTOCK_SOAK_CLAIMS=1000000 PENSTOCK_SOAK_STARTS=10000 $(BIN)/pytest -s \
-	  tests/native/test_native.py tests/memory/test_starts.py -k 'claims_by_fork or thousand_starts'
+	  tests/native/test_native.py tests/memory/test_starts.py -k 'claims_by_fork or thousand_starts or kill_machine'
 
 numba-suite: setup ## Numba-CUDA's own tests on the simulated GPU, without the shim and with it (20 minutes)
 	$(BIN)/python tests/conformance/numba_suite.py

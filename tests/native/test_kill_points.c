@@ -1,18 +1,14 @@
 /* builds: plain */
-/* A process is killed after each single store that it makes into shared memory, one at a time: it
- * runs under ptrace instruction by instruction, and its parent watches the words. Between two
- * stores nothing changes that others can see, so these are all the moments there are. After each
- * kill the others must go on at once and every charge must end exactly right. */
-#include <signal.h>
+/* A process is killed after each single store that it makes into a tenant's pages (killing.h).
+ * After each kill the others must go on at once and every charge must end exactly right. */
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ptrace.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "harness.h"
+#include "killing.h"
 #include "mechanism/gate.h"
 #include "mechanism/share.h"
 #include "tenant.h"
@@ -31,27 +27,6 @@ typedef struct words {
   char quota[offsetof(penstock_quota_page, dead_owners)];
 } words;
 
-/* Has anything changed since the last look? */
-static bool look(const penstock_region *region, words *seen) {
-  const penstock_usage_page *usage = region->usage;
-  const struct {
-    void *seen;
-    const void *now;
-    size_t size;
-  } parts[] = {{seen->head, usage, sizeof seen->head},
-               {&seen->ledger, &usage->ledger[0], sizeof seen->ledger},
-               {seen->gate, &usage->gate[0], sizeof seen->gate},
-               {seen->slots, usage->slots, sizeof seen->slots},
-               {seen->quota, region->quota, sizeof seen->quota}};
-  bool changed = false;
-  for (unsigned i = 0; i < sizeof parts / sizeof *parts; i++) {
-    if (memcmp(parts[i].seen, parts[i].now, parts[i].size) == 0) continue;
-    memcpy(parts[i].seen, parts[i].now, parts[i].size);
-    changed = true;
-  }
-  return changed;
-}
-
 typedef struct scenario {
   void (*before)(penstock_region *region); /* in the parent; may be NULL */
   void (*act)(penstock_region *region);    /* in the child, which is killed */
@@ -61,41 +36,18 @@ typedef struct scenario {
 
 static penstock_region tenant;
 
-static int stopped(pid_t child) {
-  int status;
-  CHECK(waitpid(child, &status, 0) == child);
-  return status;
-}
+static void run(void *scenario_) { ((const scenario *)scenario_)->act(&tenant); }
 
-/* Kills the child after its store number `wanted`. False: it made fewer and ended well. */
 static bool kill_after(const scenario *what, unsigned wanted) {
   static words seen;
-  pid_t child = fork();
-  CHECK(child >= 0);
-  if (child == 0) {
-    if (ptrace(PTRACE_TRACEME, 0, NULL, NULL) != 0) _exit(77);
-    raise(SIGSTOP);
-    what->act(&tenant);
-    _exit(0);
-  }
-  int status = stopped(child);
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 77) harness_skip("ptrace is not allowed here");
-  look(&tenant, &seen);
-  for (unsigned stores = 0;;) {
-    CHECK(WIFSTOPPED(status));
-    int signal_ = WSTOPSIG(status) == SIGTRAP || WSTOPSIG(status) == SIGSTOP ? 0 : WSTOPSIG(status);
-    CHECK(ptrace(PTRACE_SINGLESTEP, child, NULL, (void *)(long)signal_) == 0);
-    status = stopped(child);
-    if (WIFEXITED(status)) {
-      CHECK_EQUAL(WEXITSTATUS(status), 0);
-      CHECK(stores >= what->least);
-      return false;
-    }
-    if (!look(&tenant, &seen) || ++stores < wanted) continue;
-    kill(child, SIGKILL);
-    wait_for_killed(child);
-    return true;
-  }
+  const penstock_usage_page *usage = tenant.usage;
+  const killing_range ranges[] = {{usage, sizeof seen.head, seen.head},
+                                  {&usage->ledger[0], sizeof seen.ledger, &seen.ledger},
+                                  {&usage->gate[0], sizeof seen.gate, seen.gate},
+                                  {usage->slots, sizeof seen.slots, seen.slots},
+                                  {tenant.quota, sizeof seen.quota, seen.quota}};
+  return killed_after_store(wanted, what->least, run, (void *)(uintptr_t)what, ranges,
+                            sizeof ranges / sizeof *ranges);
 }
 
 static void at_every_store(const scenario *what) {
