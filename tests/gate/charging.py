@@ -6,7 +6,7 @@ Run as ``python charging.py NAME``; they go on until they are killed.
 from __future__ import annotations
 
 import sys
-from typing import Any
+import threading
 
 from cuda.bindings import driver as cu
 from patterns import MS, Device, ok
@@ -125,8 +125,7 @@ def a_kernel_that_runs_for_seconds() -> None:
     ok(cu.cuStreamSynchronize(stream))
     device.launch(stream, 3000 * MS)
     ok(cu.cuStreamSynchronize(stream))
-    wait: Any = sys.stdin.read
-    wait()
+    threading.Event().wait()
 
 
 if __name__ == "__main__":

@@ -105,29 +105,47 @@ static uint64_t seen_end(const gate_state *state, const gate_stream *stream, uin
   return waited ? waited_ns - wake : 0;
 }
 
-/* Settles a bracket of which no end was measured. It took what it takes by experience, if launches
- * of its kinds take alike; else until the program's wait for it returned, unless that looks like a
- * hold-up of the host. */
+typedef struct interval {
+  uint64_t begin_ns;
+  uint64_t end_ns;
+} interval;
+
+/* The interval of a bracket of which no end was measured, from the wait for its stream. It took
+ * what it takes by experience, if launches of its kinds take alike; else until the wait returned.
+ * What is longer than any that was measured looks like a hold-up of the host, up to a few
+ * milliseconds: the samples, drawn without regard to length, see to it that nothing is gained by
+ * that. */
+static interval by_wait(const gate_state *state, const gate_stream *stream,
+                        const gate_bracket *bracket, uint64_t waited_ns) {
+  enum { HOLD_UP_NS = 4000000 };
+  interval out = {.begin_ns = begin_ns(stream, bracket)};
+  uint64_t cost = gate_learned_ns(bracket), seen = seen_end(state, stream, waited_ns);
+  uint64_t latest = gate_latest_ns(bracket, out.begin_ns);
+  uint64_t last = seen ? waited_ns : later(stream->waited_since_ns, out.begin_ns);
+  out.end_ns = earlier(out.begin_ns + cost, last);
+  if (seen > latest + HOLD_UP_NS) {
+    out.end_ns = seen;
+  } else if (bracket->lost || gate_is_even(bracket)) {
+    if (bracket->lost && seen) out.end_ns = seen;
+    out.begin_ns = out.end_ns > cost ? out.end_ns - cost : 0;
+  } else if (seen && seen < latest) {
+    out.end_ns = seen;
+  }
+  return out;
+}
+
+/* Settles a bracket of which no end was measured. */
 static void settle_presumed(gate_state *state, gate_stream *stream, gate_bracket *bracket,
                             uint64_t waited_ns) {
   uint64_t begin = begin_ns(stream, bracket), cost = gate_learned_ns(bracket);
-  uint64_t end = begin + cost;
-  if (waited_ns) {
-    uint64_t seen = seen_end(state, stream, waited_ns);
-    uint64_t last = seen ? waited_ns : later(stream->waited_since_ns, begin);
-    if (seen && (bracket->lost || gate_latest_ns(bracket, begin) > seen)) end = seen;
-    if (bracket->lost || gate_is_even(bracket)) {
-      end = earlier(bracket->lost && seen ? seen : begin + cost, last);
-      begin = end > cost ? end - cost : 0;
-    }
-    end = earlier(end, last);
-  }
+  interval own = {begin, begin + cost};
+  if (waited_ns) own = by_wait(state, stream, bracket, waited_ns);
   if (gate_in_crowd(state, stream, bracket)) {
-    gate_charge_in_crowd(state, stream, begin, waited_ns ? waited_ns : end + GATE_START_NS, cost);
-  } else if (end > begin) {
-    gate_charge(state, stream, begin, end, bracket->cost_ns);
+    gate_charge_in_crowd(state, stream, begin, later(waited_ns, begin), cost);
+  } else if (own.end_ns > own.begin_ns) {
+    gate_charge(state, stream, own.begin_ns, own.end_ns, bracket->cost_ns);
   }
-  finish(state, stream, bracket, end, false);
+  finish(state, stream, bracket, own.end_ns, false);
 }
 
 /* What the events of a bracket say. */

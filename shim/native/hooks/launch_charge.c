@@ -87,6 +87,15 @@ void gate_charge(gate_state *state, gate_stream *stream, uint64_t begin_ns, uint
   note_overlap(state, fresh, cost_ns);
 }
 
+/* The part of an interval that nobody beside can explain: it is the own work's, whatever experience
+ * says. A kernel that runs on for seconds is such a part. */
+static uint64_t unexplained_ns(uint64_t length_ns, uint64_t cost_ns, uint64_t others_ns,
+                               uint64_t tenants) {
+  enum { SLICES_NS = 30000000 };
+  uint64_t explained = tenants * (2 * (cost_ns + others_ns) + SLICES_NS);
+  return length_ns > explained ? length_ns / tenants : 0;
+}
+
 /* The device goes round between processes: where inside an interval the own part lies nobody can
  * tell, only that all that is in flight will have had its time by `end` and that much later. So
  * charges are packed there; what limits their sum is the wall clock alone. */
@@ -96,7 +105,15 @@ void gate_charge_in_crowd(gate_state *state, gate_stream *stream, uint64_t begin
   int grant = stream->context->grant;
   if (!process || grant < 0) return;
   penstock_gate_device *gate = gate_device(process, grant);
-  end_ns += most_ns + gate_estimates_ns(process, state, grant);
+  uint64_t others = gate_others_ns(process, state, grant, 0, NULL);
+  uint64_t long_ns = end_ns > begin_ns ? unexplained_ns(end_ns - begin_ns, most_ns, others,
+                                                        1 + gate_neighbours(process, grant))
+                                       : 0;
+  if (long_ns > most_ns) {
+    most_ns = long_ns;
+  } else {
+    end_ns += most_ns + gate_estimates_ns(process, state, grant);
+  }
   uint64_t most = most_ns + stream->carry_ns;
   uint64_t fresh = penstock_gate_mark(gate, begin_ns, end_ns, most);
   stream->carry_ns = most % PENSTOCK_RING_BIT_NS;

@@ -133,6 +133,15 @@ static uint64_t unsettled_ns(const gate_state *state, int grant, uint64_t now_ns
   return ns < UNSETTLED_MOST_NS ? ns : UNSETTLED_MOST_NS;
 }
 
+/* For how long nothing may move before a launch goes as debt. What runs may have been learned to be
+ * long only because it waits for just this launch: so patience does not grow with it, up to a point
+ * from which on work would pile up. */
+static uint64_t patience_ns(uint64_t estimates_ns) {
+  enum { PILE_NS = 1000000000 };
+  if (estimates_ns > PILE_NS) return STUCK_NS + 2 * estimates_ns;
+  return STUCK_NS + (2 * estimates_ns < STUCK_NS ? 2 * estimates_ns : STUCK_NS);
+}
+
 /* Waits for time to pass, never for work to complete: what runs may itself wait for this launch.
  * Should nothing move for long although work is in flight, the launch goes as debt. */
 void gate_wait(penstock_process *process, gate_state *state, gate_stream *stream,
@@ -163,7 +172,7 @@ void gate_wait(penstock_process *process, gate_state *state, gate_stream *stream
     if (now_progress != seen_progress || !estimates || gate_is_suspended(process))
       moved_ns = now_ns;
     seen_progress = now_progress;
-    if (now_ns - moved_ns > STUCK_NS + 2 * estimates) {
+    if (now_ns - moved_ns > patience_ns(estimates)) {
       __atomic_fetch_add(&gate->debts, 1, __ATOMIC_RELAXED);
       break;
     }
