@@ -133,6 +133,7 @@ NOT_POSSIBLE = {
     "programs built without it need the preload": [
         "test_a_size_beyond_any_device",
         "test_a_child_forked_after_cuda_fails_as_without_the_shim",
+        "test_the_codes_are_those_of_the_same_program_without_the_shim",
     ],
 }
 
