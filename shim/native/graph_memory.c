@@ -102,6 +102,9 @@ CUresult penstock_graph_memory_leave(const penstock_graph_memory_pass *pass, CUr
   if (pass->count == 0) return result;
   if (result != CUDA_SUCCESS) {
     cancel(pass);
+    for (unsigned i = 0; i < pass->count; i++) {
+      penstock_reserve_settle(pass->reserves[i], 0); /* one device may have grown, not the next */
+    }
     return result;
   }
   for (unsigned i = 0; i < pass->count; i++) {

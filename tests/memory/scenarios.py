@@ -149,8 +149,8 @@ class IpcHandle(ctypes.Structure):
         return ctypes.string_at(ctypes.byref(self), ctypes.sizeof(self))
 
 
-def ipc_owner() -> None:
-    begin()
+def ipc_owner(device: str = "0") -> None:
+    begin(int(device))
     pointer = ok(cu.cuMemAlloc(4 * MIB))
     handle = IpcHandle()
     old_ok(old.cuIpcGetMemHandle(ctypes.byref(handle), ctypes.c_uint64(int(pointer))))

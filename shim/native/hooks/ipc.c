@@ -33,6 +33,14 @@ static bool open_again(CUdeviceptr pointer) {
   return true;
 }
 
+/* Where the memory lies, which may be another device than the current one. */
+static int grant_of_pointer(CUdeviceptr pointer, int otherwise) {
+  int device = 0;
+  CUresult result = PENSTOCK_BELOW(
+      REAL(cuPointerGetAttribute)(&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, pointer));
+  return result == CUDA_SUCCESS ? PENSTOCK_BELOW(penstock_grant_of(device)) : otherwise;
+}
+
 /* The size is known once it is open: then it is charged, or closed again. */
 static CUresult opened(CUdeviceptr pointer, uint64_t share, int grant, CUcontext context) {
   CUdeviceptr base;
@@ -41,6 +49,7 @@ static CUresult opened(CUdeviceptr pointer, uint64_t share, int grant, CUcontext
     penstock_shares_drop(share);
     return CUDA_SUCCESS;
   }
+  grant = grant_of_pointer(pointer, grant);
   penstock_object object = {.key = pointer,
                             .share = share,
                             .context = context,

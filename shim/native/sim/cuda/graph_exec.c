@@ -138,7 +138,7 @@ CUresult CUDAAPI cuGraphExecGetId(CUgraphExec handle, unsigned int *id) {
 
 CUresult sim_exec_run(sim_exec *exec, sim_stream *stream) {
   sim_big_lock();
-  CUresult result = sim_exec_take_memory(exec, stream->ctx->gpu);
+  CUresult result = sim_exec_take_memory(exec);
   sim_big_unlock();
   if (result != CUDA_SUCCESS) return result;
   if (exec->last_end.seq)

@@ -13,37 +13,56 @@ static bool freed_inside(const sim_graph *graph, uint64_t address) {
   return false;
 }
 
-/* The device's memory for graphs grows to what this launch needs; big lock held. */
-CUresult sim_exec_take_memory(sim_exec *exec, sim_gpu *gpu) {
-  uint64_t needs = sim_graph_memory(exec->graph);
-  if (!needs) return CUDA_SUCCESS;
+/* What an earlier launch left allocated is freed, or this one is refused. */
+static CUresult leave_none(const sim_exec *exec) {
   for (size_t i = 0; i < exec->graph->count; i++) {
     const sim_work *w = &exec->graph->nodes[i]->work;
     if (w->type != CU_GRAPH_NODE_TYPE_MEM_ALLOC || !w->take.alloc->flags) continue;
     REQUIRE(exec->flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH,
             CUDA_ERROR_INVALID_VALUE);
     w->take.alloc->flags = 0;
-    sim_graph_memory_give(gpu, w->take.alloc->mapped_bytes);
+    sim_graph_memory_give(w->take.gpu, w->take.alloc->mapped_bytes);
   }
+  return CUDA_SUCCESS;
+}
+
+/* The device's memory for graphs has room for `needs` more than is in use. */
+static CUresult grow(sim_gpu *gpu, uint64_t needs) {
   uint64_t wanted = gpu->graph_used_bytes + needs;
-  if (wanted > gpu->graph_bytes) {
-    if (!sim_memory_take(sim_here.machine, gpu->device, gpu->client, wanted - gpu->graph_bytes))
-      return CUDA_ERROR_OUT_OF_MEMORY;
-    gpu->graph_bytes = wanted;
+  TRY(sim_attach_gpu(gpu));
+  if (wanted <= gpu->graph_bytes) return CUDA_SUCCESS;
+  if (!sim_memory_take(sim_here.machine, gpu->device, gpu->client, wanted - gpu->graph_bytes))
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  gpu->graph_bytes = wanted;
+  if (wanted > gpu->graph_high_bytes) gpu->graph_high_bytes = wanted;
+  return CUDA_SUCCESS;
+}
+
+/* Each device's memory for graphs grows to what this launch needs there; big lock held. */
+CUresult sim_exec_take_memory(sim_exec *exec) {
+  uint64_t needs[SIM_MAX_DEVICES], sum = 0;
+  for (int i = 0; i < sim_here.gpu_count; i++)
+    sum += needs[i] = sim_graph_memory(exec->graph, &sim_here.gpus[i]);
+  if (!sum) return CUDA_SUCCESS;
+  TRY(leave_none(exec));
+  for (int i = 0; i < sim_here.gpu_count; i++)
+    if (needs[i]) TRY(grow(&sim_here.gpus[i], needs[i]));
+  for (int i = 0; i < sim_here.gpu_count; i++) {
+    sim_gpu *gpu = &sim_here.gpus[i];
+    gpu->graph_used_bytes += needs[i];
+    if (gpu->graph_used_bytes > gpu->graph_used_high_bytes)
+      gpu->graph_used_high_bytes = gpu->graph_used_bytes;
   }
-  gpu->graph_used_bytes = wanted;
-  if (wanted > gpu->graph_used_high_bytes) gpu->graph_used_high_bytes = wanted;
-  if (gpu->graph_bytes > gpu->graph_high_bytes) gpu->graph_high_bytes = gpu->graph_bytes;
   for (size_t i = 0; i < exec->graph->count; i++) {
     const sim_work *w = &exec->graph->nodes[i]->work;
     if (w->type == CU_GRAPH_NODE_TYPE_MEM_FREE) { /* of another launch's memory */
       sim_alloc *alloc = sim_alloc_find(w->give.pointer);
       if (alloc && alloc->kind == SIM_GRAPH_MEMORY && alloc->flags)
-        sim_graph_memory_give(gpu, alloc->mapped_bytes), alloc->flags = 0;
+        sim_graph_memory_give(alloc->gpu, alloc->mapped_bytes), alloc->flags = 0;
     }
     if (w->type != CU_GRAPH_NODE_TYPE_MEM_ALLOC) continue;
     if (freed_inside(exec->graph, w->take.alloc->address))
-      sim_graph_memory_give(gpu, w->take.alloc->mapped_bytes);
+      sim_graph_memory_give(w->take.gpu, w->take.alloc->mapped_bytes);
     else
       w->take.alloc->flags = 1; /* in use until it is freed */
   }
