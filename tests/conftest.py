@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import hypothesis
 import pytest
+from tests import headers
+from tests.interposition import real_driver
 
 # Examples share two cores with programs that keep time: how long one takes says nothing.
 hypothesis.settings.register_profile("penstock", deadline=None)
 hypothesis.settings.load_profile("penstock")
+
+
+@pytest.fixture(scope="session")
+def cuda_include() -> Path:
+    return headers.cuda_include()
+
+
+@pytest.fixture(scope="session")
+def real_libcuda() -> Path:
+    """A real driver library; where it cannot be had, what needs it is skipped with the reason."""
+    try:
+        return real_driver.find(Path(__file__).parents[1] / "build" / "real-driver")
+    except real_driver.NotToBeHadError as why:
+        pytest.skip(f"no real driver library to compare with: {why}")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -4,26 +4,16 @@ from __future__ import annotations
 
 import functools
 import subprocess
-import sys
 from pathlib import Path
 
-import nvidia
 import pytest
+from tests.conformance import packages, recordings
+from tests.memory import tenant_programs
 
 from penstock_shim import paths, simulator
 
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[1]
-sys.path += [  # tests are imported by file, so helpers need this
-    str(HERE),
-    str(HERE.parent / "memory"),
-    str(HERE.parent / "interposition"),
-]
-
-import packages  # noqa: E402  # found through the lines above
-import real_driver  # noqa: E402  # the same
-import recordings  # noqa: E402  # the same
-import tenant_programs  # noqa: E402  # the same
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -34,15 +24,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 @pytest.fixture(scope="session")
-def compile_c(tmp_path_factory):
+def compile_c(tmp_path_factory, cuda_include):
     folder = tmp_path_factory.mktemp("programs")
-    headers = (p for root in nvidia.__path__ for p in Path(root).glob("*/include/cuda.h"))
-    include = next(headers).parent
 
     def compile_program(source: str, *options: object, name: str) -> Path:
         output = folder / name
         if not output.exists():
-            flags = ["-O1", "-Wall", "-Wextra", "-Werror", f"-I{include}"]
+            flags = ["-O1", "-Wall", "-Wextra", "-Werror", f"-I{cuda_include}"]
             command = ["gcc", *flags, HERE / "programs" / source, "-o", output, *options]
             subprocess.run(command, check=True)
         return output
@@ -146,12 +134,3 @@ def by_simulated_driver(verdicts):
 def by_real_driver(verdicts, real_libcuda):
     """The verdicts of a real driver, which has other names."""
     return functools.partial(verdicts, real_libcuda)
-
-
-@pytest.fixture(scope="session")
-def real_libcuda() -> Path:
-    """A real driver library; where it cannot be had, what needs it is skipped with the reason."""
-    try:
-        return real_driver.find(REPOSITORY / "build" / "real-driver")
-    except real_driver.NotToBeHadError as why:
-        pytest.skip(f"no real driver library to compare with: {why}")

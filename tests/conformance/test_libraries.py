@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-import recordings
+from tests.conformance import recordings
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FEWEST_NAMES = 300

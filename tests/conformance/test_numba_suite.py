@@ -5,8 +5,7 @@
 
 from __future__ import annotations
 
-import numba_suite
-import recordings
+from tests.conformance import numba_suite, recordings
 
 MODULES = [
     "cudadrv.test_context_stack",

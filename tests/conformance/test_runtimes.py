@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import subprocess
 
-import packages
 import pytest
-import recordings
+from tests.conformance import packages, recordings
 
 FEWEST_NAMES = 380  # CUDA 11.8's runtime asks for as many
 NO_DEVICE, DRIVER_TOO_OLD = 100, 35  # as runtimes up to 12.x and from 13.0 on say over 12.2

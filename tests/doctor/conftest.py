@@ -8,18 +8,14 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from penstock_shim import paths
 
-REPOSITORY = Path(__file__).parents[2]
-sys.path.append(
-    str(REPOSITORY / "tests" / "interposition")
-)  # a helper that lies beside other tests
-
-import real_driver  # noqa: E402  # found through the line above
+if TYPE_CHECKING:
+    from pathlib import Path
 
 TIMEOUT_S = 120
 
@@ -118,15 +114,6 @@ def musl_gcc() -> str:
         if not shutil.which("musl-gcc"):
             pytest.skip(f"musl-tools is not to be had: {reason}")
     return "musl-gcc"
-
-
-@pytest.fixture(scope="session")
-def real_libcuda() -> Path:
-    """A real driver library; where it cannot be had, what needs it is skipped with the reason."""
-    try:
-        return real_driver.find(REPOSITORY / "build" / "real-driver")
-    except real_driver.NotToBeHadError as why:
-        pytest.skip(f"no real driver library to look at: {why}")
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import nvidia
 import pytest
 
 from penstock_shim import paths
@@ -23,16 +22,8 @@ HERE = Path(__file__).parent / "programs"
 SHARED = Path(__file__).parents[1] / "sim" / "programs"
 
 
-def _include() -> Path:
-    for root in nvidia.__path__:
-        for include in Path(root).glob("*/include"):
-            if (include / "cuda.h").exists():
-                return include
-    raise FileNotFoundError("no cuda.h: install nvidia-cuda-runtime")
-
-
 @pytest.fixture(scope="session")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
+def program(tmp_path_factory: pytest.TempPathFactory, cuda_include: Path) -> Callable[[str], str]:
     """Compiles `programs/NAME.c` and returns its path. Each CASE in it is run by its name."""
     folder = tmp_path_factory.mktemp("gate-programs")
     built: dict[str, str] = {}
@@ -42,7 +33,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
             path = folder / name
             sources = [HERE / f"{name}.c", HERE / "gate.c", SHARED / "check.c"]
             flags = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror"]
-            flags += ["-Wno-missing-field-initializers", f"-I{SHARED}", "-isystem", _include()]
+            flags += ["-Wno-missing-field-initializers", f"-I{SHARED}", "-isystem", cuda_include]
             links = [f"-L{paths.sim_dir()}", "-l:libcuda.so.1", "-lpthread"]
             compiler = shutil.which("cc") or "gcc"
             subprocess.run([compiler, *flags, "-o", path, *sources, *links], check=True)

@@ -4,23 +4,14 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
-import nvidia
 import pytest
+from tests.memory import tenant_programs
 
 from penstock_shim import paths, simulator
 
 HERE = Path(__file__).parent
-REPOSITORY = HERE.parents[1]
-sys.path += [
-    str(HERE),
-    str(HERE.parent / "memory"),
-]  # tests are imported by file, so helpers beside them need this
-
-import real_driver  # noqa: E402  # found through the line above
-import tenant_programs  # noqa: E402  # the same
 
 
 @pytest.fixture(scope="session")
@@ -42,24 +33,6 @@ def compile_c(tmp_path_factory, cuda_include):
         return output
 
     return compile_program
-
-
-@pytest.fixture(scope="session")
-def cuda_include() -> Path:
-    for root in nvidia.__path__:
-        for include in Path(root).glob("*/include"):
-            if (include / "cuda.h").exists():
-                return include
-    raise FileNotFoundError("no cuda.h: install nvidia-cuda-runtime")
-
-
-@pytest.fixture(scope="session")
-def real_libcuda() -> Path:
-    """A real driver library; where it cannot be had, what needs it is skipped with the reason."""
-    try:
-        return real_driver.find(REPOSITORY / "build" / "real-driver")
-    except real_driver.NotToBeHadError as why:
-        pytest.skip(f"no real driver library to compare with: {why}")
 
 
 @pytest.fixture(scope="session")

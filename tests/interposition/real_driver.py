@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import debian
-from debian import NotToBeHadError
+from tests.interposition import debian
+from tests.interposition.debian import NotToBeHadError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import nvidia
 import pytest
 
 from penstock_shim import paths, simulator
@@ -41,15 +40,6 @@ def tenants(tmp_path, machine):
 def tenant(tenants):
     """One GiB on device 0, contexts free of charge so that sums are easy to see."""
     return tenants()
-
-
-@pytest.fixture(scope="session")
-def cuda_include() -> Path:
-    for root in nvidia.__path__:
-        for include in Path(root).glob("*/include"):
-            if (include / "cuda.h").exists():
-                return include
-    raise FileNotFoundError("no cuda.h: install nvidia-cuda-runtime")
 
 
 @pytest.fixture(scope="session")

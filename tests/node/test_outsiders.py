@@ -6,16 +6,12 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
+from tests.memory import tenant_programs
 
 from penstock.node.outsiders import Outsiders
 from penstock_shim import pages, simulator
-
-sys.path.append(str(Path(__file__).parents[1] / "memory"))
-
-import tenant_programs  # found through the line above
 
 HOLD = """
 import ctypes

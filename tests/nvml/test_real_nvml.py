@@ -7,10 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.append(str(Path(__file__).parents[1] / "interposition"))
-
-import debian  # found through the line above
+from tests.interposition import debian
 
 from penstock_shim import pages, paths
 

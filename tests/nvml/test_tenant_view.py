@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import json
 import signal
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path += [str(Path(__file__).parent), str(Path(__file__).parents[1] / "interposition")]
-
-import debian  # found through the line above
-import screen  # the same
+from tests.interposition import debian
+from tests.nvml import screen
 
 from penstock_shim import pages
 

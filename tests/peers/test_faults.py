@@ -8,13 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.memory.tenant_programs import MIB, make_tenant
+
 from penstock.bench.quota import Workload
 from penstock.bench.stage import Stage, windows
 from penstock_shim import paths, simulator
-
-sys.path.append(str(Path(__file__).parents[1] / "memory"))  # for the helpers there
-
-from tenant_programs import MIB, make_tenant  # found through the line above
 
 LONG_S = 120
 SCENARIOS = Path(__file__).with_name("scenarios_of_peers.py")

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import nvidia
 import pytest
+from tests.memory import tenant_programs
 
 from penstock_shim import paths, simulator
 
 HERE = Path(__file__).parent
-sys.path.append(str(HERE.parent / "memory"))  # tests are imported by file: for the helpers there
-
-import tenant_programs  # noqa: E402  # found through the line above
 
 LINK = [f"-L{paths.sim_dir()}", "-l:libcuda.so.1", "-ldl", "-pthread"]
 
@@ -29,17 +25,15 @@ class Outcome:
 
 
 @pytest.fixture(scope="session")
-def build(tmp_path_factory):
+def build(tmp_path_factory, cuda_include):
     """A program of this folder, linked as programs are with `-lcuda`."""
     folder = tmp_path_factory.mktemp("programs")
-    headers = (p for root in nvidia.__path__ for p in Path(root).glob("*/include/cuda.h"))
-    include = next(headers).parent
 
     def compile_program(name: str, *options: str, linked: bool = True) -> Path:
         words = [name, *([] if linked else ["unlinked"]), *options]
         output = folder / "-".join(word.strip("-").replace("/", "_") for word in words)
         if not output.exists():
-            flags = ["-O1", "-Wall", "-Wextra", "-Werror", f"-I{include}", *options]
+            flags = ["-O1", "-Wall", "-Wextra", "-Werror", f"-I{cuda_include}", *options]
             link = LINK if linked else ["-ldl", "-pthread"]
             source = HERE / "programs" / f"{name}.c"
             subprocess.run(["gcc", *flags, source, "-o", output, *link], check=True)

@@ -15,8 +15,8 @@ import os
 import subprocess
 from pathlib import Path
 
-import nvidia
 import pytest
+from tests.headers import cuda_include
 from tests.native import builds
 
 from penstock_shim import paths
@@ -24,14 +24,6 @@ from penstock_shim import paths
 HERE = Path(__file__).parent
 REPORTED = 99  # exit status of a program about which a sanitizer had something to say
 RUNTIMES = {"address": ("libasan.so", "libubsan.so"), "thread": ("libtsan.so",)}
-
-
-def cuda_include() -> Path:
-    for root in nvidia.__path__:
-        for include in Path(root).glob("*/include"):
-            if (include / "cuda.h").exists():
-                return include
-    raise FileNotFoundError("no cuda.h: install nvidia-cuda-runtime")
 
 
 @functools.cache

@@ -8,22 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import nvidia
 import pytest
 
 from penstock_shim import paths, simulator
 
 HERE = Path(__file__).parent
 TIMEOUT_S = 60
-
-
-@pytest.fixture(scope="session")
-def cuda_include() -> Path:
-    for root in nvidia.__path__:
-        for include in Path(root).glob("*/include"):
-            if (include / "cuda.h").exists():
-                return include
-    raise FileNotFoundError("no cuda.h: install nvidia-cuda-runtime")
 
 
 @pytest.fixture(scope="session")

@@ -14,20 +14,12 @@
 enum { MOST_HELD = 4096 };
 
 static struct {
-  __typeof__(&cuInit) init;
-  __typeof__(&cuDeviceGet) device_get;
-  __typeof__(&cuDevicePrimaryCtxRetain) context_retain;
-  __typeof__(&cuCtxSetCurrent) context_set;
   __typeof__(&cuMemAlloc_v2) alloc;
   __typeof__(&cuMemFree_v2) release;
 } cu;
 
 static void find_functions(void) {
   static const wanted_function wanted[] = {
-      {&cu.init, "cuInit"},
-      {&cu.device_get, "cuDeviceGet"},
-      {&cu.context_retain, "cuDevicePrimaryCtxRetain"},
-      {&cu.context_set, "cuCtxSetCurrent"},
       {&cu.alloc, "cuMemAlloc"},
       {&cu.release, "cuMemFree"},
   };
@@ -43,13 +35,9 @@ int main(int count, char **words) {
     return 2;
   }
   static CUdeviceptr held[MOST_HELD];
-  CUdevice device;
-  CUcontext context;
   find_functions();
-  check(cu.init(0), "cuInit");
-  check(cu.device_get(&device, 0), "cuDeviceGet");
-  check(cu.context_retain(&context, device), "cuDevicePrimaryCtxRetain");
-  check(cu.context_set(context), "cuCtxSetCurrent");
+  check(driver.init(0), "cuInit");
+  enter_context(0);
   unsigned long long granted = 0, refused = 0;
   size_t have = 0;
   const uint64_t end_ns = now_ns() + (uint64_t)(seconds * 1e9);

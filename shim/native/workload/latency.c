@@ -19,10 +19,6 @@ static const char ptx[] =
     ".visible .entry penstock_tiny()\n{\nret;\n}\n";
 
 static struct {
-  CUresult (*init)(unsigned);
-  CUresult (*device_get)(CUdevice *, int);
-  CUresult (*context_retain)(CUcontext *, CUdevice);
-  CUresult (*context_set)(CUcontext);
   CUresult (*module_load)(CUmodule *, const void *);
   CUresult (*module_function)(CUfunction *, CUmodule, const char *);
   CUresult (*launch)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
@@ -35,10 +31,6 @@ static struct {
 
 static void find_functions(void) {
   static const wanted_function wanted[] = {
-      {&cu.init, "cuInit"},
-      {&cu.device_get, "cuDeviceGet"},
-      {&cu.context_retain, "cuDevicePrimaryCtxRetain"},
-      {&cu.context_set, "cuCtxSetCurrent"},
       {&cu.module_load, "cuModuleLoadData"},
       {&cu.module_function, "cuModuleGetFunction"},
       {&cu.launch, "cuLaunchKernel"},
@@ -110,14 +102,10 @@ int main(int argc, char **argv) {
     return 2;
   }
   find_functions();
-  CUdevice device;
-  CUcontext context;
   CUmodule module;
   CUfunction kernel;
-  check(cu.init(0), "cuInit");
-  check(cu.device_get(&device, 0), "cuDeviceGet");
-  check(cu.context_retain(&context, device), "cuDevicePrimaryCtxRetain");
-  check(cu.context_set(context), "cuCtxSetCurrent");
+  check(driver.init(0), "cuInit");
+  enter_context(0);
   check(cu.module_load(&module, ptx), "cuModuleLoadData");
   check(cu.module_function(&kernel, module, "penstock_tiny"), "cuModuleGetFunction");
   time_launches(kernel, launches, calls / 4); /* warm up */

@@ -29,10 +29,6 @@ static const char ptx[] =
     "setp.lt.u64 %more, %now, %limit;\n@%more bra again;\nret;\n}\n";
 
 static struct {
-  __typeof__(&cuInit) init;
-  __typeof__(&cuDeviceGet) device_get;
-  __typeof__(&cuDevicePrimaryCtxRetain) context_retain;
-  __typeof__(&cuCtxSetCurrent) context_set;
   __typeof__(&cuModuleLoadData) module_load;
   __typeof__(&cuModuleGetFunction) function_get;
   __typeof__(&cuStreamCreate) stream_create;
@@ -72,20 +68,11 @@ static void sleep_until(uint64_t ns) {
 
 static void find_functions(void) {
   static const wanted_function wanted[] = {
-      {&cu.init, "cuInit"},
-      {&cu.device_get, "cuDeviceGet"},
-      {&cu.context_retain, "cuDevicePrimaryCtxRetain"},
-      {&cu.context_set, "cuCtxSetCurrent"},
-      {&cu.module_load, "cuModuleLoadData"},
-      {&cu.function_get, "cuModuleGetFunction"},
-      {&cu.stream_create, "cuStreamCreate"},
-      {&cu.synchronize, "cuStreamSynchronize"},
-      {&cu.launch, "cuLaunchKernel"},
-      {&cu.capture_begin, "cuStreamBeginCapture"},
-      {&cu.capture_end, "cuStreamEndCapture"},
-      {&cu.instantiate, "cuGraphInstantiateWithFlags"},
-      {&cu.graph_launch, "cuGraphLaunch"},
-      {&cu.alloc, "cuMemAlloc"},
+      {&cu.module_load, "cuModuleLoadData"},   {&cu.function_get, "cuModuleGetFunction"},
+      {&cu.stream_create, "cuStreamCreate"},   {&cu.synchronize, "cuStreamSynchronize"},
+      {&cu.launch, "cuLaunchKernel"},          {&cu.capture_begin, "cuStreamBeginCapture"},
+      {&cu.capture_end, "cuStreamEndCapture"}, {&cu.instantiate, "cuGraphInstantiateWithFlags"},
+      {&cu.graph_launch, "cuGraphLaunch"},     {&cu.alloc, "cuMemAlloc"},
       {&cu.copy, "cuMemcpyHtoDAsync"},
   };
   cuuint64_t flags = options.per_thread ? CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM
@@ -135,7 +122,7 @@ static void *work(void *argument) {
   CUgraphExec graph = NULL;
   CUdeviceptr buffer = 0;
   void *host = NULL;
-  check(cu.context_set(context), "cuCtxSetCurrent");
+  check(driver.context_set(context), "cuCtxSetCurrent");
   for (long i = 0; i < options.streams; i++) {
     streams[i] = NULL;
     if (options.per_thread) continue;
@@ -244,14 +231,11 @@ static void parse(int count, char **words) {
 
 int main(int count, char **words) {
   static worker workers[MOST_THREADS];
-  CUdevice device;
   CUmodule module;
   parse(count, words);
   find_functions();
-  check(cu.init(0), "cuInit");
-  check(cu.device_get(&device, (int)options.device), "cuDeviceGet");
-  check(cu.context_retain(&context, device), "cuDevicePrimaryCtxRetain");
-  check(cu.context_set(context), "cuCtxSetCurrent");
+  check(driver.init(0), "cuInit");
+  context = enter_context((int)options.device);
   check(cu.module_load(&module, ptx), "cuModuleLoadData");
   check(cu.function_get(&kernel, module, "penstock_spin"), "cuModuleGetFunction");
   uint64_t began_ns = now_ns();

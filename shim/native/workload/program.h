@@ -1,5 +1,6 @@
-/* What every workload does the same: time, errors, the driver's functions by name. Each workload is
- * one file that includes this; PROGRAM is its name in messages. */
+/* What every workload does the same: time, errors, the driver's functions by name, the device's
+ * primary context. Each workload is one file that includes this; PROGRAM is its name in messages.
+ */
 #pragma once
 
 #include <cuda.h>
@@ -28,6 +29,24 @@ static inline void check(CUresult result, const char *what) {
   exit(1);
 }
 
+/* The functions that every workload needs; `load_driver` fills them in. */
+static struct {
+  __typeof__(&cuInit) init;
+  __typeof__(&cuDeviceGet) device_get;
+  __typeof__(&cuDevicePrimaryCtxRetain) context_retain;
+  __typeof__(&cuCtxSetCurrent) context_set;
+} driver;
+
+static inline void find_all(__typeof__(&cuGetProcAddress_v2) lookup, const wanted_function *wanted,
+                            size_t count, cuuint64_t flags) {
+  for (size_t i = 0; i < count; i++) {
+    CUdriverProcAddressQueryResult status;
+    void *found = NULL;
+    check(lookup(wanted[i].name, &found, 12000, flags, &status), wanted[i].name);
+    *(void **)wanted[i].slot = found;
+  }
+}
+
 /* Finds the driver as the CUDA runtime does: dlopen, then cuGetProcAddress for everything. */
 static inline void load_driver(const wanted_function *wanted, size_t count, cuuint64_t flags) {
   void *library = dlopen("libcuda.so.1", RTLD_NOW);
@@ -41,10 +60,22 @@ static inline void load_driver(const wanted_function *wanted, size_t count, cuui
     fprintf(stderr, PROGRAM ": the driver has no cuGetProcAddress_v2: it is older than CUDA 12\n");
     exit(1);
   }
-  for (size_t i = 0; i < count; i++) {
-    CUdriverProcAddressQueryResult status;
-    void *found = NULL;
-    check(lookup(wanted[i].name, &found, 12000, flags, &status), wanted[i].name);
-    *(void **)wanted[i].slot = found;
-  }
+  static const wanted_function always[] = {
+      {&driver.init, "cuInit"},
+      {&driver.device_get, "cuDeviceGet"},
+      {&driver.context_retain, "cuDevicePrimaryCtxRetain"},
+      {&driver.context_set, "cuCtxSetCurrent"},
+  };
+  find_all(lookup, always, sizeof always / sizeof *always, flags);
+  find_all(lookup, wanted, count, flags);
+}
+
+/* The primary context of a device, made current. cuInit has been called. */
+static inline CUcontext enter_context(int ordinal) {
+  CUdevice device;
+  CUcontext context;
+  check(driver.device_get(&device, ordinal), "cuDeviceGet");
+  check(driver.context_retain(&context, device), "cuDevicePrimaryCtxRetain");
+  check(driver.context_set(context), "cuCtxSetCurrent");
+  return context;
 }

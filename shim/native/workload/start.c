@@ -15,19 +15,11 @@
 #include "workload/program.h"
 
 static struct {
-  __typeof__(&cuInit) init;
-  __typeof__(&cuDeviceGet) device_get;
-  __typeof__(&cuDevicePrimaryCtxRetain) context_retain;
-  __typeof__(&cuCtxSetCurrent) context_set;
   __typeof__(&cuMemAlloc_v2) alloc;
 } cu;
 
 static void find_functions(void) {
   static const wanted_function wanted[] = {
-      {&cu.init, "cuInit"},
-      {&cu.device_get, "cuDeviceGet"},
-      {&cu.context_retain, "cuDevicePrimaryCtxRetain"},
-      {&cu.context_set, "cuCtxSetCurrent"},
       {&cu.alloc, "cuMemAlloc"},
   };
   load_driver(wanted, sizeof wanted / sizeof *wanted, CU_GET_PROC_ADDRESS_LEGACY_STREAM);
@@ -39,17 +31,13 @@ int main(int count, char **words) {
     fprintf(stderr, PROGRAM ": the only option is --hold\n");
     return 2;
   }
-  CUdevice device;
-  CUcontext context;
   CUdeviceptr pointer;
   const uint64_t began = now_ns();
   find_functions();
   const uint64_t found = now_ns();
-  check(cu.init(0), "cuInit");
+  check(driver.init(0), "cuInit");
   const uint64_t ready = now_ns();
-  check(cu.device_get(&device, 0), "cuDeviceGet");
-  check(cu.context_retain(&context, device), "cuDevicePrimaryCtxRetain");
-  check(cu.context_set(context), "cuCtxSetCurrent");
+  enter_context(0);
   const uint64_t current = now_ns();
   check(cu.alloc(&pointer, 1 << 20), "cuMemAlloc");
   const uint64_t allocated = now_ns();
