@@ -165,7 +165,7 @@ static bool measure_sample(const gate_bracket *bracket, measure *out) {
   out->begin_ns = bracket->opened_ns + GATE_START_NS;
   out->end_ns = out->begin_ns + length;
   out->loose = (uint64_t)between < until_end_call + LOOSE_NS;
-  out->exact = !bracket->held_up;
+  out->exact = !bracket->held_ns;
   return true;
 }
 
@@ -216,9 +216,12 @@ static void settle_measured(gate_state *state, gate_stream *stream, gate_bracket
     gate_learn(state, bracket, length, crowd, gate_now_ns());
   }
   cost = known ? cost : gate_learned_ns(bracket);
-  if (seen.loose || bracket->held_up) {
-    stream->prompt = true;
+  if (seen.loose || bracket->held_ns) stream->prompt = true;
+  if (seen.loose) {
     seen.end_ns = earlier(seen.end_ns, seen.begin_ns + cost);
+  } else if (bracket->held_ns) { /* it ended then, and began up to so much later */
+    uint64_t least = length > bracket->held_ns ? length - bracket->held_ns : 0;
+    seen.begin_ns = seen.end_ns - later(earlier(length, cost), least);
   } else if (bracket->sample && !crowd && stream->waited_since_ns < seen.end_ns &&
              waited_ns > seen.end_ns) {
     note_wake(state, waited_ns - seen.end_ns);

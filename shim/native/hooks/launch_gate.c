@@ -274,7 +274,8 @@ CUresult penstock_gate_leave(penstock_pass *pass, CUresult result) {
   if (__builtin_expect(result != CUDA_SUCCESS, 0)) {
     uncount(pass);
   } else if (open && open->number == pass->bracket) {
-    if (pass->entered_ns) open->held_up = gate_now_ns() > pass->entered_ns + HELD_UP_NS;
+    uint64_t took_ns = pass->entered_ns ? gate_now_ns() - pass->entered_ns : 0;
+    if (took_ns > HELD_UP_NS) open->held_ns = took_ns;
     if (pass->alone || open->cost_ns >= pass->enough_ns) conclude(pass, open->cost_ns);
   }
   penstock_depth--;

@@ -83,15 +83,16 @@ typedef struct gate_bracket {
   struct gate_bracket *next;
   gate_marker *start; /* of a sample, or behind work of another sort; else NULL */
   gate_marker *end;
-  bool sample;  /* `start` lies directly before the first launch, on an idle stream */
-  bool crowd;   /* others were on the device when it was opened */
-  bool quiet;   /* opened in a quiet turn of this process */
-  bool held_up; /* the launch call behind `start` took long: as likely before its kernel as after */
-  bool lost;    /* behind work of another sort and without `start`: nobody knows when it began */
+  bool sample; /* `start` lies directly before the first launch, on an idle stream */
+  bool crowd;  /* others were on the device when it was opened */
+  bool quiet;  /* opened in a quiet turn of this process */
+  bool lost;   /* behind work of another sort and without `start`: nobody knows when it began */
   uint32_t part_count;
   uint32_t launches;
-  uint64_t number;      /* counts up in a stream; the done word's value once it is through */
-  uint64_t opened_ns;   /* its first launch call was entered */
+  uint64_t number;    /* counts up in a stream; the done word's value once it is through */
+  uint64_t held_ns;   /* how long the launch call behind `start` took, if too long: as likely before
+                         its kernel as after */
+  uint64_t opened_ns; /* its first launch call was entered */
   uint64_t estimate_ns; /* its part of the slot's estimate */
   uint64_t cost_ns;     /* what its launches cost by experience, when they were launched */
   uint64_t rest_ns;     /* of that: launches that are not in `parts` */
