@@ -76,7 +76,8 @@ def test_a_usage_page_that_may_only_be_read_keeps_cuda_shut(compile_c, make_tena
         command, env=variables, capture_output=True, text=True, check=False, **user
     )
     assert int(done.stdout) == NOT_READY
-    assert "cannot be read" in done.stderr
+    assert "may be read but not written" in done.stderr
+    assert "write permission" in done.stderr
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a mount namespace without /proc")

@@ -142,7 +142,7 @@ def fill_pool(pool: object, room: int) -> None:
 
 
 def stream_of_another(context: object, room: int) -> None:
-    """cuMemAllocAsync takes from the pool of its stream's device."""
+    """Memory of cuMemAllocAsync comes from the pool of its stream's device."""
     with current(context):
         stream = ok(cu.cuStreamCreate(1))
     pool = ok(cu.cuDeviceGetDefaultMemPool(THERE))

@@ -113,6 +113,24 @@ TEST(a_page_that_may_not_be_read_is_told_as_unreadable) {
   wait_for(child);
 }
 
+TEST(a_usage_page_that_may_only_be_read_is_told_as_unwritable) {
+  tenant_create("t", 1, MIB);
+  CHECK(chmod("t", 0755) == 0 && chmod("t/quota", 0444) == 0 && chmod("t/usage", 0444) == 0);
+  int folder = open("t", O_PATH | O_DIRECTORY); /* those above may be closed to others */
+  pid_t child = fork();
+  if (child == 0) {
+    char path[32];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", folder);
+    if (getuid() == 0) CHECK(setuid(65534) == 0);
+    penstock_region region;
+    CHECK_EQUAL(penstock_region_open(&region, path), PENSTOCK_E_UNWRITABLE);
+    CHECK_EQUAL(penstock_region_open_view(&region, path), PENSTOCK_OK);
+    _exit(0);
+  }
+  close(folder);
+  wait_for(child);
+}
+
 TEST(fields_out_of_bounds_are_refused) {
   tenant_create("t", 1, MIB);
   uint32_t counts[] = {0, PENSTOCK_MAX_DEVICES + 1, UINT32_MAX};

@@ -38,6 +38,8 @@ const char *penstock_error_text(penstock_error error) {
       return "has no free slot: every one is held by a living process";
     case PENSTOCK_E_OVER_LIMIT:
       return "would exceed the limit";
+    case PENSTOCK_E_UNWRITABLE:
+      return "holds a usage page that may be read but not written";
   }
   return "failed in an unknown way";
 }
@@ -78,6 +80,13 @@ static uint32_t version_of(const char *directory, const char *name) {
 void penstock_region_explain(penstock_error error, const char *directory, char *out, size_t size) {
   _Static_assert(offsetof(penstock_quota_page, version) == offsetof(penstock_usage_page, version),
                  "both pages begin alike");
+  if (error == PENSTOCK_E_UNWRITABLE) {
+    snprintf(out, size,
+             "%s %s by this user; its processes keep account there: give them write permission, or "
+             "run as the user that started the tenant",
+             directory, penstock_error_text(error));
+    return;
+  }
   if (error != PENSTOCK_E_OTHER_VERSION) {
     snprintf(out, size, "%s %s; start the program with `penstock run`, or see `penstock doctor`",
              directory, penstock_error_text(error));
@@ -93,15 +102,26 @@ void penstock_region_explain(penstock_error error, const char *directory, char *
            PENSTOCK_ABI_VERSION);
 }
 
+/* Why a page that exists cannot be opened. */
+static penstock_error why_not(int directory, const char *name, bool writable) {
+  if (errno == ENOENT) return PENSTOCK_E_MISSING;
+  if (errno == ELOOP || errno == EISDIR) return PENSTOCK_E_NOT_A_FILE;
+  if (!writable || (errno != EACCES && errno != EPERM && errno != EROFS)) {
+    return PENSTOCK_E_UNREADABLE;
+  }
+  int saved = errno;
+  int fd = openat(directory, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
+  if (fd >= 0) close(fd);
+  errno = saved;
+  return fd >= 0 ? PENSTOCK_E_UNWRITABLE : PENSTOCK_E_UNREADABLE;
+}
+
 /* Opens without following a link in the last place, and without hanging on a pipe. */
 static penstock_error map_page(int directory, const char *name, uint64_t magic, size_t size,
                                bool writable, void **out) {
   int flags = (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY;
   int fd = openat(directory, name, flags);
-  if (fd < 0) {
-    if (errno == ENOENT) return PENSTOCK_E_MISSING;
-    return errno == ELOOP || errno == EISDIR ? PENSTOCK_E_NOT_A_FILE : PENSTOCK_E_UNREADABLE;
-  }
+  if (fd < 0) return why_not(directory, name, writable);
   penstock_error error = penstock_page_check(fd, magic, size);
   if (error == PENSTOCK_OK) {
     int protection = writable ? PROT_READ | PROT_WRITE : PROT_READ;

@@ -30,6 +30,7 @@ typedef enum penstock_error {
   PENSTOCK_E_READ_ONLY,     /* a view cannot reserve or claim */
   PENSTOCK_E_NO_SLOT,       /* every slot is held by a living process */
   PENSTOCK_E_OVER_LIMIT,    /* the reservation would exceed the limit */
+  PENSTOCK_E_UNWRITABLE,    /* the usage page may be read, and it is written by its users */
 } penstock_error;
 
 typedef struct penstock_claim penstock_claim; /* slots.h */
