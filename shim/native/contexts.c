@@ -89,11 +89,6 @@ CUresult penstock_context_left(penstock_departure *departure, CUresult result) {
   return result;
 }
 
-void penstock_context_gone(CUcontext context) {
-  penstock_departure departure = penstock_context_leave(context);
-  penstock_context_left(&departure, CUDA_SUCCESS);
-}
-
 /* Charges a context that came about unseen. */
 static CUresult adopt(CUcontext context, CUdevice device, int grant) {
   uint64_t bytes = reserve_bytes(grant);

@@ -35,6 +35,3 @@ typedef struct penstock_departure {
 } penstock_departure;
 penstock_departure penstock_context_leave(CUcontext context);
 CUresult penstock_context_left(penstock_departure *departure, CUresult result);
-
-/* The same in one, for a context that is known to be gone. */
-void penstock_context_gone(CUcontext context);

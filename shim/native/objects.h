@@ -28,10 +28,11 @@ typedef enum penstock_kind {
   PENSTOCK_CONTEXT,        /* CUcontext */
   PENSTOCK_GREEN_CONTEXT,  /* CUgreenCtx */
   PENSTOCK_MODULE,         /* CUmodule */
-  PENSTOCK_LIBRARY,        /* CUlibrary */
+  PENSTOCK_LIBRARY,        /* CUlibrary: costs nothing itself; `detail` what each copy costs */
   PENSTOCK_SHARE,          /* key is the share; `bytes` counts who of this process holds it */
   PENSTOCK_POOL_IMPORT,    /* CUmemoryPool of another process */
   PENSTOCK_POOL_POINTER,   /* cuMemPoolImportPointer: key is the pointer */
+  PENSTOCK_LIBRARY_COPY,   /* in one context; `detail` is the library */
   PENSTOCK_GRAPH_EXEC,     /* CUgraphExec with memory nodes; `detail` what a launch may need */
 } penstock_kind;
 

@@ -172,6 +172,15 @@ CUcontext penstock_primary_leave(CUdevice device, bool for_good) {
   return context;
 }
 
+CUcontext penstock_primary_context(CUdevice device) {
+  primary_context *primary = primary_of(device);
+  if (!primary) return NULL;
+  penstock_lock_acquire(&primary->lock);
+  CUcontext context = primary->context;
+  penstock_lock_release(&primary->lock);
+  return context;
+}
+
 uint64_t penstock_primary_generation(CUdevice device) {
   primary_context *primary = primary_of(device);
   return primary ? __atomic_load_n(&primary->generation, __ATOMIC_ACQUIRE) : 0;

@@ -24,6 +24,9 @@ CUresult penstock_primary_retained(penstock_primary_retain *retain, CUcontext co
 /* Before a release or reset: the context, if it may be the last of it. */
 CUcontext penstock_primary_leave(CUdevice device, bool for_good);
 
+/* The device's primary context as the ledger knows it; NULL: none. */
+CUcontext penstock_primary_context(CUdevice device);
+
 /* Counts the primary contexts that the device has had. */
 uint64_t penstock_primary_generation(CUdevice device);
 

@@ -2,6 +2,7 @@
  * context and at every creation of another one. */
 #include "charge.h"
 #include "contexts.h"
+#include "common/log.h"
 #include "hooks/hook.h"
 #include "hooks/launch.h"
 #include "primary.h"
@@ -135,29 +136,74 @@ CUresult CUDAAPI HOOK_NAME(cuCtxAttach)(CUcontext *context, unsigned int flags) 
 
 CUresult CUDAAPI HOOK_NAME(cuCtxDetach)(CUcontext context) {
   PENSTOCK_PASS(cuCtxDetach, context);
-  bool last = add_user(context, -1) == 0;
-  if (last) penstock_gate_forget_context(context);
-  CUresult result = PENSTOCK_BELOW(REAL(cuCtxDetach)(context));
-  if (result == CUDA_SUCCESS && last) penstock_context_gone(context);
-  if (result != CUDA_SUCCESS && !last) add_user(context, 1);
+  if (add_user(context, -1) > 0) {
+    CUresult result = PENSTOCK_BELOW(REAL(cuCtxDetach)(context));
+    if (result != CUDA_SUCCESS) add_user(context, 1);
+    return result;
+  }
+  penstock_gate_forget_context(context);
+  penstock_departure departure = penstock_context_leave(context);
+  return penstock_context_left(&departure, PENSTOCK_BELOW(REAL(cuCtxDetach)(context)));
+}
+
+/* A green context holds the device's primary one, which comes to be with it if there is none: the
+ * shim retains it as well, to charge it as any other. */
+static CUresult hold_primary(CUdevice device, uint64_t *held) {
+  CUcontext primary;
+  CUresult result = HOOK_NAME(cuDevicePrimaryCtxRetain)(&primary, device);
+  *held = penstock_primary_generation(device) << 8 | (uint64_t)device;
   return result;
+}
+
+static void let_primary_go(uint64_t held) {
+  CUdevice device = (CUdevice)(held & 255);
+  if (penstock_primary_generation(device) == held >> 8) { /* not reset since */
+    HOOK_NAME(cuDevicePrimaryCtxRelease_v2)(device);
+  }
 }
 
 CUresult CUDAAPI HOOK_NAME(cuGreenCtxCreate)(CUgreenCtx *context, CUdevResourceDesc resources,
                                              CUdevice device, unsigned int flags) {
   PENSTOCK_PASS(cuGreenCtxCreate, context, resources, device, flags);
   int grant;
-  uint64_t bytes;
-  CUresult result = penstock_context_admit(device, &grant, &bytes);
+  uint64_t bytes, held;
+  CUresult result = hold_primary(device, &held);
   if (result != CUDA_SUCCESS) return result;
-  result = PENSTOCK_BELOW(REAL(cuGreenCtxCreate)(context, resources, device, flags));
+  result = penstock_context_admit(device, &grant, &bytes);
   if (result == CUDA_SUCCESS) {
-    penstock_object_remember(PENSTOCK_GREEN_CONTEXT, (uint64_t)(uintptr_t)*context, grant, bytes,
-                             NULL);
-  } else {
-    penstock_uncharge(grant, bytes);
+    result = PENSTOCK_BELOW(REAL(cuGreenCtxCreate)(context, resources, device, flags));
+    if (result != CUDA_SUCCESS) penstock_uncharge(grant, bytes);
   }
+  if (result != CUDA_SUCCESS) {
+    let_primary_go(held);
+    return result;
+  }
+  penstock_object green = {.key = (uint64_t)(uintptr_t)*context,
+                           .bytes = bytes,
+                           .detail = held,
+                           .grant = (int16_t)grant,
+                           .kind = PENSTOCK_GREEN_CONTEXT};
+  if (!penstock_object_put(&green)) penstock_log("no memory to remember a green context");
   return result;
+}
+
+/* Drivers may keep what was allocated in a green context: that is the primary context's then. */
+static void leave_to(CUdevice device, penstock_departure *departure) {
+  CUcontext primary = penstock_primary_context(device);
+  size_t kept = 0;
+  for (size_t i = 0; i < departure->count; i++) {
+    penstock_object *object = &departure->all[i];
+    int where;
+    if (object->kind == PENSTOCK_DEVICE_MEMORY &&
+        PENSTOCK_BELOW(REAL(cuPointerGetAttribute)(&where, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                                                   object->key)) == CUDA_SUCCESS) {
+      object->context = primary;
+      penstock_object_put(object);
+    } else {
+      departure->all[kept++] = *object;
+    }
+  }
+  departure->count = kept;
 }
 
 /* The context that a green one appears as: paid for already. */
@@ -183,8 +229,12 @@ CUresult CUDAAPI HOOK_NAME(cuGreenCtxDestroy)(CUgreenCtx green) {
   penstock_freeing freeing =
       penstock_free_begin(PENSTOCK_GREEN_CONTEXT, (uint64_t)(uintptr_t)green);
   CUresult result = PENSTOCK_BELOW(REAL(cuGreenCtxDestroy)(green));
+  bool gone = freeing.found && result == CUDA_SUCCESS;
+  if (gone) leave_to((CUdevice)(freeing.object.detail & 255), &departure);
   penstock_context_left(&departure, result);
-  return penstock_free_end(&freeing, result);
+  penstock_free_end(&freeing, result);
+  if (gone) let_primary_go(freeing.object.detail);
+  return result;
 }
 
 /* The CUDA runtime asks for this after it has retained a primary context through a private table:
