@@ -7,16 +7,23 @@ import ctypes
 from cuda_calls import MIB, OUT_OF_MEMORY, begin, charged, cu, expect, ok, old, old_ok, refused
 
 RESERVED = cu.CUmemPool_attribute.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT
+SLAB = 2 * MIB
 GRAPH_RESERVED = cu.CUgraphMem_attribute.CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT
 
 
 def linear() -> None:
+    """Above 1 MiB in whole slabs of 2 MiB, below in units of 512 bytes."""
     begin()
-    with expect(5 * MIB):
+    with expect(6 * MIB):
         pointer = ok(cu.cuMemAlloc(5 * MIB))
+    for size, taken in ((MIB, MIB), (MIB + 1, 2 * MIB), (2 * MIB, 2 * MIB), (513, 1024)):
+        with expect(taken):
+            other = ok(cu.cuMemAlloc(size))
+        with expect(-taken):
+            ok(cu.cuMemFree(other))
     with expect(512):
         small = ok(cu.cuMemAlloc(1))
-    with expect(-5 * MIB):
+    with expect(-6 * MIB):
         ok(cu.cuMemFree(pointer))
     with expect(-512):
         ok(cu.cuMemFree(small))
@@ -27,11 +34,11 @@ def linear() -> None:
 def first_version() -> None:
     begin()
     pointer = ctypes.c_uint()
-    with expect(3 * MIB):
-        code = old.cuMemAlloc(ctypes.byref(pointer), 3 * MIB)
+    with expect(4 * MIB):
+        code = old.cuMemAlloc(ctypes.byref(pointer), 4 * MIB)
         if code:  # a driver whose addresses do not fit into 32 bits refuses: nothing stays charged
             raise SystemExit(f"unsupported {code} {charged()}")
-    with expect(-3 * MIB):
+    with expect(-4 * MIB):
         old_ok(old.cuMemFree(pointer))
 
 
@@ -41,6 +48,10 @@ def pitched() -> None:
     pointer, pitch = ok(cu.cuMemAllocPitch(1000, 300, 4))
     taken = (pitch * 300 + 511) // 512 * 512
     assert charged() - before == taken, (pitch, charged() - before)
+    large, pitch = ok(cu.cuMemAllocPitch(1000, 3001, 4))
+    taken += (pitch * 3001 + SLAB - 1) // SLAB * SLAB
+    assert charged() - before == taken, (pitch, charged() - before)
+    ok(cu.cuMemFree(large))
     ok(cu.cuMemFree(pointer))
     assert charged() == before
 
@@ -245,7 +256,7 @@ def arrays() -> None:
 def mipmapped_arrays() -> None:
     begin()
     levels = [256 >> i for i in range(5)]
-    wanted = sum(side * 16 * side for side in levels)
+    wanted = (sum(side * 16 * side for side in levels) + SLAB - 1) // SLAB * SLAB
     with expect(wanted):
         array = ok(cu.cuMipmappedArrayCreate(array3d(256, 256, 0), len(levels)))
     with expect(-wanted):
@@ -321,15 +332,15 @@ def primary_context(reserve: str) -> None:
     with expect(0):
         ok(cu.cuDevicePrimaryCtxRetain(0))
         ok(cu.cuDevicePrimaryCtxRelease(0))
-    ok(cu.cuMemAlloc(3 * MIB))  # dies with its context
-    with expect(-int(reserve) - 3 * MIB):
+    ok(cu.cuMemAlloc(4 * MIB))  # dies with its context
+    with expect(-int(reserve) - 4 * MIB):
         ok(cu.cuDevicePrimaryCtxRelease(0))
 
 
 def reset_context(reserve: str) -> None:
     begin()
-    ok(cu.cuMemAlloc(3 * MIB))
-    with expect(-int(reserve) - 3 * MIB):
+    ok(cu.cuMemAlloc(4 * MIB))
+    with expect(-int(reserve) - 4 * MIB):
         ok(cu.cuDevicePrimaryCtxReset(0))
 
 
@@ -369,6 +380,8 @@ def context_limits() -> None:
     stack = cu.CUlimit.CU_LIMIT_STACK_SIZE
     standard = int(ok(cu.cuCtxGetLimit(heap)))
     with expect(10 * MIB):
+        ok(cu.cuCtxSetLimit(heap, standard + 9 * MIB))
+    with expect(0):
         ok(cu.cuCtxSetLimit(heap, standard + 10 * MIB))
     with expect(-10 * MIB):
         ok(cu.cuCtxSetLimit(heap, standard))

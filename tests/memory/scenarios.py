@@ -39,9 +39,9 @@ def in_another_namespace() -> None:
     old_ok(copy.cuInit(0))
     old_ok(copy.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0))
     old_ok(copy.cuCtxSetCurrent(context))
-    with expect(5 * MIB):
-        old_ok(copy.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(5 * MIB)))
-    with expect(-5 * MIB):
+    with expect(6 * MIB):
+        old_ok(copy.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(6 * MIB)))
+    with expect(-6 * MIB):
         old_ok(copy.cuMemFree_v2(pointer))
     with expect(-2 * MIB):
         ok(cu.cuMemFree(kept))
@@ -67,7 +67,7 @@ def watch_free() -> None:
 
 
 class Mix:
-    """Takes memory of random families in whole slabs, and gives it back in any order."""
+    """Takes memory of random families, more than 1 MiB each, and gives it back in any order."""
 
     def __init__(self, seed: int) -> None:
         self.dice = random.Random(seed)  # noqa: S311  # a test's dice
@@ -79,17 +79,21 @@ class Mix:
         return cu.cuMemFreeAsync(pointer, self.stream)
 
     def take(self) -> None:
-        size = 2 * MIB * self.dice.randint(1, 24)
-        kind = self.dice.randrange(4)
+        size = self.dice.randint(MIB + 1, 48 * MIB)
+        kind = self.dice.randrange(6)
         try:
             if kind == 0:
                 held = cu.cuMemFree, ok(cu.cuMemAlloc(size))
+            elif kind == 4:
+                held = cu.cuMemFree, ok(cu.cuMemAllocManaged(size, 1))
+            elif kind == 5:
+                held = cu.cuArrayDestroy, ok(cu.cuArray3DCreate(array3d(size >> 14, 1024, 0)))
             elif kind == 1:
                 held = self.free_async, ok(cu.cuMemAllocAsync(size, self.stream))
             elif kind == 2:
                 held = self.free_async, ok(cu.cuMemAllocFromPoolAsync(size, self.pool, self.stream))
             else:
-                held = cu.cuMemRelease, ok(physical(0, size))
+                held = cu.cuMemRelease, ok(physical(0, (size >> 21) + 1 << 21))
             self.held.append(held)
         except CudaError as error:
             if error.args[0] != OUT_OF_MEMORY:

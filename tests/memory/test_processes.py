@@ -113,7 +113,7 @@ def test_a_child_forked_before_cuda_has_a_slot_and_charges_of_its_own(program, t
     process = launch(program("forker"), tenant, "before")
     assert process.stdout.readline() == "0 0\n"
     tenant.reap()
-    assert tenant.charged() == 3 * MIB  # the parent's; the child has ended
+    assert tenant.charged() == 4 * MIB  # the parent's; the child has ended
     finish(process)
 
 

@@ -1,7 +1,8 @@
 /* Arrays and mipmapped arrays: charged by their description, as an upper bound.
  *
  * The driver lays them out in blocks of 64 bytes by 8 rows; what a level needs is counted in whole
- * blocks. Arrays whose memory is mapped in later (sparse, deferred) cost nothing by themselves.
+ * blocks, and large ones in whole slabs. Arrays whose memory is mapped in later (sparse, deferred)
+ * cost nothing by themselves.
  */
 #include "hooks/array.h"
 
@@ -67,7 +68,7 @@ static uint64_t mipmap_bytes(CUDA_ARRAY3D_DESCRIPTOR d, unsigned levels) {
   do {                                                                                     \
     CUcontext context;                                                                     \
     int grant;                                                                             \
-    const uint64_t bytes = (bytes_needed);                                                 \
+    const uint64_t bytes = penstock_whole_slabs(bytes_needed);                             \
     const uint64_t before = (likely) ? bytes : 0;                                          \
     CUresult result = PENSTOCK_BELOW(penstock_here(&context, &grant));                     \
     if (result == CUDA_SUCCESS && before) result = penstock_charge(grant, before);         \

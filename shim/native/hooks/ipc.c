@@ -57,6 +57,7 @@ static CUresult opened(CUdeviceptr pointer, uint64_t share, int grant, CUcontext
                             .kind = PENSTOCK_IPC_MEMORY};
   if (!share) {
     PENSTOCK_BELOW(REAL(cuMemGetAddressRange_v2)(&base, &bytes, pointer));
+    bytes = penstock_whole_slabs(bytes);
     CUresult result = penstock_charge(grant, bytes);
     if (result != CUDA_SUCCESS) {
       PENSTOCK_BELOW(REAL(cuIpcCloseMemHandle)(pointer));

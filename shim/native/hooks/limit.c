@@ -1,7 +1,7 @@
 /* cuCtxSetLimit: heap, printf buffer and stacks take device memory in every context.
  *
  * The context's reserve covers the defaults; charged is what a limit is set above the default of
- * its context, before the driver sets it.
+ * its context, in whole slabs, before the driver sets it.
  */
 #include "charge.h"
 #include "hooks/hook.h"
@@ -31,7 +31,11 @@ static uint64_t copies(CUlimit limit) {
 static uint64_t above(uint64_t value, uint64_t standard, uint64_t count) {
   uint64_t bytes;
   if (value <= standard) return 0;
-  return __builtin_mul_overflow(value - standard, count, &bytes) ? UINT64_MAX : bytes;
+  if (__builtin_mul_overflow(value - standard, count, &bytes) ||
+      __builtin_add_overflow(bytes, PENSTOCK_SLAB_BYTES - 1, &bytes)) {
+    return UINT64_MAX;
+  }
+  return bytes / PENSTOCK_SLAB_BYTES * PENSTOCK_SLAB_BYTES;
 }
 
 /* What is charged for this limit in this context; `detail` is its default plus one. */

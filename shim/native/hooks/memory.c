@@ -9,7 +9,7 @@
     CUcontext context;                                                                   \
     int grant;                                                                           \
     if (__builtin_expect(!(pointer), 0)) return PENSTOCK_BELOW(call);                    \
-    const uint64_t bytes = (bytes_asked);                                                \
+    const uint64_t bytes = penstock_whole_slabs(bytes_asked);                            \
     CUresult result = PENSTOCK_BELOW(penstock_here(&context, &grant));                   \
     if (result != CUDA_SUCCESS) return result;                                           \
     result = penstock_charge(grant, bytes);                                              \
@@ -40,13 +40,14 @@ static CUresult allocate_managed_unlikely(CUdeviceptr *pointer, size_t size, uns
   int grant;
   CUresult result = PENSTOCK_BELOW(REAL(cuMemAllocManaged)(pointer, size, flags));
   if (result != CUDA_SUCCESS) return result;
+  const uint64_t bytes = penstock_whole_slabs(size);
   result = PENSTOCK_BELOW(penstock_here(&context, &grant));
-  if (result == CUDA_SUCCESS) result = penstock_charge(grant, size);
+  if (result == CUDA_SUCCESS) result = penstock_charge(grant, bytes);
   if (result != CUDA_SUCCESS) {
     PENSTOCK_BELOW(REAL(cuMemFree_v2)(*pointer));
     return result;
   }
-  penstock_object_remember(PENSTOCK_DEVICE_MEMORY, *pointer, grant, size, context);
+  penstock_object_remember(PENSTOCK_DEVICE_MEMORY, *pointer, grant, bytes, context);
   return CUDA_SUCCESS;
 }
 
@@ -65,7 +66,7 @@ CUresult CUDAAPI HOOK_NAME(cuMemAllocManaged)(CUdeviceptr *pointer, size_t size,
 
 static uint64_t rows_bytes(uint64_t pitch, uint64_t rows) {
   uint64_t bytes;
-  return __builtin_mul_overflow(pitch, rows, &bytes) ? UINT64_MAX : bytes;
+  return __builtin_mul_overflow(pitch, rows, &bytes) ? UINT64_MAX : penstock_whole_slabs(bytes);
 }
 
 static uint64_t pitched_bound(uint64_t width, uint64_t rows) {
