@@ -58,7 +58,7 @@ def test_a_numba_program_is_listed_with_what_it_called_and_why_that_may_pass(cov
     names = names_of(result)
     reasons = json.loads(paths.coverage_table().read_text())["cuda"]
     called = {name: one for name, one in names.items() if one["calls"]}
-    assert {"cuDeviceGetAttribute", "cuLibraryGetKernel"} <= set(called)
+    assert {"cuDeviceGetAttribute", "cuDeviceGetCount"} <= set(called)
     for name, one in called.items():
         assert [one["kind"], one["why"]] == reasons[name]
         assert one["requests"] > 0

@@ -17,10 +17,10 @@ HOLD = """
 import ctypes
 cuda, context, pointer = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_uint64()
 cuda.cuInit(0); cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0); cuda.cuCtxSetCurrent(context)
-print(cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(5 << 20)), flush=True)
+print(cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(6 << 20)), flush=True)
 input()
 """  # noqa: E501
-FIVE_MIB = 5 << 20
+SIX_MIB = 6 << 20
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def tenant(tmp_path):
 
 @pytest.fixture
 def hold(tenant):
-    """A program in a pid namespace of its own that holds 5 MiB; killed at the end."""
+    """A program in a pid namespace of its own that holds 6 MiB; killed at the end."""
     started = []
 
     def start(*before: str):
@@ -74,13 +74,13 @@ def test_a_killed_process_of_another_namespace_gives_its_charges_back(tenant, ho
     process = hold("unshare", "--pid", "--fork", "--kill-child")
     assert outsiders.dead(slots(tenant)) == []  # seen alive
     tenant.reap()
-    assert tenant.charged() == 2 * FIVE_MIB
+    assert tenant.charged() == 2 * SIX_MIB
     process.kill()
     process.wait()
     [dead] = wait_until(lambda: outsiders.dead(slots(tenant)))
     tenant.quota.mark_dead(dead.slot, dead.owner)
     tenant.reap()
-    assert tenant.charged() == FIVE_MIB
+    assert tenant.charged() == SIX_MIB
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a new pid namespace needs root")

@@ -64,7 +64,7 @@ static void keep(void) {
   SAY(cuInit(0));
   SAY(cuDevicePrimaryCtxRetain(&context, 0));
   SAY(cuCtxSetCurrent(context));
-  SAY(cuMemAlloc(&pointer, 5 * MIB));
+  SAY(cuMemAlloc(&pointer, 6 * MIB));
 }
 
 static int wait_for(pid_t child) {
