@@ -418,6 +418,27 @@ def modules() -> None:
         ok(cu.cuLibraryUnload(library))
 
 
+def linked_modules() -> None:
+    """Linking costs nothing on the device; what comes out is charged by its own size."""
+    begin()
+    kind, state, image = 1, ctypes.c_void_p(), ctypes.c_void_p()
+    text, size = PTX.rstrip(b"\0"), ctypes.c_size_t()
+    other = text.replace(b"nothing", b"another") + b"// " + b"-" * 4000
+    with expect(0):
+        old_ok(old.cuLinkCreate_v2(0, None, None, ctypes.byref(state)))
+        for part in (text, other):
+            length = ctypes.c_size_t(len(part))
+            old_ok(old.cuLinkAddData_v2(state, kind, part, length, b"part", 0, None, None))
+        old_ok(old.cuLinkComplete(state, ctypes.byref(image), ctypes.byref(size)))
+    charge = (size.value + 511) // 512 * 512
+    assert charge > 4000
+    with expect(charge):
+        module = ok(cu.cuModuleLoadData(image.value))
+        old_ok(old.cuLinkDestroy(state))
+    with expect(-charge):
+        ok(cu.cuModuleUnload(module))
+
+
 def unknown_frees() -> None:
     """What the shim never saw is the driver's business: its own error, no charge touched."""
     begin()

@@ -35,6 +35,7 @@ LIMIT = 1024 * MIB
         families.captured_memory,
         families.context_limits,
         families.modules,
+        families.linked_modules,
         families.unknown_frees,
     ],
     ids=lambda family: family.__name__,

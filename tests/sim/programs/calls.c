@@ -84,6 +84,34 @@ CASE(ptx_is_read_for_kernels_parameters_and_globals) {
   GIVES(CUDA_ERROR_INVALID_HANDLE, cuModuleUnload(module));
 }
 
+CASE(texts_that_are_linked_become_one_image) {
+  begin();
+  CUlinkState link;
+  CUmodule module;
+  CUfunction function;
+  void *image;
+  size_t bytes, before = free_bytes();
+  char first[] = ".version 8.0\n.target sm_80\n.entry first()\n{ ret; }\n";
+  char second[] = ".version 8.0\n.target sm_80\n.entry second()\n{ ret; }";
+  char wrong[] = "no image at all";
+  OK(cuLinkCreate(0, NULL, NULL, &link));
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuLinkComplete(link, &image, &bytes));
+  OK(cuLinkAddData(link, CU_JIT_INPUT_PTX, first, sizeof first, "first", 0, NULL, NULL));
+  OK(cuLinkAddData(link, CU_JIT_INPUT_PTX, second, sizeof second - 1, "second", 0, NULL, NULL));
+  GIVES(CUDA_ERROR_INVALID_PTX,
+        cuLinkAddData(link, CU_JIT_INPUT_PTX, wrong, sizeof wrong, "wrong", 0, NULL, NULL));
+  GIVES(CUDA_ERROR_FILE_NOT_FOUND,
+        cuLinkAddFile(link, CU_JIT_INPUT_PTX, "/no/such/file", 0, NULL, NULL));
+  OK(cuLinkComplete(link, &image, &bytes));
+  CHECK(free_bytes() == before);
+  OK(cuModuleLoadData(&module, image));
+  OK(cuLinkDestroy(link));
+  GIVES(CUDA_ERROR_INVALID_HANDLE, cuLinkDestroy(link));
+  OK(cuModuleGetFunction(&function, module, "first"));
+  OK(cuModuleGetFunction(&function, module, "second"));
+  OK(cuModuleUnload(module));
+}
+
 CASE(images_that_do_not_fit_are_refused) {
   begin();
   CUmodule module;

@@ -35,6 +35,7 @@ enum sim_type {
   SIM_NODE,
   SIM_EXEC,
   SIM_LINK,
+  SIM_LINKING,
   SIM_EXTERNAL,
   SIM_OTHER,
 };

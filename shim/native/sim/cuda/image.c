@@ -131,7 +131,7 @@ CUresult sim_image_read(const void *data, uint64_t known_bytes, const sim_gpu *g
   return result;
 }
 
-CUresult sim_image_read_file(const char *path, const sim_gpu *gpu, sim_image **image) {
+CUresult sim_file_read(const char *path, char **out, size_t *bytes) {
   REQUIRE(path, CUDA_ERROR_INVALID_VALUE);
   int fd = open(path, O_RDONLY | O_CLOEXEC);
   if (fd < 0) return CUDA_ERROR_FILE_NOT_FOUND;
@@ -140,8 +140,20 @@ CUresult sim_image_read_file(const char *path, const sim_gpu *gpu, sim_image **i
       fstat(fd, &status) || status.st_size < 8 ? NULL : calloc(1, (size_t)status.st_size + 1);
   bool whole = data && pread(fd, data, (size_t)status.st_size, 0) == status.st_size;
   close(fd);
-  CUresult result =
-      whole ? sim_image_read(data, (uint64_t)status.st_size, gpu, image) : CUDA_ERROR_INVALID_IMAGE;
+  if (!whole) {
+    free(data);
+    return CUDA_ERROR_INVALID_IMAGE;
+  }
+  *out = data;
+  *bytes = (size_t)status.st_size;
+  return CUDA_SUCCESS;
+}
+
+CUresult sim_image_read_file(const char *path, const sim_gpu *gpu, sim_image **image) {
+  char *data;
+  size_t bytes;
+  TRY(sim_file_read(path, &data, &bytes));
+  CUresult result = sim_image_read(data, bytes, gpu, image);
   free(data);
   return result;
 }

@@ -32,6 +32,8 @@ typedef struct sim_image {
 CUresult sim_image_read(const void *data, uint64_t known_bytes, const sim_gpu *gpu,
                         sim_image **image);
 CUresult sim_image_read_file(const char *path, const sim_gpu *gpu, sim_image **image);
+/* A whole file, to be freed; a 0 follows its bytes. */
+CUresult sim_file_read(const char *path, char **data, size_t *bytes);
 void sim_image_release(sim_image *image);
 sim_kernel *sim_image_kernel(sim_image *image, const char *name);
 /* ptx.c, elf.c */
