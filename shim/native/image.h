@@ -1,6 +1,7 @@
 /* How large a module's image is: an estimate of what its code and data take on the device. The
- * driver does not say, and compiles some of it; the agent settles the rest by the driver's own
- * figures. */
+ * driver does not say, and compiles some of it. Variables without contents (`__device__` arrays)
+ * take memory and no room in the image: they are not in it. The agent settles the rest by the
+ * driver's own figures. */
 #pragma once
 
 #include <stdint.h>

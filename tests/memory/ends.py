@@ -94,6 +94,7 @@ def library_code() -> None:
     with expect(0, HERE), expect(CODE, THERE), current(ok(cu.cuDevicePrimaryCtxRetain(THERE))):
         for _ in range(2):
             ok(cu.cuKernelGetFunction(kernel))
+            ok(cu.cuLibraryEnumerateKernels(1, library))
             ok(cu.cuLibraryGetModule(library))
         assert int(cu.cuLibraryGetKernel(library, b"no such kernel")[0]) == 500
     ok(cu.cuDevicePrimaryCtxReset(HERE))

@@ -300,10 +300,12 @@ def _suspend(rows: Sequence[suspend.SuspendRow]) -> Figure:
 
 def _memory(row: memory.MemoryRow) -> Figure:
     over = row.peak_ledger_bytes - row.limit_bytes
+    held = row.peak_device_bytes - row.limit_bytes
     return Figure(
         f"memory limit, {row.processes} racing processes; after kill -9",
         "never over by a byte; exactly zero",
-        f"peak {over:+,} bytes to the limit; {row.left_bytes} bytes left, worst return "
+        f"peak {over:+,} bytes to the limit ({held:+,} in the device's record); "
+        f"{row.left_bytes} bytes left, worst return "
         f"{row.worst_return_ms:.1f} ms",
         f"{row.granted + row.refused:,} requests, {row.kills} kills",
         over <= 0 and row.left_bytes == 0,

@@ -136,6 +136,12 @@ CUresult CUDAAPI HOOK_NAME(cuLibraryGetKernel)(CUkernel *kernel, CUlibrary libra
   USE(library, REAL(cuLibraryGetKernel)(kernel, library, name));
 }
 
+CUresult CUDAAPI HOOK_NAME(cuLibraryEnumerateKernels)(CUkernel *kernels, unsigned int count,
+                                                      CUlibrary library) {
+  PENSTOCK_PASS(cuLibraryEnumerateKernels, kernels, count, library);
+  USE(library, REAL(cuLibraryEnumerateKernels)(kernels, count, library));
+}
+
 CUresult CUDAAPI HOOK_NAME(cuLibraryGetModule)(CUmodule *module, CUlibrary library) {
   PENSTOCK_PASS(cuLibraryGetModule, module, library);
   USE(library, REAL(cuLibraryGetModule)(module, library));
