@@ -50,6 +50,13 @@ foreach(library penstock_cuda penstock_nvml)
   target_compile_options(${library} PRIVATE $<$<COMPILE_LANGUAGE:C>:-ftls-model=initial-exec>)
 endforeach()
 
+# A launch passes through small functions of many files. What is stored there as a vector is read
+# word by word right behind, which has to wait for the store.
+if(NOT PENSTOCK_SANITIZE)
+  set_target_properties(penstock_cuda PROPERTIES INTERPROCEDURAL_OPTIMIZATION ON)
+  target_compile_options(penstock_cuda PRIVATE $<$<COMPILE_LANGUAGE:C>:-fno-tree-slp-vectorize>)
+endif()
+
 # The daemon's and the tests' way to the same C files: a cffi module, never preloaded.
 add_custom_command(OUTPUT ${GEN}/_native.c
   COMMAND ${Python_EXECUTABLE} ${CMAKE_SOURCE_DIR}/shim/penstock_shim/_build_native.py ${NATIVE} ${GEN}/_native.c

@@ -29,6 +29,7 @@ typedef struct penstock_pass {
   struct gate_kind *kind;
   penstock_gate_slot *slot;
   uint64_t bracket;     /* number of the bracket that the launch was counted in; 0: none */
+  uint64_t bracket_ns;  /* cost by experience of that bracket, this launch included */
   uint64_t cost_ns;     /* by experience */
   uint64_t estimate_ns; /* the same, scaled by how much of late was found to overlap */
   uint64_t enough_ns;   /* cost at which the bracket is ended */

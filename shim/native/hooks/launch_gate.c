@@ -133,6 +133,7 @@ static void count(gate_stream *stream, penstock_pass *pass) {
     open->rest_ns += pass->cost_ns;
   }
   pass->bracket = open->number;
+  pass->bracket_ns = open->cost_ns;
 }
 
 /* Can the launch join the stream's open bracket as it is, with nothing due before? This is what
@@ -197,7 +198,7 @@ CUresult penstock_gate_enter(penstock_pass *pass, CUstream handle, bool per_thre
   gate_kind *kind = gate_kind_get(state, key);
   if (!kind) return CUDA_ERROR_OUT_OF_MEMORY;
   pass->kind = kind;
-  pass->bracket = 0;
+  pass->bracket = pass->bracket_ns = 0;
   pass->entered_ns = 0;
   pass->alone = false;
 
@@ -205,7 +206,8 @@ CUresult penstock_gate_enter(penstock_pass *pass, CUstream handle, bool per_thre
    * a dry one, and takes a sixth of the time to read. */
   bool gated = gate_permille(process, grant) < PENSTOCK_GATE_FULL_PERMILLE;
   uint64_t now_ns = gated ? gate_now_ns() : gate_tick_ns(), wait_ns;
-  if (!gate_may_go(process, state, grant, now_ns, &wait_ns)) {
+  if ((gated || gate_is_suspended(process)) &&
+      !gate_may_go(process, state, grant, now_ns, &wait_ns)) {
     penstock_depth++;
     gate_wait(process, state, stream, wait_ns);
     penstock_depth--;
@@ -253,30 +255,39 @@ static void uncount(penstock_pass *pass) {
 /* Ends the launch's bracket, which is long enough, or was opened for this launch alone. Work on
  * many streams at once is worth more than the wall clock: brackets grow when the calls get too
  * many. */
-static void conclude(penstock_pass *pass, uint64_t cost_ns) {
+static void conclude(const penstock_pass *pass) {
   enum { MOST_GROWTH = 64, CALLS = 3, SPARE = 32 };
   gate_stream *stream = pass->stream;
   gate_state *state = gate_state_get();
-  if (!state || (!pass->alone && cost_ns < MOST_GROWTH * pass->enough_ns &&
+  if (!state || (!pass->alone && pass->bracket_ns < MOST_GROWTH * pass->enough_ns &&
                  !gate_may_call(stream, gate_now_ns(), CALLS, SPARE))) {
     return;
   }
   if (!gate_stream_claim(stream)) return;
-  gate_bracket_end(state, stream, true);
+  const gate_bracket *open = stream->open;
+  if (open && open->number == pass->bracket) gate_bracket_end(state, stream, true);
   gate_stream_release(stream);
 }
 
-CUresult penstock_gate_leave(penstock_pass *pass, CUresult result) {
+/* Notes in a sample how long its launch call took, if too long. */
+static void note_hold_up(const penstock_pass *pass) {
   enum { HELD_UP_NS = 20000 };
+  uint64_t took_ns = gate_now_ns() - pass->entered_ns;
+  if (took_ns <= HELD_UP_NS) return;
   gate_stream *stream = pass->stream;
-  if (!stream) return result;
+  penstock_lock_acquire(&stream->lock);
   gate_bracket *open = stream->open;
+  if (open && open->number == pass->bracket) open->held_ns = took_ns;
+  penstock_lock_release(&stream->lock);
+}
+
+CUresult penstock_gate_leave(penstock_pass *pass, CUresult result) {
+  if (!pass->stream) return result;
   if (__builtin_expect(result != CUDA_SUCCESS, 0)) {
     uncount(pass);
-  } else if (open && open->number == pass->bracket) {
-    uint64_t took_ns = pass->entered_ns ? gate_now_ns() - pass->entered_ns : 0;
-    if (took_ns > HELD_UP_NS) open->held_ns = took_ns;
-    if (pass->alone || open->cost_ns >= pass->enough_ns) conclude(pass, open->cost_ns);
+  } else {
+    if (pass->entered_ns) note_hold_up(pass);
+    if (pass->alone || pass->bracket_ns >= pass->enough_ns) conclude(pass);
   }
   penstock_depth--;
   return result;

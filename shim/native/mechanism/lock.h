@@ -10,14 +10,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static inline void penstock_lock_acquire(uint32_t *lock) {
-  uint32_t seen = 0;
-  if (__atomic_compare_exchange_n(lock, &seen, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) return;
+/* Apart from what is inlined everywhere: locks are rarely found held. */
+static __attribute__((cold, noinline, unused)) void penstock_lock_wait(uint32_t *lock) {
   for (int i = 0; i < 64; i++) {
-    if (__atomic_load_n(lock, __ATOMIC_RELAXED) == 0) {
-      seen = 0;
-      if (__atomic_compare_exchange_n(lock, &seen, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
-        return;
+    uint32_t seen = __atomic_load_n(lock, __ATOMIC_RELAXED);
+    if (seen == 0 &&
+        __atomic_compare_exchange_n(lock, &seen, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) {
+      return;
     }
   }
   while (__atomic_exchange_n(lock, 2, __ATOMIC_ACQUIRE) != 0) {
@@ -25,8 +24,19 @@ static inline void penstock_lock_acquire(uint32_t *lock) {
   }
 }
 
+static __attribute__((cold, noinline, unused)) void penstock_lock_wake(uint32_t *lock) {
+  syscall(SYS_futex, lock, FUTEX_WAKE_PRIVATE, 1, (void *)0, (void *)0, 0);
+}
+
+static inline void penstock_lock_acquire(uint32_t *lock) {
+  uint32_t seen = 0;
+  if (!__atomic_compare_exchange_n(lock, &seen, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) {
+    penstock_lock_wait(lock);
+  }
+}
+
 static inline void penstock_lock_release(uint32_t *lock) {
-  if (__atomic_exchange_n(lock, 0, __ATOMIC_RELEASE) == 2) {
-    syscall(SYS_futex, lock, FUTEX_WAKE_PRIVATE, 1, (void *)0, (void *)0, 0);
+  if (__builtin_expect(__atomic_exchange_n(lock, 0, __ATOMIC_RELEASE) == 2, 0)) {
+    penstock_lock_wake(lock);
   }
 }

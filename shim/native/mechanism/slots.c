@@ -297,17 +297,20 @@ int penstock_slot_owned(const penstock_region *region) {
   return holds(region) ? (int)claim->slot : -PENSTOCK_E_NO_SLOT;
 }
 
-int penstock_slot_own(penstock_region *region) {
-  int slot = penstock_slot_owned(region);
-  if (slot >= 0 || slot == -PENSTOCK_E_READ_ONLY) return slot;
+static __attribute__((noinline)) int own_fresh(penstock_region *region) {
   int saved_errno = errno;
   penstock_claim *claim = region->claim;
   penstock_lock_acquire(&claim->lock);
   penstock_error error = holds(region) ? PENSTOCK_OK : claim_slot(region);
-  slot = error == PENSTOCK_OK ? (int)claim->slot : -(int)error;
+  int slot = error == PENSTOCK_OK ? (int)claim->slot : -(int)error;
   penstock_lock_release(&claim->lock);
   errno = saved_errno;
   return slot;
+}
+
+int penstock_slot_own(penstock_region *region) {
+  int slot = penstock_slot_owned(region);
+  return slot >= 0 || slot == -PENSTOCK_E_READ_ONLY ? slot : own_fresh(region);
 }
 
 void penstock_slot_release(penstock_region *region) {
