@@ -1,7 +1,8 @@
 /* Which names of a dlopen lead to the shim. Called from dlopen.S.
  *
  * glibc already hands the shim to everyone who asks for `libcuda.so.1`, its SONAME. What is left
- * are `libcuda.so`, other file names of the driver, absolute paths, and new namespaces.
+ * are `libcuda.so`, other file names of the driver, paths, links of any name to its file, and new
+ * namespaces.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -11,6 +12,7 @@
 #include <unistd.h>
 
 #include "common/below.h"
+#include "driver_file.h"
 
 __attribute__((visibility("default"))) const int penstock_cuda_shim = 1;
 
@@ -59,6 +61,11 @@ static bool names_driver(const char *name, const char *stem) {
   return !slash || access(name, F_OK) == 0;
 }
 
+/* By its name, or by the file that a path leads to: a link may have any name. */
+static bool leads_to(const char *name, const char *stem, penstock_vendor_library which) {
+  return names_driver(name, stem) || (strchr(name, '/') && penstock_is_file_below(name, which));
+}
+
 /* Fills in the loaded library that holds the shim's view of NVML; false when there is none. */
 static bool find_nvml_shim(Dl_info *info) {
   void *library = penstock_below_dlopen("libnvidia-ml.so.1", RTLD_LAZY | RTLD_NOLOAD);
@@ -73,11 +80,11 @@ static bool find_nvml_shim(Dl_info *info) {
  * the name alone. */
 static const char *replacement(const char *name, const void *caller, bool by_file) {
   Dl_info shim;
-  if (names_driver(name, "libcuda.so")) {
+  if (leads_to(name, "libcuda.so", PENSTOCK_LIBCUDA)) {
     if (!by_file) return "libcuda.so.1";
     return dladdr(&penstock_cuda_shim, &shim) ? shim.dli_fname : NULL;
   }
-  if (names_driver(name, "libnvidia-ml.so") && find_nvml_shim(&shim)) {
+  if (leads_to(name, "libnvidia-ml.so", PENSTOCK_LIBNVML) && find_nvml_shim(&shim)) {
     Dl_info from;
     /* The shim's NVML library itself, on its way to the real one. */
     if (dladdr(caller, &from) && from.dli_fbase == shim.dli_fbase) return NULL;
@@ -86,9 +93,11 @@ static const char *replacement(const char *name, const void *caller, bool by_fil
   return NULL;
 }
 
-/* Most names are neither: decided by their first letters, without a copy or a lock. */
+/* Most names without a slash are neither: decided by their letters. A path is looked at: one stat,
+ * beside what opening a library takes. No copy, no lock. */
 static bool may_be_driver(const char *name) {
-  return name && (strstr(name, "libcuda.so") || strstr(name, "libnvidia-ml.so"));
+  return name &&
+         (strchr(name, '/') || strstr(name, "libcuda.so") || strstr(name, "libnvidia-ml.so"));
 }
 
 __attribute__((visibility("hidden"))) redirect penstock_redirect_dlopen(const char *name,

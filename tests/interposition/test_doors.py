@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -76,6 +77,34 @@ def test_a_symbolic_link_to_the_driver_opens_the_shim(unlinked, tenant, tmp_path
     link = tmp_path / "libcuda.so"
     link.symlink_to(CUDA_FILE)
     assert seen(unlinked, tenant, "dlopen", link) == LIMIT
+
+
+@pytest.mark.parametrize("way", ["dlopen", "dlmopen"])
+@pytest.mark.parametrize("link", ["symlink_to", "hardlink_to"])
+@pytest.mark.parametrize(("library", "file"), [([], CUDA_FILE), (["nvml"], NVML_FILE)])
+def test_a_link_of_any_name_to_the_driver_opens_the_shim(
+    make_tenant, unlinked, tmp_path, way, link, library, file
+):
+    """The driver lies in a folder of its own here: a hard link stays within one file system."""
+    below = tmp_path / "below"
+    below.mkdir()
+    for one in (CUDA_FILE, NVML_FILE):
+        shutil.copy(one, below / one.name)
+    tenant = make_tenant(LIMIT, driver=below / CUDA_FILE.name, nvml=below / NVML_FILE.name)
+    name = tmp_path / "notthedriver.so"
+    getattr(name, link)(below / file.name)
+    assert seen(unlinked, tenant, *library, way, name) == LIMIT
+
+
+def test_a_path_to_another_library_is_left_alone(unlinked, tenant, tmp_path):
+    link = tmp_path / "other.so"
+    link.symlink_to("/lib/x86_64-linux-gnu/libm.so.6")
+    command = [unlinked, "dlopen", link]
+    done = subprocess.run(
+        command, env=tenant.environment(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "cuInit" in done.stderr
 
 
 @pytest.mark.parametrize("flags", [0, 1, 2])

@@ -101,6 +101,7 @@ def make_tenant(
     context_reserve_bytes: int = 0,
     granted: tuple[int, ...] = (0,),
     driver: Path | None = None,
+    nvml: Path | None = None,
 ) -> Tenant:
     """A tenant with the same limits on each of the `granted` devices of the machine."""
     folder.mkdir()
@@ -120,6 +121,6 @@ def make_tenant(
         Limits(devices=devices),
         tenant=folder.name,
         driver_path=str(driver or paths.sim_dir() / "libcuda.so.1"),
-        nvml_path=str(paths.sim_dir() / "libnvidia-ml.so.1"),
+        nvml_path=str(nvml or paths.sim_dir() / "libnvidia-ml.so.1"),
     )
     return Tenant(folder, machine, quota)

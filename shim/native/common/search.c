@@ -57,3 +57,22 @@ void *penstock_search_below(const penstock_search *search) {
   penstock_log("%s: not in LD_LIBRARY_PATH or the usual folders", search->file);
   return NULL;
 }
+
+static bool stat_in(const char *folder, size_t folder_length, const char *file, struct stat *out) {
+  char path[PATH_MAX];
+  int length = snprintf(path, sizeof path, "%.*s/%s", (int)folder_length, folder, file);
+  return path[0] == '/' && length < (int)sizeof path && stat(path, out) == 0;
+}
+
+bool penstock_search_stat(const char *file, struct stat *out) {
+  const char *list = secure_getenv("LD_LIBRARY_PATH");
+  while (list && *list) {
+    size_t length = strcspn(list, ":;");
+    if (length && stat_in(list, length, file, out)) return true;
+    list += length + (list[length] != '\0');
+  }
+  for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
+    if (stat_in(folders[i], strlen(folders[i]), file, out)) return true;
+  }
+  return false;
+}

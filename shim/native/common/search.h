@@ -2,6 +2,7 @@
 #pragma once
 
 #include <stdbool.h>
+#include <sys/stat.h>
 
 /* How a library of the shim opens what lies below it. */
 typedef struct penstock_search {
@@ -16,3 +17,6 @@ void *penstock_open_below(const penstock_search *search, const char *path);
 
 /* What the loader would have found without the shim: LD_LIBRARY_PATH, then the usual folders. */
 void *penstock_search_below(const penstock_search *search);
+
+/* What lies at the first place of that search that has such a file; false when none has. */
+bool penstock_search_stat(const char *file, struct stat *out);

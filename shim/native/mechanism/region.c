@@ -63,45 +63,6 @@ penstock_error penstock_page_check(int fd, uint64_t magic, uint64_t size) {
   return PENSTOCK_OK;
 }
 
-/* The version that a page says it has; 0 when it cannot be read. */
-static uint32_t version_of(const char *directory, const char *name) {
-  uint32_t version = 0;
-  int folder = open(directory, O_PATH | O_DIRECTORY | O_CLOEXEC);
-  int fd = folder < 0 ? -1 : openat(folder, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-  if (fd >= 0) {
-    ssize_t got = pread(fd, &version, sizeof version, offsetof(penstock_quota_page, version));
-    if (got != (ssize_t)sizeof version) version = 0;
-    close(fd);
-  }
-  if (folder >= 0) close(folder);
-  return version;
-}
-
-void penstock_region_explain(penstock_error error, const char *directory, char *out, size_t size) {
-  _Static_assert(offsetof(penstock_quota_page, version) == offsetof(penstock_usage_page, version),
-                 "both pages begin alike");
-  if (error == PENSTOCK_E_UNWRITABLE) {
-    snprintf(out, size,
-             "%s %s by this user; its processes keep account there: give them write permission, or "
-             "run as the user that started the tenant",
-             directory, penstock_error_text(error));
-    return;
-  }
-  if (error != PENSTOCK_E_OTHER_VERSION) {
-    snprintf(out, size, "%s %s; start the program with `penstock run`, or see `penstock doctor`",
-             directory, penstock_error_text(error));
-    return;
-  }
-  uint32_t quota = version_of(directory, "quota");
-  uint32_t usage = version_of(directory, "usage");
-  uint32_t found = quota == PENSTOCK_ABI_VERSION ? usage : quota;
-  snprintf(out, size,
-           "%s holds a page of version %u%s, and this shim reads version %u; use the release that "
-           "wrote it, or let the tenant end and start it again",
-           directory, found, found == PENSTOCK_ABI_VERSION ? " but of another size" : "",
-           PENSTOCK_ABI_VERSION);
-}
-
 /* Why a page that exists cannot be opened. */
 static penstock_error why_not(int directory, const char *name, bool writable) {
   if (errno == ENOENT) return PENSTOCK_E_MISSING;
@@ -147,6 +108,62 @@ static penstock_error check_quota(const penstock_quota_page *quota) {
     return PENSTOCK_E_INVALID;
   }
   return PENSTOCK_OK;
+}
+
+/* The version that a page says it has; 0 when it cannot be read. */
+static uint32_t version_of(const char *directory, const char *name) {
+  uint32_t version = 0;
+  int folder = open(directory, O_PATH | O_DIRECTORY | O_CLOEXEC);
+  int fd = folder < 0 ? -1 : openat(folder, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  if (fd >= 0) {
+    ssize_t got = pread(fd, &version, sizeof version, offsetof(penstock_quota_page, version));
+    if (got != (ssize_t)sizeof version) version = 0;
+    close(fd);
+  }
+  if (folder >= 0) close(folder);
+  return version;
+}
+
+/* The page that is the cause: the quota page is looked at first, so it is that one unless it can be
+ * used. Empty: neither, or the folder itself. */
+static const char *page_at_fault(const char *directory, penstock_error error) {
+  if (error == PENSTOCK_E_NO_MEMORY || error == PENSTOCK_E_NO_SLOT) return "";
+  int folder = open(directory, O_PATH | O_DIRECTORY | O_CLOEXEC);
+  if (folder < 0) return "";
+  void *quota = NULL;
+  penstock_error found =
+      map_page(folder, "quota", PENSTOCK_QUOTA_MAGIC, sizeof(penstock_quota_page), false, &quota);
+  if (found == PENSTOCK_OK) {
+    found = check_quota(quota);
+    munmap(quota, sizeof(penstock_quota_page));
+  }
+  close(folder);
+  return found != PENSTOCK_OK ? "/quota" : "/usage";
+}
+
+void penstock_region_explain(penstock_error error, const char *directory, char *out, size_t size) {
+  _Static_assert(offsetof(penstock_quota_page, version) == offsetof(penstock_usage_page, version),
+                 "both pages begin alike");
+  if (error == PENSTOCK_E_UNWRITABLE) {
+    snprintf(out, size,
+             "%s %s by this user; its processes keep account there: give them write permission, or "
+             "run as the user that started the tenant",
+             directory, penstock_error_text(error));
+    return;
+  }
+  if (error != PENSTOCK_E_OTHER_VERSION) {
+    snprintf(out, size, "%s%s %s; start the program with `penstock run`, or see `penstock doctor`",
+             directory, page_at_fault(directory, error), penstock_error_text(error));
+    return;
+  }
+  uint32_t quota = version_of(directory, "quota");
+  uint32_t usage = version_of(directory, "usage");
+  uint32_t found = quota == PENSTOCK_ABI_VERSION ? usage : quota;
+  snprintf(out, size,
+           "%s holds a page of version %u%s, and this shim reads version %u; use the release that "
+           "wrote it, or let the tenant end and start it again",
+           directory, found, found == PENSTOCK_ABI_VERSION ? " but of another size" : "",
+           PENSTOCK_ABI_VERSION);
 }
 
 static penstock_error map_both(penstock_region *region, const char *directory, bool writable) {
