@@ -44,6 +44,11 @@ def environments(*names: str) -> dict[int, dict[str, str]]:
     return found
 
 
+def started_with(pid: int, name: str) -> str | None:
+    """The variable that process was started with; None: none, or its environment is not ours."""
+    return _matching(_read_environment(pid) or b"", [os.fsencode(name) + b"="]).get(name)
+
+
 def members(tenant_directory: Path) -> list[int]:
     """Pids of the processes that run under the tenant of `tenant_directory`."""
     return members_of(environments(TENANT_VARIABLE), tenant_directory)

@@ -11,6 +11,7 @@ from penstock.devices import DeviceProcess, DeviceSource, open_devices, open_mac
 from penstock.model import PenstockError
 from penstock.node.processes import TENANT_VARIABLE, environments, members_of
 from penstock.node.tenant import Tenant, tenants_of
+from penstock.node.uncharged import read_finding
 from penstock.node.use import RecentUse
 from penstock_shim.pages import PageError, UsageSnapshot, read_quota, read_usage
 
@@ -141,6 +142,8 @@ class Reporter:
         except PageError as error:
             problem = str(error)
         supervised = tenant.is_supervised()
+        if problem is None and supervised:
+            problem = read_finding(tenant.directory)
         rows = []
         for index, share in enumerate(grant.devices):
             meter = self._meters.setdefault((tenant.name, share.uuid), _Meter())

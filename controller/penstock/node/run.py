@@ -138,7 +138,7 @@ def run_tenant(
     Raises `CommandNotStartedError`; the tenant is gone then.
     """
     tenant = admitted.tenant
-    supervisor = Supervisor(state, tenant)
+    supervisor = Supervisor(state, tenant, source)
     supervisor.tick()
     try:
         child = Child(admitted.grant.command, tenant_environment(state, admitted, source))

@@ -7,6 +7,7 @@ works out its elastic allowance, and writes down refusals. It decides for its ow
 from __future__ import annotations
 
 import dataclasses
+import os
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -18,15 +19,18 @@ from penstock.node.grant import FILE as GRANT_FILE
 from penstock.node.grant import DeviceGrant, Grant, read_grant
 from penstock.node.outsiders import Outsiders
 from penstock.node.tenant import Tenant, tenants_of
+from penstock.node.uncharged import Watch, belongs, own_processes, write_finding
 from penstock.node.use import RecentUse
 from penstock_shim.pages import DeviceLimit, Limits, PageError, QuotaWriter, UsagePage, read_usage
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from penstock.devices import DeviceSource
     from penstock.node.state import State
 
 PERIOD_S = 0.1
+DEVICE_PERIOD_NS = 1_000_000_000  # how often the device's own figures are asked for
 
 
 @dataclass
@@ -41,8 +45,13 @@ class _Neighbour:
 class Supervisor:
     """Looks after one tenant. `tick` does one round; `close` lets go of the pages."""
 
-    def __init__(self, state: State, tenant: Tenant) -> None:
+    def __init__(self, state: State, tenant: Tenant, source: DeviceSource | None = None) -> None:
+        """`source` tells the device's own figures; without it nothing is compared with them."""
         self.tenant = tenant
+        self._source = source
+        self._watches: dict[str, Watch] = {}  # by device UUID
+        self._looked_at_ns = 0
+        self._finding: str | None = None
         self._state = state
         self._quota = QuotaWriter.open(tenant.quota_page)
         self._usage = UsagePage.open(tenant.usage_page)
@@ -68,6 +77,9 @@ class Supervisor:
             return
         self._record_refusals(me.grant)
         self._publish(now_ns)
+        if now_ns - self._looked_at_ns >= DEVICE_PERIOD_NS:
+            self._looked_at_ns = now_ns
+            self._compare(me.grant)
 
     def close(self) -> None:
         """Lets go of the pages; they stay as they are."""
@@ -152,6 +164,48 @@ class Supervisor:
                     "a newer release may, and a policy may say allowUnknown",
                 )
                 self._asked[one.name] = one.requests
+
+    def _compare(self, grant: Grant) -> None:
+        """Holds the device's own figures of this tenant against what was charged."""
+        if self._source is None:
+            return
+        try:
+            before = self._usage.snapshot()
+            seen = {d.uuid: self._source.processes(d) for d in self._source.devices()}
+            usage = self._usage.snapshot()
+        except (OSError, PageError, PenstockError) as error:
+            if isinstance(error, PageError):
+                self._damage(str(error))
+            return
+        directory, supervisor = self.tenant.directory, os.getpid()
+        allowed = {limit.uuid: limit.allowance for limit in self._quota.limits.devices}
+        findings = []
+        for index, device in enumerate(grant.devices):
+            own = own_processes(
+                seen.get(device.uuid, []),
+                self.tenant.name,
+                lambda pid: belongs(pid, directory, supervisor),
+            )
+            found = self._watches.setdefault(device.uuid, Watch()).look(
+                time.monotonic_ns(),
+                usage,
+                index,
+                own,
+                # What is charged goes before on the way up and behind on the way down.
+                charged_bytes=max(
+                    before.devices[index].total_bytes, usage.devices[index].total_bytes
+                ),
+                context_bytes=device.context_bytes,
+                allowed_permille=max(device.cores_permille, allowed.get(device.uuid, 0)),
+            )
+            if found:
+                findings.append(f"device {device.index}: {found}")
+        finding = "; ".join(findings) or None
+        if finding and self._finding is None:
+            record_event(directory, "uncharged", reason=finding)
+        if finding != self._finding:
+            write_finding(directory, finding)
+        self._finding = finding
 
     def _publish(self, now_ns: int) -> None:
         """Writes what was granted, sharers and allowances into the page when they changed."""
