@@ -117,6 +117,19 @@ def two_kinds_on_two_streams() -> None:
             device.launch(second, 100 * US)
 
 
+def streams_destroyed_behind_their_work() -> None:
+    """A stream a kernel, destroyed at once; an event says when the kernel is over."""
+    device = Device()
+    event = ok(cu.cuEventCreate(cu.CUevent_flags.CU_EVENT_DISABLE_TIMING))
+    while True:
+        for duration_ns in (100 * US, 100 * US, 10 * MS):
+            stream = device.stream()
+            device.launch(stream, duration_ns)
+            ok(cu.cuEventRecord(event, stream))
+            ok(cu.cuStreamDestroy(stream))
+            ok(cu.cuEventSynchronize(event))
+
+
 def a_kernel_that_runs_for_seconds() -> None:
     """Launched once, and waited for."""
     device = Device()

@@ -82,6 +82,7 @@ def test_streams_side_by_side_are_charged_once(
         ("kernels_waited_for_by_query", 30),
         ("kernels_between_copies", 30),
         ("two_kinds_on_two_streams", 30),
+        ("streams_destroyed_behind_their_work", 30),
     ],
 )
 def test_work_that_is_hard_to_measure_gets_its_quota(

@@ -57,7 +57,8 @@ void penstock_gate_interrupt_all(CUcontext context);
 void penstock_gate_copied(uint64_t bytes);
 void penstock_gate_called_host(void);
 
-/* Before the driver destroys it: its brackets are dropped, its estimates given up. */
+/* Before the driver destroys it. A stream's work runs on and is charged when it ends; a context's
+ * is cancelled, and charged until now. */
 void penstock_gate_forget_stream(CUstream stream);
 void penstock_gate_forget_context(CUcontext context);
 

@@ -316,9 +316,32 @@ void gate_bracket_drained(gate_state *state, gate_stream *stream, uint64_t waite
   penstock_lock_release(&stream->lock);
 }
 
-void gate_stream_abandon(gate_state *state, gate_stream *stream) {
+void gate_stream_finish(gate_state *state, gate_stream *stream) {
+  uint64_t now_ns = gate_now_ns();
+  if (stream->stray_launches && !stream->open) gate_bracket_open(state, stream, false, now_ns);
+  gate_bracket_end(state, stream, true);
+  gate_bracket_settle(state, stream);
+}
+
+/* Settles a bracket that the device was not through with when its stream was cancelled. */
+static void settle_cut(gate_state *state, gate_stream *stream, gate_bracket *bracket,
+                       uint64_t cut_ns) {
+  uint64_t begin = begin_ns(stream, bracket), end = later(begin, cut_ns);
+  if (gate_in_crowd(state, stream, bracket)) {
+    gate_charge_in_crowd(state, stream, begin, end, gate_learned_ns(bracket));
+  } else {
+    gate_charge(state, stream, begin, end, bracket->cost_ns);
+  }
+  finish(state, stream, bracket, end, false);
+}
+
+void gate_stream_abandon(gate_state *state, gate_stream *stream, uint64_t cut_ns) {
   for (gate_bracket *bracket; (bracket = take_oldest(stream));) {
-    settle_presumed(state, stream, bracket, 0);
+    if (cut_ns) {
+      settle_cut(state, stream, bracket, cut_ns);
+    } else {
+      settle_presumed(state, stream, bracket, 0);
+    }
   }
   gate_bracket *open = take_open(stream, false);
   if (open) settle_presumed(state, stream, open, 0);

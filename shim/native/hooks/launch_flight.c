@@ -77,7 +77,7 @@ static uint64_t oldest_on(gate_stream *stream) {
 /* When the oldest unfinished work on the device began; 0: there is none. */
 static uint64_t oldest_of_all(gate_state *state, int grant) {
   uint64_t oldest = 0;
-  for (unsigned i = 0; i < GATE_BUCKETS; i++) {
+  for (unsigned i = 0; i < GATE_LISTS; i++) {
     if (!__atomic_load_n(&state->streams[i], __ATOMIC_RELAXED)) continue;
     penstock_lock_acquire(&state->lock);
     for (gate_stream *stream = state->streams[i]; stream; stream = stream->next) {

@@ -101,7 +101,7 @@ static void prepare(gate_state *state, gate_stream *stream, penstock_pass *pass,
  * at work there. Under the stream's lock. */
 static void count(gate_stream *stream, penstock_pass *pass) {
   gate_bracket *open = stream->open;
-  if (__builtin_expect(stream->dead, 0)) { /* nobody would ever settle it */
+  if (__builtin_expect(stream->dead || stream->gone, 0)) { /* nobody would ever settle it */
     __atomic_fetch_sub(&pass->slot->estimate_ns, pass->estimate_ns, __ATOMIC_RELAXED);
     return;
   }
@@ -149,7 +149,7 @@ static bool can_join(const gate_stream *stream, const penstock_pass *pass, uint6
 static void enlist(gate_state *state, gate_stream *stream, penstock_pass *pass, uint64_t now_ns,
                    uint32_t share) {
   penstock_lock_acquire(&stream->lock);
-  if (!can_join(stream, pass, now_ns) && !stream->working && !stream->dead) {
+  if (!can_join(stream, pass, now_ns) && !stream->working && !stream->dead && !stream->gone) {
     stream->working = true;
     penstock_lock_release(&stream->lock);
     penstock_depth++;

@@ -283,7 +283,7 @@ void gate_capture_ended(gate_state *state) {
 }
 
 /* Takes `stream` out of use: nobody finds it any more, nobody works on it. */
-static void stream_drop(gate_state *state, gate_stream *stream) {
+static void stream_retire(gate_state *state, gate_stream *stream) {
   for (;;) {
     penstock_lock_acquire(&stream->lock);
     bool busy = stream->working;
@@ -293,13 +293,79 @@ static void stream_drop(gate_state *state, gate_stream *stream) {
     nanosleep(&(struct timespec){0, 20000}, NULL);
   }
   if (__atomic_exchange_n(&stream->captures, false, __ATOMIC_RELAXED)) gate_capture_ended(state);
-  gate_stream_abandon(state, stream);
+}
+
+static void stream_free(gate_state *state, gate_stream *stream) {
+  gate_word_put(stream->context, stream->word);
+  penstock_lock_acquire(&state->lock);
+  stream->next = state->free_streams;
+  state->free_streams = stream;
+  penstock_lock_release(&state->lock);
+}
+
+/* Does the handle mean this stream in this thread, and may it be marked? */
+static bool can_finish(const gate_state *state, const gate_stream *stream) {
+  CUcontext current = NULL;
+  if (stream->gone || !gate_may_mark(state, stream) || gate_is_capturing(state, stream)) {
+    return false;
+  }
+  if (!stream->owner) return true;
+  return !stream->thread && REAL(cuCtxGetCurrent)(&current) == CUDA_SUCCESS &&
+         stream->owner == current;
+}
+
+/* A stream's work runs on when it is destroyed: it is settled later, like any other. */
+static void stream_goes(gate_state *state, gate_stream *stream) {
+  stream_retire(state, stream);
+  if (can_finish(state, stream)) gate_stream_finish(state, stream);
+  if (!stream->oldest) {
+    gate_stream_abandon(state, stream, 0);
+    stream_free(state, stream);
+    return;
+  }
+  penstock_lock_acquire(&state->lock);
+  stream->gone = true;
+  stream->dead = false;
+  stream->handle = NULL; /* no lookup finds it */
+  stream->owner = NULL;
+  gate_stream **link = &state->streams[GATE_GONE];
+  while (*link) link = &(*link)->next;
+  stream->next = NULL;
+  *link = stream;
+  penstock_lock_release(&state->lock);
+}
+
+/* A context takes its work with it, which ran until now. */
+static void stream_is_cancelled(gate_state *state, gate_stream *stream) {
+  stream_retire(state, stream);
+  if (can_finish(state, stream)) gate_stream_finish(state, stream);
+  gate_bracket_settle(state, stream);
+  gate_stream_abandon(state, stream, gate_now_ns());
+  stream_free(state, stream);
+}
+
+void gate_streams_sweep(gate_state *state) {
+  while (__atomic_load_n(&state->streams[GATE_GONE], __ATOMIC_RELAXED)) {
+    penstock_lock_acquire(&state->lock);
+    gate_stream **link = &state->streams[GATE_GONE];
+    while (*link && ((*link)->oldest || !gate_stream_claim(*link))) link = &(*link)->next;
+    gate_stream *stream = *link;
+    if (stream) {
+      *link = stream->next;
+      stream->dead = true;
+      __atomic_fetch_add(&state->generation, 1, __ATOMIC_RELEASE);
+    }
+    penstock_lock_release(&state->lock);
+    if (!stream) return;
+    gate_stream_abandon(state, stream, 0);
+    stream_free(state, stream);
+  }
 }
 
 static void forget_streams(CUstream handle, gate_context *context) {
   gate_state *state = gate_state_get();
   if (!state) return;
-  for (unsigned i = 0; i < GATE_BUCKETS;) {
+  for (unsigned i = 0; i < GATE_LISTS;) {
     penstock_lock_acquire(&state->lock);
     gate_stream **link = &state->streams[i];
     while (*link &&
@@ -314,19 +380,21 @@ static void forget_streams(CUstream handle, gate_context *context) {
     penstock_lock_release(&state->lock);
     if (!stream) {
       i++;
-      continue;
+    } else if (handle) {
+      stream_goes(state, stream);
+    } else {
+      stream_is_cancelled(state, stream);
     }
-    stream_drop(state, stream);
-    gate_word_put(stream->context, stream->word);
-    penstock_lock_acquire(&state->lock);
-    stream->next = state->free_streams;
-    state->free_streams = stream;
-    penstock_lock_release(&state->lock);
   }
 }
 
 void penstock_gate_forget_stream(CUstream stream) {
-  if ((uintptr_t)stream > 2) forget_streams(stream, NULL);
+  if ((uintptr_t)stream <= 2) return;
+  penstock_depth++;
+  forget_streams(stream, NULL);
+  gate_state *state = gate_state_get();
+  if (state) gate_settle_gone(state, gate_now_ns());
+  penstock_depth--;
 }
 
 void penstock_gate_forget_context(CUcontext handle) {
@@ -337,8 +405,10 @@ void penstock_gate_forget_context(CUcontext handle) {
   while (context && context->handle != handle) context = context->next;
   penstock_lock_release(&state->lock);
   if (!context) return;
+  penstock_depth++;
   forget_streams(NULL, context);
   gate_context_clear(context);
+  penstock_depth--;
 }
 
 gate_bracket *gate_bracket_get(gate_state *state) {

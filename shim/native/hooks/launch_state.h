@@ -108,6 +108,7 @@ typedef struct gate_stream {
   uint32_t lock; /* guards what follows */
   uint32_t word; /* index of the done word; UINT32_MAX: none */
   bool dead;
+  bool gone; /* the program destroyed it: its last brackets are out, no new ones come */
   bool working;
   bool captures;    /* a capture began on it, and has not ended */
   bool interrupted; /* something else than compute was queued since the last bracket */
@@ -134,6 +135,9 @@ typedef struct gate_stream {
 } gate_stream;
 
 #define GATE_BUCKETS 1024
+/* The last list holds the streams that were destroyed while their work ran on. */
+#define GATE_GONE GATE_BUCKETS
+#define GATE_LISTS (GATE_BUCKETS + 1)
 
 typedef struct gate_state {
   uint32_t ready;      /* this process's number; 0 after a fork */
@@ -141,7 +145,7 @@ typedef struct gate_state {
   uint32_t generation; /* grows when anything is forgotten: per-thread caches are stale then */
   uint32_t captures;   /* stream captures under way in this process */
   gate_kind *kinds[GATE_BUCKETS];
-  gate_stream *streams[GATE_BUCKETS];
+  gate_stream *streams[GATE_LISTS];
   gate_context *contexts;
   gate_kind *free_kinds;
   gate_stream *free_streams;
@@ -173,6 +177,8 @@ gate_stream *gate_stream_get(gate_state *state, CUstream handle, bool per_thread
 gate_bracket *gate_bracket_get(gate_state *state);
 void gate_bracket_put(gate_state *state, gate_bracket *bracket);
 void gate_capture_ended(gate_state *state);
+/* Frees the streams that are gone and whose last work is settled. */
+void gate_streams_sweep(gate_state *state);
 uint64_t gate_now_ns(void);  /* CLOCK_MONOTONIC */
 uint64_t gate_tick_ns(void); /* the same, at the last tick: a few ms old, but cheap */
 
@@ -247,8 +253,11 @@ void gate_bracket_expire(gate_state *state, gate_stream *stream, uint64_t now_ns
 void gate_bracket_settle(gate_state *state, gate_stream *stream);
 /* Settles everything: the stream was seen to be drained at `waited_ns`. */
 void gate_bracket_drained(gate_state *state, gate_stream *stream, uint64_t waited_ns);
-/* Drops all brackets and gives their estimates up; no driver calls. */
-void gate_stream_abandon(gate_state *state, gate_stream *stream);
+/* Ends the open bracket, and settles what the device is through with: the stream is going. */
+void gate_stream_finish(gate_state *state, gate_stream *stream);
+/* Drops all brackets and gives their estimates up; no driver calls. Work that runs beyond what it
+ * should have taken, if the stream is cancelled at `cut_ns`, ran until then; 0: presume. */
+void gate_stream_abandon(gate_state *state, gate_stream *stream, uint64_t cut_ns);
 bool gate_stream_claim(gate_stream *stream);
 void gate_stream_release(gate_stream *stream);
 
@@ -284,6 +293,8 @@ void gate_watch_end(penstock_process *process, gate_state *state, int grant);
 void gate_wait(penstock_process *process, gate_state *state, gate_stream *stream, uint64_t wait_ns);
 /* Settles whatever of this process's brackets the device is through with, or should be. */
 void gate_settle_all(gate_state *state, uint64_t now_ns);
+/* The same for streams that were destroyed, which are freed then. */
+void gate_settle_gone(gate_state *state, uint64_t now_ns);
 /* Around calls that wait for a stream, for a context (NULL: the current one), for an event. */
 void gate_before_wait(CUstream stream, bool per_thread_default);
 void gate_after_wait(bool drained); /* false: the wait failed */

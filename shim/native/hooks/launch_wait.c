@@ -17,29 +17,38 @@
 #define UNSETTLED_MOST_NS 2000000
 #define STUCK_NS 100000000
 
+static void settle_list(gate_state *state, unsigned list, uint64_t now_ns) {
+  if (!__atomic_load_n(&state->streams[list], __ATOMIC_RELAXED)) return;
+  gate_stream *work[64];
+  unsigned count = 0;
+  penstock_lock_acquire(&state->lock);
+  for (gate_stream *stream = state->streams[list]; stream && count < 64; stream = stream->next) {
+    if ((stream->oldest || stream->open) && gate_stream_claim(stream)) work[count++] = stream;
+  }
+  penstock_lock_release(&state->lock);
+  for (unsigned k = 0; k < count; k++) { /* claimed: it cannot be dropped meanwhile */
+    gate_bracket_settle(state, work[k]);
+    gate_bracket_expire(state, work[k], now_ns);
+    gate_stream_release(work[k]);
+  }
+}
+
 /* Work of this process that the device has passed is settled, whichever stream it is on. */
 void gate_settle_all(gate_state *state, uint64_t now_ns) {
-  for (unsigned i = 0; i < GATE_BUCKETS; i++) {
-    if (!__atomic_load_n(&state->streams[i], __ATOMIC_RELAXED)) continue;
-    gate_stream *work[64];
-    unsigned count = 0;
-    penstock_lock_acquire(&state->lock);
-    for (gate_stream *stream = state->streams[i]; stream && count < 64; stream = stream->next) {
-      if ((stream->oldest || stream->open) && gate_stream_claim(stream)) work[count++] = stream;
-    }
-    penstock_lock_release(&state->lock);
-    for (unsigned k = 0; k < count; k++) { /* claimed: it cannot be dropped meanwhile */
-      gate_bracket_settle(state, work[k]);
-      gate_bracket_expire(state, work[k], now_ns);
-      gate_stream_release(work[k]);
-    }
-  }
+  for (unsigned i = 0; i < GATE_GONE; i++) settle_list(state, i, now_ns);
+  gate_settle_gone(state, now_ns);
+}
+
+void gate_settle_gone(gate_state *state, uint64_t now_ns) {
+  if (!__atomic_load_n(&state->streams[GATE_GONE], __ATOMIC_RELAXED)) return;
+  settle_list(state, GATE_GONE, now_ns);
+  gate_streams_sweep(state);
 }
 
 /* When this process's streams should all be dry, from their settled ends. */
 static void foresee(gate_state *state, int grant) {
   uint64_t last = 0;
-  for (unsigned i = 0; i < GATE_BUCKETS; i++) {
+  for (unsigned i = 0; i < GATE_LISTS; i++) {
     if (!__atomic_load_n(&state->streams[i], __ATOMIC_RELAXED)) continue;
     penstock_lock_acquire(&state->lock);
     for (gate_stream *stream = state->streams[i]; stream; stream = stream->next) {
@@ -79,7 +88,7 @@ static void end_all(gate_state *state, int grant, uint64_t now_ns) {
   unsigned count = 0;
   CUcontext current = NULL;
   REAL(cuCtxGetCurrent)(&current);
-  for (unsigned i = 0; i < GATE_BUCKETS; i++) {
+  for (unsigned i = 0; i < GATE_LISTS; i++) {
     if (!__atomic_load_n(&state->streams[i], __ATOMIC_RELAXED)) continue;
     penstock_lock_acquire(&state->lock);
     for (gate_stream *stream = state->streams[i]; stream; stream = stream->next) {
@@ -326,7 +335,7 @@ void gate_after_wait(bool drained) {
  * reused meanwhile is only settled early. */
 enum visit { BEFORE_WAIT, AFTER_WAIT, INTERRUPTED };
 static void each_stream(gate_state *state, CUcontext handle, uint64_t now_ns, enum visit visit) {
-  for (unsigned i = 0; i < GATE_BUCKETS; i++) {
+  for (unsigned i = 0; i < GATE_LISTS; i++) {
     if (!__atomic_load_n(&state->streams[i], __ATOMIC_RELAXED)) continue;
     gate_stream *found[64];
     unsigned count = 0;
