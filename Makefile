@@ -23,8 +23,9 @@ $(VENV)/.tools: pyproject.toml
 
 $(VENV)/.installed: $(VENV)/.tools $(NATIVE_SOURCES) $(PYTHON_SOURCES)
 	@echo "building the shim and the simulated GPU, installing penstock into $(VENV)"
-	$(BIN)/pip install --quiet --no-build-isolation .
+	@$(BIN)/pip install --quiet --no-build-isolation .
 	@touch $@
+	@echo "done: source $(BIN)/activate"
 
 demo: setup ## Three programs share one simulated H200 (or the real GPU) under quotas; under two minutes
 	$(BIN)/penstock demo

@@ -125,6 +125,8 @@ class Asked:
     names: tuple[AskedName, ...]
     overflow: int
     """How often a name did not fit into the table."""
+    ever_used: bool = True
+    """Whether any process ever claimed a slot, as the first context does."""
 
 
 class UsagePage:
@@ -250,7 +252,9 @@ def _asked(fd: int, path: Path) -> Asked:
         for one in page.asked
         if one.kind in _ASKED_KINDS
     ]
-    return Asked(tuple(sorted(found, key=lambda one: one.name)), page.asked_overflow)
+    return Asked(
+        tuple(sorted(found, key=lambda one: one.name)), page.asked_overflow, page.slots_high > 0
+    )
 
 
 def _snapshot(fd: int, path: Path) -> UsageSnapshot:

@@ -64,7 +64,7 @@ def test_a_limit_that_makes_no_sense_is_refused(penstock, started, memory, cores
         (["--device=7"], "unknown device '7'"),
         (["--device=GPU-ffff"], "unknown device 'GPU-ffff'"),
         (["--device=0,0"], "named twice"),
-        (["--device="], "unknown device ''"),
+        (["--device="], "has an empty word"),
         (["--simulate=h300"], "did you mean h200?"),
         (["--simulate=h200,99"], "1 to 16 devices"),
         (["--simulate=/no/such.yaml"], "/no/such.yaml"),
@@ -260,3 +260,23 @@ def test_a_full_disk_is_an_error_and_leaves_nothing_behind(penstock, started):
     )
     assert_refused(result)
     assert penstock.tenants() == []
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [(["--name="], "name"), (["--device=0,"], "has an empty word")],
+    ids=["empty name", "comma at the end"],
+)
+def test_an_empty_word_is_an_error_and_not_passed_over(penstock, options, words):
+    result = penstock.run(*options, "--", "true")
+    assert result.returncode == 2
+    assert words in result.stderr
+    assert penstock.tenants() == []
+
+
+def test_a_profile_that_is_not_there_is_named_once_without_an_error_number(penstock):
+    result = penstock("simulate", "./none.yaml", "--", "true")
+    assert result.returncode == 2
+    assert "No such file or directory" in result.stderr
+    assert "Errno" not in result.stderr
+    assert result.stderr.count("none.yaml") == 1

@@ -205,3 +205,20 @@ def test_version_and_help_name_the_commands(penstock):
     help_text = penstock("--help").stdout
     for command in ("run", "simulate", "quota", "ps", "top", "policy", "bench", "demo"):
         assert f"\n  {command} " in help_text
+
+
+def test_a_full_disk_leaves_the_old_quota_and_says_which_file(penstock):
+    hold(penstock, "t")
+    directory = penstock.state / "tenants" / "t"
+    before = (directory / "grant.yaml").read_text()
+    # No file may grow: what a full disk does to one that is written anew.
+    script = f'ulimit -f 0; exec "{sys.executable}" -m penstock quota set t --memory 6Gi'
+    result = subprocess.run(
+        ["sh", "-c", script],
+        env=penstock.environment, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert result.returncode == 2
+    assert f"the old one holds: {directory}/grant.yaml cannot be written" in result.stderr
+    assert (directory / "grant.yaml").read_text() == before
+    assert read_quota(directory / "quota").limits.devices[0].memory_bytes == 8 << 30
+    assert [one.name for one in directory.iterdir() if one.name.startswith(".grant")] == []

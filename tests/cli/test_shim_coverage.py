@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -154,3 +155,24 @@ def test_a_command_that_cannot_be_started_says_so(penstock):
     assert result.returncode == 127
     assert "cannot run" in result.stderr
     assert penstock.tenants() == []
+
+
+@pytest.mark.parametrize("output", ["table", "json"])
+def test_a_program_that_never_came_through_the_shim_is_not_called_covered(penstock, output):
+    command = ["env", "LD_PRELOAD=", sys.executable, "-c", ASK]
+    result = penstock("shim", "coverage", "--simulate=h200", "-o", output, "--", *command)
+    assert result.returncode == 3
+    if output == "json":
+        assert json.loads(result.stdout)["shim_used"] is False
+    else:
+        assert "no process of the command used a device through the shim" in result.stdout
+        assert "called nothing" not in result.stdout
+
+
+def test_a_static_program_is_said_to_run_without_the_shim(penstock, tmp_path):
+    (tmp_path / "p.c").write_text("int main(void) { return 0; }")
+    static = tmp_path / "static"
+    subprocess.run(["gcc", "-static", tmp_path / "p.c", "-o", static], check=True)
+    result = penstock("shim", "coverage", "--simulate=h200", "--", str(static))
+    assert "static" in result.stderr
+    assert result.returncode == 3

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from penstock_shim import paths
+from penstock_shim.pages import read_quota
 
 from .conftest import wait_until
 
@@ -96,6 +97,19 @@ def test_a_program_of_a_tenant_that_keeps_the_preload_is_no_finding(penstock):
     assert tell(process, "load 6") == "ok"
     assert events(penstock) == []
     assert penstock.ps()[0]["problem"] is None
+
+
+def test_a_program_that_only_initialised_the_driver_is_no_finding(penstock):
+    program = (
+        "import ctypes, time; ctypes.CDLL('libcuda.so.1').cuInit(0)\n"
+        "print('ready', flush=True); input()"
+    )
+    process = penstock.start("--name=t", "--", sys.executable, "-c", program, stdin=-1)
+    assert process.stdout.readline() == "ready\n"
+    heartbeat = penstock.state / "tenants" / "t" / "quota"
+    end_ns = read_quota(heartbeat).heartbeat_ns + 3_000_000_000
+    wait_until(lambda: read_quota(heartbeat).heartbeat_ns > end_ns)
+    assert events(penstock) == []
 
 
 def test_a_copy_of_the_driver_beside_the_shim_is_seen_by_the_devices_time(penstock, tmp_path):

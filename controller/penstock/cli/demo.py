@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
@@ -114,6 +115,19 @@ def _print_report(screen: Console, report: DemoReport) -> None:
                 screen.print(f"  {name} | {line}", markup=False, highlight=False)
     words = "all within bounds" if report.within_bounds else "NOT all within bounds"
     screen.print(f"\n[bold]{words}[/bold]")
+    if not report.within_bounds:
+        screen.print(_advice(), markup=False)
+
+
+def _advice() -> str:
+    """What to try after a run that was not within bounds."""
+    load, processors = os.getloadavg()[0], len(os.sched_getaffinity(0))
+    if load > processors:
+        return (
+            f"This machine is busy (load {load:.1f} on {processors} processors), which programs "
+            "that share a simulated device feel: try again when it is quiet, or with --seconds 60."
+        )
+    return "Try once more with --seconds 60; penstock doctor looks for what a quota needs."
 
 
 def _cells(outcome: Outcome, tolerance: float) -> list[str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.cli.options import Mode
+from penstock.cli.say import say
 
 if TYPE_CHECKING:
     from penstock.devices import DeviceSource
@@ -113,3 +114,12 @@ def summary(grant: Grant) -> str:
         f"tenant {grant.tenant}: {shares}, {grant.mode}; cooperative: without a root agent, a "
         "program of yours could undo it"
     )
+
+
+def warn_of_obstacles(command: str) -> None:
+    """A program without the shim has no quota: that is said, though its children may have one."""
+    from penstock.node.program import find_program, obstacles
+
+    path = find_program(command)
+    for one in obstacles(path) if path else []:
+        say(f"{one.what}; {one.advice}")

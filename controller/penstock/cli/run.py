@@ -15,6 +15,7 @@ from penstock.cli.request import (
     refuse_inside_a_tenant,
     request_of,
     summary,
+    warn_of_obstacles,
 )
 from penstock.cli.say import say
 
@@ -30,7 +31,7 @@ def run(
     ] = None,
     device: Annotated[
         list[str] | None,
-        typer.Option(metavar="WHICH", help="Index, UUID or start of one; a,b or twice for two."),
+        typer.Option(metavar="WHICH", help="Index, UUID or start of one; 0,1 is two."),
     ] = None,
     mode: Annotated[
         Mode | None,
@@ -67,7 +68,7 @@ def run(
     check_command(command)
     loaded = policy_of(policy, command[0]) if policy else None
     if not quiet:
-        _warn_of_obstacles(command[0])
+        warn_of_obstacles(command[0])
     request = request_of(command, memory, cores, device or [], mode, loaded, name, oversubscribe)
     state = State.open(state_dir)
     source = open_source(state, simulate)
@@ -83,12 +84,3 @@ def run(
         say(error)
         code = error.exit_code
     sys.exit(code)
-
-
-def _warn_of_obstacles(command: str) -> None:
-    """A program without the shim has no quota: that is said, though its children may have one."""
-    from penstock.node.program import find_program, obstacles
-
-    path = find_program(command)
-    for one in obstacles(path) if path else []:
-        say(f"{one.what}; {one.advice}")

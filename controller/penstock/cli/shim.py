@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli.options import AS_IS, Mode, Output, StateDir, check_command, one_of
-from penstock.cli.request import open_source, policy_of, refuse_inside_a_tenant, request_of
+from penstock.cli.request import (
+    open_source,
+    policy_of,
+    refuse_inside_a_tenant,
+    request_of,
+    warn_of_obstacles,
+)
 from penstock.cli.say import say
 
 if TYPE_CHECKING:
@@ -20,7 +26,7 @@ if TYPE_CHECKING:
     from penstock.node.coverage import Report
     from penstock.node.tenant import Tenant
 
-REFUSED_EXIT_CODE = 3
+INCOMPLETE_EXIT_CODE = 3
 
 app = typer.Typer(help="What the shim does with a program.", no_args_is_help=True)
 
@@ -47,7 +53,7 @@ def coverage(
     ] = None,
     device: Annotated[
         list[str] | None,
-        typer.Option(metavar="WHICH", help="Index, UUID or start of one; a,b or twice for two."),
+        typer.Option(metavar="WHICH", help="Index, UUID or start of one; 0,1 is two."),
     ] = None,
     policy: Annotated[
         Path | None, typer.Option(metavar="FILE", help="QuotaPolicy; options override it.")
@@ -64,7 +70,7 @@ def coverage(
 
     The table follows the command's output; with -o json or yaml it stands alone on standard output,
     and the command's output goes to standard error. The exit code is the command's; 3 when the
-    command succeeded but a name was refused.
+    command succeeded but a name was refused, or nothing of it used a device through the shim.
     """
     import dataclasses
 
@@ -77,6 +83,7 @@ def coverage(
     refuse_inside_a_tenant()
     check_command(command)
     loaded = policy_of(policy, command[0]) if policy else None
+    warn_of_obstacles(command[0])
     mode: Mode | None = None
     request = request_of(
         command, memory, cores, device or [], mode, loaded, None, False, all_by_default=True
@@ -100,7 +107,8 @@ def coverage(
     except CommandNotStartedError as error:
         say(error)
         sys.exit(error.exit_code)
-    sys.exit(code or (REFUSED_EXIT_CODE if found[0].refused else 0))
+    incomplete = found[0].refused or not found[0].shim_used
+    sys.exit(code or (INCOMPLETE_EXIT_CODE if incomplete else 0))
 
 
 @contextmanager
@@ -162,6 +170,11 @@ def _print(found: Report, output: Output) -> None:
     screen = console()
     if shown:
         screen.print(table)
+    elif not found.shim_used:
+        print(
+            "no process of the command used a device through the shim: it used none, or it ran "
+            "without the shim (static, musl, LD_PRELOAD unset or set anew)"
+        )
     else:
         print("the command called nothing that the shim does not answer itself")
     if more := len(found.names) - len(shown):

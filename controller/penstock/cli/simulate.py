@@ -15,7 +15,7 @@ from penstock.cli.say import say
 
 def simulate(
     profile: Annotated[
-        str, typer.Argument(metavar="PROFILE[,N]", help="h200, a100-80g, l4, t4, or a file.")
+        str, typer.Argument(metavar="PROFILE[,N]", help="h200, h100, a100-80g, l4, t4, or a file.")
     ],
     command: Annotated[list[str], typer.Argument(metavar="-- COMMAND…", help="What to run.")],
     state_dir: StateDir = None,

@@ -98,6 +98,11 @@ def find_devices(devices: Sequence[Device], words: Sequence[str]) -> list[Device
     """The devices that comma-separated `words` mean, each once, in the order given."""
     found: dict[str, Device] = {}
     for word in (part.strip() for words_ in words for part in words_.split(",")):
+        if not word:
+            raise PenstockError(
+                f"--device {','.join(words)!r} has an empty word",
+                "a comma stands between two devices", "leave it out, or name another device",
+            )  # fmt: skip
         device = find_device(devices, word)
         if device.uuid in found:
             raise PenstockError(f"device {word!r} is named twice", f"it is {device}")

@@ -47,6 +47,7 @@ class Report:
     names: tuple[AskedFor, ...]
     overflow: int  # requests and calls of names that did not fit into the table
     unfinished: bool  # the command left processes behind, which may ask for more
+    shim_used: bool = True  # a process did something on a device through the shim
 
     @property
     def refused(self) -> int:
@@ -60,6 +61,7 @@ class Report:
             "refused": self.refused,
             "overflow": self.overflow,
             "unfinished": self.unfinished,
+            "shim_used": self.shim_used,
             "not_seen": list(NOT_SEEN),
         }
 
@@ -70,7 +72,7 @@ def report(usage_page: Path, *, unfinished: bool) -> Report:
     table = json.loads(paths.coverage_table().read_text())["cuda"]
     names = [_with_reason(one, table) for one in asked.names]
     names.sort(key=lambda one: (_FIRST.index(one.kind), one.name))
-    return Report(tuple(names), asked.overflow, unfinished)
+    return Report(tuple(names), asked.overflow, unfinished, asked.ever_used or bool(names))
 
 
 def _with_reason(one: AskedName, table: dict[str, list[str]]) -> AskedFor:

@@ -91,11 +91,15 @@ def write_grant(directory: Path, grant: Grant) -> None:
     """Replaces the file whole or not at all, also when the machine loses power in between."""
     file = directory / FILE
     aside = directory / f".{FILE}.{os.getpid()}"
-    with aside.open("w", encoding="utf-8") as stream:
-        stream.write(grant.to_yaml())
-        stream.flush()
-        os.fsync(stream.fileno())
-    aside.replace(file)
+    try:
+        with aside.open("w", encoding="utf-8") as stream:
+            stream.write(grant.to_yaml())
+            stream.flush()
+            os.fsync(stream.fileno())
+        aside.replace(file)
+    except OSError:
+        aside.unlink(missing_ok=True)
+        raise
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -104,9 +104,9 @@ def admit(state: State, request: Request, source: DeviceSource) -> Admitted:
             else:
                 check_admission(device, free[device.uuid], share.memory_bytes, share.cores_permille)
             shares.append(share)
-        name = request.name or name_from_command(
-            request.command, [tenant.name for tenant in living]
-        )
+        name = request.name
+        if name is None:
+            name = name_from_command(request.command, [tenant.name for tenant in living])
         grant = Grant(
             tenant=check_tenant_name(name),
             mode=request.mode,

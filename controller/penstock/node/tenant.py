@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from penstock.model import PenstockError
 from penstock.node.events import record_event
+from penstock.node.grant import FILE as GRANT_FILE
 from penstock.node.grant import Grant, read_grant, write_grant
 from penstock.node.processes import TENANT_VARIABLE, environments, members_of
 from penstock.node.state import State, is_locked
@@ -229,7 +230,14 @@ def change_grant(tenant: Tenant, grant: Grant) -> list[str]:
             )
     with QuotaWriter.open(tenant.quota_page) as writer:
         _change_to(grant)(writer.limits)  # a page that cannot be changed is found out first
-        write_grant(tenant.directory, grant)
+        try:
+            write_grant(tenant.directory, grant)
+        except OSError as error:
+            raise PenstockError(
+                f"the quota of {tenant.name!r} was not changed, the old one holds",
+                f"{tenant.directory / GRANT_FILE} cannot be written: {error.strerror or error}",
+                "make room on that file system, or name a --state-dir on another one",
+            ) from error
         writer.change(_change_to(grant))
     shares = [
         {"device": d.uuid, "memory_bytes": d.memory_bytes, "cores_permille": d.cores_permille}

@@ -169,7 +169,10 @@ def _without_slot(alive: Iterable[DeviceProcess], usage: UsageSnapshot) -> list[
     return [
         process
         for process in alive
-        if process.pid not in pids and _inner_pid(process.pid) not in pids
+        # After cuInit alone there is neither a slot nor anything to charge.
+        if (process.memory_bytes != 0 or process.busy_ns)
+        and process.pid not in pids
+        and _inner_pid(process.pid) not in pids
     ]
 
 

@@ -234,7 +234,8 @@ class _Reader:
         try:
             node = yaml.compose(self.path.read_text(), Loader=yaml.SafeLoader)
         except OSError as error:
-            raise ProfileError(f"cannot read the device profile {self.path}: {error}") from error
+            why = error.strerror or str(error)
+            raise ProfileError(f"cannot read the device profile {self.path}: {why}") from error
         except UnicodeDecodeError as error:
             raise ProfileError(f"{self.path} is not a text file: {error}") from error
         except yaml.MarkedYAMLError as error:
