@@ -27,13 +27,14 @@ typedef enum penstock_kind {
   PENSTOCK_CONTEXT_LIMIT,  /* key is the context's address plus the CUlimit */
   PENSTOCK_CONTEXT,        /* CUcontext */
   PENSTOCK_GREEN_CONTEXT,  /* CUgreenCtx */
-  PENSTOCK_MODULE,         /* CUmodule */
-  PENSTOCK_LIBRARY,        /* CUlibrary: costs nothing itself; `detail` what each copy costs */
+  PENSTOCK_MODULE,         /* CUmodule; `detail`: the largest variable that is paid for */
+  PENSTOCK_LIBRARY,        /* CUlibrary: `detail` what each copy costs, `bytes` as of a module */
   PENSTOCK_SHARE,          /* key is the share; `bytes` counts who of this process holds it */
   PENSTOCK_POOL_IMPORT,    /* CUmemoryPool of another process */
   PENSTOCK_POOL_POINTER,   /* cuMemPoolImportPointer: key is the pointer */
   PENSTOCK_LIBRARY_COPY,   /* in one context; `detail` is the library */
   PENSTOCK_GRAPH_EXEC,     /* CUgraphExec with memory nodes; `detail` what a launch may need */
+  PENSTOCK_GLOBAL, /* a variable of a hidden image: key is its address, `detail` the owner */
 } penstock_kind;
 
 typedef struct penstock_object {

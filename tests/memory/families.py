@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 
+from cuda.bindings import nvfatbin, nvjitlink
 from cuda_calls import MIB, OUT_OF_MEMORY, begin, charged, cu, expect, ok, old, old_ok, refused
 
 RESERVED = cu.CUmemPool_attribute.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT
@@ -416,6 +417,69 @@ def modules() -> None:
         library = ok(cu.cuLibraryLoadData(PTX, [], [], 0, [], [], 0))
     with expect(-size):
         ok(cu.cuLibraryUnload(library))
+
+
+def with_variables(*declarations: str) -> bytes:
+    return PTX.rstrip(b"\0") + "\n".join(("", *declarations, "\0")).encode()
+
+
+def module_variables() -> None:
+    """What a module declares is charged as it is loaded; nothing stays of what does not fit."""
+    begin()
+    for declarations, taken in (
+        ([".visible .global .align 8 .b8 blob[0x600000];"], 6),
+        ([".global .v4 .f32 blob[100][5242]; // .global .b8 not[1073741824];"], 8),
+        ([".visible .global .attribute(.managed) .align 4 .b8 blob[4194304];"], 4),
+        ([".const .align 4 .b8 blob[2097152];", ".extern .global .b8 far[1073741824];"], 2),
+        ([".global .u32 other, blob[1048576], third;"], 6),
+    ):
+        image = with_variables(*declarations)
+        code = (len(image) - 1 + 511) // 512 * 512
+        with expect(taken * MIB + code):
+            module = ok(cu.cuModuleLoadData(image))
+            if "blob[1048576]" not in declarations[0]:
+                assert ok(cu.cuModuleGetGlobal(module, b"blob"))[1] > (taken - 2) * MIB
+        with expect(-taken * MIB - code):
+            ok(cu.cuModuleUnload(module))
+    huge = with_variables(
+        ".visible .global .align 8 .b8 blob[0xffffffffffffffff];", *[".global .b64 a[2];"] * 2
+    )
+    over = with_variables(*(f".global .b8 blob{i}[1073741824];" for i in range(8)))
+    with expect(0):
+        refused(cu.cuModuleLoadData(huge))
+        refused(cu.cuModuleLoadData(over))
+        refused(cu.cuLibraryLoadData(over, [], [], 0, [], [], 0))
+
+
+def cubin_variables() -> None:
+    """A compiled image says the size of its variables without holding them; so in fat binaries."""
+    begin()
+    text = with_variables(".visible .global .align 8 .b8 blob[8388608];").rstrip(b"\0")
+    text = text.replace(b".version 7.0", b".version 8.0").replace(b"sm_50", b"sm_90")
+    link = nvjitlink.create(1, ["-arch=sm_90"])
+    nvjitlink.add_data(link, nvjitlink.InputType.PTX, text, len(text), "blob")
+    nvjitlink.complete(link)
+    cubin = bytearray(nvjitlink.get_linked_cubin_size(link))
+    nvjitlink.get_linked_cubin(link, cubin)
+    images = [bytes(cubin)]
+    for options in (["-64", "-compress=false"], ["-64"]):
+        fat = nvfatbin.create(options, len(options))
+        nvfatbin.add_cubin(fat, cubin, len(cubin), "90", "blob")
+        nvfatbin.add_ptx(fat, text + b"\0", len(text) + 1, "90", "blob", "")
+        body = bytearray(nvfatbin.size(fat))
+        nvfatbin.get(fat, body)
+        images.append(bytes(body))
+    assert all(len(image) < MIB for image in images)
+    for image in images:
+        before = charged()
+        module = ok(cu.cuModuleLoadData(image))
+        assert 8 * MIB < charged() - before < 9 * MIB, charged() - before
+        ok(cu.cuModuleUnload(module))
+        assert charged() == before
+        library = ok(cu.cuLibraryLoadData(image, [], [], 0, [], [], 0))
+        assert ok(cu.cuLibraryGetGlobal(library, b"blob"))[1] == 8 * MIB
+        ok(cu.cuLibraryUnload(library))
+        assert charged() == before
 
 
 def linked_modules() -> None:

@@ -35,6 +35,8 @@ LIMIT = 1024 * MIB
         families.captured_memory,
         families.context_limits,
         families.modules,
+        families.module_variables,
+        families.cubin_variables,
         families.linked_modules,
         families.unknown_frees,
     ],

@@ -1,12 +1,13 @@
 /* Libraries: they belong to no context, and their code goes to each as it is used there.
  *
- * Charged with the size of the image, as an estimate (image.h): in the current context when it is
- * loaded, in another one when a kernel, module or variable of it is asked for there. Without a
+ * Charged with the size of the image and of its variables (image.h): in the current context when it
+ * is loaded, in another one when a kernel, module or variable of it is asked for there. Without a
  * context the first granted device pays, until it is known where the library is used. A copy's
  * charge goes with its context. Not noticed: a launch in another context by a CUkernel that was got
  * in this one.
  */
 #include "charge.h"
+#include "hooks/global.h"
 #include "hooks/hook.h"
 #include "hooks/launch.h"
 #include "image.h"
@@ -34,15 +35,19 @@ static int first_granted(void) {
   return grant;
 }
 
-static void remember(CUlibrary library, CUcontext context, int grant, uint64_t bytes) {
-  penstock_object image = {
-      .key = (uint64_t)(uintptr_t)library, .detail = bytes, .grant = -1, .kind = PENSTOCK_LIBRARY};
+static void remember(CUlibrary library, CUcontext context, int grant, penstock_image_size size) {
+  uint64_t bytes = penstock_image_charge(size);
+  penstock_object image = {.key = (uint64_t)(uintptr_t)library,
+                           .bytes = penstock_image_covers(size),
+                           .detail = bytes,
+                           .grant = -1,
+                           .kind = PENSTOCK_LIBRARY};
   penstock_object copy = copy_of(library, context, grant, bytes);
   penstock_object_put(&image);
   penstock_object_put(&copy);
 }
 
-#define LOAD(library, bytes_needed, call)                                       \
+#define LOAD(library, measure, call)                                            \
   do {                                                                          \
     CUcontext context = NULL;                                                   \
     int grant = -1;                                                             \
@@ -50,12 +55,13 @@ static void remember(CUlibrary library, CUcontext context, int grant, uint64_t b
       context = NULL;                                                           \
       grant = PENSTOCK_BELOW(first_granted());                                  \
     }                                                                           \
-    const uint64_t bytes = (bytes_needed);                                      \
+    const penstock_image_size size = (measure);                                 \
+    const uint64_t bytes = penstock_image_charge(size);                         \
     CUresult result = grant < 0 ? CUDA_SUCCESS : penstock_charge(grant, bytes); \
     if (result != CUDA_SUCCESS) return result;                                  \
     result = PENSTOCK_BELOW(call);                                              \
     if (result == CUDA_SUCCESS && grant >= 0) {                                 \
-      remember(*(library), context, grant, bytes);                              \
+      remember(*(library), context, grant, size);                               \
     } else {                                                                    \
       penstock_uncharge(grant, bytes);                                          \
     }                                                                           \
@@ -69,7 +75,7 @@ CUresult CUDAAPI HOOK_NAME(cuLibraryLoadData)(CUlibrary *library, const void *im
   PENSTOCK_PASS(cuLibraryLoadData, library, image, jit_options, jit_values, jit_count, options,
                 values, count);
   if (!library || !image) return CUDA_ERROR_INVALID_VALUE;
-  LOAD(library, penstock_image_bytes(image),
+  LOAD(library, penstock_image_measure(image),
        REAL(cuLibraryLoadData)(library, image, jit_options, jit_values, jit_count, options, values,
                                count));
 }
@@ -81,7 +87,7 @@ CUresult CUDAAPI HOOK_NAME(cuLibraryLoadFromFile)(CUlibrary *library, const char
   PENSTOCK_PASS(cuLibraryLoadFromFile, library, file, jit_options, jit_values, jit_count, options,
                 values, count);
   if (!library || !file) return CUDA_ERROR_INVALID_VALUE;
-  LOAD(library, penstock_image_file_bytes(file),
+  LOAD(library, penstock_image_measure_file(file),
        REAL(cuLibraryLoadFromFile)(library, file, jit_options, jit_values, jit_count, options,
                                    values, count));
 }
@@ -147,17 +153,35 @@ CUresult CUDAAPI HOOK_NAME(cuLibraryGetModule)(CUmodule *module, CUlibrary libra
   USE(library, REAL(cuLibraryGetModule)(module, library));
 }
 
-CUresult CUDAAPI HOOK_NAME(cuLibraryGetGlobal)(CUdeviceptr *pointer, size_t *bytes,
-                                               CUlibrary library, const char *name) {
-  PENSTOCK_PASS(cuLibraryGetGlobal, pointer, bytes, library, name);
-  USE(library, REAL(cuLibraryGetGlobal)(pointer, bytes, library, name));
+/* A variable of an image that did not say enough is charged as it is found. */
+static CUresult found(CUlibrary library, CUdeviceptr address, size_t size, CUresult result) {
+  penstock_object image;
+  uint64_t owner = (uint64_t)(uintptr_t)library;
+  if (result != CUDA_SUCCESS || !penstock_object_find(PENSTOCK_LIBRARY, owner, &image)) {
+    return result;
+  }
+  return penstock_global_found(owner, image.bytes, address, size);
 }
 
-CUresult CUDAAPI HOOK_NAME(cuLibraryGetManaged)(CUdeviceptr *pointer, size_t *bytes,
-                                                CUlibrary library, const char *name) {
-  PENSTOCK_PASS(cuLibraryGetManaged, pointer, bytes, library, name);
-  USE(library, REAL(cuLibraryGetManaged)(pointer, bytes, library, name));
-}
+#define GET_VARIABLE(symbol)                                                                  \
+  CUresult CUDAAPI HOOK_NAME(symbol)(CUdeviceptr * pointer, size_t *bytes, CUlibrary library, \
+                                     const char *name) {                                      \
+    PENSTOCK_PASS(symbol, pointer, bytes, library, name);                                     \
+    penstock_object copy;                                                                     \
+    bool is_new;                                                                              \
+    CUdeviceptr address = 0;                                                                  \
+    size_t size = 0;                                                                          \
+    CUresult result = admit(library, &copy, &is_new);                                         \
+    if (result != CUDA_SUCCESS) return result;                                                \
+    result = PENSTOCK_BELOW(REAL(symbol)(&address, &size, library, name));                    \
+    result = found(library, address, size, settle(&copy, is_new, result));                    \
+    if (result != CUDA_SUCCESS) return result;                                                \
+    if (pointer) *pointer = address;                                                          \
+    if (bytes) *bytes = size;                                                                 \
+    return CUDA_SUCCESS;                                                                      \
+  }
+GET_VARIABLE(cuLibraryGetGlobal)
+GET_VARIABLE(cuLibraryGetManaged)
 
 CUresult CUDAAPI HOOK_NAME(cuKernelGetFunction)(CUfunction *function, CUkernel kernel) {
   PENSTOCK_PASS(cuKernelGetFunction, function, kernel);
@@ -187,7 +211,9 @@ CUresult CUDAAPI HOOK_NAME(cuLibraryUnload)(CUlibrary library) {
   copies taken = {.library = (uint64_t)(uintptr_t)library};
   penstock_freeing freeing = penstock_free_begin(PENSTOCK_LIBRARY, taken.library);
   if (freeing.found) penstock_object_each(PENSTOCK_LIBRARY_COPY, take_copy, &taken);
+  penstock_globals globals = penstock_globals_leave(taken.library);
   CUresult result = penstock_free_end(&freeing, PENSTOCK_BELOW(REAL(cuLibraryUnload)(library)));
+  penstock_globals_left(&globals, result);
   for (int i = 0; i < taken.count; i++) {
     if (result == CUDA_SUCCESS) {
       penstock_give_back(&taken.all[i]);

@@ -6,6 +6,40 @@
 
 static sim_module *modules; /* all of this process; big lock */
 
+#define VARIABLE_ALIGN 256
+
+/* How far into the data of its kind a variable lies; `end` NULL: how much data there is. */
+static uint64_t data_offset(const sim_image *image, bool managed, const sim_global *end) {
+  uint64_t at = 0;
+  for (const sim_global *g = image->globals; g && g != end; g = g->next) {
+    if (g->managed != managed) continue;
+    if (__builtin_add_overflow(at, g->bytes, &at) || at > UINT64_MAX - VARIABLE_ALIGN)
+      return UINT64_MAX;
+    at = (at + VARIABLE_ALIGN - 1) / VARIABLE_ALIGN * VARIABLE_ALIGN;
+  }
+  return at;
+}
+
+/* Code and variables have their memory from the start. Big lock held. */
+static bool place(sim_module *m, sim_image *image) {
+  sim_context *ctx = m->ctx;
+  m->code = sim_alloc_new(ctx->gpu, ctx, image->bytes ? image->bytes : 4096, SIM_GLOBAL);
+  if (!m->code) return false;
+  for (int managed = 0; managed < 2; managed++) {
+    uint64_t bytes = data_offset(image, managed, NULL);
+    if (!bytes) continue;
+    m->data[managed] = sim_alloc_new(ctx->gpu, ctx, bytes, managed ? SIM_MANAGED : SIM_GLOBAL);
+    if (!m->data[managed]) return false;
+  }
+  return true;
+}
+
+static void displace(sim_module *m) {
+  if (m->data[1]) sim_alloc_free(m->data[1]);
+  if (m->data[0]) sim_alloc_free(m->data[0]);
+  if (m->code) sim_alloc_free(m->code);
+}
+
 CUresult sim_module_new(sim_context *ctx, sim_image *image, sim_library *library,
                         sim_module **out) {
   sim_module *m = calloc(1, sizeof *m);
@@ -13,16 +47,18 @@ CUresult sim_module_new(sim_context *ctx, sim_image *image, sim_library *library
   sim_big_lock();
   m->ctx = ctx;
   m->library = library;
-  m->code = sim_alloc_new(ctx->gpu, ctx, image->bytes ? image->bytes : 4096, SIM_GLOBAL);
-  if (m->code) {
+  bool placed = place(m, image);
+  if (placed) {
     m->image = image;
     image->references++;
     m->next = modules;
     modules = m;
     sim_handle_add(m, SIM_MODULE);
+  } else {
+    displace(m);
   }
   sim_big_unlock();
-  if (!m->code) {
+  if (!placed) {
     free(m);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
@@ -45,13 +81,7 @@ void sim_module_free(sim_module *m) {
     free(f->old_launch);
     free(f);
   }
-  while (m->placed) {
-    struct sim_placed *p = m->placed;
-    m->placed = p->next;
-    sim_alloc_free(p->alloc);
-    free(p);
-  }
-  sim_alloc_free(m->code);
+  displace(m);
   sim_image_release(m->image);
   free(m);
 }
@@ -95,36 +125,12 @@ CUresult sim_module_function(sim_module *m, const char *name, sim_function **out
   return f ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
-CUresult sim_global_place(sim_module *m, sim_global *global, sim_alloc **out) {
-  sim_big_lock();
-  struct sim_placed *p = m->placed;
-  while (p && p->global != global) p = p->next;
-  if (!p && (p = calloc(1, sizeof *p))) {
-    p->global = global;
-    p->alloc = sim_alloc_new(m->ctx->gpu, m->ctx, global->bytes,
-                             global->managed ? SIM_MANAGED : SIM_GLOBAL);
-    if (p->alloc) {
-      p->next = m->placed;
-      m->placed = p;
-    } else {
-      free(p);
-      p = NULL;
-    }
-  }
-  sim_big_unlock();
-  if (!p) return CUDA_ERROR_OUT_OF_MEMORY;
-  *out = p->alloc;
-  return CUDA_SUCCESS;
-}
-
 static CUresult find_global(sim_module *m, const char *name, bool managed_only,
                             CUdeviceptr *address, size_t *bytes) {
   REQUIRE(name, CUDA_ERROR_INVALID_VALUE);
   for (sim_global *g = m->image->globals; g; g = g->next) {
     if (strcmp(g->name, name) || (managed_only && !g->managed)) continue;
-    sim_alloc *alloc;
-    TRY(sim_global_place(m, g, &alloc));
-    if (address) *address = alloc->address;
+    if (address) *address = m->data[g->managed]->address + data_offset(m->image, g->managed, g);
     if (bytes) *bytes = g->bytes;
     return CUDA_SUCCESS;
   }

@@ -48,11 +48,7 @@ typedef struct sim_module {
   sim_image *image;
   sim_alloc *code;
   sim_function *functions;
-  struct sim_placed {
-    sim_global *global;
-    sim_alloc *alloc;
-    struct sim_placed *next;
-  } *placed; /* globals that have their memory */
+  sim_alloc *data[2]; /* all variables: plain, managed; NULL: none */
   sim_library *library;
   struct sim_module *next;
 } sim_module;
@@ -69,4 +65,3 @@ CUresult sim_module_new(sim_context *ctx, sim_image *image, sim_library *library
 void sim_module_free(sim_module *module);
 CUresult sim_module_function(sim_module *module, const char *name, sim_function **function);
 CUresult sim_library_module(sim_library *library, sim_context *ctx, sim_module **module);
-CUresult sim_global_place(sim_module *module, sim_global *global, sim_alloc **alloc);

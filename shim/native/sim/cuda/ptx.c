@@ -51,12 +51,17 @@ static bool is(const char *from, size_t length, const char *what) {
   return strlen(what) == length && !memcmp(from, what, length);
 }
 
-/* Digits at the front of a word; as large as can be when there are too many. */
+/* Digits at the front of a word, 0x before hexadecimal ones; as large as can be when there are too
+ * many. */
 static uint64_t number(const char *from, size_t length) {
   uint64_t value = 0;
-  for (size_t i = 0; i < length && isdigit((unsigned char)from[i]); i++) {
-    if (__builtin_mul_overflow(value, 10, &value) ||
-        __builtin_add_overflow(value, (uint64_t)(from[i] - '0'), &value))
+  bool hex = length > 2 && from[0] == '0' && (from[1] | 0x20) == 'x';
+  for (size_t i = hex ? 2 : 0; i < length; i++) {
+    char c = from[i] | 0x20;
+    bool letter = hex && c >= 'a' && c <= 'f';
+    if (!letter && !isdigit((unsigned char)from[i])) break;
+    if (__builtin_mul_overflow(value, hex ? 16 : 10, &value) ||
+        __builtin_add_overflow(value, (uint64_t)(letter ? c - 'a' + 10 : c - '0'), &value))
       return UINT64_MAX;
   }
   return value;
@@ -94,7 +99,11 @@ static void read_variable(text *t, const char **name, size_t *name_length, uint6
       *t = before;
       break;
     }
-    if (is(from, length, ".align")) {
+    if (is(from, length, ".attribute")) {
+      while (word(t, &from) && *from != ')');
+    } else if (is(from, length, ".v2") || is(from, length, ".v4")) {
+      count = (uint64_t)(from[2] - '0');
+    } else if (is(from, length, ".align")) {
       length = word(t, &from);
       *align = number(from, length);
       if (*align > LARGEST_ALIGN) *align = LARGEST_ALIGN;
@@ -194,8 +203,10 @@ CUresult sim_read_ptx(const char *data, uint64_t length_all, const sim_gpu *gpu,
       const char *name;
       size_t name_length;
       uint64_t bytes, align;
+      const char *space = t.at;
       read_variable(&t, &name, &name_length, &bytes, &align);
-      if (name && bytes) sim_image_add_global(image, name, name_length, bytes, false);
+      bool managed = memmem(space, (size_t)(t.at - space), ".managed", 8) != NULL;
+      if (name && bytes) sim_image_add_global(image, name, name_length, bytes, managed);
     } else if (depth > 0 && inside && is(from, length, ".shared")) {
       const char *name;
       size_t name_length;
