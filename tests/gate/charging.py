@@ -5,8 +5,10 @@ Run as ``python charging.py NAME``; they go on until they are killed.
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
+import time
 
 from cuda.bindings import driver as cu
 from patterns import MS, Device, ok
@@ -128,6 +130,19 @@ def streams_destroyed_behind_their_work() -> None:
             ok(cu.cuEventRecord(event, stream))
             ok(cu.cuStreamDestroy(stream))
             ok(cu.cuEventSynchronize(event))
+
+
+def processes_that_end_behind_their_work() -> None:
+    """One process after the other launches once, looks away until the kernel is over, and ends."""
+    while True:
+        child = os.fork()
+        if not child:
+            device = Device()
+            device.launch(device.stream(), 50 * MS)
+            time.sleep(0.055)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        assert status == 0
 
 
 def a_kernel_that_runs_for_seconds() -> None:

@@ -111,6 +111,13 @@ def test_processes_that_launch_and_wait_do_not_pay_for_their_context_switches(
     check(stage, tenant, 30, settle_s=1.0, at_most=2)
 
 
+def test_processes_that_end_behind_their_work_are_charged_for_it(stage: Stage) -> None:
+    """At most until the next one comes and finds them dead."""
+    tenant = stage.tenant("tenant", 30)
+    stage.start(tenant, [PROGRAM, "processes_that_end_behind_their_work"], program=sys.executable)
+    check(stage, tenant, 30, settle_s=1.0, at_most=2)
+
+
 def test_a_long_kernel_is_charged_while_it_runs_and_blocks_nobody_for_good(stage: Stage) -> None:
     """Three seconds under a key that used to take 20 us, beside a process that wants the device."""
     tenant = stage.tenant("tenant", 50)

@@ -8,9 +8,11 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "harness.h"
+#include "mechanism/gate.h"
 #include "tenant.h"
 
 static uint64_t owner_of(const penstock_region *region, int slot) {
@@ -252,12 +254,31 @@ TEST(processes_of_another_pid_namespace_are_left_alone_and_enter_their_own) {
   CHECK_EQUAL(penstock_ledger_total(&region, 0), 1536);
 }
 
-TEST(a_dead_process_takes_its_admitted_device_time_with_it) {
+TEST(device_time_admitted_to_a_dead_process_is_not_held_back_any_more) {
   penstock_region region = tenant_open("t", 1, MIB);
   wait_for(child_holding(&region, 512, end_now));
   region.usage->slots[0].gate[0].estimate_ns = 1000000;
   CHECK_EQUAL(penstock_reap_all(region.usage, region.quota), 1);
   CHECK_EQUAL(region.usage->slots[0].gate[0].estimate_ns, 0);
+}
+
+TEST(work_that_a_dead_process_left_unsettled_is_charged_once_as_far_as_nobody_was) {
+  enum { MS = 1000000, AGO_MS = 500, CHARGED_MS = 100 };
+  penstock_region region = tenant_open("t", 1, MIB);
+  penstock_gate_device *gate = &region.usage->gate[0];
+  wait_for(child_holding(&region, 512, end_now));
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  uint64_t since = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec - AGO_MS * MS;
+  region.usage->slots[0].gate[0].unsettled_since_ns = since;
+  region.usage->slots[0].gate[0].estimate_ns = 20000;
+  penstock_gate_mark(gate, since, since + CHARGED_MS * MS, UINT64_MAX);
+  CHECK_EQUAL(penstock_reap_all(region.usage, region.quota), 1);
+  uint64_t spent = gate->spent_ns;
+  CHECK(spent >= (uint64_t)(AGO_MS - CHARGED_MS - 1) * MS);
+  CHECK(spent < (uint64_t)(AGO_MS - CHARGED_MS) * MS + 60000 * (uint64_t)MS);
+  CHECK_EQUAL(penstock_reap_all(region.usage, region.quota), 0);
+  CHECK_EQUAL(gate->spent_ns, spent);
 }
 
 TEST(a_process_without_a_slot_leaves_reaping_before_a_refusal_to_others) {

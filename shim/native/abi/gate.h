@@ -25,10 +25,14 @@ typedef struct penstock_gate_device {
 } penstock_gate_device;
 
 typedef struct penstock_gate_slot {
-  uint64_t estimate_ns; /* admitted, not yet measured; vanishes with the process */
+  uint64_t estimate_ns; /* admitted, not yet measured */
   uint64_t submitted;   /* brackets opened */
   uint64_t done;        /* brackets settled */
   /* CLOCK_MONOTONIC since which work of the process has been running that a thread of it is waiting
    * for at this moment; 0: none. Beyond the estimate it is charged as it passes. */
   uint64_t busy_since_ns;
+  /* CLOCK_MONOTONIC since which there have been brackets that are not settled, give or take 100 ms;
+   * 0: none. A process that dies with such is charged from then on until its slot is reaped. */
+  uint64_t unsettled_since_ns;
+  uint64_t reserved[3];
 } penstock_gate_slot;

@@ -26,6 +26,27 @@ void gate_stream_release(gate_stream *stream) {
 static uint64_t later(uint64_t a, uint64_t b) { return a > b ? a : b; }
 static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
+/* What others charge should this process end before it settles. */
+static void note_unsettled(penstock_gate_slot *slot, uint64_t now_ns) {
+  uint64_t submitted = __atomic_load_n(&slot->submitted, __ATOMIC_RELAXED);
+  if (!__atomic_load_n(&slot->unsettled_since_ns, __ATOMIC_RELAXED) ||
+      submitted == __atomic_load_n(&slot->done, __ATOMIC_RELAXED)) {
+    __atomic_store_n(&slot->unsettled_since_ns, now_ns, __ATOMIC_RELAXED);
+  }
+}
+
+/* With some work always out, the oldest is looked for now and then. */
+static void note_settled(gate_state *state, penstock_gate_slot *slot, int grant) {
+  enum { COARSE_NS = 100000000 };
+  uint64_t done = __atomic_load_n(&slot->done, __ATOMIC_RELAXED);
+  if (done == __atomic_load_n(&slot->submitted, __ATOMIC_RELAXED)) {
+    __atomic_store_n(&slot->unsettled_since_ns, 0, __ATOMIC_RELAXED);
+  } else if (gate_tick_ns() >
+             __atomic_load_n(&slot->unsettled_since_ns, __ATOMIC_RELAXED) + COARSE_NS) {
+    __atomic_store_n(&slot->unsettled_since_ns, gate_oldest_ns(state, grant), __ATOMIC_RELAXED);
+  }
+}
+
 static void give_up_estimate(gate_state *state, const gate_stream *stream, uint64_t ns,
                              uint32_t launches, uint32_t brackets) {
   penstock_process *process = penstock_process_get();
@@ -39,6 +60,7 @@ static void give_up_estimate(gate_state *state, const gate_stream *stream, uint6
                                         __ATOMIC_RELAXED));
   if (!left) __atomic_store_n(&state->drained_ns[grant], 0, __ATOMIC_RELAXED);
   __atomic_fetch_add(&slot->done, brackets, __ATOMIC_RELAXED);
+  if (brackets) note_settled(state, slot, grant);
   __atomic_fetch_add(&gate_device(process, grant)->launches, launches, __ATOMIC_RELAXED);
 }
 
@@ -50,7 +72,9 @@ void gate_bracket_open(gate_state *state, gate_stream *stream, bool sample, uint
   if (process) {
     bracket->crowd = gate_others_ns(process, state, grant, now_ns, NULL) != 0;
     bracket->quiet = gate_quiet_is_ours(process, state, grant, now_ns);
-    __atomic_fetch_add(&gate_slot(process, state, grant)->submitted, 1, __ATOMIC_RELAXED);
+    penstock_gate_slot *slot = gate_slot(process, state, grant);
+    note_unsettled(slot, now_ns);
+    __atomic_fetch_add(&slot->submitted, 1, __ATOMIC_RELAXED);
   }
   gate_clock_renew(stream, now_ns);
   bool interrupted = __atomic_exchange_n(&stream->interrupted, false, __ATOMIC_RELAXED);

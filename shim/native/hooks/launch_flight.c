@@ -74,8 +74,7 @@ static uint64_t oldest_on(gate_stream *stream) {
   return began;
 }
 
-/* When the oldest unfinished work on the device began; 0: there is none. */
-static uint64_t oldest_of_all(gate_state *state, int grant) {
+uint64_t gate_oldest_ns(gate_state *state, int grant) {
   uint64_t oldest = 0;
   for (unsigned i = 0; i < GATE_LISTS; i++) {
     if (!__atomic_load_n(&state->streams[i], __ATOMIC_RELAXED)) continue;
@@ -91,7 +90,7 @@ static uint64_t oldest_of_all(gate_state *state, int grant) {
 
 void gate_watch_look(penstock_process *process, gate_state *state, int grant, gate_stream *stream) {
   __atomic_store_n(&gate_slot(process, state, grant)->busy_since_ns,
-                   stream ? oldest_on(stream) : oldest_of_all(state, grant), __ATOMIC_RELAXED);
+                   stream ? oldest_on(stream) : gate_oldest_ns(state, grant), __ATOMIC_RELAXED);
 }
 
 void gate_watch_begin(penstock_process *process, gate_state *state, int grant,

@@ -282,6 +282,8 @@ uint64_t gate_in_flight_ns(penstock_process *process, gate_state *state, int gra
                            uint64_t now_ns);
 /* The estimates alone: without what runs on beyond them. */
 uint64_t gate_estimates_ns(penstock_process *process, gate_state *state, int grant);
+/* When the oldest unsettled work of this process on the device began; 0: there is none. */
+uint64_t gate_oldest_ns(gate_state *state, int grant);
 /* Between `begin` and `end` a thread waits, for work or at the gate, and so vouches that the oldest
  * unfinished work (of `stream`; NULL: of all) is still running: others see it run on. */
 void gate_watch_begin(penstock_process *process, gate_state *state, int grant, gate_stream *stream);

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "mechanism/gate.h"
 #include "mechanism/share.h"
 
 /* Looking at many neighbours takes longer: then it is done less often, so that a process that is
@@ -11,6 +12,9 @@
 #define QUICK_REAP_PERIOD_NS 20000
 #define THOROUGH_REAP_PERIOD_NS 10000000
 #define REAP_PAUSE_FACTOR 16
+
+/* Further back the ring of busy time cannot tell what was charged already. */
+#define LONGEST_UNSETTLED_NS 4000000000u
 
 static void begin_as(penstock_reap_op *op, penstock_usage_page *usage, uint32_t slot,
                      uint64_t victim, uint64_t owner) {
@@ -40,6 +44,26 @@ static penstock_reap_state take_back_rest(penstock_reap_op *op) {
   if (units == 0) return next_device(op);
   penstock_ledger_begin(&op->take_back, op->usage, op->device, op->slot, -(int64_t)units, 0);
   return PENSTOCK_REAP_TAKE_BACK;
+}
+
+static uint64_t take(uint64_t *word) { return __atomic_exchange_n(word, 0, __ATOMIC_ACQ_REL); }
+
+/* Device time that was admitted and never settled, for its process ended before. It was running at
+ * most until now: the time since is charged, as far as nobody else was charged for it. The words
+ * are taken before, so that a reaper which dies here loses one charge instead of repeating it. */
+static void charge_unsettled(penstock_reap_op *op, unsigned device) {
+  penstock_gate_slot *words = &op->usage->slots[op->slot].gate[device];
+  penstock_gate_device *gate = &op->usage->gate[device];
+  uint64_t since = take(&words->unsettled_since_ns), ns = take(&words->estimate_ns);
+  if (ns > LONGEST_UNSETTLED_NS) ns = LONGEST_UNSETTLED_NS;
+  if (since && since < op->noticed_ns) {
+    uint64_t earliest = op->noticed_ns - LONGEST_UNSETTLED_NS;
+    if (op->noticed_ns > LONGEST_UNSETTLED_NS && since < earliest) since = earliest;
+    ns = penstock_gate_mark(gate, since, op->noticed_ns, UINT64_MAX);
+  }
+  uint64_t permille = __atomic_load_n(&gate->debt_permille, __ATOMIC_RELAXED);
+  if (!permille || permille > PENSTOCK_GATE_FULL_PERMILLE) permille = PENSTOCK_GATE_FULL_PERMILLE;
+  penstock_gate_charge(gate, (uint32_t)permille, ns);
 }
 
 /* Everything of the slot but its ledger words, whose numbering goes on with the next owner. */
@@ -121,6 +145,7 @@ static penstock_reap_state step(penstock_reap_op *op) {
                                                                          : next_device(op);
 
     case PENSTOCK_REAP_CLEAR:
+      for (unsigned i = 0; i < PENSTOCK_MAX_DEVICES; i++) charge_unsettled(op, i);
       clear_rest(slot);
       penstock_share_forget(op->usage, op->slot);
       return PENSTOCK_REAP_FREE;
@@ -144,11 +169,18 @@ static penstock_reap_state step(penstock_reap_op *op) {
 
 penstock_reap_state penstock_reap_step(penstock_reap_op *op) { return op->state = step(op); }
 
+static uint64_t now_ns(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
 bool penstock_reap_slot(penstock_usage_page *usage, const penstock_identity *self, uint32_t slot,
                         uint64_t victim) {
   penstock_reap_op op;
   if (penstock_share_is_arriving(usage, slot)) return false; /* the sender's reaper comes first */
   penstock_reap_begin(&op, usage, self, slot, victim);
+  op.noticed_ns = now_ns();
   while (penstock_reap_step(&op) < PENSTOCK_REAP_DONE) {
   }
   return op.state == PENSTOCK_REAP_DONE;
@@ -180,12 +212,6 @@ unsigned penstock_reap_all(penstock_usage_page *usage, const penstock_quota_page
   }
   errno = saved_errno;
   return reaped;
-}
-
-static uint64_t now_ns(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
 /* Memory, an open operation (it may have been applied), or admitted device time. */

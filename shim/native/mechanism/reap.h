@@ -2,8 +2,9 @@
  *
  * A compare-and-swap of the slot's owner word makes the reaper its owner; from then on it continues
  * the slot's own stream of ledger operations: it decides the open one, takes the charge back by an
- * ordinary one, clears the slot's other words and frees it. A reaper that is killed leaves a slot
- * whose owner is dead, and the next one goes on from there. Nobody waits for anybody.
+ * ordinary one, charges device time that nobody settled, clears the slot's other words and frees
+ * it. A reaper that is killed leaves a slot whose owner is dead, and the next one goes on from
+ * there. Nobody waits for anybody.
  */
 #pragma once
 
@@ -35,6 +36,8 @@ typedef struct penstock_reap_op {
   penstock_reap_state state;
   uint64_t intent;
   uint64_t charged;
+  uint64_t
+      noticed_ns; /* CLOCK_MONOTONIC: work that was out is charged until then; 0: by estimate */
   penstock_ledger_op take_back;
 } penstock_reap_op;
 
