@@ -291,35 +291,54 @@ static void leave(penstock_reserve *reserve, const penstock_admission *admission
   end_turn(reserve, admission);
 }
 
-/* Counts the allocation as in use if the sums have room for it. */
-static bool enter(penstock_reserve *reserve, uint64_t stream, bool may_grow,
-                  penstock_admission *admission) {
-  uint64_t after = 0;
+/* What the sums leave free; lock held. */
+static uint64_t room_of(const penstock_reserve *reserve) {
+  return reserve->charged > reserve->used ? reserve->charged - reserve->used : 0;
+}
+
+/* True when a block is certainly free for it: it is in use then. */
+static bool enter_surely(penstock_reserve *reserve, uint64_t stream,
+                         penstock_admission *admission) {
   penstock_lock_acquire(&reserve->lock);
-  bool fits = reserve->excess == 0 &&
-              !__builtin_add_overflow(reserve->used, admission->bytes, &after) &&
-              after <= reserve->charged;
-  bool sure = take_shape(reserve, admission->bytes, stream) && fits;
-  if (sure || (fits && may_grow)) {
-    reserve->used = after;
+  bool fits = reserve->excess == 0 && room_of(reserve) >= admission->bytes;
+  admission->sure = take_shape(reserve, admission->bytes, stream) && fits;
+  if (admission->sure) {
+    reserve->used += admission->bytes;
     reserve->under_way++;
   }
-  admission->sure = sure;
   penstock_lock_release(&reserve->lock);
-  return fits;
+  return admission->sure;
+}
+
+static bool has_room(penstock_reserve *reserve, uint64_t bytes) {
+  penstock_lock_acquire(&reserve->lock);
+  bool has = room_of(reserve) >= bytes;
+  penstock_lock_release(&reserve->lock);
+  return has;
+}
+
+/* Near the quota, idle memory of the reserve goes back to the device to make room for its growth:
+ * what the driver would find in it, it can have anew. */
+static void exchange_idle(penstock_reserve *reserve, uint64_t bytes) {
+  if (penstock_charge_if_it_fits(reserve->share, reserve->grant, bytes)) {
+    penstock_uncharge_in(reserve->share, reserve->grant, bytes);
+    return;
+  }
+  uint64_t charged = __atomic_load_n(&reserve->charged, __ATOMIC_RELAXED);
+  PENSTOCK_BELOW(REAL(cuMemPoolTrimTo)(reserve->pool, charged > bytes ? charged - bytes : 0));
+  penstock_reserve_settle(reserve, 0);
 }
 
 CUresult penstock_reserve_admit(penstock_reserve *reserve, uint64_t bytes, uint64_t stream,
                                 penstock_admission *admission) {
   *admission = (penstock_admission){.bytes = bytes};
   if (reserve->free_of_charge) return CUDA_SUCCESS;
-  enter(reserve, stream, false, admission);
-  if (admission->sure) return CUDA_SUCCESS;
+  if (enter_surely(reserve, stream, admission)) return CUDA_SUCCESS;
 
   admission->in_turn = take_turn(reserve);
   CUresult result = shed_excess(reserve) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-  if (result == CUDA_SUCCESS && enter(reserve, stream, true, admission)) return CUDA_SUCCESS;
   if (result == CUDA_SUCCESS) {
+    if (has_room(reserve, bytes)) exchange_idle(reserve, in_steps(bytes, FIRST_STEP_BYTES));
     result = penstock_reserve_admit_growth(reserve, bytes, &admission->bound);
   }
   if (result != CUDA_SUCCESS) {

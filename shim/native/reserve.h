@@ -1,16 +1,16 @@
 /* Memory that the driver keeps in reserve for many allocations: stream-ordered pools, and the pool
  * of graph memory nodes that every device has.
  *
- * Charged is the reserve, not the single allocation. An allocation that the reserve as last read
- * cannot hold charges a bound of the growth first (its size in whole growth steps), calls the
- * driver, reads the new reserve and gives back what was too much. If the reserve grew by more than
- * the bound and the quota cannot hold that, the allocation is undone, and the step is learned.
+ * Charged is the reserve, not the single allocation. An allocation charges a bound of the growth
+ * first (its size in whole growth steps), calls the driver, reads the new reserve and gives back
+ * what was too much: one such call at a time. Also when there is room by the sums: what was freed
+ * lies in pieces, or in a stream that has not reached the free. Where the quota has no room for the
+ * bound, idle memory of the reserve is given back to the device first, so that the device never
+ * holds more than was charged. If the reserve grew by more than the bound and the quota cannot hold
+ * that, the allocation is undone, and the step is learned.
  *
- * An allocation for which there is room by the sums may still make the reserve grow: what was freed
- * lies in pieces, or in a stream that has not reached the free. The driver is asked first, the
- * reserve read afterwards, one such call at a time, and growth that the quota cannot hold is undone
- * before the next. Only an allocation that is sure to find a block needs no reading: one of the
- * same size was freed in the same stream, and no other size or stream was served since.
+ * Only an allocation that is sure to find a block needs no charge and no reading: one of the same
+ * size was freed in the same stream, and no other size or stream was served since.
  *
  * The driver shrinks a reserve when the program synchronises. The shim notices when it is told
  * (penstock_reserves_settle): after a synchronising call, before a refusal, when the program asks
