@@ -20,7 +20,10 @@ typedef struct penstock_gate_device {
   uint64_t quiet_slot;     /* its slot, plus 1; 0: none */
   uint64_t copies;         /* copies that a copy engine did */
   uint64_t host_functions; /* queued on streams: not gated, they take no device time */
-  uint64_t reserved[17];
+  /* Beside others, charges by experience stay within what the tenant's work covered: */
+  int64_t short_ns; /* what they fall short of the least part of it; below zero: more than that */
+  int64_t over_ns;  /* what they exceed it by; below zero: less */
+  uint64_t reserved[15];
   uint64_t ring[PENSTOCK_RING_WORDS]; /* epoch (32 bits) | busy bits (32) */
 } penstock_gate_device;
 

@@ -82,6 +82,9 @@ void gate_bracket_open(gate_state *state, gate_stream *stream, bool sample, uint
       (interrupted && gate_may_mark(state, stream) && gate_may_call(stream, now_ns, 4, 16))) {
     bracket->start = gate_marker_record(stream->context, stream->handle);
     gate_called(stream, 1);
+    if (bracket->start && bracket->start->took_ns > GATE_HELD_UP_NS) {
+      bracket->held_ns = bracket->start->took_ns;
+    }
     now_ns = gate_now_ns();
   }
   bracket->sample = sample && bracket->start && !interrupted;
@@ -165,7 +168,7 @@ static void settle_presumed(gate_state *state, gate_stream *stream, gate_bracket
   interval own = {begin, begin + cost};
   if (waited_ns) own = by_wait(state, stream, bracket, waited_ns);
   if (gate_in_crowd(state, stream, bracket)) {
-    gate_charge_in_crowd(state, stream, begin, later(waited_ns, begin), cost);
+    gate_charge_in_crowd(state, stream, bracket, begin, later(waited_ns, begin), cost);
   } else if (own.end_ns > own.begin_ns) {
     gate_charge(state, stream, own.begin_ns, own.end_ns, bracket->cost_ns);
   }
@@ -251,7 +254,7 @@ static void settle_measured(gate_state *state, gate_stream *stream, gate_bracket
     note_wake(state, waited_ns - seen.end_ns);
   }
   if (crowd) {
-    gate_charge_in_crowd(state, stream, seen.begin_ns, seen.end_ns, earlier(cost, length));
+    gate_charge_in_crowd(state, stream, bracket, seen.begin_ns, seen.end_ns, earlier(cost, length));
   } else {
     gate_charge(state, stream, seen.begin_ns, seen.end_ns, bracket->cost_ns);
   }

@@ -96,28 +96,49 @@ static uint64_t unexplained_ns(uint64_t length_ns, uint64_t cost_ns, uint64_t ot
   return length_ns > explained ? length_ns / tenants : 0;
 }
 
+/* How much of the time that the tenant's work covers it has used at least, in thousandths.
+ *
+ * Beside processes of its own the rest are switches between contexts: little, unless each launch is
+ * waited for, and then the undisturbed samples must say that its kinds take alike, or experience is
+ * no guide. Beside other tenants it is at least the part that going round by turns gives, unless
+ * most samples say that there was nobody on the device then. */
+static uint32_t least_permille(penstock_process *process, gate_state *state, int grant,
+                               const gate_bracket *bracket) {
+  enum { EVEN = 500, UNEVEN = 940, CLUSTERED = 100, TURNS = 800 };
+  uint32_t neighbours = gate_neighbours(process, grant);
+  uint64_t now_ns = gate_tick_ns();
+  bool even = bracket->part_count > 0, clustered = even;
+  for (uint32_t i = 0; i < bracket->part_count; i++) {
+    const penstock_cost *cost = &bracket->parts[i].kind->cost;
+    even = even && penstock_cost_is_even(cost, now_ns);
+    clustered = clustered && penstock_cost_is_clustered(cost);
+  }
+  if (!neighbours) return even ? EVEN : UNEVEN;
+  if (clustered) return CLUSTERED;
+  uint32_t own = gate_busy_processes(process, state, grant);
+  return TURNS * own / (own + neighbours);
+}
+
 /* The device goes round between processes: where inside an interval the own part lies nobody can
- * tell, only that all that is in flight will have had its time by `end` and that much later. So
- * charges are packed there; what limits their sum is the wall clock alone. */
-void gate_charge_in_crowd(gate_state *state, gate_stream *stream, uint64_t begin_ns,
-                          uint64_t end_ns, uint64_t most_ns) {
+ * tell. So it is charged by experience, within what the union of the intervals allows. */
+void gate_charge_in_crowd(gate_state *state, gate_stream *stream, const gate_bracket *bracket,
+                          uint64_t begin_ns, uint64_t end_ns, uint64_t cost_ns) {
   penstock_process *process = penstock_process_get();
   int grant = stream->context->grant;
   if (!process || grant < 0) return;
   penstock_gate_device *gate = gate_device(process, grant);
-  uint64_t others = gate_others_ns(process, state, grant, 0, NULL);
-  uint64_t long_ns = end_ns > begin_ns ? unexplained_ns(end_ns - begin_ns, most_ns, others,
-                                                        1 + gate_neighbours(process, grant))
-                                       : 0;
-  if (long_ns > most_ns) {
-    most_ns = long_ns;
-  } else {
-    end_ns += most_ns + gate_estimates_ns(process, state, grant);
+  uint32_t permille = gate_permille(process, grant);
+  if (end_ns <= begin_ns) { /* nobody waited, nothing was measured */
+    penstock_gate_mark(gate, begin_ns, begin_ns + cost_ns, UINT64_MAX);
+    penstock_gate_charge(gate, permille, cost_ns);
+    return;
   }
-  uint64_t most = most_ns + stream->carry_ns;
-  uint64_t fresh = penstock_gate_mark(gate, begin_ns, end_ns, most);
-  stream->carry_ns = most % PENSTOCK_RING_BIT_NS;
-  penstock_gate_charge(gate, gate_permille(process, grant), fresh);
+  uint64_t others = gate_others_ns(process, state, grant, 0, NULL);
+  uint64_t long_ns =
+      unexplained_ns(end_ns - begin_ns, cost_ns, others, 1 + gate_neighbours(process, grant));
+  uint64_t covered = penstock_gate_mark(gate, begin_ns, end_ns, UINT64_MAX);
+  penstock_gate_charge_within(gate, permille, covered, cost_ns > long_ns ? cost_ns : long_ns,
+                              least_permille(process, state, grant, bracket));
 }
 
 /* One that was there in the last second may still be there: its context may be the one that the

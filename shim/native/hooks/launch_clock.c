@@ -60,6 +60,10 @@ void gate_clock_renew(gate_stream *stream, uint64_t now_ns) {
   } else if (!renewal && (!base || now_ns > base->recorded_ns + RENEW_NS)) {
     gate_marker *fresh = gate_marker_record(context, context->clock);
     gate_called(stream, 1);
+    if (fresh && fresh->took_ns > PROMPT_NS) { /* nobody knows when the device passed it: again */
+      gate_marker_put(context, fresh);
+      fresh = NULL;
+    }
     penstock_lock_acquire(&context->lock);
     if (!context->renewal) {
       context->renewal = fresh;

@@ -49,6 +49,18 @@ uint64_t gate_others_ns(penstock_process *process, gate_state *state, int grant,
   return ns;
 }
 
+uint32_t gate_busy_processes(penstock_process *process, gate_state *state, int grant) {
+  const penstock_usage_page *usage = process->region.usage;
+  const penstock_gate_slot *own = gate_slot(process, state, grant);
+  uint64_t high = load(&usage->slots_high);
+  uint32_t count = 1;
+  for (uint64_t i = 0; i < high && i < PENSTOCK_MAX_SLOTS; i++) {
+    const penstock_gate_slot *slot = &usage->slots[i].gate[grant];
+    count += slot != own && load(&slot->estimate_ns) != 0;
+  }
+  return count;
+}
+
 /* Streams side by side: at least as long as the one that is busy longest, by experience. */
 uint64_t gate_in_flight_ns(penstock_process *process, gate_state *state, int grant,
                            uint64_t now_ns) {

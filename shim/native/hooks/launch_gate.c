@@ -271,13 +271,12 @@ static void conclude(const penstock_pass *pass) {
 
 /* Notes in a sample how long its launch call took, if too long. */
 static void note_hold_up(const penstock_pass *pass) {
-  enum { HELD_UP_NS = 20000 };
   uint64_t took_ns = gate_now_ns() - pass->entered_ns;
-  if (took_ns <= HELD_UP_NS) return;
+  if (took_ns <= GATE_HELD_UP_NS) return;
   gate_stream *stream = pass->stream;
   penstock_lock_acquire(&stream->lock);
   gate_bracket *open = stream->open;
-  if (open && open->number == pass->bracket) open->held_ns = took_ns;
+  if (open && open->number == pass->bracket) open->held_ns += took_ns;
   penstock_lock_release(&stream->lock);
 }
 

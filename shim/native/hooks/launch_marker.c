@@ -111,6 +111,7 @@ gate_marker *gate_marker_record(gate_context *context, CUstream stream) {
   marker->references = 1;
   marker->recorded_ns = gate_now_ns();
   if (marker->event && REAL(cuEventRecord)(marker->event, stream) == CUDA_SUCCESS) {
+    marker->took_ns = gate_now_ns() - marker->recorded_ns;
     return marker;
   }
   gate_marker_put(context, marker);

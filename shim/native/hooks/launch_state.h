@@ -30,6 +30,7 @@
 #define GATE_FREE_BRACKET_NS 8000000 /* the same where nothing is gated */
 #define GATE_UNKNOWN_NS 500000       /* estimate of a launch before anything was ever measured */
 #define GATE_DONE_WORDS 4096         /* streams a context whose completion is read from memory */
+#define GATE_HELD_UP_NS 20000        /* a call of the driver that takes longer was held up */
 #define GATE_DRY_SLACK_NS 5000       /* a stream counts as dry this long after it should be */
 #define GATE_PARTS 4                 /* kinds that one bracket tells apart */
 /* From entering a launch call to the kernel's begin on an idle device: of common order for this
@@ -54,6 +55,7 @@ typedef struct gate_marker {
   CUevent event;
   uint32_t references;
   uint64_t recorded_ns; /* when the driver was called for it */
+  uint64_t took_ns;     /* the call; a long one leaves open when the device was told */
 } gate_marker;
 
 typedef struct gate_context {
@@ -221,8 +223,8 @@ uint64_t gate_latest_ns(const gate_bracket *bracket, uint64_t begin_ns);
 void gate_charge(gate_state *state, gate_stream *stream, uint64_t begin_ns, uint64_t end_ns,
                  uint64_t cost_ns);
 /* The same in a crowd: at most `most_ns`, anywhere in the interval and in what follows it. */
-void gate_charge_in_crowd(gate_state *state, gate_stream *stream, uint64_t begin_ns,
-                          uint64_t end_ns, uint64_t most_ns);
+void gate_charge_in_crowd(gate_state *state, gate_stream *stream, const gate_bracket *bracket,
+                          uint64_t begin_ns, uint64_t end_ns, uint64_t cost_ns);
 /* Takes in that the bracket's launches took `time_ns`. */
 void gate_learn(gate_state *state, const gate_bracket *bracket, uint64_t time_ns, bool disturbed,
                 uint64_t now_ns);
@@ -278,6 +280,8 @@ bool gate_may_go(penstock_process *process, gate_state *state, int grant, uint64
 /* Of the tenant's other processes. `settled` (may be NULL): how many brackets they ever settled. */
 uint64_t gate_others_ns(penstock_process *process, gate_state *state, int grant, uint64_t now_ns,
                         uint64_t *settled);
+/* Processes of the tenant that have work out, this one included. */
+uint32_t gate_busy_processes(penstock_process *process, gate_state *state, int grant);
 uint64_t gate_in_flight_ns(penstock_process *process, gate_state *state, int grant,
                            uint64_t now_ns);
 /* The estimates alone: without what runs on beyond them. */

@@ -1,5 +1,7 @@
 #include "mechanism/cost.h"
 
+#include <stdbool.h>
+
 /* A sample loses a sixteenth of its weight with each that follows. */
 #define KEPT (15.0 / 16.0)
 /* How far above the shortest an undisturbed sample may lie: a tenth, and timer noise. A switch of
@@ -8,27 +10,60 @@
 
 static uint64_t least_of(uint64_t a, uint64_t b) { return a && (!b || a < b) ? a : b; }
 
-/* Notes `each_ns` in the window of `now_ns`; returns the shortest of this and the last window. */
-static uint64_t note_floor(penstock_cost *cost, uint64_t each_ns, uint64_t now_ns) {
+/* Is `a` as long as `b`, give or take? */
+static bool is_near(uint64_t a, uint64_t b) {
+  return a < b + b / 10 + NOISE_NS && b < a + b / 10 + NOISE_NS;
+}
+
+static uint64_t floor_of(const penstock_cost *cost) {
+  return least_of(cost->window_floor_ns, cost->floor_ns);
+}
+
+static void turn_window(penstock_cost *cost, uint64_t now_ns) {
   uint64_t age = now_ns - cost->window_began_ns;
-  if (age >= PENSTOCK_COST_WINDOW_NS) {
-    cost->floor_ns = age < 2 * PENSTOCK_COST_WINDOW_NS ? cost->window_floor_ns : 0;
-    cost->window_floor_ns = 0;
-    cost->longest_ns -= cost->longest_ns / 4;
-    cost->window_began_ns = now_ns;
+  if (age < PENSTOCK_COST_WINDOW_NS) return;
+  cost->floor_ns = age < 2 * PENSTOCK_COST_WINDOW_NS ? cost->window_floor_ns : 0;
+  cost->window_floor_ns = 0;
+  cost->longest_ns -= cost->longest_ns / 4;
+  cost->window_began_ns = now_ns;
+}
+
+/* Notes a sample in the window of `now_ns`. One far below all others may be an error of
+ * measurement, and would rule them all out: it takes a second one like it. Returns false for the
+ * first. */
+static bool note_floor(penstock_cost *cost, uint64_t each_ns, uint64_t now_ns) {
+  turn_window(cost, now_ns);
+  uint64_t floor_ns = floor_of(cost);
+  if (floor_ns && each_ns < floor_ns && !is_near(each_ns, floor_ns)) {
+    bool again = cost->odd_ns && is_near(each_ns, cost->odd_ns);
+    cost->odd_ns = each_ns;
+    if (!again) return false;
   }
   cost->window_floor_ns = least_of(cost->window_floor_ns, each_ns);
-  cost->least_ns = least_of(cost->least_ns, each_ns);
-  return least_of(cost->window_floor_ns, cost->floor_ns);
+  uint32_t near = cost->near - cost->near / 16;
+  if (is_near(each_ns, floor_of(cost))) near += PENSTOCK_COST_NEAR / 16;
+  __atomic_store_n(&cost->near, near, __ATOMIC_RELAXED);
+  return true;
+}
+
+static void note_quiet(penstock_cost *cost, uint64_t each_ns, uint64_t mean_ns, uint64_t now_ns) {
+  bool stale = now_ns > cost->quiet_ns + PENSTOCK_COST_QUIET_NS;
+  uint32_t quiet = stale ? 1 : cost->quiet + 1;
+  uint64_t distance = each_ns > mean_ns ? each_ns - mean_ns : mean_ns - each_ns;
+  __atomic_store_n(&cost->spread_ns, (15 * cost->spread_ns + distance) / 16, __ATOMIC_RELAXED);
+  __atomic_store_n(&cost->quiet_ns, now_ns, __ATOMIC_RELAXED);
+  __atomic_store_n(&cost->quiet, quiet < 1000 ? quiet : 1000, __ATOMIC_RELAXED);
 }
 
 int penstock_cost_learn(penstock_cost *cost, uint64_t time_ns, uint64_t launches, int disturbed,
                         uint64_t now_ns) {
   if (!launches || !time_ns) return 0;
   uint64_t each_ns = time_ns / launches ? time_ns / launches : 1;
-  uint64_t floor_ns = note_floor(cost, each_ns, now_ns);
+  bool counts = note_floor(cost, each_ns, now_ns);
   if (disturbed && cost->mean_ns) {
+    if (!counts) return 0;
     if (cost->quiet_ns && now_ns < cost->quiet_ns + PENSTOCK_COST_QUIET_NS) return 0;
+    uint64_t floor_ns = floor_of(cost);
     if (each_ns > floor_ns + floor_ns / 10 + NOISE_NS) return 0;
     if (cost->mean_ns > floor_ns + floor_ns / 5 + NOISE_NS) { /* learned from disturbed ones only */
       cost->time_ns = 0;
@@ -37,21 +72,31 @@ int penstock_cost_learn(penstock_cost *cost, uint64_t time_ns, uint64_t launches
   }
   cost->time_ns = cost->time_ns * KEPT + (double)time_ns;
   cost->launches = cost->launches * KEPT + (double)launches;
-  if (!disturbed) cost->quiet_ns = now_ns;
   if (each_ns > cost->longest_ns) __atomic_store_n(&cost->longest_ns, each_ns, __ATOMIC_RELAXED);
   uint64_t mean = (uint64_t)(cost->time_ns / cost->launches);
-  uint64_t distance = each_ns > mean ? each_ns - mean : mean - each_ns;
-  __atomic_store_n(&cost->spread_ns, (15 * cost->spread_ns + distance) / 16, __ATOMIC_RELAXED);
+  if (!disturbed) note_quiet(cost, each_ns, mean, now_ns);
   __atomic_store_n(&cost->mean_ns, mean ? mean : 1, __ATOMIC_RELAXED);
   return 1;
 }
 
-/* The mean stays in place: others may be reading it. */
+int penstock_cost_is_even(const penstock_cost *cost, uint64_t now_ns) {
+  uint64_t quiet_ns = __atomic_load_n(&cost->quiet_ns, __ATOMIC_RELAXED);
+  uint64_t spread_ns = __atomic_load_n(&cost->spread_ns, __ATOMIC_RELAXED);
+  return __atomic_load_n(&cost->quiet, __ATOMIC_RELAXED) >= 4 &&
+         now_ns < quiet_ns + PENSTOCK_COST_QUIET_NS && spread_ns < penstock_cost_ns(cost, 0) / 8;
+}
+
+int penstock_cost_is_clustered(const penstock_cost *cost) {
+  return __atomic_load_n(&cost->near, __ATOMIC_RELAXED) >= PENSTOCK_COST_NEAR / 8;
+}
+
 void penstock_cost_forget(penstock_cost *cost) {
-  cost->least_ns = cost->floor_ns = cost->window_floor_ns = cost->longest_ns = 0;
+  cost->odd_ns = cost->floor_ns = cost->window_floor_ns = cost->longest_ns = 0;
+  cost->near = 0;
   cost->window_began_ns = cost->quiet_ns = 0;
   cost->time_ns = cost->launches = 0;
   __atomic_store_n(&cost->spread_ns, 0, __ATOMIC_RELAXED);
+  __atomic_store_n(&cost->quiet, 0, __ATOMIC_RELAXED);
 }
 
 uint64_t penstock_cost_ns(const penstock_cost *cost, uint64_t otherwise_ns) {

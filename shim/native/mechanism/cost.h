@@ -17,17 +17,20 @@
 
 /* An undisturbed sample rules out disturbed ones for this long. */
 #define PENSTOCK_COST_QUIET_NS 2000000000
+#define PENSTOCK_COST_NEAR 4096 /* of `near`: all of them */
 #define PENSTOCK_COST_WINDOW_NS 4000000000 /* the floor is that of this and the last window */
 
 typedef struct penstock_cost {
   uint64_t mean_ns;         /* a launch; 0: unknown */
-  uint64_t least_ns;        /* shortest ever */
+  uint64_t odd_ns;          /* the last sample far below all others; 0: none */
   uint64_t floor_ns;        /* shortest in the window before this one; 0: none */
   uint64_t window_floor_ns; /* shortest in this window; 0: none */
   uint64_t longest_ns;      /* the longest of this and the last window, near enough */
   uint64_t window_began_ns;
   uint64_t quiet_ns;  /* CLOCK_MONOTONIC of the last undisturbed sample; 0: none yet */
-  uint64_t spread_ns; /* decaying mean of the samples' distance from the mean */
+  uint64_t spread_ns; /* decaying mean of the undisturbed samples' distance from the mean */
+  uint32_t quiet;     /* undisturbed samples of late */
+  uint32_t near;      /* decaying part of the samples that were close to the floor */
   double time_ns;     /* decaying sum of measured time … */
   double launches;    /* … and of launches */
 } penstock_cost;
@@ -36,6 +39,12 @@ typedef struct penstock_cost {
  * tenants were on the device meanwhile. Returns 1 if the sample counted. Callers serialise. */
 int penstock_cost_learn(penstock_cost *cost, uint64_t time_ns, uint64_t launches, int disturbed,
                         uint64_t now_ns);
+
+/* Do launches of the kind take alike, as undisturbed samples of late say? */
+int penstock_cost_is_even(const penstock_cost *cost, uint64_t now_ns);
+
+/* Are many of its samples close to the shortest, as those are that nobody disturbed? */
+int penstock_cost_is_clustered(const penstock_cost *cost);
 
 /* Keeps the mean as an estimate; the next sample replaces it. */
 void penstock_cost_forget(penstock_cost *cost);

@@ -141,3 +141,32 @@ void penstock_gate_charge(penstock_gate_device *gate, uint32_t permille, uint64_
   __atomic_fetch_add(&gate->spent_ns, ns, __ATOMIC_RELAXED);
   __atomic_fetch_add(&gate->paid_until_ns, wall_ns(ns, permille), __ATOMIC_RELAXED);
 }
+
+/* Adds to a balance, which forgets what lies below -`slack_ns`; returns it. */
+static int64_t add(int64_t *balance, int64_t ns, int64_t slack_ns) {
+  int64_t now = __atomic_add_fetch(balance, ns, __ATOMIC_RELAXED);
+  if (now >= -slack_ns) return now;
+  __atomic_compare_exchange_n(balance, &now, -slack_ns, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+  return -slack_ns;
+}
+
+uint64_t penstock_gate_charge_within(penstock_gate_device *gate, uint32_t permille,
+                                     uint64_t covered_ns, uint64_t cost_ns,
+                                     uint32_t least_permille) {
+  const int64_t slack_ns = 10000000;
+  int64_t due = (int64_t)cost_ns, covered = (int64_t)covered_ns;
+  int64_t lacking = covered * least_permille / PENSTOCK_GATE_FULL_PERMILLE - due;
+  lacking = add(&gate->short_ns, lacking, slack_ns);
+  if (lacking > 0) {
+    due += lacking;
+    add(&gate->short_ns, -lacking, slack_ns);
+  }
+  int64_t excess = add(&gate->over_ns, due - covered, slack_ns) - slack_ns;
+  if (excess > 0) {
+    if (excess > due) excess = due;
+    due -= excess;
+    add(&gate->over_ns, -excess, slack_ns);
+  }
+  penstock_gate_charge(gate, permille, (uint64_t)due);
+  return (uint64_t)due;
+}

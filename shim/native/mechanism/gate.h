@@ -49,5 +49,12 @@ int penstock_gate_admit(penstock_gate_device *gate, uint32_t permille, uint64_t 
 uint64_t penstock_gate_mark(penstock_gate_device *gate, uint64_t begin_ns, uint64_t end_ns,
                             uint64_t limit_ns);
 
+/* Charges `cost_ns`, which is by experience, or what keeps the sum of such charges between
+ * `least_permille` and all of the time that the tenant's work covered, of which `covered_ns` are
+ * new; 10 ms more or less. Returns what was charged. */
+uint64_t penstock_gate_charge_within(penstock_gate_device *gate, uint32_t permille,
+                                     uint64_t covered_ns, uint64_t cost_ns,
+                                     uint32_t least_permille);
+
 /* Charges `ns` of device time. */
 void penstock_gate_charge(penstock_gate_device *gate, uint32_t permille, uint64_t ns);
