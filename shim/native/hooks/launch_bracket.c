@@ -71,7 +71,7 @@ void gate_bracket_open(gate_state *state, gate_stream *stream, bool sample, uint
   penstock_process *process = penstock_process_get();
   if (process) {
     bracket->crowd = gate_others_ns(process, state, grant, now_ns, NULL) != 0;
-    bracket->quiet = gate_quiet_is_ours(process, state, grant, now_ns);
+    bracket->quiet = gate_quiet_is_ours(process, grant, now_ns);
     penstock_gate_slot *slot = gate_slot(process, state, grant);
     note_unsettled(slot, now_ns);
     __atomic_fetch_add(&slot->submitted, 1, __ATOMIC_RELAXED);

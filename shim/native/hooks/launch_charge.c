@@ -104,7 +104,7 @@ static uint64_t unexplained_ns(uint64_t length_ns, uint64_t cost_ns, uint64_t ot
  * most samples say that there was nobody on the device then. */
 static uint32_t least_permille(penstock_process *process, gate_state *state, int grant,
                                const gate_bracket *bracket) {
-  enum { EVEN = 500, UNEVEN = 940, CLUSTERED = 100, TURNS = 800 };
+  enum { EVEN = 250, UNEVEN = 940, CLUSTERED = 100, TURNS = 800 };
   uint32_t neighbours = gate_neighbours(process, grant);
   uint64_t now_ns = gate_tick_ns();
   bool even = bracket->part_count > 0, clustered = even;
@@ -152,9 +152,7 @@ bool gate_in_crowd(gate_state *state, const gate_stream *stream, const gate_brac
   uint64_t others = gate_others_ns(process, state, grant, now_ns, &settled);
   bool alone = gate_neighbours(process, grant) == 0;
   if (bracket->quiet) {
-    uint64_t exact_ns = gate_now_ns();
-    bool still = gate_quiet_is_ours(process, state, grant, exact_ns);
-    gate_quiet_settled(process, state, grant, exact_ns);
+    bool still = gate_quiet_settled(process, state, grant, gate_now_ns());
     if (still && alone && !others && !bracket->crowd) return false;
   }
   if (others || bracket->crowd ||

@@ -15,6 +15,9 @@ uint32_t gate_permille(const penstock_process *process, int grant) {
   if (limits->mode == PENSTOCK_MODE_ELASTIC && limit->allowance_permille > permille) {
     permille = limit->allowance_permille;
   }
+  /* Beside others even all of the device is let out a little at a time: a deep queue would keep it
+   * from its owner for as long as it is, and be a debt then. */
+  if (permille >= PENSTOCK_GATE_FULL_PERMILLE && limit->sharers > 1) permille--;
   return permille ? permille : 1;
 }
 

@@ -47,7 +47,7 @@ static bool in_company(const gate_state *state, const gate_stream *stream, uint6
 bool gate_sample_due(gate_state *state, const gate_stream *stream, uint64_t now_ns) {
   penstock_process *process = penstock_process_get();
   if (process && in_company(state, stream, now_ns) &&
-      gate_quiet_is_ours(process, state, stream->context->grant, now_ns)) {
+      gate_quiet_is_ours(process, stream->context->grant, now_ns)) {
     return gate_may_call(stream, now_ns, SAMPLE_CALLS, 0);
   }
   uint32_t countdown = get(&state->sample_countdown);

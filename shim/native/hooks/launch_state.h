@@ -235,9 +235,11 @@ bool gate_in_crowd(gate_state *state, const gate_stream *stream, const gate_brac
 bool gate_quiet_forbids(penstock_process *process, gate_state *state, int grant, uint64_t now_ns,
                         uint64_t *wait_ns);
 void gate_quiet_begin(penstock_process *process, gate_state *state, int grant, uint64_t now_ns);
-/* Is this process in its quiet turn, with its context on the device by now? */
-bool gate_quiet_is_ours(penstock_process *process, gate_state *state, int grant, uint64_t now_ns);
-void gate_quiet_settled(penstock_process *process, gate_state *state, int grant, uint64_t now_ns);
+/* Is this process in its quiet turn? */
+bool gate_quiet_is_ours(penstock_process *process, int grant, uint64_t now_ns);
+/* One of its brackets is settled. Was it measured in the quiet turn, with its context on the device
+ * from the start? */
+bool gate_quiet_settled(penstock_process *process, gate_state *state, int grant, uint64_t now_ns);
 
 /* launch_sample.c: which brackets on idle streams are measured. */
 bool gate_sample_due(gate_state *state, const gate_stream *stream, uint64_t now_ns);
