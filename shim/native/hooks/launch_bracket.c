@@ -355,7 +355,7 @@ static void settle_cut(gate_state *state, gate_stream *stream, gate_bracket *bra
                        uint64_t cut_ns) {
   uint64_t begin = begin_ns(stream, bracket), end = later(begin, cut_ns);
   if (gate_in_crowd(state, stream, bracket)) {
-    gate_charge_in_crowd(state, stream, begin, end, gate_learned_ns(bracket));
+    gate_charge_in_crowd(state, stream, bracket, begin, end, gate_learned_ns(bracket));
   } else {
     gate_charge(state, stream, begin, end, bracket->cost_ns);
   }
