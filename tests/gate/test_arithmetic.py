@@ -160,3 +160,35 @@ def test_a_debt_is_device_time_whatever_the_share_becomes(
     assert debt < 0
     admit(gate, after, START)
     assert int(lib.penstock_gate_credit_ns(gate, after, START, 0)) == pytest.approx(debt, rel=1e-3)
+
+
+pieces = st.lists(
+    st.tuples(st.integers(0, 20 * MS), st.integers(0, 20 * MS)), min_size=1, max_size=60
+)
+
+
+@given(pieces=pieces, least=st.integers(0, 1000))
+def test_charges_by_experience_stay_within_what_was_covered(
+    pieces: list[tuple[int, int]], least: int
+) -> None:
+    gate = ffi.new("penstock_gate_device *")
+    covered = charged = 0
+    for covers, cost in pieces:
+        charged += int(lib.penstock_gate_charge_within(gate, 500, covers, cost, least))
+        covered += covers
+    slack = 10 * MS
+    assert charged <= covered + slack
+    assert charged >= covered * least // 1000 - slack - len(pieces)
+    assert gate.spent_ns == charged
+
+
+def test_what_experience_takes_for_too_short_is_charged_by_what_it_covered(gate: Any) -> None:
+    for _ in range(100):
+        lib.penstock_gate_charge_within(gate, 500, 10 * MS, 1 * MS, 900)
+    assert gate.spent_ns == pytest.approx(900 * MS, abs=11 * MS)
+
+
+def test_what_experience_takes_for_too_long_is_charged_by_what_it_covered(gate: Any) -> None:
+    for _ in range(100):
+        lib.penstock_gate_charge_within(gate, 500, 1 * MS, 10 * MS, 900)
+    assert gate.spent_ns == pytest.approx(100 * MS, abs=11 * MS)

@@ -52,9 +52,10 @@ def test_others_time_slices_inside_a_bracket_do_not_count(cost: Any) -> None:
     assert value(cost) == pytest.approx(200 * US, rel=0.03)
 
 
-def test_a_kind_first_met_in_a_crowd_is_corrected_by_the_first_quiet_bracket(cost: Any) -> None:
+def test_a_kind_first_met_in_a_crowd_is_corrected_by_its_first_quiet_brackets(cost: Any) -> None:
     learn(cost, 30 * MS, 5, MS, disturbed=True)
-    assert learn(cost, 1 * MS, 5, 2 * MS, disturbed=True)
+    learn(cost, 1 * MS, 5, 2 * MS, disturbed=True)
+    assert learn(cost, 1 * MS, 5, 3 * MS, disturbed=True)
     assert value(cost) == 200 * US
 
 
@@ -65,3 +66,35 @@ def test_a_kind_that_grew_is_found_out_within_two_windows_even_in_a_crowd(cost: 
     for step in range(100, 600 + windows_ms, 5):
         learn(cost, 5 * MS, 5, step * MS, disturbed=True)
     assert value(cost) == pytest.approx(1 * MS, rel=0.05)
+
+
+def test_one_sample_far_too_short_rules_nothing_out(cost: Any) -> None:
+    for step in range(100):
+        learn(cost, 200 * US, 1, step * MS, disturbed=True)
+    assert not learn(cost, 500, 1, 100 * MS, disturbed=True)
+    assert learn(cost, 200 * US, 1, 101 * MS, disturbed=True)
+    assert value(cost) == pytest.approx(200 * US, rel=0.01)
+
+
+def test_launches_count_as_even_only_while_undisturbed_samples_say_so(cost: Any) -> None:
+    rng = random.Random(2)  # noqa: S311 - a repeatable sequence is the point
+    for step in range(50):
+        learn(cost, 200 * US, 1, step * MS, disturbed=True)
+    assert not lib.penstock_cost_is_even(cost, 50 * MS)
+    for step in range(50, 100):
+        learn(cost, 200 * US * rng.uniform(0.95, 1.05), 1, step * MS)
+    assert lib.penstock_cost_is_even(cost, 100 * MS)
+    assert not lib.penstock_cost_is_even(cost, 100 * MS + int(lib.PENSTOCK_COST_QUIET_NS))
+    for step in range(100, 200):
+        learn(cost, 200 * US * rng.uniform(0.1, 1.9), 1, step * MS)
+    assert not lib.penstock_cost_is_even(cost, 200 * MS)
+
+
+def test_samples_spread_over_many_lengths_do_not_count_as_clustered(cost: Any) -> None:
+    rng = random.Random(3)  # noqa: S311 - a repeatable sequence is the point
+    for step in range(200):
+        learn(cost, rng.uniform(10 * US, 4 * MS), 1, step * MS, disturbed=True)
+    assert not lib.penstock_cost_is_clustered(cost)
+    for step in range(200, 400):
+        learn(cost, rng.choice([10 * US, 2 * MS]), 1, step * MS, disturbed=True)
+    assert lib.penstock_cost_is_clustered(cost)
