@@ -165,16 +165,9 @@ static bool take_shape(penstock_reserve *reserve, uint64_t bytes, uint64_t strea
 
 CUresult penstock_reserve_admit_growth(penstock_reserve *reserve, uint64_t bytes, uint64_t *bound) {
   uint64_t step = __atomic_load_n(&reserve->step, __ATOMIC_RELAXED);
-  uint64_t wanted = in_steps(bytes, step), least = in_steps(bytes, FIRST_STEP_BYTES);
+  uint64_t wanted = in_steps(bytes, step);
   *bound = 0;
-  /* A driver short of memory grows by what it needs and no more. */
-  if (least < wanted && !penstock_charge_if_it_fits(reserve->share, reserve->grant, wanted)) {
-    wanted = least;
-  } else if (least < wanted) {
-    least = 0; /* charged */
-  }
-  CUresult result =
-      least ? penstock_charge_in(reserve->share, reserve->grant, wanted) : CUDA_SUCCESS;
+  CUresult result = penstock_charge_in(reserve->share, reserve->grant, wanted);
   if (result != CUDA_SUCCESS) return result;
   penstock_lock_acquire(&reserve->lock);
   reserve->pending += wanted;
@@ -338,7 +331,7 @@ CUresult penstock_reserve_admit(penstock_reserve *reserve, uint64_t bytes, uint6
   admission->in_turn = take_turn(reserve);
   CUresult result = shed_excess(reserve) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
   if (result == CUDA_SUCCESS) {
-    if (has_room(reserve, bytes)) exchange_idle(reserve, in_steps(bytes, FIRST_STEP_BYTES));
+    if (has_room(reserve, bytes)) exchange_idle(reserve, in_steps(bytes, reserve->step));
     result = penstock_reserve_admit_growth(reserve, bytes, &admission->bound);
   }
   if (result != CUDA_SUCCESS) {
