@@ -17,7 +17,7 @@
 
 /* An undisturbed sample rules out disturbed ones for this long. */
 #define PENSTOCK_COST_QUIET_NS 2000000000
-#define PENSTOCK_COST_NEAR 4096 /* of `near`: all of them */
+#define PENSTOCK_COST_NEAR 4096            /* of `near`: all of them */
 #define PENSTOCK_COST_WINDOW_NS 4000000000 /* the floor is that of this and the last window */
 
 typedef struct penstock_cost {
