@@ -161,11 +161,21 @@ static interval by_wait(const gate_state *state, const gate_stream *stream,
   return out;
 }
 
+/* Nobody saw its end, nor waited for it. Where launches of its kinds were much longer of late, it
+ * may have been as long, up to now: long launches behind which nobody looks must not pass as short
+ * ones. */
+static uint64_t unseen_end(const gate_bracket *bracket, uint64_t begin_ns, uint64_t cost_ns) {
+  enum { UNEVEN = 4, UNEVEN_NS = 1000000 };
+  uint64_t latest = gate_latest_ns(bracket, begin_ns), even = begin_ns + cost_ns;
+  if (latest < begin_ns + UNEVEN * cost_ns + UNEVEN_NS) return even;
+  return later(even, earlier(latest, gate_now_ns()));
+}
+
 /* Settles a bracket of which no end was measured. */
 static void settle_presumed(gate_state *state, gate_stream *stream, gate_bracket *bracket,
                             uint64_t waited_ns) {
   uint64_t begin = begin_ns(stream, bracket), cost = gate_learned_ns(bracket);
-  interval own = {begin, begin + cost};
+  interval own = {begin, unseen_end(bracket, begin, cost)};
   if (waited_ns) own = by_wait(state, stream, bracket, waited_ns);
   if (gate_in_crowd(state, stream, bracket)) {
     gate_charge_in_crowd(state, stream, bracket, begin, later(waited_ns, begin), cost);
