@@ -69,9 +69,10 @@ void gate_clock_renew(gate_stream *stream, uint64_t now_ns) {
       context->renewal = fresh;
       fresh = NULL;
     }
+    bool ripens = context->renewal != NULL;
     penstock_lock_release(&context->lock);
     gate_marker_put(context, fresh);
-    if (!base && context->renewal) gate_clock_renew(stream, now_ns);
+    if (!base && ripens) gate_clock_renew(stream, now_ns);
   }
   gate_marker_put(context, base);
   gate_marker_put(context, renewal);
