@@ -13,7 +13,7 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from penstock.bench.stage import Stage, StageTenant, windows
+from penstock.bench.stage import Stage, StageError, StageTenant, windows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -123,6 +123,8 @@ def measure(simulate: str, quota: float, workload: Workload, seconds: float) -> 
         whole = samples[-1].at_ns - samples[0].at_ns
         used = samples[-1].busy_ns[tenant.name] - samples[0].busy_ns[tenant.name]
         errors = [abs(percent - quota) for percent in seen]
+        if len(errors) < 2:
+            raise StageError(f"{seconds:g} s are too few for windows of one second; measure longer")
         settle_ms, settled_error = _settle(stage, tenant, quota)
         return QuotaRow(
             quota=quota,
