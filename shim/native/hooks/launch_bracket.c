@@ -288,9 +288,8 @@ static gate_bracket *take_open(gate_stream *stream, bool queue) {
   return bracket;
 }
 
-void gate_bracket_presume(gate_state *state, gate_stream *stream, uint64_t now_ns) {
+void gate_bracket_presume(gate_state *state, gate_stream *stream) {
   gate_bracket *bracket = take_open(stream, false);
-  (void)now_ns;
   if (!bracket) return;
   if (bracket->sample) stream->prompt = true;
   settle_presumed(state, stream, bracket, 0);
@@ -303,7 +302,7 @@ void gate_bracket_end(gate_state *state, gate_stream *stream, bool word) {
     bracket->end = gate_marker_record(stream->context, stream->handle);
   }
   if (!bracket->end) {
-    gate_bracket_presume(state, stream, gate_now_ns());
+    gate_bracket_presume(state, stream);
     return;
   }
   if (word) gate_word_write(stream, bracket);
@@ -313,7 +312,7 @@ void gate_bracket_end(gate_state *state, gate_stream *stream, bool word) {
 
 void gate_bracket_expire(gate_state *state, gate_stream *stream, uint64_t now_ns) {
   if (stream->open && is_past(stream, stream->open, now_ns)) {
-    gate_bracket_presume(state, stream, now_ns);
+    gate_bracket_presume(state, stream);
   }
 }
 

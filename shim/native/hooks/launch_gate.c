@@ -4,6 +4,7 @@
 #include "mechanism/lock.h"
 
 #define ASK_AGAIN_NS 20000000
+
 penstock_gate_device *gate_device(const penstock_process *process, int grant) {
   return &process->region.usage->gate[grant];
 }
@@ -83,7 +84,7 @@ static void prepare(gate_state *state, gate_stream *stream, penstock_pass *pass,
       !is_known(pass->kind) && (!__atomic_load_n(&pass->kind->changed, __ATOMIC_RELAXED) ||
                                 gate_may_call(stream, now_ns, 4, 16));
   if (stream->open && is_dry(stream, now_ns)) {
-    gate_bracket_presume(state, stream, now_ns);
+    gate_bracket_presume(state, stream);
   } else if (stream->open && unknown && !pass->overlapping) {
     gate_bracket_end(state, stream, true);
   }

@@ -130,7 +130,6 @@ typedef struct gate_stream {
   uint64_t queued_ns;   /* cost by experience of the launches that are not settled */
   uint64_t drained_ns;  /* when the stream will have run dry, by experience */
   uint64_t last_end_ns; /* end of the last settled bracket; 0: none */
-  uint64_t carry_ns;    /* charge in a crowd below the ring's resolution */
   uint64_t stray_ns;    /* estimate of launches without a bracket … */
   uint64_t stray_cost_ns;
   uint32_t stray_launches; /* … and how many they are */
@@ -250,7 +249,7 @@ void gate_bracket_open(gate_state *state, gate_stream *stream, bool sample, uint
  * caller learns so from a wait. Presumes the end where no event may be recorded. */
 void gate_bracket_end(gate_state *state, gate_stream *stream, bool word);
 /* Ends the open bracket by experience, without driver calls. */
-void gate_bracket_presume(gate_state *state, gate_stream *stream, uint64_t now_ns);
+void gate_bracket_presume(gate_state *state, gate_stream *stream);
 /* The same, if the stream has run dry. */
 void gate_bracket_expire(gate_state *state, gate_stream *stream, uint64_t now_ns);
 /* Settles what the device is through with. */

@@ -212,7 +212,7 @@ static void interrupt(gate_state *state, gate_stream *stream) {
   if (gate_may_call(stream, now_ns, 3, 0)) {
     gate_bracket_end(state, stream, true);
   } else {
-    gate_bracket_presume(state, stream, now_ns);
+    gate_bracket_presume(state, stream);
   }
   gate_stream_release(stream);
 }
