@@ -91,7 +91,8 @@ uint32_t sim_attach(sim_machine *m, uint32_t device, const char *tag) {
 void sim_forget_ops(sim_machine *m, sim_device *d, uint32_t client) {
   sim_client *c = &d->clients[client];
   sim_area *a = sim_area_of(m, (uint32_t)(d - m->devices), client);
-  for (uint16_t slot = 0; slot < c->op_high; slot++) a->ops[slot].seq = 0;
+  for (uint16_t slot = 0; slot < c->op_high; slot++)
+    __atomic_store_n(&a->ops[slot].seq, 0, __ATOMIC_RELEASE);
   c->op_high = 0;
   c->op_count = c->owner_count = c->lane_count = c->running_count = c->width_used = 0;
   c->free_head = c->deliver_tail = SIM_NONE;

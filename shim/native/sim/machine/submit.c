@@ -1,4 +1,7 @@
 /* Handing operations to the device. */
+#include <stddef.h>
+#include <string.h>
+
 #include "sim/machine/model.h"
 
 static enum sim_submit_result refusal(const sim_device *d, const sim_client *c) {
@@ -6,6 +9,14 @@ static enum sim_submit_result refusal(const sim_device *d, const sim_client *c) 
   if (c->failed) return SIM_FAILED;
   if (c->frozen) return SIM_FROZEN;
   return SIM_SUBMITTED;
+}
+
+/* Another device's waiters read the number without this device's lock: it stays 0, whole, until the
+ * rest of the operation stands. */
+static void copy_all_but_seq(sim_op *place, const sim_op *op) {
+  _Static_assert(offsetof(sim_op, seq) == 0, "the number comes first");
+  memcpy((char *)place + sizeof op->seq, (const char *)op + sizeof op->seq,
+         sizeof *op - sizeof op->seq);
 }
 
 enum sim_submit_result sim_submit(sim_machine *m, uint32_t device, uint32_t client,
@@ -24,8 +35,7 @@ enum sim_submit_result sim_submit(sim_machine *m, uint32_t device, uint32_t clie
   if (result == SIM_SUBMITTED) {
     sim_op *place = &a->ops[slot];
     uint64_t seq = c->next_seq++;
-    *place = *op;
-    place->seq = 0;
+    copy_all_but_seq(place, op);
     place->state = SIM_QUEUED;
     place->next = SIM_NONE;
     if (op->kind == SIM_MARK) {
