@@ -132,6 +132,39 @@ def streams_destroyed_behind_their_work() -> None:
             ok(cu.cuEventSynchronize(event))
 
 
+def contexts_destroyed_behind_their_work() -> None:
+    """A context a job, as some servers do: the driver waits for what runs when it destroys one."""
+    device = Device()
+    while True:
+        context = ok(cu.cuCtxCreate(None, 0, 0))
+        device.load()
+        stream = device.stream()
+        for _ in range(3):
+            device.launch(stream, 20 * MS)
+        ok(cu.cuCtxDestroy(context))
+        ok(cu.cuCtxSetCurrent(device.context))
+
+
+def rare_long_launches_that_nobody_waits_for() -> None:
+    """100 ms under a key that takes 20 us two hundred times; the host works meanwhile."""
+    device = Device()
+    stream = device.stream()
+    while True:
+        for _ in range(200):
+            device.launch(stream, 20 * US)
+            ok(cu.cuStreamSynchronize(stream))
+        device.launch(stream, 100 * MS)
+        time.sleep(0.11)
+
+
+def launches_of_200_ms() -> None:
+    """Longer than the gate's patience with work that does not move."""
+    device = Device()
+    stream = device.stream()
+    while True:
+        device.launch(stream, 200 * MS)
+
+
 def processes_that_end_behind_their_work() -> None:
     """One process after the other launches once, looks away until the kernel is over, and ends."""
     while True:

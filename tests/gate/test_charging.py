@@ -83,6 +83,7 @@ def test_streams_side_by_side_are_charged_once(
         ("kernels_between_copies", 30),
         ("two_kinds_on_two_streams", 30),
         ("streams_destroyed_behind_their_work", 30),
+        ("contexts_destroyed_behind_their_work", 25),
     ],
 )
 def test_work_that_is_hard_to_measure_gets_its_quota(
@@ -109,6 +110,23 @@ def test_processes_that_launch_and_wait_do_not_pay_for_their_context_switches(
     for _ in range(4):
         stage.start(tenant, Workload(200, sync_every=1).arguments(LONG_S))
     check(stage, tenant, 30, settle_s=1.0, at_most=2)
+
+
+def test_rare_long_launches_that_nobody_waits_for_are_learned_in_seconds(stage: Stage) -> None:
+    """Before, they had 90 % of the device for ten seconds."""
+    tenant = stage.tenant("tenant", 25)
+    program = "rare_long_launches_that_nobody_waits_for"
+    stage.start(tenant, [PROGRAM, program], program=sys.executable)
+    check(stage, tenant, 25, settle_s=4, at_most=1.6)
+
+
+def test_launches_longer_than_the_gates_patience_do_not_pile_up(stage: Stage) -> None:
+    """Nobody can know the first ones; each further one let through costs a fifth of a second."""
+    tenant = stage.tenant("tenant", 25)
+    stage.start(tenant, [PROGRAM, "launches_of_200_ms"], program=sys.executable)
+    stage.wait_until_busy(["tenant"])
+    samples = stage.watch(3.0)
+    assert samples[-1].busy_ns["tenant"] - samples[0].busy_ns["tenant"] <= 1300 * MS
 
 
 def test_processes_that_end_behind_their_work_are_charged_for_it(stage: Stage) -> None:

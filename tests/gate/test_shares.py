@@ -213,7 +213,7 @@ def test_processes_whose_kernels_differ_in_length_get_no_more_for_it(
 ) -> None:
     """Beside each other the shortest sample once stood for all: 88 % under a quota of 25."""
     uneven = Workload(1000, processes=4, jitter_percent=98, sync_every=sync_every)
-    assert 19 <= share(run(stage, 25, uneven), "tenant") <= 34  # the first second included
+    assert 19 <= share(run(stage, 25, uneven), "tenant") <= 29
 
 
 def test_processes_that_launch_and_wait_do_not_pay_for_each_others_switches(stage: Stage) -> None:

@@ -36,18 +36,18 @@ static void look_after_primary(CUdevice device) {
 }
 
 /* The gate lets go of its events and streams while the context still lives. */
-static void before_leaving(CUdevice device, bool for_good) {
-  CUcontext context = penstock_primary_leave(device, for_good);
-  if (context) penstock_gate_forget_context(context);
+static struct gate_context *before_leaving(CUdevice device, bool for_good) {
+  return penstock_gate_context_leave(penstock_primary_leave(device, for_good));
 }
 
-#define LEAVE_PRIMARY(symbol, for_good)                     \
-  CUresult CUDAAPI HOOK_NAME(symbol)(CUdevice device) {     \
-    PENSTOCK_PASS(symbol, device);                          \
-    before_leaving(device, for_good);                       \
-    CUresult result = PENSTOCK_BELOW(REAL(symbol)(device)); \
-    if (result == CUDA_SUCCESS) look_after_primary(device); \
-    return result;                                          \
+#define LEAVE_PRIMARY(symbol, for_good)                              \
+  CUresult CUDAAPI HOOK_NAME(symbol)(CUdevice device) {              \
+    PENSTOCK_PASS(symbol, device);                                   \
+    struct gate_context *leaving = before_leaving(device, for_good); \
+    CUresult result = PENSTOCK_BELOW(REAL(symbol)(device));          \
+    penstock_gate_context_left(leaving);                             \
+    if (result == CUDA_SUCCESS) look_after_primary(device);          \
+    return result;                                                   \
   }
 LEAVE_PRIMARY(cuDevicePrimaryCtxRelease, false)
 LEAVE_PRIMARY(cuDevicePrimaryCtxRelease_v2, false)
@@ -106,12 +106,14 @@ CUresult CUDAAPI HOOK_NAME(cuCtxCreate_v4)(CUcontext *context, CUctxCreateParams
   CREATE(context, device, REAL(cuCtxCreate_v4)(context, parameters, flags, device));
 }
 
-#define DESTROY(symbol)                                                              \
-  CUresult CUDAAPI HOOK_NAME(symbol)(CUcontext context) {                            \
-    PENSTOCK_PASS(symbol, context);                                                  \
-    penstock_gate_forget_context(context);                                           \
-    penstock_departure departure = penstock_context_leave(context);                  \
-    return penstock_context_left(&departure, PENSTOCK_BELOW(REAL(symbol)(context))); \
+#define DESTROY(symbol)                                                  \
+  CUresult CUDAAPI HOOK_NAME(symbol)(CUcontext context) {                \
+    PENSTOCK_PASS(symbol, context);                                      \
+    struct gate_context *leaving = penstock_gate_context_leave(context); \
+    penstock_departure departure = penstock_context_leave(context);      \
+    CUresult result = PENSTOCK_BELOW(REAL(symbol)(context));             \
+    penstock_gate_context_left(leaving);                                 \
+    return penstock_context_left(&departure, result);                    \
   }
 DESTROY(cuCtxDestroy)
 DESTROY(cuCtxDestroy_v2)
@@ -141,9 +143,11 @@ CUresult CUDAAPI HOOK_NAME(cuCtxDetach)(CUcontext context) {
     if (result != CUDA_SUCCESS) add_user(context, 1);
     return result;
   }
-  penstock_gate_forget_context(context);
+  struct gate_context *leaving = penstock_gate_context_leave(context);
   penstock_departure departure = penstock_context_leave(context);
-  return penstock_context_left(&departure, PENSTOCK_BELOW(REAL(cuCtxDetach)(context)));
+  CUresult result = PENSTOCK_BELOW(REAL(cuCtxDetach)(context));
+  penstock_gate_context_left(leaving);
+  return penstock_context_left(&departure, result);
 }
 
 /* A green context holds the device's primary one, which comes to be with it if there is none: the
@@ -222,13 +226,13 @@ CUresult CUDAAPI HOOK_NAME(cuCtxFromGreenCtx)(CUcontext *context, CUgreenCtx gre
 CUresult CUDAAPI HOOK_NAME(cuGreenCtxDestroy)(CUgreenCtx green) {
   PENSTOCK_PASS(cuGreenCtxDestroy, green);
   CUcontext context = NULL;
-  if (PENSTOCK_BELOW(REAL(cuCtxFromGreenCtx)(&context, green)) == CUDA_SUCCESS) {
-    penstock_gate_forget_context(context);
-  }
+  if (PENSTOCK_BELOW(REAL(cuCtxFromGreenCtx)(&context, green)) != CUDA_SUCCESS) context = NULL;
+  struct gate_context *leaving = penstock_gate_context_leave(context);
   penstock_departure departure = penstock_context_leave(context);
   penstock_freeing freeing =
       penstock_free_begin(PENSTOCK_GREEN_CONTEXT, (uint64_t)(uintptr_t)green);
   CUresult result = PENSTOCK_BELOW(REAL(cuGreenCtxDestroy)(green));
+  penstock_gate_context_left(leaving);
   bool gone = freeing.found && result == CUDA_SUCCESS;
   if (gone) leave_to((CUdevice)(freeing.object.detail & 255), &departure);
   penstock_context_left(&departure, result);

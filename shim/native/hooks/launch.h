@@ -20,6 +20,7 @@ typedef struct penstock_kind_key {
 #define PENSTOCK_KIND_MEMSET ((const void *)1)
 #define PENSTOCK_KIND_COPY ((const void *)2)
 
+struct gate_context;
 struct gate_stream;
 struct gate_kind;
 
@@ -57,10 +58,13 @@ void penstock_gate_interrupt_all(CUcontext context);
 void penstock_gate_copied(uint64_t bytes);
 void penstock_gate_called_host(void);
 
-/* Before the driver destroys it. A stream's work runs on and is charged when it ends; a context's
- * is cancelled, and charged until now. */
+/* Before the driver destroys a stream: its work runs on and is charged when it ends. */
 void penstock_gate_forget_stream(CUstream stream);
-void penstock_gate_forget_context(CUcontext context);
+/* Around the driver's destroying a context, which waits for what runs or cancels it: its work is
+ * charged until then at most. `leave` lets go of the events in it and answers what `left` takes;
+ * NULL: nothing of it was gated. */
+struct gate_context *penstock_gate_context_leave(CUcontext context);
+void penstock_gate_context_left(struct gate_context *context);
 
 /* Whether a stream capture of this process may be under way: own calls must mind it then. */
 bool penstock_gate_sees_captures(void);

@@ -132,6 +132,11 @@ static uint64_t seen_end(const gate_state *state, const gate_stream *stream, uin
   return waited ? waited_ns - wake : 0;
 }
 
+/* Was a launch of its first kind ever measured? */
+static bool is_measured(const gate_bracket *bracket) {
+  return bracket->part_count && penstock_cost_ns(&bracket->parts[0].kind->cost, 0);
+}
+
 typedef struct interval {
   uint64_t begin_ns;
   uint64_t end_ns;
@@ -139,9 +144,9 @@ typedef struct interval {
 
 /* The interval of a bracket of which no end was measured, from the wait for its stream. It took
  * what it takes by experience, if launches of its kinds take alike; else until the wait returned.
- * What is longer than any that was measured looks like a hold-up of the host, up to a few
- * milliseconds: the samples, drawn without regard to length, see to it that nothing is gained by
- * that. */
+ * So it did if nothing was ever measured of its kinds. What is longer than any that was measured
+ * looks like a hold-up of the host, up to a few milliseconds: the samples, drawn without regard to
+ * length, see to it that nothing is gained by that. */
 static interval by_wait(const gate_state *state, const gate_stream *stream,
                         const gate_bracket *bracket, uint64_t waited_ns) {
   enum { HOLD_UP_NS = 4000000 };
@@ -150,7 +155,7 @@ static interval by_wait(const gate_state *state, const gate_stream *stream,
   uint64_t latest = gate_latest_ns(bracket, out.begin_ns);
   uint64_t last = seen ? waited_ns : later(stream->waited_since_ns, out.begin_ns);
   out.end_ns = earlier(out.begin_ns + cost, last);
-  if (seen > latest + HOLD_UP_NS) {
+  if (seen && (seen > latest + HOLD_UP_NS || !is_measured(bracket))) {
     out.end_ns = seen;
   } else if (bracket->lost || gate_is_even(bracket)) {
     if (bracket->lost && seen) out.end_ns = seen;
@@ -234,6 +239,10 @@ static void note_wake(gate_state *state, uint64_t wake_ns) {
 static void settle_measured(gate_state *state, gate_stream *stream, gate_bracket *bracket,
                             uint64_t waited_ns) {
   measure seen;
+  if (!bracket->end) {
+    settle_presumed(state, stream, bracket, waited_ns);
+    return;
+  }
   CUstreamCaptureMode mode = gate_relax();
   bool measured =
       bracket->sample ? measure_sample(bracket, &seen) : measure_by_clock(stream, bracket, &seen);
@@ -244,7 +253,7 @@ static void settle_measured(gate_state *state, gate_stream *stream, gate_bracket
     return;
   }
   uint64_t length = seen.end_ns - seen.begin_ns, cost = gate_learned_ns(bracket);
-  bool known = bracket->part_count && penstock_cost_ns(&bracket->parts[0].kind->cost, 0);
+  bool known = is_measured(bracket);
   bool crowd = gate_in_crowd(state, stream, bracket);
   if (!known) {
     uint64_t most = seen.loose ? earlier(length, GATE_UNKNOWN_NS * bracket->launches) : length;
@@ -359,25 +368,22 @@ void gate_stream_finish(gate_state *state, gate_stream *stream) {
   gate_bracket_settle(state, stream);
 }
 
-/* Settles a bracket that the device was not through with when its stream was cancelled. */
-static void settle_cut(gate_state *state, gate_stream *stream, gate_bracket *bracket,
-                       uint64_t cut_ns) {
-  uint64_t begin = begin_ns(stream, bracket), end = later(begin, cut_ns);
-  if (gate_in_crowd(state, stream, bracket)) {
-    gate_charge_in_crowd(state, stream, bracket, begin, end, gate_learned_ns(bracket));
-  } else {
-    gate_charge(state, stream, begin, end, bracket->cost_ns);
-  }
-  finish(state, stream, bracket, end, false);
+static void unmark(gate_context *context, gate_bracket *bracket) {
+  gate_marker_put(context, bracket->start);
+  gate_marker_put(context, bracket->end);
+  bracket->start = bracket->end = NULL;
 }
 
-void gate_stream_abandon(gate_state *state, gate_stream *stream, uint64_t cut_ns) {
+void gate_bracket_unmark(gate_stream *stream) {
+  for (gate_bracket *bracket = stream->oldest; bracket; bracket = bracket->next) {
+    unmark(stream->context, bracket);
+  }
+  if (stream->open) unmark(stream->context, stream->open);
+}
+
+void gate_stream_abandon(gate_state *state, gate_stream *stream) {
   for (gate_bracket *bracket; (bracket = take_oldest(stream));) {
-    if (cut_ns) {
-      settle_cut(state, stream, bracket, cut_ns);
-    } else {
-      settle_presumed(state, stream, bracket, 0);
-    }
+    settle_presumed(state, stream, bracket, 0);
   }
   gate_bracket *open = take_open(stream, false);
   if (open) settle_presumed(state, stream, open, 0);

@@ -174,14 +174,14 @@ static void enlist(gate_state *state, gate_stream *stream, penstock_pass *pass, 
 }
 
 /* What a launch of unknown cost is taken to cost: as much as others do, or as before it was
- * changed. Each further launch of the kind before it was measured counts double, so that a long
- * kernel cannot flood the device. */
+ * changed. Each further launch of the kind before it was measured counts four times as much as the
+ * one before it, so that a long kernel cannot flood the device. */
 static uint64_t guess_ns(gate_state *state, gate_kind *kind) {
-  enum { MOST_DOUBLINGS = 12, MOST_NS = 20000000 };
+  enum { MOST_FOURFOLD = 6, MOST_NS = 20000000 };
   uint64_t typical = __atomic_load_n(&state->typical_ns, __ATOMIC_RELAXED);
   uint32_t before = __atomic_fetch_add(&kind->unmeasured, 1, __ATOMIC_RELAXED);
   uint64_t mean = penstock_cost_ns(&kind->cost, typical ? typical : GATE_UNKNOWN_NS);
-  uint64_t guess = mean << (before < MOST_DOUBLINGS ? before : MOST_DOUBLINGS);
+  uint64_t guess = mean << 2 * (before < MOST_FOURFOLD ? before : MOST_FOURFOLD);
   uint64_t most = mean > MOST_NS ? mean : MOST_NS;
   return guess < most ? guess : most;
 }
@@ -213,7 +213,7 @@ CUresult penstock_gate_enter(penstock_pass *pass, CUstream handle, bool per_thre
   if ((gated || gate_is_suspended(process)) &&
       !gate_may_go(process, state, grant, now_ns, &wait_ns)) {
     penstock_depth++;
-    gate_wait(process, state, stream, wait_ns);
+    gate_wait(process, state, stream, wait_ns, penstock_cost_ns(&kind->cost, 0));
     penstock_depth--;
     stream = gate_stream_get(state, handle, per_thread_default);
     if (!stream) return CUDA_SUCCESS; /* it went meanwhile: the driver says so itself */

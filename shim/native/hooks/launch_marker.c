@@ -5,7 +5,7 @@
 #include "mechanism/lock.h"
 
 #define CALLS_A_SECOND 6000 /* of the 8,000 that a device may see; the rest is for what must be */
-#define CALLS_AT_ONCE 96
+#define CALLS_AT_ONCE 1024
 
 CUstreamCaptureMode gate_relax(void) {
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
@@ -193,5 +193,4 @@ void gate_context_clear(gate_context *context) {
     context->blanks = marker;
   }
   penstock_lock_release(&context->lock);
-  __atomic_store_n(&context->handle, NULL, __ATOMIC_RELEASE);
 }

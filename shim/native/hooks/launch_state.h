@@ -32,7 +32,9 @@
 #define GATE_DONE_WORDS 4096         /* streams a context whose completion is read from memory */
 #define GATE_HELD_UP_NS 20000        /* a call of the driver that takes longer was held up */
 #define GATE_DRY_SLACK_NS 5000       /* a stream counts as dry this long after it should be */
-#define GATE_PARTS 4                 /* kinds that one bracket tells apart */
+/* In place of a handle: the driver is about to destroy the context, or destroys it right now. */
+#define GATE_LEAVING ((CUcontext)(intptr_t)-1)
+#define GATE_PARTS 4 /* kinds that one bracket tells apart */
 /* From entering a launch call to the kernel's begin on an idle device: of common order for this
  * driver family, to be measured on a real device. */
 #define GATE_START_NS 3200
@@ -60,7 +62,8 @@ typedef struct gate_marker {
 
 typedef struct gate_context {
   struct gate_context *next;
-  CUcontext handle; /* NULL: free for reuse */
+  CUcontext handle;            /* NULL: free for reuse */
+  struct gate_stream *leaving; /* its streams, while the driver destroys it */
   int grant;
   uint32_t lock;        /* guards the lists and `words_used` */
   gate_marker *markers; /* free ones */
@@ -155,6 +158,7 @@ typedef struct gate_state {
   uint64_t others_seen_ns[PENSTOCK_MAX_DEVICES]; /* … and when they were last seen at work */
   uint64_t drained_ns[PENSTOCK_MAX_DEVICES];     /* when all streams should be dry, by experience */
   uint32_t waiters[PENSTOCK_MAX_DEVICES];        /* threads that wait for work, or at the gate */
+  uint32_t vain_debts[PENSTOCK_MAX_DEVICES];     /* launches let through without need, of late */
   uint64_t quiet_next_ns[PENSTOCK_MAX_DEVICES];  /* the next quiet turn, not before */
   uint32_t quiet_settled[PENSTOCK_MAX_DEVICES];  /* brackets settled in the one under way */
   uint32_t sample_gap; /* mean number of brackets on idle streams between two samples */
@@ -177,11 +181,13 @@ gate_kind *gate_kind_get(gate_state *state, const penstock_kind_key *key);
 gate_stream *gate_stream_get(gate_state *state, CUstream handle, bool per_thread_default);
 gate_bracket *gate_bracket_get(gate_state *state);
 void gate_bracket_put(gate_state *state, gate_bracket *bracket);
+uint64_t gate_now_ns(void);  /* CLOCK_MONOTONIC */
+uint64_t gate_tick_ns(void); /* the same, at the last tick: a few ms old, but cheap */
+
+/* launch_end.c */
 void gate_capture_ended(gate_state *state);
 /* Frees the streams that are gone and whose last work is settled. */
 void gate_streams_sweep(gate_state *state);
-uint64_t gate_now_ns(void);  /* CLOCK_MONOTONIC */
-uint64_t gate_tick_ns(void); /* the same, at the last tick: a few ms old, but cheap */
 
 /* launch_marker.c */
 gate_marker *gate_marker_record(gate_context *context, CUstream stream);
@@ -258,9 +264,10 @@ void gate_bracket_settle(gate_state *state, gate_stream *stream);
 void gate_bracket_drained(gate_state *state, gate_stream *stream, uint64_t waited_ns);
 /* Ends the open bracket, and settles what the device is through with: the stream is going. */
 void gate_stream_finish(gate_state *state, gate_stream *stream);
-/* Drops all brackets and gives their estimates up; no driver calls. Work that runs beyond what it
- * should have taken, if the stream is cancelled at `cut_ns`, ran until then; 0: presume. */
-void gate_stream_abandon(gate_state *state, gate_stream *stream, uint64_t cut_ns);
+/* Takes their events from all brackets: the context is going. */
+void gate_bracket_unmark(gate_stream *stream);
+/* Drops all brackets, each charged by experience, and gives their estimates up; no driver calls. */
+void gate_stream_abandon(gate_state *state, gate_stream *stream);
 bool gate_stream_claim(gate_stream *stream);
 void gate_stream_release(gate_stream *stream);
 
@@ -296,8 +303,9 @@ void gate_watch_look(penstock_process *process, gate_state *state, int grant, ga
 void gate_watch_end(penstock_process *process, gate_state *state, int grant);
 
 /* launch_wait.c */
-/* Returns when the launch may go, or must. */
-void gate_wait(penstock_process *process, gate_state *state, gate_stream *stream, uint64_t wait_ns);
+/* Returns when the launch, which costs `cost_ns` by experience, may go, or must. */
+void gate_wait(penstock_process *process, gate_state *state, gate_stream *stream, uint64_t wait_ns,
+               uint64_t cost_ns);
 /* Settles whatever of this process's brackets the device is through with, or should be. */
 void gate_settle_all(gate_state *state, uint64_t now_ns);
 /* The same for streams that were destroyed, which are freed then. */

@@ -145,22 +145,48 @@ static uint64_t unsettled_ns(const gate_state *state, int grant, uint64_t now_ns
 /* For how long nothing may move before a launch goes as debt. What runs may have been learned to be
  * long only because it waits for just this launch: so patience does not grow with it, up to a point
  * from which on work would pile up. */
-static uint64_t patience_ns(uint64_t estimates_ns) {
+static uint64_t patience_ns(const gate_state *state, int grant, uint64_t estimates_ns) {
   enum { PILE_NS = 1000000000 };
-  if (estimates_ns > PILE_NS) return STUCK_NS + 2 * estimates_ns;
-  return STUCK_NS + (2 * estimates_ns < STUCK_NS ? 2 * estimates_ns : STUCK_NS);
+  uint64_t stuck_ns = (uint64_t)STUCK_NS
+                      << __atomic_load_n(&state->vain_debts[grant], __ATOMIC_RELAXED);
+  if (estimates_ns > PILE_NS) return stuck_ns + 2 * estimates_ns;
+  return stuck_ns + (2 * estimates_ns < STUCK_NS ? 2 * estimates_ns : STUCK_NS);
+}
+
+/* This thread's last launch as debt, if it has been at the gate ever since. */
+static __thread struct {
+  uint64_t at_ns; /* 0: none */
+  uint64_t cost_ns;
+  uint64_t progress;
+  int grant;
+} debt;
+#define AWAY_NS 5000000 /* between two launches: longer, and it was not at the gate */
+
+/* A launch went as debt, and something has moved since, seen right away. If it was what the work
+ * had waited for, it moved as soon as the launch was through; else the work is just long, and the
+ * next debt waits longer. */
+static void judge_debt(gate_state *state, int grant, uint64_t now_ns) {
+  enum { PROMPT_NS = 20000000, MOST_VAIN = 3 };
+  uint32_t *vain = &state->vain_debts[grant], before = __atomic_load_n(vain, __ATOMIC_RELAXED);
+  bool helped = now_ns < debt.at_ns + 2 * debt.cost_ns + PROMPT_NS;
+  uint32_t after = helped ? 0 : before < MOST_VAIN ? before + 1 : before;
+  __atomic_store_n(vain, after, __ATOMIC_RELAXED);
+  debt.at_ns = 0;
 }
 
 /* Waits for time to pass, never for work to complete: what runs may itself wait for this launch.
  * Should nothing move for long although work is in flight, the launch goes as debt. */
-void gate_wait(penstock_process *process, gate_state *state, gate_stream *stream,
-               uint64_t wait_ns) {
+void gate_wait(penstock_process *process, gate_state *state, gate_stream *stream, uint64_t wait_ns,
+               uint64_t cost_ns) {
   int saved_errno = errno;
   int grant = stream->context->grant;
   penstock_gate_device *gate = gate_device(process, grant);
   uint64_t began_ns = gate_now_ns(), now_ns = began_ns, moved_ns = began_ns;
   uint64_t seen_progress = progress(process, grant);
   unsigned tries = 0;
+  if (debt.grant != grant || debt.progress != seen_progress || began_ns > debt.at_ns + AWAY_NS) {
+    debt.at_ns = 0;
+  }
   if (gate_stream_claim(stream)) {
     gate_bracket_settle(state, stream);
     gate_bracket_expire(state, stream, now_ns);
@@ -178,11 +204,18 @@ void gate_wait(penstock_process *process, gate_state *state, gate_stream *stream
     uint64_t now_progress = progress(process, grant);
     uint64_t estimates = gate_estimates_ns(process, state, grant);
     if (now_progress != seen_progress) tries = 0;
+    if (debt.at_ns && now_progress != debt.progress) {
+      judge_debt(state, grant, now_ns);
+    }
     if (now_progress != seen_progress || !estimates || gate_is_suspended(process))
       moved_ns = now_ns;
     seen_progress = now_progress;
-    if (now_ns - moved_ns > patience_ns(estimates)) {
+    if (now_ns - moved_ns > patience_ns(state, grant, estimates)) {
       __atomic_fetch_add(&gate->debts, 1, __ATOMIC_RELAXED);
+      debt.at_ns = now_ns;
+      debt.cost_ns = cost_ns;
+      debt.progress = now_progress;
+      debt.grant = grant;
       break;
     }
     uint64_t own =

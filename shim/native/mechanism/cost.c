@@ -50,7 +50,9 @@ static void note_quiet(penstock_cost *cost, uint64_t each_ns, uint64_t mean_ns, 
   bool stale = now_ns > cost->quiet_ns + PENSTOCK_COST_QUIET_NS;
   uint32_t quiet = stale ? 1 : cost->quiet + 1;
   uint64_t distance = each_ns > mean_ns ? each_ns - mean_ns : mean_ns - each_ns;
-  __atomic_store_n(&cost->spread_ns, (15 * cost->spread_ns + distance) / 16, __ATOMIC_RELAXED);
+  uint32_t weight = quiet < 16 ? quiet : 16; /* the first ones make a plain mean */
+  uint64_t spread_ns = ((weight - 1) * cost->spread_ns + distance) / weight;
+  __atomic_store_n(&cost->spread_ns, spread_ns, __ATOMIC_RELAXED);
   __atomic_store_n(&cost->quiet_ns, now_ns, __ATOMIC_RELAXED);
   __atomic_store_n(&cost->quiet, quiet < 1000 ? quiet : 1000, __ATOMIC_RELAXED);
 }
@@ -80,9 +82,10 @@ int penstock_cost_learn(penstock_cost *cost, uint64_t time_ns, uint64_t launches
 }
 
 int penstock_cost_is_even(const penstock_cost *cost, uint64_t now_ns) {
+  enum { ENOUGH = 6 }; /* fewer may lie close together by chance */
   uint64_t quiet_ns = __atomic_load_n(&cost->quiet_ns, __ATOMIC_RELAXED);
   uint64_t spread_ns = __atomic_load_n(&cost->spread_ns, __ATOMIC_RELAXED);
-  return __atomic_load_n(&cost->quiet, __ATOMIC_RELAXED) >= 4 &&
+  return __atomic_load_n(&cost->quiet, __ATOMIC_RELAXED) >= ENOUGH &&
          now_ns < quiet_ns + PENSTOCK_COST_QUIET_NS && spread_ns < penstock_cost_ns(cost, 0) / 8;
 }
 
