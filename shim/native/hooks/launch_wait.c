@@ -162,13 +162,17 @@ static __thread struct {
 } debt;
 #define AWAY_NS 5000000 /* between two launches: longer, and it was not at the gate */
 
-/* A launch went as debt, and something has moved since, seen right away. If it was what the work
- * had waited for, it moved as soon as the launch was through; else the work is just long, and the
- * next debt waits longer. */
-static void judge_debt(gate_state *state, int grant, uint64_t now_ns) {
+/* A launch went as debt, and something has moved since, seen right away. If the launch was what the
+ * work had waited for, that was as soon as it was through; if all own work is through, it waited
+ * for nobody, and what stands still is another process. Else the work is just long, and the next
+ * debt waits longer. */
+static void judge_debt(gate_state *state, const penstock_gate_slot *own, int grant,
+                       uint64_t now_ns) {
   enum { PROMPT_NS = 20000000, MOST_VAIN = 3 };
   uint32_t *vain = &state->vain_debts[grant], before = __atomic_load_n(vain, __ATOMIC_RELAXED);
-  bool helped = now_ns < debt.at_ns + 2 * debt.cost_ns + PROMPT_NS;
+  bool helped = now_ns < debt.at_ns + 2 * debt.cost_ns + PROMPT_NS ||
+                __atomic_load_n(&own->submitted, __ATOMIC_RELAXED) ==
+                    __atomic_load_n(&own->done, __ATOMIC_RELAXED);
   uint32_t after = helped ? 0 : before < MOST_VAIN ? before + 1 : before;
   __atomic_store_n(vain, after, __ATOMIC_RELAXED);
   debt.at_ns = 0;
@@ -205,7 +209,7 @@ void gate_wait(penstock_process *process, gate_state *state, gate_stream *stream
     uint64_t estimates = gate_estimates_ns(process, state, grant);
     if (now_progress != seen_progress) tries = 0;
     if (debt.at_ns && now_progress != debt.progress) {
-      judge_debt(state, grant, now_ns);
+      judge_debt(state, gate_slot(process, state, grant), grant, now_ns);
     }
     if (now_progress != seen_progress || !estimates || gate_is_suspended(process))
       moved_ns = now_ns;
