@@ -181,6 +181,7 @@ static void settle_presumed(gate_state *state, gate_stream *stream, gate_bracket
                             uint64_t waited_ns) {
   uint64_t begin = begin_ns(stream, bracket), cost = gate_learned_ns(bracket);
   interval own = {begin, unseen_end(bracket, begin, cost)};
+  bracket->waited = waited_ns != 0;
   if (waited_ns) own = by_wait(state, stream, bracket, waited_ns);
   if (gate_in_crowd(state, stream, bracket)) {
     gate_charge_in_crowd(state, stream, bracket, begin, later(waited_ns, begin), cost);
@@ -239,6 +240,7 @@ static void note_wake(gate_state *state, uint64_t wake_ns) {
 static void settle_measured(gate_state *state, gate_stream *stream, gate_bracket *bracket,
                             uint64_t waited_ns) {
   measure seen;
+  bracket->waited = waited_ns != 0;
   if (!bracket->end) {
     settle_presumed(state, stream, bracket, waited_ns);
     return;

@@ -98,13 +98,14 @@ static uint64_t unexplained_ns(uint64_t length_ns, uint64_t cost_ns, uint64_t ot
 
 /* How much of the time that the tenant's work covers it has used at least, in thousandths.
  *
- * Beside processes of its own the rest are switches between contexts: little, unless each launch is
- * waited for, and then the undisturbed samples must say that its kinds take alike, or experience is
- * no guide. Beside other tenants it is at least the part that going round by turns gives, unless
- * most samples say that there was nobody on the device then. */
+ * Beside processes of its own the rest are switches between contexts: little, and more where
+ * launches are waited for. Where each is, it is much; but then the undisturbed samples must say
+ * that its kinds take alike, or experience is no guide. Beside other tenants it is at least the
+ * part that going round by turns gives, unless most samples say that there was nobody on the device
+ * then. */
 static uint32_t least_permille(penstock_process *process, gate_state *state, int grant,
                                const gate_bracket *bracket) {
-  enum { EVEN = 250, UNEVEN = 940, CLUSTERED = 100, TURNS = 800 };
+  enum { EVEN = 250, WAITED = 940, QUEUED = 980, CLUSTERED = 100, TURNS = 800 };
   uint32_t neighbours = gate_neighbours(process, grant);
   uint64_t now_ns = gate_tick_ns();
   bool even = bracket->part_count > 0, clustered = even;
@@ -113,7 +114,7 @@ static uint32_t least_permille(penstock_process *process, gate_state *state, int
     even = even && penstock_cost_is_even(cost, now_ns);
     clustered = clustered && penstock_cost_is_clustered(cost);
   }
-  if (!neighbours) return even ? EVEN : UNEVEN;
+  if (!neighbours) return even ? EVEN : bracket->waited ? WAITED : QUEUED;
   if (clustered) return CLUSTERED;
   uint32_t own = gate_busy_processes(process, state, grant);
   return TURNS * own / (own + neighbours);

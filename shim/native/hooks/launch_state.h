@@ -91,6 +91,7 @@ typedef struct gate_bracket {
   bool sample; /* `start` lies directly before the first launch, on an idle stream */
   bool crowd;  /* others were on the device when it was opened */
   bool quiet;  /* opened in a quiet turn of this process */
+  bool waited; /* the program waited for its stream */
   bool lost;   /* behind work of another sort and without `start`: nobody knows when it began */
   uint32_t part_count;
   uint32_t launches;
