@@ -67,10 +67,15 @@ int penstock_cost_learn(penstock_cost *cost, uint64_t time_ns, uint64_t launches
     if (cost->quiet_ns && now_ns < cost->quiet_ns + PENSTOCK_COST_QUIET_NS) return 0;
     uint64_t floor_ns = floor_of(cost);
     if (each_ns > floor_ns + floor_ns / 10 + NOISE_NS) return 0;
+    __atomic_store_n(&cost->quiet, 0, __ATOMIC_RELAXED);
     if (cost->mean_ns > floor_ns + floor_ns / 5 + NOISE_NS) { /* learned from disturbed ones only */
       cost->time_ns = 0;
       cost->launches = 0;
     }
+  }
+  if (!disturbed && !cost->quiet) { /* what it knows is from disturbed ones */
+    cost->time_ns = 0;
+    cost->launches = 0;
   }
   cost->time_ns = cost->time_ns * KEPT + (double)time_ns;
   cost->launches = cost->launches * KEPT + (double)launches;
@@ -86,7 +91,8 @@ int penstock_cost_is_even(const penstock_cost *cost, uint64_t now_ns) {
   uint64_t quiet_ns = __atomic_load_n(&cost->quiet_ns, __ATOMIC_RELAXED);
   uint64_t spread_ns = __atomic_load_n(&cost->spread_ns, __ATOMIC_RELAXED);
   return __atomic_load_n(&cost->quiet, __ATOMIC_RELAXED) >= ENOUGH &&
-         now_ns < quiet_ns + PENSTOCK_COST_QUIET_NS && spread_ns < penstock_cost_ns(cost, 0) / 8;
+         now_ns < quiet_ns + PENSTOCK_COST_QUIET_NS &&
+         spread_ns < penstock_cost_ns(cost, 0) / 8 + NOISE_NS;
 }
 
 int penstock_cost_is_clustered(const penstock_cost *cost) {

@@ -29,7 +29,7 @@ typedef struct penstock_cost {
   uint64_t window_began_ns;
   uint64_t quiet_ns;  /* CLOCK_MONOTONIC of the last undisturbed sample; 0: none yet */
   uint64_t spread_ns; /* decaying mean of the undisturbed samples' distance from the mean */
-  uint32_t quiet;     /* undisturbed samples of late */
+  uint32_t quiet;     /* undisturbed samples of late; 0: what is known is from disturbed ones */
   uint32_t near;      /* decaying part of the samples that were close to the floor */
   double time_ns;     /* decaying sum of measured time … */
   double launches;    /* … and of launches */
