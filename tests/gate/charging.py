@@ -132,6 +132,53 @@ def streams_destroyed_behind_their_work() -> None:
             ok(cu.cuEventSynchronize(event))
 
 
+def batches_that_end_long(wait: str) -> None:
+    """Three short launches and a long one under one key; `wait`: how the host learns of the end."""
+    device = Device()
+    stream, event = device.stream(), ok(cu.cuEventCreate(cu.CUevent_flags.CU_EVENT_DISABLE_TIMING))
+    while True:
+        for duration_ns in (100 * US, 100 * US, 100 * US, 2 * MS):
+            device.launch(stream, duration_ns)
+        if wait == "event":
+            ok(cu.cuEventRecord(event, stream))
+            ok(cu.cuEventSynchronize(event))
+        elif wait == "query":
+            while int(cu.cuStreamQuery(stream)[0]):
+                pass
+        else:
+            time.sleep(0.0025)
+
+
+def batches_that_end_long_waited_for_by_event() -> None:
+    """The common way of frameworks."""
+    batches_that_end_long("event")
+
+
+def batches_that_end_long_waited_for_by_query() -> None:
+    """The gate sees no wait."""
+    batches_that_end_long("query")
+
+
+def batches_that_end_long_and_nobody_waits() -> None:
+    """Nor is there any."""
+    batches_that_end_long("never")
+
+
+def threads_that_end_behind_their_launch() -> None:
+    """A thread a launch, on its own default stream; the next thread has the address of the last."""
+    device = Device()
+
+    def launch(duration_ns: int) -> None:
+        ok(cu.cuCtxSetCurrent(device.context))
+        device.launch(cu.CUstream(cu.CU_STREAM_PER_THREAD), duration_ns)
+
+    while True:
+        for duration_ns in (100 * US, 100 * US, 10 * MS):
+            thread = threading.Thread(target=launch, args=(duration_ns,))
+            thread.start()
+            thread.join()
+
+
 def contexts_destroyed_behind_their_work() -> None:
     """A context a job, as some servers do: the driver waits for what runs when it destroys one."""
     device = Device()

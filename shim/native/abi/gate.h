@@ -23,7 +23,8 @@ typedef struct penstock_gate_device {
   /* Beside others, charges by experience stay within what the tenant's work covered: */
   int64_t short_ns; /* what they fall short of the least part of it; below zero: more than that */
   int64_t over_ns;  /* what they exceed it by; below zero: less */
-  uint64_t reserved[15];
+  uint64_t vain_debts; /* launches let through as debt without need, of late: patience grows */
+  uint64_t reserved[14];
   uint64_t ring[PENSTOCK_RING_WORDS]; /* epoch (32 bits) | busy bits (32) */
 } penstock_gate_device;
 

@@ -34,9 +34,11 @@ typedef struct penstock_pass {
   uint64_t cost_ns;     /* by experience */
   uint64_t estimate_ns; /* the same, scaled by how much of late was found to overlap */
   uint64_t enough_ns;   /* cost at which the bracket is ended */
-  uint64_t entered_ns;  /* a sample begins with this launch: when its call was entered; else 0 */
-  bool overlapping;     /* programmatic stream serialisation: no marker directly before it */
-  bool alone;           /* its bracket is ended right behind it */
+  uint64_t
+      entered_ns;   /* its bracket is to be measured closely: when its call was entered; else 0 */
+  bool overlapping; /* programmatic stream serialisation: no marker directly before it */
+  bool alone;       /* its bracket is ended right behind it */
+  bool rolling;     /* its bracket's end is recorded anew behind it */
 } penstock_pass;
 
 /* Waits until the launch may go (never for any completion) and opens a bracket where one is due.

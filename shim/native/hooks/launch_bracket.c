@@ -8,6 +8,8 @@
 /* Placed on the host's clock an interval is exact to some microseconds: shorter ones teach nothing
  * unless they are samples. */
 #define SHORT_NS 300000
+/* So many brackets must be ended by events before a stream counts as one that fills them. */
+#define LEFT_OPEN 16
 
 bool gate_stream_claim(gate_stream *stream) {
   penstock_lock_acquire(&stream->lock);
@@ -241,7 +243,7 @@ static void settle_measured(gate_state *state, gate_stream *stream, gate_bracket
                             uint64_t waited_ns) {
   measure seen;
   bracket->waited = waited_ns != 0;
-  if (!bracket->end) {
+  if (!bracket->end || bracket->ended != bracket->launches) {
     settle_presumed(state, stream, bracket, waited_ns);
     return;
   }
@@ -299,31 +301,71 @@ static gate_bracket *take_open(gate_stream *stream, bool queue) {
   return bracket;
 }
 
+/* After the last bracket was settled: is certainly nothing queued behind it? */
+static void note_idle(gate_stream *stream) {
+  if (!stream->oldest && !stream->open && !stream->stray_launches && stream->exact) {
+    stream->idle = true;
+  }
+}
+
 void gate_bracket_presume(gate_state *state, gate_stream *stream) {
   gate_bracket *bracket = take_open(stream, false);
   if (!bracket) return;
   if (bracket->sample) stream->prompt = true;
+  stream->left_open = LEFT_OPEN;
   settle_presumed(state, stream, bracket, 0);
+}
+
+void gate_bracket_roll(gate_state *state, gate_stream *stream) {
+  gate_bracket *bracket = stream->open;
+  if (!bracket || (bracket->end && bracket->ended == bracket->launches)) return;
+  gate_marker_put(stream->context, bracket->end);
+  bracket->end = NULL;
+  if (!gate_may_mark(state, stream)) return;
+  bracket->ended = bracket->launches; /* one that another thread makes right now is not in it */
+  bracket->end = gate_marker_record(stream->context, stream->handle);
+  gate_called(stream, 1);
 }
 
 void gate_bracket_end(gate_state *state, gate_stream *stream, bool word) {
   gate_bracket *bracket = stream->open;
   if (!bracket) return;
-  if (gate_may_mark(state, stream)) {
-    bracket->end = gate_marker_record(stream->context, stream->handle);
-  }
-  if (!bracket->end) {
+  gate_bracket_roll(state, stream);
+  if (!bracket->end || !gate_may_mark(state, stream)) {
     gate_bracket_presume(state, stream);
     return;
   }
-  if (word) gate_word_write(stream, bracket);
-  gate_called(stream, word ? 2 : 1);
+  if (stream->left_open) stream->left_open--;
+  if (word) {
+    gate_word_write(stream, bracket);
+    gate_called(stream, 1);
+  }
   take_open(stream, true);
+}
+
+void gate_bracket_close(gate_state *state, gate_stream *stream, bool handle_is_ours) {
+  gate_bracket *bracket = stream->open;
+  if (!bracket) return;
+  if (!bracket->end || bracket->ended != bracket->launches) {
+    gate_bracket_presume(state, stream);
+    return;
+  }
+  gate_called(stream, 1);
+  if (gate_marker_is_passed(bracket->end)) {
+    take_open(stream, false);
+    settle_measured(state, stream, bracket, 0);
+    note_idle(stream);
+  } else if (handle_is_ours) { /* it takes longer than it should */
+    gate_bracket_end(state, stream, true);
+  } else {
+    bracket->by_event = true;
+    take_open(stream, true);
+  }
 }
 
 void gate_bracket_expire(gate_state *state, gate_stream *stream, uint64_t now_ns) {
   if (stream->open && is_past(stream, stream->open, now_ns)) {
-    gate_bracket_presume(state, stream);
+    gate_bracket_close(state, stream, !stream->thread && !stream->owner);
   }
 }
 
@@ -342,9 +384,7 @@ void gate_bracket_settle(gate_state *state, gate_stream *stream) {
     settle_measured(state, stream, take_oldest(stream), 0);
     any = true;
   }
-  if (any && !stream->oldest && !stream->open && !stream->stray_launches && stream->exact) {
-    stream->idle = true;
-  }
+  if (any) note_idle(stream);
 }
 
 void gate_bracket_drained(gate_state *state, gate_stream *stream, uint64_t waited_ns) {
@@ -352,7 +392,7 @@ void gate_bracket_drained(gate_state *state, gate_stream *stream, uint64_t waite
     settle_measured(state, stream, bracket, stream->oldest ? 0 : waited_ns);
   }
   gate_bracket *open = take_open(stream, false);
-  if (open) settle_presumed(state, stream, open, waited_ns);
+  if (open) settle_measured(state, stream, open, waited_ns);
   penstock_lock_acquire(&stream->lock);
   if (!stream->open && !stream->stray_launches) {
     stream->drained_ns = earlier(stream->drained_ns, waited_ns);

@@ -12,7 +12,7 @@ void gate_capture_ended(gate_state *state) {
 }
 
 /* Takes `stream` out of use: nobody finds it any more, nobody works on it. */
-static void stream_retire(gate_state *state, gate_stream *stream) {
+static void put_out_of_use(gate_state *state, gate_stream *stream) {
   for (;;) {
     penstock_lock_acquire(&stream->lock);
     bool busy = stream->working;
@@ -45,8 +45,12 @@ static bool can_finish(const gate_state *state, const gate_stream *stream) {
 
 /* A stream's work runs on when it is destroyed: it is settled later, like any other. */
 static void stream_goes(gate_state *state, gate_stream *stream) {
-  stream_retire(state, stream);
-  if (can_finish(state, stream)) gate_stream_finish(state, stream);
+  put_out_of_use(state, stream);
+  if (can_finish(state, stream)) {
+    gate_stream_finish(state, stream);
+  } else {
+    gate_bracket_close(state, stream, false);
+  }
   if (!stream->oldest) {
     gate_stream_abandon(state, stream);
     stream_free(state, stream);
@@ -100,6 +104,20 @@ static gate_stream *take_stream(gate_state *state, CUstream handle, const gate_c
   return stream;
 }
 
+void gate_stream_retire(gate_state *state, gate_stream *stream) {
+  bool found = false;
+  penstock_lock_acquire(&state->lock);
+  for (unsigned i = 0; i < GATE_GONE && !found; i++) {
+    gate_stream **link = &state->streams[i];
+    while (*link && *link != stream) link = &(*link)->next;
+    found = *link != NULL;
+    if (found) *link = stream->next;
+  }
+  if (found) __atomic_fetch_add(&state->generation, 1, __ATOMIC_RELEASE);
+  penstock_lock_release(&state->lock);
+  if (found) stream_goes(state, stream);
+}
+
 void penstock_gate_forget_stream(CUstream handle) {
   gate_state *state = gate_state_get();
   if (!state || (uintptr_t)handle <= 2) return;
@@ -114,7 +132,7 @@ void penstock_gate_forget_stream(CUstream handle) {
 /* The events go with the context: what they would have told is learned from when the driver
  * returns, as from a program's own wait. */
 static void stream_leaves(gate_state *state, gate_stream *stream) {
-  stream_retire(state, stream);
+  put_out_of_use(state, stream);
   gate_bracket_settle(state, stream);
   uint64_t now_ns = gate_now_ns();
   gate_bracket_expire(state, stream, now_ns);

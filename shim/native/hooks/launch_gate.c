@@ -84,20 +84,25 @@ static void prepare(gate_state *state, gate_stream *stream, penstock_pass *pass,
       !is_known(pass->kind) && (!__atomic_load_n(&pass->kind->changed, __ATOMIC_RELAXED) ||
                                 gate_may_call(stream, now_ns, 4, 16));
   if (stream->open && is_dry(stream, now_ns)) {
-    gate_bracket_presume(state, stream);
+    gate_bracket_close(state, stream, true);
   } else if (stream->open && unknown && !pass->overlapping) {
     gate_bracket_end(state, stream, true);
   }
   if (stream->open) return;
-  bool idle = stream->idle, due = unknown;
-  if (is_dry(stream, now_ns) && !pass->overlapping && gate_may_mark(state, stream)) {
+  bool idle = stream->idle, due = unknown, rolls = false;
+  bool may = !pass->overlapping && gate_may_mark(state, stream);
+  if (may && is_dry(stream, now_ns)) {
     due = due || (idle && stream->probed) || gate_sample_due(state, stream, now_ns);
+  } else if (may && stream->left_open) { /* it begins where the one before it ends: that is known */
+    rolls = gate_sample_due(state, stream, now_ns);
   }
   stream->probed = due && !idle; /* is it idle indeed? The next one will be the sample */
   gate_bracket_open(state, stream, due && idle, now_ns);
-  const gate_bracket *open = stream->open;
+  gate_bracket *open = stream->open;
   if (!open) return;
-  pass->alone = unknown || stream->probed || (open->sample && stream->prompt);
+  pass->alone = unknown;
+  rolls = rolls || stream->probed || (open->sample && stream->prompt);
+  open->rolling = rolls && !unknown && !pass->overlapping;
   if (open->sample) pass->entered_ns = open->opened_ns;
 }
 
@@ -138,6 +143,7 @@ static void count(gate_stream *stream, penstock_pass *pass) {
   }
   pass->bracket = open->number;
   pass->bracket_ns = open->cost_ns;
+  pass->rolling = open->rolling;
 }
 
 /* Can the launch join the stream's open bracket as it is, with nothing due before? This is what
@@ -164,6 +170,7 @@ static void enlist(gate_state *state, gate_stream *stream, penstock_pass *pass, 
     stream->working = false;
   }
   count(stream, pass);
+  if (pass->rolling) pass->entered_ns = now_ns;
   uint64_t from = stream->drained_ns > now_ns ? stream->drained_ns : now_ns;
   uint64_t drained = stream->drained_ns = from + pass->cost_ns * share;
   penstock_lock_release(&stream->lock);
@@ -204,7 +211,7 @@ CUresult penstock_gate_enter(penstock_pass *pass, CUstream handle, bool per_thre
   pass->kind = kind;
   pass->bracket = pass->bracket_ns = 0;
   pass->entered_ns = 0;
-  pass->alone = false;
+  pass->alone = pass->rolling = false;
 
   /* Where nothing is gated, a tick of the kernel's timer is exact enough to tell a busy stream from
    * a dry one, and takes a sixth of the time to read. */
@@ -213,10 +220,13 @@ CUresult penstock_gate_enter(penstock_pass *pass, CUstream handle, bool per_thre
   if ((gated || gate_is_suspended(process)) &&
       !gate_may_go(process, state, grant, now_ns, &wait_ns)) {
     penstock_depth++;
-    gate_wait(process, state, stream, wait_ns, penstock_cost_ns(&kind->cost, 0));
+    gate_wait(process, state, stream, wait_ns);
     penstock_depth--;
+    state = gate_state_get(); /* looks up anew what went meanwhile */
     stream = gate_stream_get(state, handle, per_thread_default);
-    if (!stream) return CUDA_SUCCESS; /* it went meanwhile: the driver says so itself */
+    if (!stream) return CUDA_SUCCESS; /* the driver says so itself */
+    kind = pass->kind = gate_kind_get(state, key);
+    if (!kind) return CUDA_ERROR_OUT_OF_MEMORY;
     now_ns = gate_now_ns();
   }
   pass->cost_ns = penstock_cost_ns(&kind->cost, 0);
@@ -256,20 +266,27 @@ static void uncount(penstock_pass *pass) {
   penstock_lock_release(&stream->lock);
 }
 
-/* Ends the launch's bracket, which is long enough, or was opened for this launch alone. Work on
- * many streams at once is worth more than the wall clock: brackets grow when the calls get too
- * many. */
+/* Ends the launch's bracket, which is long enough, or was opened for this launch alone; rolls its
+ * end on if that rolls. Work on many streams at once is worth more than the wall clock: brackets
+ * grow when the calls get too many. */
 static void conclude(const penstock_pass *pass) {
   enum { MOST_GROWTH = 64, CALLS = 3, SPARE = 32 };
   gate_stream *stream = pass->stream;
   gate_state *state = gate_state_get();
-  if (!state || (!pass->alone && pass->bracket_ns < MOST_GROWTH * pass->enough_ns &&
+  bool rolls = pass->rolling && !pass->overlapping && pass->bracket_ns < pass->enough_ns;
+  if (!state || (!pass->alone && !rolls && pass->bracket_ns < MOST_GROWTH * pass->enough_ns &&
                  !gate_may_call(stream, gate_now_ns(), CALLS, SPARE))) {
     return;
   }
   if (!gate_stream_claim(stream)) return;
   const gate_bracket *open = stream->open;
-  if (open && open->number == pass->bracket) gate_bracket_end(state, stream, true);
+  if (open && open->number == pass->bracket) {
+    if (rolls) {
+      gate_bracket_roll(state, stream);
+    } else {
+      gate_bracket_end(state, stream, true);
+    }
+  }
   gate_stream_release(stream);
 }
 
@@ -290,7 +307,7 @@ CUresult penstock_gate_leave(penstock_pass *pass, CUresult result) {
     uncount(pass);
   } else {
     if (pass->entered_ns) note_hold_up(pass);
-    if (pass->alone || pass->bracket_ns >= pass->enough_ns) conclude(pass);
+    if (pass->alone || pass->rolling || pass->bracket_ns >= pass->enough_ns) conclude(pass);
   }
   penstock_depth--;
   return result;

@@ -129,6 +129,13 @@ void gate_marker_put(gate_context *context, gate_marker *marker) {
   penstock_lock_release(&context->lock);
 }
 
+bool gate_marker_is_passed(const gate_marker *marker) {
+  CUstreamCaptureMode mode = gate_relax();
+  CUresult result = REAL(cuEventQuery)(marker->event);
+  gate_restore(mode);
+  return result != CUDA_ERROR_NOT_READY;
+}
+
 bool gate_elapsed_ns(const gate_marker *from, const gate_marker *to, int64_t *ns) {
   float milliseconds = 0;
   CUresult result = REAL(cuEventElapsedTime)(&milliseconds, from->event, to->event);
@@ -149,15 +156,11 @@ void gate_word_write(gate_stream *stream, gate_bracket *bracket) {
 }
 
 bool gate_is_through(const gate_stream *stream, const gate_bracket *bracket) {
-  if (stream->word != UINT32_MAX && stream->context->done_device) {
+  if (!bracket->by_event && stream->word != UINT32_MAX && stream->context->done_device) {
     uint64_t word = __atomic_load_n(&stream->context->done[stream->word], __ATOMIC_ACQUIRE);
     return (int64_t)(word - bracket->number) >= 0;
   }
-  if (!bracket->end) return true;
-  CUstreamCaptureMode mode = gate_relax();
-  CUresult result = REAL(cuEventQuery)(bracket->end->event);
-  gate_restore(mode);
-  return result != CUDA_ERROR_NOT_READY;
+  return !bracket->end || gate_marker_is_passed(bracket->end);
 }
 
 uint32_t gate_word_take(gate_context *context, uint64_t *value) {

@@ -23,7 +23,8 @@ static __thread struct {
   gate_stream *stream;
   recent_kind kinds[RECENT_KINDS];
 } recent;
-static __thread char thread_mark; /* its address names the thread */
+static __thread uint64_t thread_birth; /* its address names the thread, and its value which one of
+                                        * those that had this address one after the other */
 
 static uint64_t clock_ns(clockid_t clock) {
   struct timespec now;
@@ -203,6 +204,12 @@ static gate_context *context_get(gate_state *state, CUcontext handle) {
   return context;
 }
 
+static uint64_t birth(void) {
+  static uint64_t last;
+  if (!thread_birth) thread_birth = __atomic_add_fetch(&last, 1, __ATOMIC_RELAXED);
+  return thread_birth;
+}
+
 static gate_stream *stream_find(gate_state *state, CUstream handle, const void *owner,
                                 uint64_t thread) {
   uint64_t hash = mix(mix((uint64_t)(uintptr_t)handle, (uint64_t)(uintptr_t)owner), thread);
@@ -214,7 +221,9 @@ static gate_stream *stream_find(gate_state *state, CUstream handle, const void *
     stream = stream->next;
   }
   penstock_lock_release(&state->lock);
-  if (stream) return stream;
+  bool reborn = stream && thread && stream->birth != birth();
+  if (stream && !reborn) return stream;
+  if (reborn) gate_stream_retire(state, stream);
 
   CUcontext of = (CUcontext)(uintptr_t)owner;
   if (!of) {
@@ -241,7 +250,10 @@ static gate_stream *stream_find(gate_state *state, CUstream handle, const void *
                               .handle = handle,
                               .owner = owner,
                               .thread = thread,
+                              .birth = thread ? birth() : 0,
                               .context = context,
+                              .idle = true, /* nothing was ever queued on it */
+                              .prompt = reborn,
                               .number = before + 100000,
                               .word = word};
       __atomic_store_n(bucket, stream, __ATOMIC_RELEASE); /* empty ones are passed by unlocked */
@@ -256,7 +268,7 @@ gate_stream *gate_stream_get(gate_state *state, CUstream handle, bool per_thread
   uint64_t thread = 0;
   if (__builtin_expect((uintptr_t)handle <= 2, 0)) {
     if (!handle) handle = per_thread_default ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
-    if (handle == CU_STREAM_PER_THREAD) thread = (uint64_t)(uintptr_t)&thread_mark;
+    if (handle == CU_STREAM_PER_THREAD) thread = (uint64_t)(uintptr_t)&thread_birth;
     CUcontext current = NULL;
     if (REAL(cuCtxGetCurrent)(&current) != CUDA_SUCCESS || !current) return NULL;
     owner = current;

@@ -88,13 +88,16 @@ typedef struct gate_bracket {
   struct gate_bracket *next;
   gate_marker *start; /* of a sample, or behind work of another sort; else NULL */
   gate_marker *end;
-  bool sample; /* `start` lies directly before the first launch, on an idle stream */
-  bool crowd;  /* others were on the device when it was opened */
-  bool quiet;  /* opened in a quiet turn of this process */
-  bool waited; /* the program waited for its stream */
-  bool lost;   /* behind work of another sort and without `start`: nobody knows when it began */
+  bool by_event; /* no word will tell that it is through */
+  bool rolling;  /* `end` is recorded anew behind each launch */
+  bool sample;   /* `start` lies directly before the first launch, on an idle stream */
+  bool crowd;    /* others were on the device when it was opened */
+  bool quiet;    /* opened in a quiet turn of this process */
+  bool waited;   /* the program waited for its stream */
+  bool lost;     /* behind work of another sort and without `start`: nobody knows when it began */
   uint32_t part_count;
   uint32_t launches;
+  uint32_t ended;     /* those that `end` lies behind */
   uint64_t number;    /* counts up in a stream; the done word's value once it is through */
   uint64_t held_ns;   /* how long the launch call behind `start` took, if too long: as likely before
                          its kernel as after */
@@ -109,19 +112,21 @@ typedef struct gate_stream {
   struct gate_stream *next;
   CUstream handle;   /* canonical: the default streams are CU_STREAM_LEGACY or _PER_THREAD */
   const void *owner; /* of a default stream: its context */
-  uint64_t thread;   /* of a per-thread default stream */
+  uint64_t thread;   /* of a per-thread default stream … */
+  uint64_t birth;    /* … and which of the threads of that name */
   gate_context *context;
   uint32_t lock; /* guards what follows */
   uint32_t word; /* index of the done word; UINT32_MAX: none */
   bool dead;
   bool gone; /* the program destroyed it: its last brackets are out, no new ones come */
   bool working;
-  bool captures;    /* a capture began on it, and has not ended */
-  bool interrupted; /* something else than compute was queued since the last bracket */
-  bool idle;        /* certainly nothing is queued: it was waited for, or its last end was seen */
-  bool prompt;      /* a program that waits late or never: samples are ended behind the launch */
-  bool exact;       /* last_end_ns was measured */
-  bool probed;      /* a bracket was measured only to learn that the stream is idle behind it */
+  bool captures;     /* a capture began on it, and has not ended */
+  bool interrupted;  /* something else than compute was queued since the last bracket */
+  bool idle;         /* certainly nothing is queued: it was waited for, or its last end was seen */
+  bool prompt;       /* a program that waits late or never: a sample's end rolls */
+  bool exact;        /* last_end_ns was measured */
+  uint8_t left_open; /* brackets were left open of late, and ended by experience */
+  bool probed;       /* a bracket was measured only to learn that the stream is idle behind it */
   gate_bracket *open;
   gate_bracket *oldest; /* ended, waiting for their done word, in order */
   gate_bracket *newest;
@@ -159,7 +164,6 @@ typedef struct gate_state {
   uint64_t others_seen_ns[PENSTOCK_MAX_DEVICES]; /* … and when they were last seen at work */
   uint64_t drained_ns[PENSTOCK_MAX_DEVICES];     /* when all streams should be dry, by experience */
   uint32_t waiters[PENSTOCK_MAX_DEVICES];        /* threads that wait for work, or at the gate */
-  uint32_t vain_debts[PENSTOCK_MAX_DEVICES];     /* launches let through without need, of late */
   uint64_t quiet_next_ns[PENSTOCK_MAX_DEVICES];  /* the next quiet turn, not before */
   uint32_t quiet_settled[PENSTOCK_MAX_DEVICES];  /* brackets settled in the one under way */
   uint32_t sample_gap; /* mean number of brackets on idle streams between two samples */
@@ -187,12 +191,15 @@ uint64_t gate_tick_ns(void); /* the same, at the last tick: a few ms old, but ch
 
 /* launch_end.c */
 void gate_capture_ended(gate_state *state);
+/* Takes a stream out of the tables whose thread has ended: its work runs on. */
+void gate_stream_retire(gate_state *state, gate_stream *stream);
 /* Frees the streams that are gone and whose last work is settled. */
 void gate_streams_sweep(gate_state *state);
 
 /* launch_marker.c */
 gate_marker *gate_marker_record(gate_context *context, CUstream stream);
 void gate_marker_put(gate_context *context, gate_marker *marker);
+bool gate_marker_is_passed(const gate_marker *marker);
 /* Own calls that a capture in another thread would forbid go between these two. */
 CUstreamCaptureMode gate_relax(void);
 void gate_restore(CUstreamCaptureMode mode);
@@ -255,8 +262,13 @@ void gate_bracket_open(gate_state *state, gate_stream *stream, bool sample, uint
 /* Ends the open bracket by an event. `word`: the device is to say when it is there; without, the
  * caller learns so from a wait. Presumes the end where no event may be recorded. */
 void gate_bracket_end(gate_state *state, gate_stream *stream, bool word);
+/* Records an event behind what the open bracket holds, which stays open. */
+void gate_bracket_roll(gate_state *state, gate_stream *stream);
 /* Ends the open bracket by experience, without driver calls. */
 void gate_bracket_presume(gate_state *state, gate_stream *stream);
+/* Ends the open bracket where it was rolled to, else by experience: the stream should have run dry.
+ * `handle_is_ours`: the stream's handle means this stream in this thread. */
+void gate_bracket_close(gate_state *state, gate_stream *stream, bool handle_is_ours);
 /* The same, if the stream has run dry. */
 void gate_bracket_expire(gate_state *state, gate_stream *stream, uint64_t now_ns);
 /* Settles what the device is through with. */
@@ -304,9 +316,8 @@ void gate_watch_look(penstock_process *process, gate_state *state, int grant, ga
 void gate_watch_end(penstock_process *process, gate_state *state, int grant);
 
 /* launch_wait.c */
-/* Returns when the launch, which costs `cost_ns` by experience, may go, or must. */
-void gate_wait(penstock_process *process, gate_state *state, gate_stream *stream, uint64_t wait_ns,
-               uint64_t cost_ns);
+/* Returns when the launch may go, or must. */
+void gate_wait(penstock_process *process, gate_state *state, gate_stream *stream, uint64_t wait_ns);
 /* Settles whatever of this process's brackets the device is through with, or should be. */
 void gate_settle_all(gate_state *state, uint64_t now_ns);
 /* The same for streams that were destroyed, which are freed then. */

@@ -16,6 +16,7 @@
 #define UNSETTLED_LEAST_NS 60000
 #define UNSETTLED_MOST_NS 2000000
 #define STUCK_NS 100000000
+#define MOST_VAIN 3 /* doublings of the patience */
 
 static void settle_list(gate_state *state, unsigned list, uint64_t now_ns) {
   if (!__atomic_load_n(&state->streams[list], __ATOMIC_RELAXED)) return;
@@ -145,10 +146,10 @@ static uint64_t unsettled_ns(const gate_state *state, int grant, uint64_t now_ns
 /* For how long nothing may move before a launch goes as debt. What runs may have been learned to be
  * long only because it waits for just this launch: so patience does not grow with it, up to a point
  * from which on work would pile up. */
-static uint64_t patience_ns(const gate_state *state, int grant, uint64_t estimates_ns) {
+static uint64_t patience_ns(const penstock_gate_device *gate, uint64_t estimates_ns) {
   enum { PILE_NS = 1000000000 };
-  uint64_t stuck_ns = (uint64_t)STUCK_NS
-                      << __atomic_load_n(&state->vain_debts[grant], __ATOMIC_RELAXED);
+  uint64_t vain = __atomic_load_n(&gate->vain_debts, __ATOMIC_RELAXED);
+  uint64_t stuck_ns = (uint64_t)STUCK_NS << (vain < MOST_VAIN ? vain : MOST_VAIN);
   if (estimates_ns > PILE_NS) return stuck_ns + 2 * estimates_ns;
   return stuck_ns + (2 * estimates_ns < STUCK_NS ? 2 * estimates_ns : STUCK_NS);
 }
@@ -156,32 +157,29 @@ static uint64_t patience_ns(const gate_state *state, int grant, uint64_t estimat
 /* This thread's last launch as debt, if it has been at the gate ever since. */
 static __thread struct {
   uint64_t at_ns; /* 0: none */
-  uint64_t cost_ns;
   uint64_t progress;
   int grant;
 } debt;
 #define AWAY_NS 5000000 /* between two launches: longer, and it was not at the gate */
 
-/* A launch went as debt, and something has moved since, seen right away. If the launch was what the
- * work had waited for, that was as soon as it was through; if all own work is through, it waited
- * for nobody, and what stands still is another process. Else the work is just long, and the next
- * debt waits longer. */
-static void judge_debt(gate_state *state, const penstock_gate_slot *own, int grant,
-                       uint64_t now_ns) {
-  enum { PROMPT_NS = 20000000, MOST_VAIN = 3 };
-  uint32_t *vain = &state->vain_debts[grant], before = __atomic_load_n(vain, __ATOMIC_RELAXED);
-  bool helped = now_ns < debt.at_ns + 2 * debt.cost_ns + PROMPT_NS ||
-                __atomic_load_n(&own->submitted, __ATOMIC_RELAXED) ==
-                    __atomic_load_n(&own->done, __ATOMIC_RELAXED);
-  uint32_t after = helped ? 0 : before < MOST_VAIN ? before + 1 : before;
-  __atomic_store_n(vain, after, __ATOMIC_RELAXED);
+/* A launch went as debt, and something has moved since, seen right away. If that was at once, or
+ * all own work is through, the work had waited for this launch, or what stands still is another
+ * process. Else the work is just long, and the next debt waits longer. */
+static void judge_debt(penstock_gate_device *gate, const penstock_gate_slot *own, uint64_t now_ns) {
+  enum { PROMPT_NS = 20000000 };
+  uint64_t vain = __atomic_load_n(&gate->vain_debts, __ATOMIC_RELAXED);
+  bool helped =
+      now_ns < debt.at_ns + PROMPT_NS || __atomic_load_n(&own->submitted, __ATOMIC_RELAXED) ==
+                                             __atomic_load_n(&own->done, __ATOMIC_RELAXED);
+  uint64_t after = helped ? 0 : vain < MOST_VAIN ? vain + 1 : MOST_VAIN;
+  __atomic_store_n(&gate->vain_debts, after, __ATOMIC_RELAXED);
   debt.at_ns = 0;
 }
 
 /* Waits for time to pass, never for work to complete: what runs may itself wait for this launch.
  * Should nothing move for long although work is in flight, the launch goes as debt. */
-void gate_wait(penstock_process *process, gate_state *state, gate_stream *stream, uint64_t wait_ns,
-               uint64_t cost_ns) {
+void gate_wait(penstock_process *process, gate_state *state, gate_stream *stream,
+               uint64_t wait_ns) {
   int saved_errno = errno;
   int grant = stream->context->grant;
   penstock_gate_device *gate = gate_device(process, grant);
@@ -209,15 +207,14 @@ void gate_wait(penstock_process *process, gate_state *state, gate_stream *stream
     uint64_t estimates = gate_estimates_ns(process, state, grant);
     if (now_progress != seen_progress) tries = 0;
     if (debt.at_ns && now_progress != debt.progress) {
-      judge_debt(state, gate_slot(process, state, grant), grant, now_ns);
+      judge_debt(gate, gate_slot(process, state, grant), now_ns);
     }
     if (now_progress != seen_progress || !estimates || gate_is_suspended(process))
       moved_ns = now_ns;
     seen_progress = now_progress;
-    if (now_ns - moved_ns > patience_ns(state, grant, estimates)) {
+    if (now_ns - moved_ns > patience_ns(gate, estimates)) {
       __atomic_fetch_add(&gate->debts, 1, __ATOMIC_RELAXED);
       debt.at_ns = now_ns;
-      debt.cost_ns = cost_ns;
       debt.progress = now_progress;
       debt.grant = grant;
       break;

@@ -87,7 +87,7 @@ int penstock_cost_learn(penstock_cost *cost, uint64_t time_ns, uint64_t launches
 }
 
 int penstock_cost_is_even(const penstock_cost *cost, uint64_t now_ns) {
-  enum { ENOUGH = 6 }; /* fewer may lie close together by chance */
+  enum { ENOUGH = 8 }; /* fewer may lie close together by chance */
   uint64_t quiet_ns = __atomic_load_n(&cost->quiet_ns, __ATOMIC_RELAXED);
   uint64_t spread_ns = __atomic_load_n(&cost->spread_ns, __ATOMIC_RELAXED);
   return __atomic_load_n(&cost->quiet, __ATOMIC_RELAXED) >= ENOUGH &&
