@@ -9,7 +9,9 @@
  *     the stream returned (*waited*), or, where neither is to be had, when it should end by
  *     experience (*presumed*).
  * A *sample* has an event before it as well: exact even when it is short. Samples are drawn by
- * count, not by time, so that long and short launches of one kind are drawn alike.
+ * count, not by time, so that long and short launches of one kind are drawn alike. Where the
+ * program does not wait for the stream, the event behind *rolls*: it is recorded anew behind each
+ * launch that joins, so that the sample holds the whole batch.
  *
  * While others share the device (a *crowd*) an interval also holds their time. Then the bracket is
  * charged what it cost by experience, somewhere inside its interval (launch_charge.c).
