@@ -113,6 +113,7 @@ class Machine:
         self._machine = lib.sim_machine_open(os.fsencode(self.path), error)
         if self._machine == ffi.NULL:
             raise MachineError(text(error))
+        self._file = _identity(self.path)
 
     def __enter__(self) -> Machine:  # noqa: PYI034  typing.Self needs Python 3.11
         return self
@@ -286,12 +287,28 @@ class Machine:
     def _open(self) -> CData:
         if self._machine == ffi.NULL:
             raise MachineError(f"the simulated machine {self.path} was closed")
+        self._check_file()
         return self._machine
+
+    def _check_file(self) -> None:
+        """A look at a mapping whose file was cut would end this process (SIGBUS)."""
+        now = _identity(self.path)  # removed or replaced: the mapping keeps what it had
+        if now[:2] == self._file[:2] and now[2] < self._file[2]:
+            raise MachineError(f"the simulated machine {self.path} was truncated; create it again")
 
     def _checked(self, device: int) -> int:
         if not 0 <= device < len(self):
             raise IndexError(f"{self.path} has devices 0 to {len(self) - 1}, not {device}")
         return device
+
+
+def _identity(file: Path) -> tuple[int, int, int]:
+    """Device, inode and size; zeros for one that is gone."""
+    try:
+        found = file.stat()
+    except OSError:
+        return (0, 0, 0)
+    return (found.st_dev, found.st_ino, found.st_size)
 
 
 def _device(info: CData) -> Device:

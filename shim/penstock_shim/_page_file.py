@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
 import secrets
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from penstock_shim._native import ffi, lib
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from penstock_shim._native import CData
@@ -26,6 +27,8 @@ _ADVICE = {
         "use the release that wrote it, or let the tenant end and start it again"
     ),
 }
+_ELSEWHERE = "keep tenants elsewhere (--state-dir, $PENSTOCK_STATE_DIR)"
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _DEFAULT_ADVICE = "let the tenant end, remove its directory and start it again"
 
 
@@ -37,6 +40,20 @@ class PageError(Exception):
         self.what = what
         self.advice = advice or _ADVICE.get(what, _DEFAULT_ADVICE)
         super().__init__(f"{path} {what}: {self.advice}")
+
+
+def survive_lost_pages() -> None:
+    """From now on this process goes on when a mapped page is gone: truncated, or no room for it.
+
+    SIGBUS would end it; it sees an empty page instead. For processes that have more to do than to
+    look at pages; what they write there is lost.
+    """
+    lib.penstock_survive_lost_pages()
+
+
+def lost_pages() -> int:
+    """How many were replaced so."""
+    return int(lib.penstock_lost_pages())
 
 
 def page_size(kind: Kind) -> int:
@@ -130,17 +147,17 @@ def create_page(
     fill: Callable[[CData], None],
     *,
     mode: int,
-    backed: Sequence[tuple[int, int]],
 ) -> None:
     """Creates a page file under its name only when it is complete.
+
+    All of it gets its disk or memory now: a full file system is an error here, never a SIGBUS in a
+    program that stores into its page later. (Without such a call, glibc writes into each block.)
 
     Args:
         path: Where; the directory is made (0700) if it is missing.
         kind: Which page.
         fill: Initialises the zeroed page.
         mode: Permission bits of the file, whatever the umask.
-        backed: (offset, length) in bytes that get their disk or memory now, so that a full file
-            system is an error here and not a SIGBUS later.
 
     Raises:
         PageError: it exists already, or it cannot be written.
@@ -150,9 +167,7 @@ def create_page(
     try:
         fd = os.open(spare, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            os.ftruncate(fd, page_size(kind))
-            for offset, length in backed:
-                os.posix_fallocate(fd, offset, length)
+            os.posix_fallocate(fd, 0, page_size(kind))
             with mapped(fd, kind) as page:
                 fill(page)
             os.fchmod(fd, mode)
@@ -164,6 +179,10 @@ def create_page(
     except FileExistsError:
         raise PageError(path, "exists already", "open it, or choose another tenant name") from None
     except OSError as error:
-        raise PageError(
-            path, f"cannot be written ({error.strerror})", "free some space or check permissions"
-        ) from None
+        size = f"{page_size(kind) >> 10} KiB" if error.errno in _FULL else ""
+        advice = (
+            f"it takes {size}: free some space, or {_ELSEWHERE}"
+            if size
+            else f"check permissions, or {_ELSEWHERE}"
+        )
+        raise PageError(path, f"cannot be written ({error.strerror})", advice) from None

@@ -121,7 +121,6 @@ class QuotaWriter:
             "quota",
             lambda page: lib.penstock_quota_init(page, struct, name, driver, nvml),
             mode=0o644,
-            backed=[(0, page_size("quota"))],
         )
         return cls.open(path)
 

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from penstock_shim._native import CData
 
 _UNKNOWN_NAMESPACE: int = lib.PENSTOCK_MAX_PID_NAMESPACES
-_BACKED_SLOTS = 64
 AskedKind = Literal["refused", "unknown", "absent", "forwarded"]
 _ASKED_KINDS: dict[int, AskedKind] = {
     lib.PENSTOCK_ASKED_REFUSED: "refused",
@@ -141,30 +140,17 @@ class UsagePage:
         self._fd = fd
 
     @classmethod
-    def create(cls, path: Path, *, devices: int = 1, mode: int = 0o600) -> Self:
+    def create(cls, path: Path, *, mode: int = 0o600) -> Self:
         """Creates an empty page.
 
         Args:
             path: Where; a missing directory gets 0700.
-            devices: How many devices get their memory now; the rest of the file is sparse.
             mode: Permission bits; the tenant must be able to write.
 
         Raises:
             PageError: the page exists already or cannot be written.
         """
-        gate = ffi.offsetof("penstock_usage_page", "gate")
-        slots = ffi.offsetof("penstock_usage_page", "slots")
-        create_page(
-            path,
-            "usage",
-            lib.penstock_usage_init,
-            mode=mode,
-            backed=[
-                (0, gate + max(1, min(devices, MAX_DEVICES)) * ffi.sizeof("penstock_gate_device")),
-                (slots, _BACKED_SLOTS * ffi.sizeof("penstock_slot")),
-                (_ASKED_OFFSET, page_size("usage") - _ASKED_OFFSET),
-            ],
-        )
+        create_page(path, "usage", lib.penstock_usage_init, mode=mode)
         return cls.open(path)
 
     @classmethod

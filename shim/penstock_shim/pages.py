@@ -15,7 +15,7 @@ from penstock_shim._limits import (
     uuid_from_bytes,
     uuid_to_bytes,
 )
-from penstock_shim._page_file import PageError, page_bytes
+from penstock_shim._page_file import PageError, lost_pages, page_bytes, survive_lost_pages
 from penstock_shim._quota_page import Quota, QuotaWriter, read_quota
 from penstock_shim._usage_page import (
     Asked,
@@ -45,10 +45,12 @@ __all__ = [
     "SlotUsage",
     "UsagePage",
     "UsageSnapshot",
+    "lost_pages",
     "page_bytes",
     "read_asked",
     "read_quota",
     "read_usage",
+    "survive_lost_pages",
     "uuid_from_bytes",
     "uuid_to_bytes",
 ]

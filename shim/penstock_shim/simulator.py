@@ -115,7 +115,7 @@ def create_machine(path: str | os.PathLike[str], spec: str | Spec) -> Machine:
     with tempfile.TemporaryDirectory(prefix=".machine-", dir=_folder(path)) as folder:
         # The machine is made aside and linked into place whole, so nobody sees half of one.
         aside = Path(folder) / "machine"
-        _make(aside, wanted)
+        _make(aside, wanted, path)
         try:
             os.link(aside, path)
         except FileExistsError:
@@ -165,15 +165,18 @@ def _folder(path: Path) -> Path:
     return folder
 
 
-def _make(path: Path, spec: Spec) -> None:
+def _make(aside: Path, spec: Spec, path: Path) -> None:
+    """Makes the machine in the file `aside`, from where it gets its name, `path`."""
     profiles = ffi.new("sim_profile[]", spec.count)
     for index in range(spec.count):
         _fill(profiles[index], spec.profile)
     error = ffi.new("char[]", lib.SIM_ERROR_BYTES)
-    if lib.sim_machine_create(os.fsencode(path), profiles, spec.count, error) < 0:
-        # The machine's words name the file that is being made aside; what is wrong is the profile.
-        reason = text(error).rpartition(f"{str(path)[:120]}: ")[2]
-        raise MachineError(f"no machine can be made of the profile {spec.profile.path}: {reason}")
+    if lib.sim_machine_create(os.fsencode(aside), profiles, spec.count, error) < 0:
+        # The machine's words name the file that is being made aside.
+        reason = text(error).rpartition(f"{str(aside)[:120]}: ")[2]
+        if reason.startswith("a profile"):
+            raise MachineError(f"no machine can be made of {spec.profile.path}: {reason}")
+        raise MachineError(f"cannot make the simulated machine {path}: {reason}")
 
 
 def _fill(raw: CData, profile: Profile) -> None:

@@ -58,7 +58,7 @@ def _tenant(folder: Path) -> dict[str, str]:
         limits = Limits(
             devices=(DeviceLimit(uuid=machine.devices()[0].uuid, memory_bytes=1 << 30),)
         )
-    UsagePage.create(folder / "usage", devices=1).close()
+    UsagePage.create(folder / "usage").close()
     QuotaWriter.create(
         folder / "quota",
         limits,

@@ -71,6 +71,12 @@ def test_creating_where_nothing_can_be_written_says_so_and_leaves_nothing(limits
         QuotaWriter.create(Path("/proc/quota"), limits, tenant="a")
 
 
+@pytest.mark.parametrize("page", ["quota", "usage"])
+def test_a_page_has_all_of_its_disk_or_memory_from_the_start(tenant, page):
+    found = (tenant / page).stat()
+    assert found.st_blocks * 512 >= found.st_size
+
+
 def test_an_update_takes_force_in_the_same_file(tenant, limits):
     inode = (tenant / "quota").stat().st_ino
     with QuotaWriter.open(tenant / "quota") as writer:

@@ -115,7 +115,7 @@ def make_tenant(
         )
         for index in granted
     )
-    UsagePage.create(folder / "usage", devices=len(devices)).close()
+    UsagePage.create(folder / "usage").close()
     quota = QuotaWriter.create(
         folder / "quota",
         Limits(devices=devices),

@@ -118,7 +118,7 @@ class Box:
             driver_path=str(paths.sim_dir() / "libcuda.so.1"),
             nvml_path=str(paths.sim_dir() / "libnvidia-ml.so.1"),
         ).close()
-        pages.UsagePage.create(folder / "usage", devices=len(grants)).close()
+        pages.UsagePage.create(folder / "usage").close()
         return folder
 
     def nvml(self, tenant=None, initialise=True, **variables):

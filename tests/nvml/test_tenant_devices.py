@@ -104,7 +104,7 @@ def test_an_nvml_that_is_not_there_is_said_to_be_missing(box):
     pages.QuotaWriter.create(
         folder / "quota", limits, tenant="without", nvml_path="/nowhere/libnvidia-ml.so.1"
     ).close()
-    pages.UsagePage.create(folder / "usage", devices=1).close()
+    pages.UsagePage.create(folder / "usage").close()
     library_not_found = 12
     assert box.nvml(folder, initialise=False).error("nvmlInit()") == library_not_found
 

@@ -67,7 +67,7 @@ def make_tenant(tmp_path, machine):
                 )
             )
         sim = instrumented.libraries(sanitizer) / "sim"
-        UsagePage.create(folder / "usage", devices=2).close()
+        UsagePage.create(folder / "usage").close()
         QuotaWriter.create(
             folder / "quota",
             limits,

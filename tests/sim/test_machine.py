@@ -161,6 +161,29 @@ def test_a_file_that_is_no_machine_is_refused(machine, tmp_path):
     assert answer == 100  # CUDA_ERROR_NO_DEVICE
 
 
+def test_a_process_has_all_of_its_disk_or_memory_once_it_is_on_the_device(machine, program):
+    """What is stored later must not find a full file system: that would be a SIGBUS."""
+
+    def kib() -> int:
+        return machine.path.stat().st_blocks // 2
+
+    before = kib()
+    assert before > 2000  # the devices, with a place for every process
+    ready(machine.start(program("load"), "backlogged"))
+    assert kib() > before + 1300  # its operations and events
+    for process in machine.started:
+        process.kill()
+        process.wait()
+    machine.machine.usage(0)  # somebody looks
+    assert kib() < before + 100
+
+
+def test_a_machine_that_was_truncated_is_an_error_and_kills_nobody(machine):
+    machine.path.write_bytes(b"")
+    with pytest.raises(simulator.MachineError, match="was truncated"):
+        machine.machine.record(0)
+
+
 @pytest.mark.parametrize(
     ("visible", "expected"),
     [

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.devices.interface import Device, DeviceProcess, DriverLibraries
+from penstock.model import PenstockError
 from penstock_shim import paths, simulator
 
 if TYPE_CHECKING:
@@ -25,6 +26,10 @@ class SimulatedDevices:
 
     def devices(self) -> list[Device]:
         """All devices of the machine."""
+        try:
+            devices = self._machine.devices()
+        except simulator.MachineError as error:  # truncated meanwhile
+            raise PenstockError("the simulated devices cannot be asked", str(error)) from error
         return [
             Device(
                 index=device.index,
@@ -35,7 +40,7 @@ class SimulatedDevices:
                 tflops=device.tflops or None,
                 simulated=True,
             )
-            for device in self._machine.devices()
+            for device in devices
         ]
 
     def libraries(self) -> DriverLibraries:
@@ -49,6 +54,10 @@ class SimulatedDevices:
 
     def processes(self, device: Device) -> list[DeviceProcess]:
         """The device's own record of every process it has seen."""
+        try:
+            records = self._machine.record(device.index)
+        except simulator.MachineError as error:  # truncated meanwhile
+            raise PenstockError("the simulated device cannot be asked", str(error)) from error
         return [
             DeviceProcess(
                 pid=record.pid,
@@ -60,5 +69,5 @@ class SimulatedDevices:
                 at_ns=record.at_ns,
                 alive=record.alive,
             )
-            for record in self._machine.record(device.index)
+            for record in records
         ]

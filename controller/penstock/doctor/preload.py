@@ -77,7 +77,7 @@ def _make_tenant(folder: Path, libraries: DriverLibraries, devices: Sequence[Dev
         driver_path=libraries.cuda,
         nvml_path=libraries.nvml,
     ).close()
-    UsagePage.create(folder / "usage", devices=len(limits)).close()
+    UsagePage.create(folder / "usage").close()
 
 
 def _doors(name: str, library: str, said: Said, linked: Said) -> Finding:

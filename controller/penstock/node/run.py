@@ -29,6 +29,7 @@ from penstock.node.processes import TENANT_VARIABLE
 from penstock.node.supervisor import PERIOD_S, Supervisor
 from penstock.node.tenant import Tenant, collect, create_tenant, has_processes, live_grants
 from penstock_shim import paths
+from penstock_shim.pages import lost_pages, survive_lost_pages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -138,6 +139,7 @@ def run_tenant(
     Raises `CommandNotStartedError`; the tenant is gone then.
     """
     tenant = admitted.tenant
+    survive_lost_pages()  # whatever the tenant does to its pages, its exit code is handed on
     supervisor = Supervisor(state, tenant, source)
     supervisor.tick()
     try:
@@ -284,14 +286,22 @@ def _guarded(tick: Callable[[], None], tenant: Tenant) -> Callable[[], None]:
     """A round that fails is recorded once and never ends the user's command."""
     said: set[str] = set()
 
+    def say_once(event: str, reason: str) -> None:
+        if reason not in said:
+            said.add(reason)
+            record_event(tenant.directory, event, reason=reason)
+
     def guarded() -> None:
         try:
             tick()
         except Exception as error:  # noqa: BLE001 - the command must run on whatever happens here
-            text = f"{type(error).__name__}: {error}"
-            if text not in said:
-                said.add(text)
-                record_event(tenant.directory, "supervision-failed", reason=text)
+            say_once("supervision-failed", f"{type(error).__name__}: {error}")
+        if lost_pages():
+            say_once(
+                "page-lost",
+                "a page of the tenant or of the simulated machine was truncated, or its file "
+                "system is full: this tenant is no longer supervised; end it and start it again",
+            )
 
     return guarded
 

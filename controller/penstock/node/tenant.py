@@ -111,7 +111,7 @@ def create_tenant(state: State, grant: Grant, libraries: DriverLibraries) -> tup
             driver_path=libraries.cuda,
             nvml_path=libraries.nvml,
         ).close()
-        UsagePage.create(aside / "usage", devices=len(grant.devices)).close()
+        UsagePage.create(aside / "usage").close()
         record_event(
             aside, "granted", command=list(grant.command), oversubscribed=grant.oversubscribed
         )
@@ -127,10 +127,12 @@ def create_tenant(state: State, grant: Grant, libraries: DriverLibraries) -> tup
 
 def tenants_of(state: State) -> list[Tenant]:
     """All tenants on disk, by name, living or not. Files and links there are nobody's, and stay."""
+    try:
+        entries = sorted(state.tenants.iterdir())
+    except FileNotFoundError:  # nothing was ever started there
+        return []
     return [
-        Tenant(found)
-        for found in sorted(state.tenants.iterdir())
-        if not found.name.startswith(".") and _is_folder(found)
+        Tenant(found) for found in entries if not found.name.startswith(".") and _is_folder(found)
     ]
 
 
@@ -170,6 +172,8 @@ def collect(state: State) -> list[Tenant]:
 
 def collect_if_writable(state: State) -> None:
     """For commands that only read: they work in a state directory on a read-only disk too."""
+    if not state.tenants.is_dir():
+        return
     try:
         with state.lock():
             collect(state)

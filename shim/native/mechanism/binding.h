@@ -17,6 +17,11 @@ void penstock_quota_mark_dead(penstock_quota_page *page, uint32_t slot, uint64_t
 /* reap.c */
 unsigned penstock_reap_all(penstock_usage_page *usage, const penstock_quota_page *quota);
 
+/* lost_page.c: from the first call on, a page of a file that is gone is replaced by an empty one,
+ * and counted, where SIGBUS would end the process. 0, or -1 with errno. */
+int penstock_survive_lost_pages(void);
+unsigned penstock_lost_pages(void);
+
 /* Step by step, for tests: a reservation (delta > 0), a release (delta < 0) or a reaping by the
  * made-up owner `reaper`. `next` runs one step and returns 0 while there are more, 1 when done, 2
  * when refused or lost to another reaper. `name` tells the step that comes next. */

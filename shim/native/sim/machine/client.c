@@ -15,6 +15,10 @@
 
 #include "sim/machine/model.h"
 
+#ifndef MADV_POPULATE_WRITE /* older headers */
+#define MADV_POPULATE_WRITE 23
+#endif
+
 static uint64_t own_start_ticks(void) {
   char text[1024];
   int fd = open("/proc/self/stat", O_RDONLY | O_CLOEXEC);
@@ -62,11 +66,48 @@ static void hold_alive(sim_client *c) {
   pthread_mutex_trylock(&c->alive); /* new, so it is free */
 }
 
+/* Takes the memory of an area now, so that a full file system is an answer here and not a SIGBUS at
+ * a later store. By the mapping: the file's descriptor and path may be gone. Kernels before 5.14
+ * cannot (EINVAL): there the area stays sparse. */
+static bool back_area(sim_area *a) {
+  while (madvise(a, sizeof *a, MADV_POPULATE_WRITE)) {
+    if (errno == EFAULT || errno == ENOMEM) return false;
+    if (errno != EINTR && errno != EAGAIN) break;
+  }
+  return true;
+}
+
+static void drop_area(sim_area *a) { madvise(a, sizeof *a, MADV_REMOVE); }
+
+/* Locks the device, with a place chosen whose area is backed; it is not backed under the lock,
+ * which everybody waits for. SIM_NONE: no place, or no room for its area. */
+static sim_device *lock_with_place(sim_machine *m, uint32_t device, uint32_t *place) {
+  bool backed = true;
+  *place = SIM_NONE;
+  for (;;) {
+    sim_device *d = sim_lock(m, device);
+    sim_reap(m, d);
+    uint32_t next = choose_place(d);
+    bool same = next == *place;
+    if (!backed) {
+      if (same) drop_area(sim_area_of(m, device, next)); /* else it is somebody's by now */
+      *place = SIM_NONE;
+      return d;
+    }
+    if (same || next == SIM_NONE) {
+      *place = next;
+      return d;
+    }
+    sim_unlock(d);
+    *place = next;
+    backed = back_area(sim_area_of(m, device, next));
+  }
+}
+
 /* To be called on a thread that lives as long as the process. */
 uint32_t sim_attach(sim_machine *m, uint32_t device, const char *tag) {
-  sim_device *d = sim_lock(m, device);
-  sim_reap(m, d);
-  uint32_t place = choose_place(d);
+  uint32_t place;
+  sim_device *d = lock_with_place(m, device, &place);
   if (place != SIM_NONE) {
     sim_client *c = &d->clients[place];
     uint64_t next_seq =
@@ -114,9 +155,7 @@ static void bury(sim_machine *m, sim_device *d, uint32_t client) {
   c->ended_ns = d->t_ns;
   sim_bit_clear(d->live, client);
   c->state = SIM_CLIENT_ENDED;
-  sim_area *a = sim_area_of(m, (uint32_t)(d - m->devices), client);
-  madvise(a, sizeof *a & ~(size_t)4095,
-          MADV_REMOVE); /* gives the pages back; the place reads as zero */
+  drop_area(sim_area_of(m, (uint32_t)(d - m->devices), client)); /* the place reads as zero */
 }
 
 void sim_reap(sim_machine *m, sim_device *d) {

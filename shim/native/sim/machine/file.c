@@ -126,8 +126,11 @@ int sim_machine_create(const char *path, const sim_profile *profiles, uint32_t c
   int fd = open(temporary, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (fd < 0) return fail(error, path, strerror(errno));
   size_t size = file_size(count);
-  sim_file *file = ftruncate(fd, (off_t)size) ? NULL : map_file(fd, size);
-  int problem = file ? 0 : errno;
+  sim_file *file = NULL;
+  /* Where the file system has no such call, glibc writes a byte into each block. */
+  int problem = posix_fallocate(fd, 0, (off_t)areas_offset(count));
+  if (!problem && !ftruncate(fd, (off_t)size)) file = map_file(fd, size);
+  if (!problem && !file) problem = errno;
   if (file) {
     sim_device *devices = (sim_device *)((char *)file + devices_offset());
     for (uint32_t i = 0; i < count; i++) init_device(&devices[i], &profiles[i], i);
@@ -145,6 +148,12 @@ int sim_machine_create(const char *path, const sim_profile *profiles, uint32_t c
   unlink(temporary);
   if (problem == EEXIST)
     return fail(error, path, "exists already; remove it or choose another path");
+  if (problem == ENOSPC || problem == EDQUOT || problem == EFBIG) {
+    char text[96];
+    snprintf(text, sizeof text, "%s for its %zu KiB; free some space or choose another path",
+             strerror(problem), areas_offset(count) >> 10);
+    return fail(error, path, text);
+  }
   return problem ? fail(error, path, strerror(problem)) : 0;
 }
 

@@ -1,8 +1,11 @@
-/* What lies in the machine's file. Every process maps the whole of it; pages that nobody touched
+/* What lies in the machine's file. Every process maps the whole of it; areas that nobody uses
  * cost nothing.
  *
  *   sim_file   header and devices, with a small struct for every client (a process on a device)
  *   sim_area   one a device and client: its operations, event cells and samples
+ *
+ * The first part gets its disk or memory when the machine is made, an area when its process comes
+ * to the device: a file system that is full later kills nobody by SIGBUS.
  *
  * All of it is guarded by the device's lock. What a killed holder of the lock may leave behind is
  * put right from the operations themselves (repair.c): lanes, lists and sums are derived data.

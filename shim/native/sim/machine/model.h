@@ -12,7 +12,7 @@ void sim_bring_up(sim_machine *m, uint32_t device); /* up to now, if nobody has 
 sim_device *sim_lock_bare(sim_machine *m, uint32_t device);
 
 /* client.c */
-uint32_t sim_attach(sim_machine *m, uint32_t device, const char *tag); /* SIM_NONE: full */
+uint32_t sim_attach(sim_machine *m, uint32_t device, const char *tag); /* SIM_NONE: no room */
 void sim_reap(sim_machine *m, sim_device *d);                          /* (locked) */
 void sim_forget_ops(sim_machine *m, sim_device *d, uint32_t client);   /* (locked) drop its queue */
 
