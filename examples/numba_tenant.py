@@ -9,6 +9,8 @@ import time
 import numpy as np
 from numba import cuda
 
+SAY_EVERY_S = 5.0
+
 
 @cuda.jit
 def saxpy(a, x, y, out):
@@ -26,12 +28,18 @@ def main():
     out = cuda.device_array(n, dtype=np.float32)
     threads = 256
     blocks = n // threads
-    end = time.monotonic() + seconds
+    print(f"numba: SAXPY on 3 x {n * 4 >> 20} MiB for {seconds:.0f} s", flush=True)
+    now = time.monotonic()
+    end, say_at = now + seconds, now + SAY_EVERY_S
     launches = 0
-    while time.monotonic() < end:
+    while now < end:
         for _ in range(16):
             saxpy[blocks, threads](np.float32(2.0), x, y, out)
         launches += 16
+        now = time.monotonic()
+        if now >= say_at:
+            print(f"numba: {launches} launches, {max(0.0, end - now):.0f} s to go", flush=True)
+            say_at += SAY_EVERY_S
     cuda.synchronize()
     print(f"numba: {launches} launches in {seconds:.0f} s")
 

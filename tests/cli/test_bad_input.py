@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+from penstock.model import nearest
+
 from .conftest import hold
 
 POLICY = """\
@@ -44,6 +46,7 @@ def started(tmp_path):
         ("-1Gi", "30", "must be above 0"),
         ("lots", "30", "not a quantity"),
         ("1", "30", "memory 1 is too little"),
+        ("8", "30", "did you mean 8Gi?"),
         ("511", "30", "memory 511 is too little"),
         ("8Gi", "0", "must be above 0"),
         ("8Gi", "130", "more than a whole device"),
@@ -71,7 +74,9 @@ def test_a_limit_that_makes_no_sense_is_refused(penstock, started, memory, cores
         (["--name=a/b"], "not usable"),
         (["--name=.."], "not usable"),
         (["--mode=stric"], "'stric' is not strict or elastic; did you mean strict?"),
-        (["--mode=best"], "'best' is not strict or elastic"),
+        (["--mode=best"], "'best' is not strict or elastic\n"),
+        (["--mode=fast"], "'fast' is not strict or elastic\n"),
+        (["--mode=el"], "did you mean elastic?"),
         (["--policy=/no/such.yaml"], "cannot be read"),
         (["--colour"], "--colour"),
     ],
@@ -102,11 +107,12 @@ def test_the_amount_that_a_refusal_names_is_granted(penstock):
     assert granted.returncode == 0, granted.stderr
 
 
-@pytest.mark.parametrize("output", ["xml", "jason"])
+@pytest.mark.parametrize("output", ["xml", "jason", "fast"])
 def test_an_output_that_does_not_exist_is_refused_in_our_own_words(penstock, output):
     result = penstock("ps", "-o", output)
     assert_refused(result, f"{output!r} is not table or json or yaml")
     assert ("did you mean json?" in result.stderr) == (output == "jason")
+    assert ("did you mean" in result.stderr) == (output == "jason")
     assert "Value error" not in result.stderr
 
 
@@ -280,3 +286,61 @@ def test_a_profile_that_is_not_there_is_named_once_without_an_error_number(penst
     assert "No such file or directory" in result.stderr
     assert "Errno" not in result.stderr
     assert result.stderr.count("none.yaml") == 1
+
+
+READERS = [
+    ["ps"],
+    ["ps", "-o", "json"],
+    ["top"],
+    ["top", "-o", "json"],
+    ["quota", "show", "t"],
+    ["quota", "set", "t", "--cores=20"],
+]
+
+
+@pytest.mark.parametrize("arguments", READERS, ids=" ".join)
+def test_a_mistyped_state_directory_is_an_error_and_is_not_made(penstock, tmp_path, arguments):
+    folder = tmp_path / "typo"
+    result = penstock(*arguments, f"--state-dir={folder}")
+    assert_refused(result, f"there is no state directory {folder}", "check its spelling")
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("arguments", READERS[:4], ids=" ".join)
+def test_without_the_default_state_directory_there_are_no_tenants(penstock, arguments):
+    result = penstock(*arguments)
+    assert result.returncode == 0, result.stderr
+    assert ("json" in arguments) == (result.stdout == "[]\n")
+    assert not penstock.state.exists()
+
+
+def test_readers_make_nothing_in_a_directory_that_is_no_state_directory(penstock, tmp_path):
+    folder = tmp_path / "mine"
+    folder.mkdir(mode=0o700)
+    assert penstock("ps", f"--state-dir={folder}").stdout == "no tenants\n"
+    assert_refused(
+        penstock("quota", "set", "t", "--cores=20", f"--state-dir={folder}"), "no tenant"
+    )
+    assert list(folder.iterdir()) == []
+
+
+def test_a_directory_is_no_command(penstock, tmp_path):
+    for result in (
+        penstock.run("--", str(tmp_path)),
+        penstock("simulate", "h200", "--", str(tmp_path)),
+    ):
+        assert result.returncode == 126
+        assert f"cannot run '{tmp_path}': Is a directory" in result.stderr
+
+
+def test_simulate_without_a_command_says_that_it_is_missing(penstock):
+    assert_refused(penstock("simulate", "h200", "--"), "the command is missing", "-- COMMAND")
+
+
+def test_only_near_words_are_suggested():
+    assert nearest("stric", ["strict", "elastic"]) == "strict"
+    assert nearest("Memroy", ["memory", "cores"]) == "memory"
+    assert nearest("el", ["strict", "elastic"]) == "elastic"
+    assert nearest("fast", ["strict", "elastic"]) is None
+    assert nearest("xml", ["table", "json", "yaml"]) is None
+    assert nearest("", ["strict"]) is None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable
 from enum import Enum
@@ -56,12 +55,14 @@ def one_of(kind: type[Choice]) -> Callable[[str], Choice]:
     """A parser of the words of `kind`, which knows what somebody most likely meant."""
 
     def parse(word: str) -> Choice:
+        from penstock.model import nearest
+
         try:
             return kind(word)
         except ValueError:
             words = [str(one.value) for one in kind]
-            near = difflib.get_close_matches(word.lower(), words, 1, cutoff=0.4)
-            hint = f"; did you mean {near[0]}?" if near else ""
+            near = nearest(word, words)
+            hint = f"; did you mean {near}?" if near else ""
             raise typer.BadParameter(f"{word!r} is not {' or '.join(words)}{hint}") from None
 
     return parse

@@ -26,7 +26,7 @@ def ps(
     from penstock.node.state import State
     from penstock.node.tenant import collect_if_writable
 
-    state = State.open(state_dir)
+    state = State.read(state_dir)
     collect_if_writable(state)
     reporter = Reporter(state)
     rows = reporter.rows()

@@ -42,6 +42,7 @@ def set_(
     from penstock.model import parse_cores, parse_memory
     from penstock.node.resize import Resize, resize
     from penstock.node.state import State
+    from penstock.node.tenant import find_tenant
 
     change = Resize(
         memory_bytes=parse_memory(memory) if memory is not None else None,
@@ -50,7 +51,8 @@ def set_(
         device=device,
         oversubscribe=oversubscribe,
     )
-    state = State.open(state_dir)
+    state = State.read(state_dir)
+    find_tenant(state, tenant)  # where nothing was ever started, there is not even a lock
     for note in resize(state, tenant, change):
         say(note)
     _show(state, tenant, Output.table)
@@ -70,7 +72,7 @@ def show(
     """Show what a tenant was granted, and what holds right now."""
     from penstock.node.state import State
 
-    _show(State.open(state_dir), tenant, output)
+    _show(State.read(state_dir), tenant, output)
 
 
 def _show(state: State, name: str, output: Output) -> None:

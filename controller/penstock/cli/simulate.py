@@ -26,6 +26,7 @@ def simulate(
     included. The command replaces this process.
     """
     from penstock.model import PenstockError
+    from penstock.node.launch import why_not
     from penstock.node.machines import simulated_machine
     from penstock.node.processes import TENANT_VARIABLE
     from penstock.node.state import State
@@ -35,8 +36,14 @@ def simulate(
             "this is already a tenant", "a simulated GPU inside would stand in for the granted one",
             "start it from outside",
         )  # fmt: skip
-    if command[0] == "--" and len(command) > 1:
+    if command[0] == "--":
         command = command[1:]  # the parser takes it for a word once PROFILE has been read
+    if not command:
+        raise PenstockError(
+            "the command is missing",
+            "nothing follows --",
+            f"write penstock simulate {profile} -- COMMAND",
+        )
     check_command(command)
     source = simulated_machine(State.open(state_dir), profile)
     environment = {**os.environ, **source.environment("")}
@@ -45,5 +52,5 @@ def simulate(
     try:
         os.execvpe(command[0], command, environment)  # noqa: S606 - this is what was asked for
     except OSError as error:
-        say(f"cannot run {command[0]!r}: {error.strerror}")
+        say(f"cannot run {command[0]!r}: {why_not(command[0], error)}; check the command")
         sys.exit(127 if isinstance(error, FileNotFoundError) else 126)

@@ -39,7 +39,7 @@ def top(
     from penstock.node.state import State
     from penstock.node.tenant import collect_if_writable
 
-    state = State.open(state_dir)
+    state = State.read(state_dir)
     collect_if_writable(state)
     reporter = Reporter(state)
     reporter.rows()

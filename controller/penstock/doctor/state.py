@@ -41,7 +41,7 @@ def _folder(named: Path) -> Finding:
             "state directory", f"{named} cannot be made: no right to {parent}", ELSEWHERE
         )
     try:
-        State.open(named)
+        State.read(named)
     except (PenstockError, OSError) as error:
         return failure("state directory", str(error), ELSEWHERE)
     return ok("state directory", f"{named}, only this user can write it")

@@ -1,7 +1,7 @@
 """Words and units of every other part: quantities, names, errors. Imports nothing of ours."""
 
 from penstock.model.errors import PenstockError
-from penstock.model.names import TENANT_NAME_PATTERN, check_tenant_name, name_from_command
+from penstock.model.names import TENANT_NAME_PATTERN, check_tenant_name, name_from_command, nearest
 from penstock.model.quantity import (
     QuantityError,
     cores_from_tflops,
@@ -25,6 +25,7 @@ __all__ = [
     "format_memory",
     "human_memory",
     "name_from_command",
+    "nearest",
     "parse_cores",
     "parse_duration_ns",
     "parse_memory",

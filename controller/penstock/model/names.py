@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from pathlib import PurePath
 from typing import TYPE_CHECKING
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 from penstock.model.errors import PenstockError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
 MAX_TENANT_NAME = 63
 TENANT_NAME_PATTERN = r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$"
@@ -25,6 +26,15 @@ def check_tenant_name(name: str) -> str:
         "with a letter or digit",
         "choose another --name",
     )
+
+
+def nearest(word: str, words: Iterable[str]) -> str | None:
+    """Which of `words` somebody who wrote `word` most likely meant; None: none is near."""
+    folded = {one.lower(): one for one in words}
+    given = word.lower()
+    begun = [one for one in folded if len(given) > 1 and one.startswith(given)]
+    near = begun or difflib.get_close_matches(given, folded, 1, cutoff=0.7)
+    return folded[near[0]] if len(near) == 1 else None
 
 
 def name_from_command(command: Sequence[str], taken: Collection[str] = ()) -> str:

@@ -62,7 +62,7 @@ def check_size(device: Device, memory_bytes: int) -> None:
         raise PenstockError(
             f"memory {memory_bytes} is too little",
             f"memory is counted in units of {LEAST_MEMORY_BYTES} bytes",
-            "ask for more, such as 1Gi",
+            f"a figure without a unit is bytes: did you mean {memory_bytes}Gi?",
         )
     if memory_bytes > device.memory_bytes:
         raise PenstockError(

@@ -11,6 +11,7 @@ import errno
 import os
 import signal
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.model import PenstockError
@@ -36,14 +37,19 @@ _SENT_BY_KERNEL = 0x80  # si_code of the terminal's signals
 _RESET = (signal.SIGPIPE, signal.SIGXFSZ)  # ignored by Python, not by whoever started us
 
 
+def why_not(command: str, error: OSError) -> str:
+    """Why `command` could not be started. The kernel calls a directory a lack of permission."""
+    if error.errno == errno.EACCES and "/" in command and Path(command).is_dir():
+        return os.strerror(errno.EISDIR)
+    return error.strerror or str(error)
+
+
 class CommandNotStartedError(PenstockError):
     """The command could not be started; `exit_code` is the shell's: 127 not found, else 126."""
 
     def __init__(self, command: str, error: OSError) -> None:
         self.exit_code = 127 if error.errno == errno.ENOENT else 126
-        super().__init__(
-            f"cannot run {command!r}", error.strerror or str(error), "check the command"
-        )
+        super().__init__(f"cannot run {command!r}", why_not(command, error), "check the command")
 
 
 class Child:

@@ -37,17 +37,29 @@ class State:
     @classmethod
     def open(cls, directory: Path | None = None) -> State:
         """Makes a missing directory. Raises `PenstockError` when it cannot be trusted."""
-        named = directory or default_directory()
-        try:
-            state = cls(named.absolute())
-        except FileNotFoundError as error:
-            raise PenstockError(
-                f"cannot find the state directory {named}",
-                "it is relative to the current directory, which was removed",
-                "name it by an absolute path, or change to another directory",
-            ) from error
+        state = cls(_absolute(directory or default_directory()))
         for folder in (state.directory, state.tenants, state.machines):
             _own_folder(folder)
+        return state
+
+    @classmethod
+    def read(cls, directory: Path | None = None) -> State:
+        """For commands that start nothing: makes nothing.
+
+        The default directory may be missing, which means that there are no tenants. Raises
+        `PenstockError` when the named `directory` is missing, or when it cannot be trusted.
+        """
+        state = cls(_absolute(directory or default_directory()))
+        if os.path.lexists(state.directory):
+            for folder in (state.directory, state.tenants, state.machines):
+                if os.path.lexists(folder):
+                    _check_own(folder)
+        elif directory is not None:
+            raise PenstockError(
+                f"there is no state directory {state.directory}",
+                "no penstock run was ever given it",
+                "check its spelling, or leave --state-dir out to see the default one",
+            )
         return state
 
     @contextmanager
@@ -83,16 +95,38 @@ def is_locked(file: Path) -> bool:
     return False
 
 
+def _absolute(named: Path) -> Path:
+    try:
+        return named.absolute()
+    except FileNotFoundError as error:
+        raise PenstockError(
+            f"cannot find the state directory {named}",
+            "it is relative to the current directory, which was removed",
+            "name it by an absolute path, or change to another directory",
+        ) from error
+
+
 def _own_folder(folder: Path) -> None:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unusable(folder, error) from error
+    _check_own(folder)
+
+
+def _unusable(folder: Path, error: OSError) -> PenstockError:
+    return PenstockError(
+        f"cannot use the state directory {folder}",
+        error.strerror or str(error),
+        "name another one with --state-dir or $PENSTOCK_STATE_DIR",
+    )
+
+
+def _check_own(folder: Path) -> None:
+    try:
         found = folder.lstat()
     except OSError as error:
-        raise PenstockError(
-            f"cannot use the state directory {folder}",
-            error.strerror or str(error),
-            "name another one with --state-dir or $PENSTOCK_STATE_DIR",
-        ) from error
+        raise _unusable(folder, error) from error
     # Somebody else's directory under a guessable name could feed us their quota pages.
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
         raise PenstockError(

@@ -27,6 +27,12 @@ WINDOW_NS = 4_000_000_000
 SLACK_BYTES = 64 << 20
 SLACK_PERMILLE = 50
 _ADVICE = "keep LD_PRELOAD and PENSTOCK_* in its environment, or see SECURITY.md"
+# Of a process that has the shim the figures alone do not tell which.
+_EITHER = (
+    "either a program reaches the driver past the shim (SECURITY.md lists how that happens by "
+    "accident), or Penstock charged its calls too little; if it does none of the former, please "
+    "report it with the program and this line"
+)
 
 
 def belongs(pid: int, directory: Path, supervisor: int) -> bool:
@@ -145,8 +151,7 @@ class Watch:
         return (
             f"the device worked {format_cores(used)} percent of its time for this tenant, "
             f"{format_cores(max(0, charged))} were charged and {format_cores(allowed_permille)} "
-            f"granted ({_pids(p for p in own if p.alive)}): a program reaches the driver past the "
-            f"shim; {_ADVICE}"
+            f"granted ({_pids(p for p in own if p.alive)}): {_EITHER}"
         )
 
     def _pending_ns(self, now_ns: int, usage: UsageSnapshot, index: int) -> int:
@@ -195,8 +200,7 @@ def _of_memory(
         return None
     return (
         f"the device holds {human_memory(sum(amounts))} for this tenant and "
-        f"{human_memory(charged_bytes)} are charged ({_pids(alive)}): a program reaches the driver "
-        f"past the shim; {_ADVICE}"
+        f"{human_memory(charged_bytes)} are charged ({_pids(alive)}): {_EITHER}"
     )
 
 

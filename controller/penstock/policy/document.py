@@ -51,6 +51,10 @@ class Problem:
         return f"{where}: {key}: {self.message}" if key else f"{where}: {self.message}"
 
 
+class _TooManyValuesError(Exception):
+    """Aliases expand to more than any policy holds."""
+
+
 class PolicyError(PenstockError):
     """A policy file that cannot be used, with all its problems."""
 
@@ -144,6 +148,11 @@ def parse(text: str, file: str) -> list[Document]:
             "is not valid YAML: nested too deeply, or an alias (*) is inside its own anchor (&)"
         )
         problems.append(Problem(file, None, (), f"{reason}; write the values out"))
+    except _TooManyValuesError:
+        reason = f"holds more than {MAX_NODES} values, every use of an alias (*) counted"
+        problems.append(
+            Problem(file, None, (), f"{reason}: this is not a policy; use fewer aliases")
+        )
     except (yaml.YAMLError, ValueError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         problems.append(
@@ -174,9 +183,7 @@ class _Builder:
     def _value(self, node: yaml.Node, path: KeyPath, document: Document) -> object:
         self.visited += 1
         if self.visited > MAX_NODES:
-            raise ValueError(
-                f"more than {MAX_NODES} values, counting aliases: this is not a policy"
-            )
+            raise _TooManyValuesError
         document.values[path] = _position(node)
         if isinstance(node, yaml.MappingNode):
             return dict(self._items(node, path, document))

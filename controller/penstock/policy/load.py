@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from types import UnionType
 from typing import TYPE_CHECKING, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
+from penstock.model import nearest
 from penstock.policy.document import (
     Document,
     KeyPath,
@@ -130,11 +130,9 @@ def _message(detail: ErrorDetails) -> str:
     given = detail["input"]
     if kind == "literal_error":
         expected = str(context.get("expected", ""))
-        near = difflib.get_close_matches(
-            str(given), expected.replace("'", "").replace(" or ", ", ").split(", "), 1
-        )
+        near = nearest(str(given), expected.replace("'", "").replace(" or ", ", ").split(", "))
         return f"{given!r} is not valid: use {expected}" + (
-            f"; did you mean {near[0]}?" if near else ""
+            f"; did you mean {near}?" if near else ""
         )
     if kind in ("model_type", "model_attributes_type", "dict_type"):
         return f"must be a mapping of keys to values, not {given!r}"
@@ -147,9 +145,8 @@ def _message(detail: ErrorDetails) -> str:
 def _unknown_key(path: KeyPath) -> str:
     names = _keys_at(path[:-1])
     given = str(path[-1])
-    folded = {name.lower(): name for name in names}
-    near = difflib.get_close_matches(given.lower(), folded, 1, cutoff=0.5)
-    hint = f"; did you mean {folded[near[0]]}?" if near else ""
+    near = nearest(given, names)
+    hint = f"; did you mean {near}?" if near else ""
     return f"unknown key{hint} (valid here: {', '.join(names)})"
 
 

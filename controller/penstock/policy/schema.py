@@ -31,7 +31,7 @@ def _parse_limit(value: object) -> int:
     if size_bytes < LEAST_MEMORY_BYTES:
         raise ValueError(
             f"memory {value!r} is too little: memory is counted in units of {LEAST_MEMORY_BYTES} "
-            "bytes; ask for more, such as 1Gi"
+            f"bytes; a figure without a unit is bytes: did you mean {size_bytes}Gi?"
         )
     return size_bytes
 

@@ -176,7 +176,7 @@ def load_profile(name_or_path: str | Path) -> Profile:
         return _Reader(Path(name_or_path)).profile()
     known = profile_names()
     if text.lower() not in known:
-        near = difflib.get_close_matches(text.lower(), known, n=1, cutoff=0.4)
+        near = difflib.get_close_matches(text.lower(), known, n=1, cutoff=0.65)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise ProfileError(
             f"there is no device profile {text!r}{hint} "
