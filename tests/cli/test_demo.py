@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -124,3 +125,17 @@ def test_what_a_killed_run_left_is_removed_and_what_is_in_use_is_not(tmp_path, m
         remove_stale("penstock-demo-")
     left = sorted(entry.name.rpartition("-")[2] for entry in tmp_path.iterdir())
     assert left == ["held", "link", "young"]
+
+
+def test_the_numba_example_says_at_once_what_it_does_and_how_far_it_is(penstock):
+    example = Path(__file__).parents[2] / "examples" / "numba_tenant.py"
+    # No unbuffered output: what a pipe's reader sees is what counts.
+    process = penstock.start("--", sys.executable, str(example), "6")
+    first = process.stdout.readline()
+    said_at = time.monotonic()
+    rest = process.stdout.read().splitlines()
+    assert first == "numba: SAXPY on 3 x 256 MiB for 6 s\n"
+    assert time.monotonic() - said_at > 4  # said before the work, not with its end
+    assert rest[0].endswith(" s to go")
+    assert rest[-1].endswith("launches in 6 s")
+    assert process.wait(30) == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from penstock_shim import paths
 
 from .conftest import wait_until
 
+ROOT = Path(__file__).parents[2]
 ASK = """
 import ctypes, sys
 library = ctypes.CDLL("libcuda.so.1")
@@ -176,3 +178,13 @@ def test_a_static_program_is_said_to_run_without_the_shim(penstock, tmp_path):
     result = penstock("shim", "coverage", "--simulate=h200", "--", str(static))
     assert "static" in result.stderr
     assert result.returncode == 3
+
+
+def test_the_readmes_line_works_without_a_gpu(penstock):
+    lines = (ROOT / "README.md").read_text().splitlines()
+    (line,) = [one for one in lines if one.startswith("$ penstock shim coverage")]
+    words = shlex.split(line, comments=True)[2:]
+    words[words.index("python")] = sys.executable
+    result = penstock(*words, cwd=ROOT)
+    assert result.returncode == 0, result.stderr
+    assert "launches in 5 s" in result.stdout
