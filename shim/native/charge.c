@@ -64,9 +64,11 @@ void penstock_uncharge_in(uint64_t share, int grant, uint64_t bytes) {
 void penstock_uncharge(int grant, uint64_t bytes) { penstock_uncharge_in(0, grant, bytes); }
 
 void penstock_give_back(const penstock_object *object) {
-  if (object->share) {
-    penstock_shares_drop(object->share);
-  } else {
+  if (object->share) penstock_shares_drop(object->share);
+  if (object->in_slab) {
+    uint64_t closed = penstock_slab_leave(object->grant, object->key, object->bytes);
+    penstock_uncharge(object->grant, closed * PENSTOCK_SLAB_BYTES);
+  } else if (!object->share) {
     penstock_uncharge(object->grant, object->bytes);
   }
 }

@@ -3,9 +3,8 @@
  *
  * What is charged is what the driver takes: memory comes in slabs of 2 MiB. An allocation of more
  * than 1 MiB has slabs of its own and is charged in whole ones (penstock_whole_slabs), as
- * cuMemGetInfo without the shim would show it. Smaller ones share slabs and are charged what was
- * asked for, rounded up to 512 bytes; what the shared slabs cost beyond that is not charged here:
- * the agent settles it from the driver's own per-process figures.
+ * cuMemGetInfo without the shim would show it. Smaller ones share slabs: linear memory is charged
+ * the slabs that are open (block.h).
  *
  * A device that was not granted: its contexts are refused with CUDA_ERROR_INVALID_DEVICE, and
  * allocations by location on it with CUDA_ERROR_OUT_OF_MEMORY.
@@ -17,12 +16,11 @@
 
 #include "contexts.h"
 #include "objects.h"
-
-#define PENSTOCK_SLAB_BYTES ((uint64_t)2 << 20) /* of all drivers and devices so far */
+#include "slabs.h"
 
 /* What the driver takes for an allocation of this size. Sizes that no device has stay too large. */
 static inline uint64_t penstock_whole_slabs(uint64_t bytes) {
-  if (bytes <= PENSTOCK_SLAB_BYTES / 2 || bytes > UINT64_MAX - PENSTOCK_SLAB_BYTES) return bytes;
+  if (bytes <= PENSTOCK_SMALL_BYTES || bytes > UINT64_MAX - PENSTOCK_SLAB_BYTES) return bytes;
   return (bytes + PENSTOCK_SLAB_BYTES - 1) & ~(PENSTOCK_SLAB_BYTES - 1);
 }
 

@@ -45,6 +45,7 @@ typedef struct penstock_object {
   CUcontext context; /* dies with this context; NULL: does not */
   int16_t grant;     /* index of the grant that was charged; -1: none */
   uint8_t kind;
+  bool in_slab;  /* `bytes` of a slab that is charged as a whole (slabs.h) */
   bool imported; /* VMM allocations: of another process; `bytes` grows as it is mapped */
 } penstock_object;
 

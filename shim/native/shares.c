@@ -74,7 +74,8 @@ static uint64_t make(int grant, uint64_t bytes, uint64_t key) {
 }
 
 void penstock_shares_make(penstock_object *object, uint64_t key) {
-  if (object->share == 0 && object->bytes) object->share = make(object->grant, object->bytes, key);
+  if (object->share || !object->bytes) return;
+  object->share = make(object->grant, object->in_slab ? 0 : object->bytes, key);
 }
 
 uint64_t penstock_shares_make_empty(int grant) {

@@ -19,7 +19,8 @@ uint64_t penstock_shares_key_of_file(int descriptor);
 uint64_t penstock_shares_key_of_handle(const void *shareable, CUmemAllocationHandleType type);
 uint64_t penstock_shares_key_of_import(const void *shareable, CUmemAllocationHandleType type);
 
-/* Moves the object's charge into a share known as `key`, unless it lies in one or costs nothing. */
+/* Moves the object's charge into a share known as `key`, unless it lies in one or costs nothing. A
+ * block of a slab is shared free of charge: its slab stays with who made it. */
 void penstock_shares_make(penstock_object *object, uint64_t key);
 
 /* A share for what is yet to be charged; 0 when there is none to be had. */

@@ -1,37 +1,42 @@
 /* Linear device memory: cuMemAlloc, Pitch, Managed, and cuMemFree. */
+#include "block.h"
 #include "charge.h"
 #include "hooks/hook.h"
 #include "hooks/pool.h"
 
-/* Reserve, allocate, remember: the body of every plain allocation. `call` stores the pointer. */
-#define ALLOCATE(bytes_asked, pointer, call)                                             \
-  do {                                                                                   \
-    CUcontext context;                                                                   \
-    int grant;                                                                           \
-    if (__builtin_expect(!(pointer), 0)) return PENSTOCK_BELOW(call);                    \
-    const uint64_t bytes = penstock_whole_slabs(bytes_asked);                            \
-    CUresult result = PENSTOCK_BELOW(penstock_here(&context, &grant));                   \
-    if (result != CUDA_SUCCESS) return result;                                           \
-    result = penstock_charge(grant, bytes);                                              \
-    if (result != CUDA_SUCCESS) return result;                                           \
-    result = PENSTOCK_BELOW(call);                                                       \
-    if (result != CUDA_SUCCESS) {                                                        \
-      penstock_uncharge(grant, bytes);                                                   \
-      return result;                                                                     \
-    }                                                                                    \
-    penstock_object_remember(PENSTOCK_DEVICE_MEMORY, *(pointer), grant, bytes, context); \
-    return CUDA_SUCCESS;                                                                 \
+/* Reserve, allocate, settle by where it lies: the body of every plain allocation. `call` stores the
+ * pointer. */
+#define ALLOCATE(bytes, pointer, is_managed, call, undo)                                         \
+  do {                                                                                           \
+    CUcontext context;                                                                           \
+    int grant;                                                                                   \
+    penstock_block block;                                                                        \
+    if (__builtin_expect(!(pointer), 0)) return PENSTOCK_BELOW(call);                            \
+    CUresult result = PENSTOCK_BELOW(penstock_here(&context, &grant));                           \
+    if (result == CUDA_SUCCESS) result = penstock_block_admit(&block, grant, bytes, is_managed); \
+    if (result != CUDA_SUCCESS) return result;                                                   \
+    result = PENSTOCK_BELOW(call);                                                               \
+    if (result != CUDA_SUCCESS) {                                                                \
+      penstock_block_drop(&block);                                                               \
+      return result;                                                                             \
+    }                                                                                            \
+    result = penstock_block_keep(&block, *(pointer), bytes, context);                            \
+    if (result != CUDA_SUCCESS) {                                                                \
+      PENSTOCK_BELOW(undo);                                                                      \
+      penstock_block_drop(&block);                                                               \
+    }                                                                                            \
+    return result;                                                                               \
   } while (0)
 
 /* The first version of these calls has 32-bit pointers and sizes. */
 CUresult CUDAAPI HOOK_NAME(cuMemAlloc)(CUdeviceptr_v1 *pointer, unsigned int size) {
   PENSTOCK_PASS(cuMemAlloc, pointer, size);
-  ALLOCATE(size, pointer, REAL(cuMemAlloc)(pointer, size));
+  ALLOCATE(size, pointer, false, REAL(cuMemAlloc)(pointer, size), REAL(cuMemFree)(*pointer));
 }
 
 CUresult CUDAAPI HOOK_NAME(cuMemAlloc_v2)(CUdeviceptr *pointer, size_t size) {
   PENSTOCK_PASS(cuMemAlloc_v2, pointer, size);
-  ALLOCATE(size, pointer, REAL(cuMemAlloc_v2)(pointer, size));
+  ALLOCATE(size, pointer, false, REAL(cuMemAlloc_v2)(pointer, size), REAL(cuMemFree_v2)(*pointer));
 }
 
 /* Flags that no driver knew so far: its own answer, and charged afterwards should it take them. */
@@ -40,15 +45,15 @@ static CUresult allocate_managed_unlikely(CUdeviceptr *pointer, size_t size, uns
   int grant;
   CUresult result = PENSTOCK_BELOW(REAL(cuMemAllocManaged)(pointer, size, flags));
   if (result != CUDA_SUCCESS) return result;
-  const uint64_t bytes = penstock_whole_slabs(size);
+  penstock_block block = {.grant = -1};
   result = PENSTOCK_BELOW(penstock_here(&context, &grant));
-  if (result == CUDA_SUCCESS) result = penstock_charge(grant, bytes);
+  if (result == CUDA_SUCCESS) result = penstock_block_admit(&block, grant, size, true);
+  if (result == CUDA_SUCCESS) result = penstock_block_keep(&block, *pointer, size, context);
   if (result != CUDA_SUCCESS) {
     PENSTOCK_BELOW(REAL(cuMemFree_v2)(*pointer));
-    return result;
+    penstock_block_drop(&block);
   }
-  penstock_object_remember(PENSTOCK_DEVICE_MEMORY, *pointer, grant, bytes, context);
-  return CUDA_SUCCESS;
+  return result;
 }
 
 CUresult CUDAAPI HOOK_NAME(cuMemAllocManaged)(CUdeviceptr *pointer, size_t size,
@@ -58,7 +63,8 @@ CUresult CUDAAPI HOOK_NAME(cuMemAllocManaged)(CUdeviceptr *pointer, size_t size,
       flags != CU_MEM_ATTACH_SINGLE) {
     return allocate_managed_unlikely(pointer, size, flags);
   }
-  ALLOCATE(size, pointer, REAL(cuMemAllocManaged)(pointer, size, flags));
+  ALLOCATE(size, pointer, true, REAL(cuMemAllocManaged)(pointer, size, flags),
+           REAL(cuMemFree_v2)(*pointer));
 }
 
 /* The driver pads each row, so far never to more than a multiple of 512 bytes. */
@@ -66,7 +72,7 @@ CUresult CUDAAPI HOOK_NAME(cuMemAllocManaged)(CUdeviceptr *pointer, size_t size,
 
 static uint64_t rows_bytes(uint64_t pitch, uint64_t rows) {
   uint64_t bytes;
-  return __builtin_mul_overflow(pitch, rows, &bytes) ? UINT64_MAX : penstock_whole_slabs(bytes);
+  return __builtin_mul_overflow(pitch, rows, &bytes) ? UINT64_MAX : bytes;
 }
 
 static uint64_t pitched_bound(uint64_t width, uint64_t rows) {
@@ -78,35 +84,27 @@ static uint64_t pitched_bound(uint64_t width, uint64_t rows) {
 /* Others the driver refuses, whatever the quota; if not, they are charged once it has answered. */
 static bool is_element(unsigned bytes) { return bytes == 4 || bytes == 8 || bytes == 16; }
 
-/* Brings what was reserved as a bound to what the driver took. False: more than fits. */
-static bool settle_bound(int grant, uint64_t bound, uint64_t taken) {
-  if (taken > bound) return penstock_charge(grant, taken - bound) == CUDA_SUCCESS;
-  penstock_uncharge(grant, bound - taken);
-  return true;
-}
-
-#define ALLOCATE_PITCHED(pointer, pitch, width, rows, call, undo)                        \
-  do {                                                                                   \
-    CUcontext context;                                                                   \
-    int grant;                                                                           \
-    bool silly = !(pointer) || !(pitch) || !(width) || !(rows) || !is_element(element);  \
-    uint64_t bound = silly ? 0 : pitched_bound(width, rows);                             \
-    CUresult result = PENSTOCK_BELOW(penstock_here(&context, &grant));                   \
-    if (result == CUDA_SUCCESS) result = penstock_charge(grant, bound);                  \
-    if (result != CUDA_SUCCESS) return result;                                           \
-    result = PENSTOCK_BELOW(call);                                                       \
-    if (result != CUDA_SUCCESS) {                                                        \
-      penstock_uncharge(grant, bound);                                                   \
-      return result;                                                                     \
-    }                                                                                    \
-    uint64_t taken = rows_bytes(*(pitch), rows);                                         \
-    if (!settle_bound(grant, bound, taken)) {                                            \
-      PENSTOCK_BELOW(undo);                                                              \
-      penstock_uncharge(grant, bound);                                                   \
-      return CUDA_ERROR_OUT_OF_MEMORY;                                                   \
-    }                                                                                    \
-    penstock_object_remember(PENSTOCK_DEVICE_MEMORY, *(pointer), grant, taken, context); \
-    return CUDA_SUCCESS;                                                                 \
+#define ALLOCATE_PITCHED(pointer, pitch, width, rows, call, undo)                           \
+  do {                                                                                      \
+    CUcontext context;                                                                      \
+    int grant;                                                                              \
+    penstock_block block;                                                                   \
+    bool silly = !(pointer) || !(pitch) || !(width) || !(rows) || !is_element(element);     \
+    uint64_t bound = silly ? 0 : pitched_bound(width, rows);                                \
+    CUresult result = PENSTOCK_BELOW(penstock_here(&context, &grant));                      \
+    if (result == CUDA_SUCCESS) result = penstock_block_admit(&block, grant, bound, false); \
+    if (result != CUDA_SUCCESS) return result;                                              \
+    result = PENSTOCK_BELOW(call);                                                          \
+    if (result != CUDA_SUCCESS) {                                                           \
+      penstock_block_drop(&block);                                                          \
+      return result;                                                                        \
+    }                                                                                       \
+    result = penstock_block_keep(&block, *(pointer), rows_bytes(*(pitch), rows), context);  \
+    if (result != CUDA_SUCCESS) {                                                           \
+      PENSTOCK_BELOW(undo);                                                                 \
+      penstock_block_drop(&block);                                                          \
+    }                                                                                       \
+    return result;                                                                          \
   } while (0)
 
 CUresult CUDAAPI HOOK_NAME(cuMemAllocPitch)(CUdeviceptr_v1 *pointer, unsigned int *pitch,
