@@ -13,21 +13,30 @@ GRAPH_RESERVED = cu.CUgraphMem_attribute.CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT
 
 
 def linear() -> None:
-    """Above 1 MiB in whole slabs of 2 MiB, below in units of 512 bytes."""
+    """In whole slabs of 2 MiB; what is not above 1 MiB shares one with others."""
     begin()
     with expect(6 * MIB):
         pointer = ok(cu.cuMemAlloc(5 * MIB))
-    for size, taken in ((MIB, MIB), (MIB + 1, 2 * MIB), (2 * MIB, 2 * MIB), (513, 1024)):
-        with expect(taken):
+    for size in (1, 513, MIB, MIB + 1, 2 * MIB):
+        with expect(SLAB):
             other = ok(cu.cuMemAlloc(size))
-        with expect(-taken):
+        with expect(-SLAB):
             ok(cu.cuMemFree(other))
-    with expect(512):
-        small = ok(cu.cuMemAlloc(1))
+    with expect(SLAB):
+        small = [ok(cu.cuMemAlloc(1))]
+    with expect(0):
+        small += [ok(cu.cuMemAlloc(size)) for size in (512, 4096, MIB, MIB // 2)]
+    with expect(SLAB):
+        second = ok(cu.cuMemAlloc(MIB))
+    with expect(-SLAB):
+        ok(cu.cuMemFree(second))
     with expect(-6 * MIB):
         ok(cu.cuMemFree(pointer))
-    with expect(-512):
-        ok(cu.cuMemFree(small))
+    with expect(0):
+        for one in small[:-1]:
+            ok(cu.cuMemFree(one))
+    with expect(-SLAB):
+        ok(cu.cuMemFree(small[-1]))
     with expect(0):
         refused(cu.cuMemAlloc(0), 1)
 
@@ -47,8 +56,11 @@ def pitched() -> None:
     begin()
     before = charged()
     pointer, pitch = ok(cu.cuMemAllocPitch(1000, 300, 4))
-    taken = (pitch * 300 + 511) // 512 * 512
+    assert pitch * 300 <= MIB
+    taken = SLAB
     assert charged() - before == taken, (pitch, charged() - before)
+    with expect(0):
+        ok(cu.cuMemFree(ok(cu.cuMemAllocPitch(100, 30, 4))[0]))
     large, pitch = ok(cu.cuMemAllocPitch(1000, 3001, 4))
     taken += (pitch * 3001 + SLAB - 1) // SLAB * SLAB
     assert charged() - before == taken, (pitch, charged() - before)
@@ -64,6 +76,11 @@ def managed() -> None:
         pointer = ok(cu.cuMemAllocManaged(4 * MIB, flags))
     with expect(-4 * MIB):
         ok(cu.cuMemFree(pointer))
+    with expect(2 * SLAB):  # the simulated driver gives each its own
+        pointers = [ok(cu.cuMemAllocManaged(4096, flags)) for _ in range(2)]
+    with expect(-2 * SLAB):
+        for pointer in pointers:
+            ok(cu.cuMemFree(pointer))
 
 
 def host_memory() -> None:
@@ -358,7 +375,7 @@ def several_contexts(reserve: str) -> None:
     old_ok(old.cuCtxSetCurrent(first))
     pointer = ok(cu.cuMemAlloc(MIB))
     old_ok(old.cuCtxSetCurrent(second))
-    with expect(-MIB):
+    with expect(-SLAB):
         ok(cu.cuMemFree(pointer))  # another context is current
     ok(cu.cuMemAlloc(2 * MIB))
     with expect(-2 * MIB - int(reserve)):

@@ -261,7 +261,7 @@ def noticed_by_an_allocation(reserve: str) -> None:
     table, context = _private_table(), ctypes.c_void_p()
     old_ok(table.retain(ctypes.byref(context), 0))
     old_ok(old.cuCtxSetCurrent(context))
-    with expect(int(reserve) + MIB):
+    with expect(int(reserve) + 2 * MIB):
         ok(cu.cuMemAlloc(MIB))
 
 
