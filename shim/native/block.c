@@ -3,7 +3,8 @@
 #include "common/log.h"
 
 CUresult penstock_block_admit(penstock_block *block, int grant, uint64_t bytes, bool is_managed) {
-  *block = (penstock_block){.grant = grant, .is_managed = is_managed};
+  *block = (penstock_block){
+      .hidden_made = penstock_slab_hidden_made(grant), .grant = grant, .is_managed = is_managed};
   const bool is_small = bytes && bytes <= PENSTOCK_SMALL_BYTES;
   const uint64_t wanted = is_small ? PENSTOCK_SLAB_BYTES : penstock_whole_slabs(bytes);
   if (is_small && !penstock_charge_if_it_fits(0, grant, wanted)) {
@@ -40,8 +41,8 @@ static void settle(penstock_block *block) {
 
 static bool enter(penstock_block *block, penstock_object *object) {
   const bool is_paid = block->reserved >= PENSTOCK_SLAB_BYTES;
-  switch (
-      penstock_slab_enter(block->grant, object->key, object->bytes, block->is_managed, is_paid)) {
+  switch (penstock_slab_enter(block->grant, object->key, object->bytes, block->is_managed, is_paid,
+                              block->hidden_made)) {
     case PENSTOCK_SLAB_UNPAID:
       return reserve(block, PENSTOCK_SLAB_BYTES) && enter(block, object);
     case PENSTOCK_SLAB_UNKNOWN: /* pays for a whole one */

@@ -11,7 +11,8 @@
 #include "charge.h"
 
 typedef struct penstock_block {
-  uint64_t reserved; /* bytes in hand */
+  uint64_t reserved;    /* bytes in hand */
+  uint64_t hidden_made; /* before the driver was asked */
   int grant;
   bool is_managed;
   bool is_sought; /* without reserve: in a slab that is open */

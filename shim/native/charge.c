@@ -63,13 +63,53 @@ void penstock_uncharge_in(uint64_t share, int grant, uint64_t bytes) {
 
 void penstock_uncharge(int grant, uint64_t bytes) { penstock_uncharge_in(0, grant, bytes); }
 
+static uint64_t small_part(uint64_t bytes) { return bytes % PENSTOCK_SLAB_BYTES; }
+
+CUresult penstock_charge_hidden(int grant, uint64_t bytes, unsigned count) {
+  const uint64_t small = small_part(bytes), whole = bytes - small;
+  CUresult result = penstock_charge(grant, whole);
+  bool is_used;
+  if (result != CUDA_SUCCESS || !small ||
+      penstock_slab_hide(grant, small, count, false, &is_used)) {
+    return result;
+  }
+  result = penstock_charge(grant, PENSTOCK_SLAB_BYTES);
+  if (result != CUDA_SUCCESS) {
+    penstock_uncharge(grant, whole);
+    return result;
+  }
+  penstock_slab_hide(grant, small, count, true, &is_used);
+  if (!is_used) penstock_uncharge(grant, PENSTOCK_SLAB_BYTES); /* another thread made room */
+  return CUDA_SUCCESS;
+}
+
+void penstock_uncharge_hidden(int grant, uint64_t bytes, unsigned count) {
+  const uint64_t small = small_part(bytes);
+  uint64_t closed = small ? penstock_slab_unhide(grant, small, count) : 0;
+  penstock_uncharge(grant, bytes - small + closed * PENSTOCK_SLAB_BYTES);
+}
+
+static void give_back_bytes(const penstock_object *object) {
+  switch (object->kind) {
+    case PENSTOCK_ARRAY:
+    case PENSTOCK_MIPMAP:
+      return penstock_uncharge_hidden(object->grant, object->bytes, PENSTOCK_ARRAY_BLOCKS);
+    case PENSTOCK_MODULE:
+    case PENSTOCK_LIBRARY_COPY:
+    case PENSTOCK_GLOBAL:
+      return penstock_uncharge_hidden(object->grant, object->bytes, PENSTOCK_IMAGE_BLOCKS);
+    default:
+      return penstock_uncharge(object->grant, object->bytes);
+  }
+}
+
 void penstock_give_back(const penstock_object *object) {
   if (object->share) penstock_shares_drop(object->share);
   if (object->in_slab) {
     uint64_t closed = penstock_slab_leave(object->grant, object->key, object->bytes);
     penstock_uncharge(object->grant, closed * PENSTOCK_SLAB_BYTES);
   } else if (!object->share) {
-    penstock_uncharge(object->grant, object->bytes);
+    give_back_bytes(object);
   }
 }
 

@@ -3,8 +3,8 @@
  *
  * What is charged is what the driver takes: memory comes in slabs of 2 MiB. An allocation of more
  * than 1 MiB has slabs of its own and is charged in whole ones (penstock_whole_slabs), as
- * cuMemGetInfo without the shim would show it. Smaller ones share slabs: linear memory is charged
- * the slabs that are open (block.h).
+ * cuMemGetInfo without the shim would show it. Smaller ones share slabs, and what is charged are
+ * the slabs that are open: of linear memory by address (block.h), of arrays and modules by a bound.
  *
  * A device that was not granted: its contexts are refused with CUDA_ERROR_INVALID_DEVICE, and
  * allocations by location on it with CUDA_ERROR_OUT_OF_MEMORY.
@@ -34,6 +34,14 @@ CUresult penstock_charge_in(uint64_t share, int grant, uint64_t bytes);
 
 /* The same without looking any further, counting or saying anything: for who tries less next. */
 bool penstock_charge_if_it_fits(uint64_t share, int grant, uint64_t bytes);
+
+/* The same for blocks whose place the driver does not tell (hidden.h): `bytes` is a sum of
+ * penstock_whole_slabs of up to `count` of them. */
+CUresult penstock_charge_hidden(int grant, uint64_t bytes, unsigned count);
+void penstock_uncharge_hidden(int grant, uint64_t bytes, unsigned count);
+
+#define PENSTOCK_ARRAY_BLOCKS 1
+#define PENSTOCK_IMAGE_BLOCKS 2 /* code and variables */
 
 /* Gives back what was charged. */
 void penstock_uncharge(int grant, uint64_t bytes);

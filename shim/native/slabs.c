@@ -5,6 +5,7 @@
 
 #include "abi/quota.h"
 #include "fork_wiped.h"
+#include "hidden.h"
 #include "mechanism/lock.h"
 
 #define UNIT_BYTES 512u /* the ledger's; a driver's alignment is a multiple of it */
@@ -20,6 +21,7 @@ typedef struct slab {
   uint32_t no_room; /* so many units in a row are known not to be free */
   uint8_t phase;    /* of an empty one: when it became so */
   bool is_managed;
+  uint64_t hidden_made; /* when it was opened */
   uint64_t taken[WORDS];
 } slab;
 
@@ -32,6 +34,7 @@ typedef struct table {
   bool managed_is_apart; /* the driver does not put two managed blocks into one slab */
   uint32_t no_room[2];   /* in any slab; [1]: in any managed one */
   slab *freed_last;      /* of the two where room may be, the likelier */
+  penstock_hidden hidden;
   uint64_t count;
   uint64_t bucket_count; /* power of two; 0: none yet */
   slab **buckets;
@@ -84,13 +87,16 @@ static bool add(table *t, slab *s) {
   return true;
 }
 
-static void drop(table *t, slab *s) {
+/* Returns how many slabs are to be given back. */
+static uint64_t drop(table *t, slab *s) {
+  bool is_inherited = penstock_hidden_inherit(&t->hidden, s->hidden_made);
   slab **link = bucket_of(t, s->number);
   while (*link != s) link = &(*link)->next;
   *link = s->next;
   t->count--;
   if (t->freed_last == s) t->freed_last = NULL;
   free(s);
+  return !is_inherited;
 }
 
 /* Marks what the block covers of whole units; of one that is not aligned as expected, less. */
@@ -177,7 +183,7 @@ static slab *new_slab(uint64_t address, uint64_t bytes, bool is_managed) {
 }
 
 penstock_slab_entry penstock_slab_enter(int grant, uint64_t address, uint64_t bytes,
-                                        bool is_managed, bool is_paid) {
+                                        bool is_managed, bool is_paid, uint64_t hidden_made) {
   table *t = table_of(grant);
   if (!t) return PENSTOCK_SLAB_UNKNOWN;
   penstock_lock_acquire(&t->lock);
@@ -187,6 +193,7 @@ penstock_slab_entry penstock_slab_enter(int grant, uint64_t address, uint64_t by
   if (!is_paid) return PENSTOCK_SLAB_UNPAID;
   slab *fresh = new_slab(address, bytes, is_managed);
   if (!fresh) return PENSTOCK_SLAB_UNKNOWN;
+  fresh->hidden_made = hidden_made;
   penstock_slab_entry entry = PENSTOCK_SLAB_JOINED;
   penstock_lock_acquire(&t->lock);
   if (!join(t, address, bytes)) {
@@ -211,9 +218,8 @@ uint64_t penstock_slab_leave(int grant, uint64_t address, uint64_t bytes) {
     s->no_room = t->no_room[s->is_managed] = ANY_ROOM;
     t->freed_last = s;
     if (--s->blocks == 0) {
-      closed = t->seeks[0] + t->seeks[1] == 0;
-      if (closed) {
-        drop(t, s);
+      if (t->seeks[0] + t->seeks[1] == 0) {
+        closed = drop(t, s);
       } else {
         s->phase = t->phase;
         t->empty[s->phase]++;
@@ -245,8 +251,7 @@ static uint64_t drop_empty(table *t, uint8_t phase) {
       next = s->next;
       if (s->blocks || s->phase != phase) continue;
       t->empty[phase]--;
-      drop(t, s);
-      closed++;
+      closed += drop(t, s);
     }
   }
   return closed;
@@ -264,6 +269,32 @@ uint64_t penstock_slab_sought(int grant, uint8_t phase) {
     t->phase = !t->phase;
     closed += drop_empty(t, t->phase);
   }
+  penstock_lock_release(&t->lock);
+  return closed;
+}
+
+uint64_t penstock_slab_hidden_made(int grant) {
+  table *t = table_of(grant);
+  return t ? __atomic_load_n(&t->hidden.made, __ATOMIC_ACQUIRE) : 0;
+}
+
+bool penstock_slab_hide(int grant, uint64_t bytes, unsigned count, bool is_paid, bool *is_used) {
+  *is_used = false;
+  table *t = table_of(grant);
+  if (!t) return is_paid;
+  penstock_lock_acquire(&t->lock);
+  bool placed = penstock_hidden_place(&t->hidden, bytes, count);
+  *is_used = !placed && is_paid;
+  if (*is_used) penstock_hidden_open(&t->hidden, bytes, count);
+  penstock_lock_release(&t->lock);
+  return placed || is_paid;
+}
+
+uint64_t penstock_slab_unhide(int grant, uint64_t bytes, unsigned count) {
+  table *t = table_of(grant);
+  if (!t) return 0;
+  penstock_lock_acquire(&t->lock);
+  uint64_t closed = penstock_hidden_leave(&t->hidden, bytes, count);
   penstock_lock_release(&t->lock);
   return closed;
 }

@@ -28,9 +28,10 @@ typedef enum penstock_slab_entry {
   PENSTOCK_SLAB_UNKNOWN, /* no memory to remember it: not entered */
 } penstock_slab_entry;
 
-/* The driver made a block of `bytes` at `address`. `is_paid`: 2 MiB are in hand for a new slab. */
+/* The driver made a block of `bytes` at `address`. `is_paid`: 2 MiB are in hand for a new slab;
+ * `hidden_made`: as penstock_slab_hidden_made said before the driver was asked. */
 penstock_slab_entry penstock_slab_enter(int grant, uint64_t address, uint64_t bytes,
-                                        bool is_managed, bool is_paid);
+                                        bool is_managed, bool is_paid, uint64_t hidden_made);
 
 /* The driver freed it. Returns how many slabs are to be given back. */
 uint64_t penstock_slab_leave(int grant, uint64_t address, uint64_t bytes);
@@ -42,3 +43,13 @@ bool penstock_slab_seek(int grant, uint64_t bytes, bool is_managed, uint8_t *pha
 
 /* The block was entered, or freed. Returns how many slabs are to be given back. */
 uint64_t penstock_slab_sought(int grant, uint8_t phase);
+
+/* Counts the hidden blocks (hidden.h) that were made. */
+uint64_t penstock_slab_hidden_made(int grant);
+
+/* Before the driver makes hidden blocks. False: nothing was paid and no slab has room. `is_used`:
+ * what was paid for another slab is that slab's. */
+bool penstock_slab_hide(int grant, uint64_t bytes, unsigned count, bool is_paid, bool *is_used);
+
+/* After it freed them, or did not make them. Returns how many slabs are to be given back. */
+uint64_t penstock_slab_unhide(int grant, uint64_t bytes, unsigned count);

@@ -64,26 +64,28 @@ static uint64_t mipmap_bytes(CUDA_ARRAY3D_DESCRIPTOR d, unsigned levels) {
 
 /* An unlikely shape gets the driver's own answer, over the quota as well; should the driver take it
  * after all, it is charged once that is known. */
-#define CREATE(kind, handle, likely, bytes_needed, call, undo)                             \
-  do {                                                                                     \
-    CUcontext context;                                                                     \
-    int grant;                                                                             \
-    const uint64_t bytes = penstock_whole_slabs(bytes_needed);                             \
-    const uint64_t before = (likely) ? bytes : 0;                                          \
-    CUresult result = PENSTOCK_BELOW(penstock_here(&context, &grant));                     \
-    if (result == CUDA_SUCCESS && before) result = penstock_charge(grant, before);         \
-    if (result != CUDA_SUCCESS) return result;                                             \
-    result = PENSTOCK_BELOW(call);                                                         \
-    if (result != CUDA_SUCCESS) {                                                          \
-      penstock_uncharge(grant, before);                                                    \
-      return result;                                                                       \
-    }                                                                                      \
-    if (bytes > before && (result = penstock_charge(grant, bytes)) != CUDA_SUCCESS) {      \
-      PENSTOCK_BELOW(undo);                                                                \
-      return result;                                                                       \
-    }                                                                                      \
-    penstock_object_remember(kind, (uint64_t)(uintptr_t)*(handle), grant, bytes, context); \
-    return CUDA_SUCCESS;                                                                   \
+#define CREATE(kind, handle, likely, bytes_needed, call, undo)                                    \
+  do {                                                                                            \
+    CUcontext context;                                                                            \
+    int grant;                                                                                    \
+    const uint64_t bytes = penstock_whole_slabs(bytes_needed);                                    \
+    const uint64_t before = (likely) ? bytes : 0;                                                 \
+    CUresult result = PENSTOCK_BELOW(penstock_here(&context, &grant));                            \
+    if (result == CUDA_SUCCESS && before)                                                         \
+      result = penstock_charge_hidden(grant, before, PENSTOCK_ARRAY_BLOCKS);                      \
+    if (result != CUDA_SUCCESS) return result;                                                    \
+    result = PENSTOCK_BELOW(call);                                                                \
+    if (result != CUDA_SUCCESS) {                                                                 \
+      penstock_uncharge_hidden(grant, before, PENSTOCK_ARRAY_BLOCKS);                             \
+      return result;                                                                              \
+    }                                                                                             \
+    if (bytes > before &&                                                                         \
+        (result = penstock_charge_hidden(grant, bytes, PENSTOCK_ARRAY_BLOCKS)) != CUDA_SUCCESS) { \
+      PENSTOCK_BELOW(undo);                                                                       \
+      return result;                                                                              \
+    }                                                                                             \
+    penstock_object_remember(kind, (uint64_t)(uintptr_t)*(handle), grant, bytes, context);        \
+    return CUDA_SUCCESS;                                                                          \
   } while (0)
 
 /* Beyond what any device takes, or a number of channels that no format has. */

@@ -17,7 +17,7 @@ CUresult penstock_global_found(uint64_t owner, uint64_t covered, CUdeviceptr add
                               .context = context,
                               .grant = (int16_t)grant,
                               .kind = PENSTOCK_GLOBAL};
-  result = penstock_charge(grant, variable.bytes);
+  result = penstock_charge_hidden(grant, variable.bytes, PENSTOCK_IMAGE_BLOCKS);
   if (result != CUDA_SUCCESS) return result;
   if (!penstock_object_add(&variable)) penstock_give_back(&variable); /* another was first */
   return CUDA_SUCCESS;

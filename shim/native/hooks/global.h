@@ -7,8 +7,9 @@
 
 /* What an image is charged with: the data is one piece. */
 static inline uint64_t penstock_image_charge(penstock_image_size size) {
+  uint64_t code = penstock_whole_slabs(size.code_bytes);
   uint64_t data = penstock_whole_slabs(size.data_bytes), all;
-  return __builtin_add_overflow(size.code_bytes, data, &all) ? UINT64_MAX : all;
+  return __builtin_add_overflow(code, data, &all) ? UINT64_MAX : all;
 }
 
 /* The largest variable that this charge covers for certain. */

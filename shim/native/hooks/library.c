@@ -47,25 +47,26 @@ static void remember(CUlibrary library, CUcontext context, int grant, penstock_i
   penstock_object_put(&copy);
 }
 
-#define LOAD(library, measure, call)                                            \
-  do {                                                                          \
-    CUcontext context = NULL;                                                   \
-    int grant = -1;                                                             \
-    if (PENSTOCK_BELOW(penstock_here(&context, &grant)) != CUDA_SUCCESS) {      \
-      context = NULL;                                                           \
-      grant = PENSTOCK_BELOW(first_granted());                                  \
-    }                                                                           \
-    const penstock_image_size size = (measure);                                 \
-    const uint64_t bytes = penstock_image_charge(size);                         \
-    CUresult result = grant < 0 ? CUDA_SUCCESS : penstock_charge(grant, bytes); \
-    if (result != CUDA_SUCCESS) return result;                                  \
-    result = PENSTOCK_BELOW(call);                                              \
-    if (result == CUDA_SUCCESS && grant >= 0) {                                 \
-      remember(*(library), context, grant, size);                               \
-    } else {                                                                    \
-      penstock_uncharge(grant, bytes);                                          \
-    }                                                                           \
-    return result;                                                              \
+#define LOAD(library, measure, call)                                                            \
+  do {                                                                                          \
+    CUcontext context = NULL;                                                                   \
+    int grant = -1;                                                                             \
+    if (PENSTOCK_BELOW(penstock_here(&context, &grant)) != CUDA_SUCCESS) {                      \
+      context = NULL;                                                                           \
+      grant = PENSTOCK_BELOW(first_granted());                                                  \
+    }                                                                                           \
+    const penstock_image_size size = (measure);                                                 \
+    const uint64_t bytes = penstock_image_charge(size);                                         \
+    CUresult result =                                                                           \
+        grant < 0 ? CUDA_SUCCESS : penstock_charge_hidden(grant, bytes, PENSTOCK_IMAGE_BLOCKS); \
+    if (result != CUDA_SUCCESS) return result;                                                  \
+    result = PENSTOCK_BELOW(call);                                                              \
+    if (result == CUDA_SUCCESS && grant >= 0) {                                                 \
+      remember(*(library), context, grant, size);                                               \
+    } else {                                                                                    \
+      penstock_uncharge_hidden(grant, bytes, PENSTOCK_IMAGE_BLOCKS);                            \
+    }                                                                                           \
+    return result;                                                                              \
   } while (0)
 
 CUresult CUDAAPI HOOK_NAME(cuLibraryLoadData)(CUlibrary *library, const void *image,
@@ -106,7 +107,7 @@ static CUresult admit(CUlibrary library, penstock_object *copy, bool *is_new) {
   if (penstock_object_find(PENSTOCK_LIBRARY_COPY, copy->key, NULL)) return CUDA_SUCCESS;
   bool was = penstock_object_take(PENSTOCK_LIBRARY_COPY, copy_key(library, NULL), &unplaced);
   if (!was || unplaced.grant != grant) {
-    CUresult result = penstock_charge(grant, copy->bytes);
+    CUresult result = penstock_charge_hidden(grant, copy->bytes, PENSTOCK_IMAGE_BLOCKS);
     if (result != CUDA_SUCCESS) {
       if (was) penstock_object_put(&unplaced);
       return result;

@@ -19,22 +19,22 @@ static void remember(CUmodule module, int grant, penstock_image_size size, CUcon
   if (!penstock_object_put(&object)) penstock_log("no memory to remember a module");
 }
 
-#define LOAD_MODULE(module, measure, call)                             \
-  do {                                                                 \
-    CUcontext context;                                                 \
-    int grant;                                                         \
-    CUresult result = PENSTOCK_BELOW(penstock_here(&context, &grant)); \
-    if (result != CUDA_SUCCESS) return result;                         \
-    const penstock_image_size size = (measure);                        \
-    result = penstock_charge(grant, penstock_image_charge(size));      \
-    if (result != CUDA_SUCCESS) return result;                         \
-    result = PENSTOCK_BELOW(call);                                     \
-    if (result == CUDA_SUCCESS) {                                      \
-      remember(*(module), grant, size, context);                       \
-    } else {                                                           \
-      penstock_uncharge(grant, penstock_image_charge(size));           \
-    }                                                                  \
-    return result;                                                     \
+#define LOAD_MODULE(module, measure, call)                                                      \
+  do {                                                                                          \
+    CUcontext context;                                                                          \
+    int grant;                                                                                  \
+    CUresult result = PENSTOCK_BELOW(penstock_here(&context, &grant));                          \
+    if (result != CUDA_SUCCESS) return result;                                                  \
+    const penstock_image_size size = (measure);                                                 \
+    result = penstock_charge_hidden(grant, penstock_image_charge(size), PENSTOCK_IMAGE_BLOCKS); \
+    if (result != CUDA_SUCCESS) return result;                                                  \
+    result = PENSTOCK_BELOW(call);                                                              \
+    if (result == CUDA_SUCCESS) {                                                               \
+      remember(*(module), grant, size, context);                                                \
+    } else {                                                                                    \
+      penstock_uncharge_hidden(grant, penstock_image_charge(size), PENSTOCK_IMAGE_BLOCKS);      \
+    }                                                                                           \
+    return result;                                                                              \
   } while (0)
 
 CUresult CUDAAPI HOOK_NAME(cuModuleLoad)(CUmodule *module, const char *file) {
