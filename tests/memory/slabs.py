@@ -138,3 +138,70 @@ def forked() -> None:
     assert charged() == before
     with expect(-SLAB):
         ok(cu.cuMemFree(pointer))
+
+
+PTX = b""".version 7.0
+.target sm_50
+.address_size 64
+.visible .entry nothing() { ret; }
+\0"""
+
+
+def hidden_among_blocks(kind: str) -> None:
+    """Fills, puts an array or a module into each slab, frees all else, and fills again."""
+    begin()
+    make = (lambda: cu.cuModuleLoadData(PTX)) if kind == "module" else make_array
+    hidden = [ok(make())]
+    for _ in range(3):
+        first: dict[int, int] = {}
+        blocks = fill(64 << 10)
+        for pointer in blocks:
+            first.setdefault(pointer // SLAB, pointer)
+        for pointer in first.values():
+            ok(cu.cuMemFree(pointer))
+            code, one = make()
+            if not int(code):
+                hidden.append(one)
+        show()
+        for pointer in set(blocks) - set(first.values()):
+            ok(cu.cuMemFree(pointer))
+        show()
+    assert len(hidden) > 8
+    large = fill(SLAB)
+    show()
+    for pointer in large:
+        ok(cu.cuMemFree(pointer))
+    for one in hidden:
+        ok(cu.cuModuleUnload(one) if kind == "module" else cu.cuArrayDestroy(one))
+    show("nothing")
+
+
+def flat() -> cu.CUDA_ARRAY_DESCRIPTOR:
+    """64 x 64 floats: 16 KiB."""
+    d = cu.CUDA_ARRAY_DESCRIPTOR()
+    d.Width, d.Height, d.NumChannels = 64, 64, 1
+    d.Format = cu.CUarray_format.CU_AD_FORMAT_FLOAT
+    return d
+
+
+def make_array() -> tuple:
+    return cu.cuArrayCreate(flat())
+
+
+def many_hidden() -> None:
+    """Small arrays and modules share slabs; so do those that come and go."""
+    begin()
+    with expect(2 * SLAB):
+        arrays = [ok(cu.cuArrayCreate(flat())) for _ in range(2 * SLAB // (16 << 10))]
+    with expect(0):
+        for _ in range(1000):
+            ok(cu.cuArrayDestroy(arrays.pop()))
+            arrays.append(ok(cu.cuArrayCreate(flat())))
+    with expect(SLAB):
+        modules = [ok(cu.cuModuleLoadData(PTX)) for _ in range(300)]
+    show()
+    for array in arrays:
+        ok(cu.cuArrayDestroy(array))
+    for module in modules:
+        ok(cu.cuModuleUnload(module))
+    show("nothing")

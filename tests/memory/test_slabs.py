@@ -58,6 +58,33 @@ def test_one_small_block_left_in_each_slab_does_not_make_room_for_more_than_the_
     assert tenant.peak() <= limit
 
 
+@pytest.mark.parametrize(
+    ("scenario", "words", "most"),
+    [
+        (slabs.hidden_among_blocks, ["array"], 32 * MIB),
+        (slabs.hidden_among_blocks, ["module"], 32 * MIB),
+        (slabs.many_hidden, [], 0),
+    ],
+    ids=["arrays", "modules", "many"],
+)
+def test_arrays_and_modules_are_charged_no_less_than_the_slabs_that_they_hold(
+    small, scenario, words, most
+):
+    """Where they lie nobody says: what is charged may be more, never less."""
+    tenant, limit, context_bytes = small(32 * MIB)
+    with tenant.start(scenario, *words) as program:
+        while line := program.stdout.readline():
+            charged, held = int(line.split()[0]), on_the_device(tenant)
+            assert held <= charged <= min(limit, held + most)
+            if "nothing" in line:
+                assert charged == held == context_bytes
+            program.stdin.write("on\n")
+            program.stdin.flush()
+        _, errors = program.communicate(timeout=60)
+    assert program.returncode == 0, errors
+    assert tenant.peak() <= limit
+
+
 OPERATIONS = st.lists(
     st.one_of(
         st.tuples(st.just("a"), st.integers(1, 16 << 10)),

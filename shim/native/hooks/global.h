@@ -5,9 +5,15 @@
 #include "charge.h"
 #include "image.h"
 
-/* What an image is charged with: the data is one piece. */
+#define PENSTOCK_CODE_MORE_BYTES 4096 /* code may grow by that as it is compiled and placed */
+
+/* What an image is charged with: code and data are one piece each. */
 static inline uint64_t penstock_image_charge(penstock_image_size size) {
-  uint64_t code = penstock_whole_slabs(size.code_bytes);
+  uint64_t code = size.code_bytes;
+  if (code && code <= PENSTOCK_SMALL_BYTES - PENSTOCK_CODE_MORE_BYTES) {
+    code += PENSTOCK_CODE_MORE_BYTES;
+  }
+  code = penstock_whole_slabs(code);
   uint64_t data = penstock_whole_slabs(size.data_bytes), all;
   return __builtin_add_overflow(code, data, &all) ? UINT64_MAX : all;
 }

@@ -38,8 +38,9 @@ static CUresult lay_out(sim_array *a, uint64_t *bytes) {
           CUDA_ERROR_INVALID_VALUE);
   REQUIRE(s->Width <= 131072 && s->Height <= 65536 && s->Depth <= 16384, CUDA_ERROR_INVALID_VALUE);
   if (!element) return CUDA_ERROR_NOT_SUPPORTED;
-  a->pitch = (s->Width * element + 511) & ~511ull;
-  a->slice = a->pitch * (s->Height ? s->Height : 1);
+  /* In blocks of 64 bytes by 8 rows. */
+  a->pitch = (s->Width * element + 63) & ~63ull;
+  a->slice = a->pitch * (s->Height > 1 ? (s->Height + 7) & ~7ull : 1);
   *bytes = a->slice * (s->Depth ? s->Depth : 1);
   return CUDA_SUCCESS;
 }
