@@ -63,6 +63,7 @@ void penstock_uncharge_in(uint64_t share, int grant, uint64_t bytes) {
 
 void penstock_uncharge(int grant, uint64_t bytes) { penstock_uncharge_in(0, grant, bytes); }
 
+/* A sum of blocks in whole slabs, and of others. */
 static uint64_t small_part(uint64_t bytes) { return bytes % PENSTOCK_SLAB_BYTES; }
 
 CUresult penstock_charge_hidden(int grant, uint64_t bytes, unsigned count) {

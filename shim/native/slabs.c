@@ -279,7 +279,7 @@ uint64_t penstock_slab_hidden_made(int grant) {
 }
 
 bool penstock_slab_hide(int grant, uint64_t bytes, unsigned count, bool is_paid, bool *is_used) {
-  *is_used = false;
+  *is_used = is_paid; /* without memory for a table it stays charged */
   table *t = table_of(grant);
   if (!t) return is_paid;
   penstock_lock_acquire(&t->lock);
