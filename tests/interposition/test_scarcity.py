@@ -44,9 +44,9 @@ def limit_files(count):
 
 @pytest.mark.parametrize("files", [3, 4, 5, 6, 8, 12])
 def test_with_few_descriptors_it_works_under_its_quota_or_not_at_all(holder, make_tenant, files):
-    done = outcome(holder, make_tenant(5 * MIB), preexec_fn=limit_files(files))
+    done = outcome(holder, make_tenant(6 * MIB), preexec_fn=limit_files(files))
     assert done.returncode >= 0, "a crash"
-    assert done.stdout in ("", "5\n")
+    assert done.stdout in ("", "6\n")
 
 
 @pytest.mark.parametrize("megabytes", [8, 64, 256, 1024, 8192])
@@ -56,9 +56,9 @@ def test_with_little_address_space_it_works_under_its_quota_or_not_at_all(
     def limit():
         resource.setrlimit(resource.RLIMIT_AS, (megabytes * MIB, megabytes * MIB))
 
-    done = outcome(holder, make_tenant(5 * MIB), preexec_fn=limit)
+    done = outcome(holder, make_tenant(6 * MIB), preexec_fn=limit)
     assert done.returncode >= 0, "a crash"
-    assert done.stdout in ("", "5\n")
+    assert done.stdout in ("", "6\n")
 
 
 def test_a_usage_page_that_may_only_be_read_keeps_cuda_shut(compile_c, make_tenant):
@@ -82,7 +82,7 @@ def test_a_usage_page_that_may_only_be_read_keeps_cuda_shut(compile_c, make_tena
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a mount namespace without /proc")
 def test_without_proc_it_works_under_its_quota(holder, make_tenant):
-    tenant = make_tenant(5 * MIB)
+    tenant = make_tenant(6 * MIB)
     # The simulated machine asks for the boot's name; nothing else is left there.
     boot = "sys/kernel/random"
     script = f"""id=$(cat /proc/{boot}/boot_id); mount -t tmpfs none /proc
@@ -96,7 +96,7 @@ def test_without_proc_it_works_under_its_quota(holder, make_tenant):
         text=True,
         check=False,
     )
-    assert (done.returncode, done.stdout) == (0, "5\n"), done.stderr + tenant.log()
+    assert (done.returncode, done.stdout) == (0, "6\n"), done.stderr + tenant.log()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small file system")

@@ -132,6 +132,7 @@ def test_a_program_of_the_simulated_driver_alone_leaks_nothing(machine, source, 
     ("name", "words"),
     [
         ("threads", (8, 300)),
+        ("brink", (8, 400)),
         ("racer", (3000, 1, 2048)),
         ("forker", ("before",)),
         ("forker", ("after",)),
