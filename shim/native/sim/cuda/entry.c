@@ -37,21 +37,27 @@ sim_thread *sim_thread_new(void) {
 
 /* A page that the kernel wipes in the child of a fork: a forked child is not initialised, as with
  * the real driver, and nobody has to compare pids. */
-static volatile uint32_t *initialized_here;
+static uint32_t *initialized_here;
 
-bool sim_initialized(void) { return initialized_here && *initialized_here; }
+static uint32_t *mark(void) { return __atomic_load_n(&initialized_here, __ATOMIC_ACQUIRE); }
+
+bool sim_initialized(void) {
+  const uint32_t *page = mark();
+  return page && __atomic_load_n(page, __ATOMIC_RELAXED);
+}
 
 bool sim_set_initialized(void) {
-  if (!initialized_here) {
-    void *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (page == MAP_FAILED || madvise(page, 4096, MADV_WIPEONFORK)) return false;
-    initialized_here = page;
-  }
-  *initialized_here = 1;
+  void *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (page == MAP_FAILED || madvise(page, 4096, MADV_WIPEONFORK)) return false;
+  *(uint32_t *)page = 1; /* before others see the page: empty it means a child of a fork */
+  __atomic_store_n(&initialized_here, page, __ATOMIC_RELEASE);
   return true;
 }
 
-bool sim_is_forked_child(void) { return initialized_here && !*initialized_here; }
+bool sim_is_forked_child(void) {
+  const uint32_t *page = mark();
+  return page && !__atomic_load_n(page, __ATOMIC_RELAXED);
+}
 
 /* Counts the call, and lets it suffer what keeps it from going on: a lock by
  * cuCheckpointProcessLock, an injected fault. */
