@@ -39,6 +39,8 @@ class Terminal:
         script.write_text(COMMAND)
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
+            for number in (signal.SIGINT, signal.SIGQUIT):  # who started us may ignore them
+                signal.signal(number, signal.SIG_DFL)
             shell = ["bash", "--norc", "--noprofile", "-i"]
             os.execvpe("bash", shell, penstock.environment)  # noqa: S606 - the terminal's shell
         self.seen = ""

@@ -1,0 +1,122 @@
+"""Writes the figures of a run into bench/README.md: `python bench/page.py RESULTS.json`.
+
+RESULTS.json is what `penstock bench -o json` printed. Everything between the two marks of the page
+is replaced; what stands around them is written by hand.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    Row = dict[str, Any]
+    Column = tuple[str, Callable[[Row], object]]
+
+PAGE = Path(__file__).with_name("README.md")
+BEGIN, END = "<!-- figures: written by bench/page.py -->", "<!-- end of figures -->"
+
+
+def key(name: str, form: str = "{}") -> Callable[[Row], object]:
+    """The column that shows `name` of a row."""
+    return lambda row: form.format(row[name])
+
+
+QUOTA: list[Column] = [
+    ("quota", key("quota", "{:g}")),
+    ("kernel us", key("kernel_us", "{:g}")),
+    ("launch", key("launch")),
+    ("processes", key("processes")),
+    ("mean error", key("mean_error_points", "{:.2f}")),
+    ("p95", key("p95_error_points", "{:.2f}")),
+    ("bias", key("bias_points", "{:+.2f}")),
+    ("worst window from 200 ms after a change on", key("settled_error_points", "{:.2f}")),
+]
+TENANTS: list[Column] = [
+    ("tenants", key("tenants")),
+    ("mode", key("mode")),
+    ("granted", key("shares")),
+    ("due", key("due")),
+    ("got", key("got")),
+    ("worst error", key("worst_error_points", "{:.2f}")),
+    ("total", key("total_percent", "{:.1f}")),
+]
+CALLS: list[Column] = [
+    ("workload", key("workload")),
+    ("launches/s", key("launches_per_s", "{:.0f}")),
+    ("added calls/s", key("added_calls_per_s", "{:.0f}")),
+]
+LAUNCH: list[Column] = [
+    ("call", key("call")),
+    ("arm", key("arm")),
+    ("native median ns", key("native_median_ns", "{:.0f}")),
+    ("added median ns", key("added_median_ns", "{:.0f}")),
+    ("quartiles", lambda row: f"{row['added_low_ns']:.0f} to {row['added_high_ns']:.0f}"),
+    ("added mean ns", key("added_mean_ns", "{:.0f}")),
+]
+FIGURES: list[Column] = [
+    ("what", key("what")),
+    ("to reach", key("aim")),
+    ("measured", key("measured")),
+    ("runs", key("runs")),
+    ("reached", lambda row: "yes" if row["reached"] else "**no**"),
+]
+QUOTA_TEXT = (
+    "Strict, kernel times ± 5 %; windows of 1 s, points of the device's time. `graph`: four nodes\n"
+    "that last `kernel us` together."
+)
+TENANTS_TEXT = (
+    "`penstock run` with one backlogged program of 500 us kernels each. Elastic: half of the\n"
+    "device is granted."
+)
+CALLS_TEXT = (
+    "At 50 %; calls that only change this thread's state (capture mode, current context) count\n"
+    "as well."
+)
+SECTIONS: list[tuple[str, str, str, list[Column]]] = [
+    ("backlogged", "Backlogged", QUOTA_TEXT, QUOTA),
+    ("bias", "The same for a minute", "", QUOTA[:-1]),
+    ("waiting", "Launch and wait", "", [column for column in QUOTA if column[0] != "launch"]),
+    ("tenants", "Tenants side by side", TENANTS_TEXT, TENANTS),
+    ("calls", "Driver calls of the shim's own", CALLS_TEXT, CALLS),
+    ("launch", "Added to a driver call", "", LAUNCH),
+]
+
+
+def table(rows: Sequence[Row], columns: Sequence[Column]) -> str:
+    """`rows` as a Markdown table."""
+    lines = ["| " + " | ".join(name for name, _ in columns) + " |", "|" + "---|" * len(columns)]
+    lines += ["| " + " | ".join(str(cell(row)) for _, cell in columns) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def figures(report: dict[str, Any]) -> str:
+    """The part of the page that comes from a run."""
+    machine = report["machine"]
+    where = f"{machine['cores']} cores of {machine['processor']} ({machine['kernel']})"
+    head = f"{machine['date']}, version {machine['version']}, {where}.\n"
+    head += f"Device: **{machine['device']}**."
+    parts = [head, table(report["figures"], FIGURES)]
+    for name, title, text, columns in SECTIONS:
+        rows = [row for row in report["details"][name] if row.get("call") != "refuse"]
+        parts += [f"### {title}", text, table(rows, columns)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def main() -> None:
+    """Replaces the figures of the page."""
+    report = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    after = rest.partition(END)[2]
+    if not after:
+        sys.exit(f"{PAGE} has lost its marks: {BEGIN} … {END}")
+    text = f"{before}{BEGIN}\n{figures(report)}\n{END}{after}"
+    PAGE.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
