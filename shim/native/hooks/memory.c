@@ -4,16 +4,15 @@
 #include "hooks/hook.h"
 #include "hooks/pool.h"
 
-/* Reserve, allocate, settle by where it lies: the body of every plain allocation. `call` stores the
- * pointer. */
-#define ALLOCATE(bytes, pointer, is_managed, call, undo)                                         \
+/* Reserve, allocate, settle by where it lies: the body of every allocation. `call` stores the
+ * pointer; `bound` is reserved before, `bytes` is what it took, told after. */
+#define ALLOCATE_WITHIN(bound, pointer, is_managed, call, bytes, undo)                           \
   do {                                                                                           \
     CUcontext context;                                                                           \
     int grant;                                                                                   \
     penstock_block block;                                                                        \
-    if (__builtin_expect(!(pointer), 0)) return PENSTOCK_BELOW(call);                            \
     CUresult result = PENSTOCK_BELOW(penstock_here(&context, &grant));                           \
-    if (result == CUDA_SUCCESS) result = penstock_block_admit(&block, grant, bytes, is_managed); \
+    if (result == CUDA_SUCCESS) result = penstock_block_admit(&block, grant, bound, is_managed); \
     if (result != CUDA_SUCCESS) return result;                                                   \
     result = PENSTOCK_BELOW(call);                                                               \
     if (result != CUDA_SUCCESS) {                                                                \
@@ -26,6 +25,12 @@
       penstock_block_drop(&block);                                                               \
     }                                                                                            \
     return result;                                                                               \
+  } while (0)
+
+#define ALLOCATE(bytes, pointer, is_managed, call, undo)              \
+  do {                                                                \
+    if (__builtin_expect(!(pointer), 0)) return PENSTOCK_BELOW(call); \
+    ALLOCATE_WITHIN(bytes, pointer, is_managed, call, bytes, undo);   \
   } while (0)
 
 /* The first version of these calls has 32-bit pointers and sizes. */
@@ -84,27 +89,11 @@ static uint64_t pitched_bound(uint64_t width, uint64_t rows) {
 /* Others the driver refuses, whatever the quota; if not, they are charged once it has answered. */
 static bool is_element(unsigned bytes) { return bytes == 4 || bytes == 8 || bytes == 16; }
 
-#define ALLOCATE_PITCHED(pointer, pitch, width, rows, call, undo)                           \
-  do {                                                                                      \
-    CUcontext context;                                                                      \
-    int grant;                                                                              \
-    penstock_block block;                                                                   \
-    bool silly = !(pointer) || !(pitch) || !(width) || !(rows) || !is_element(element);     \
-    uint64_t bound = silly ? 0 : pitched_bound(width, rows);                                \
-    CUresult result = PENSTOCK_BELOW(penstock_here(&context, &grant));                      \
-    if (result == CUDA_SUCCESS) result = penstock_block_admit(&block, grant, bound, false); \
-    if (result != CUDA_SUCCESS) return result;                                              \
-    result = PENSTOCK_BELOW(call);                                                          \
-    if (result != CUDA_SUCCESS) {                                                           \
-      penstock_block_drop(&block);                                                          \
-      return result;                                                                        \
-    }                                                                                       \
-    result = penstock_block_keep(&block, *(pointer), rows_bytes(*(pitch), rows), context);  \
-    if (result != CUDA_SUCCESS) {                                                           \
-      PENSTOCK_BELOW(undo);                                                                 \
-      penstock_block_drop(&block);                                                          \
-    }                                                                                       \
-    return result;                                                                          \
+#define ALLOCATE_PITCHED(pointer, pitch, width, rows, call, undo)                       \
+  do {                                                                                  \
+    bool silly = !(pointer) || !(pitch) || !(width) || !(rows) || !is_element(element); \
+    uint64_t bound = silly ? 0 : pitched_bound(width, rows);                            \
+    ALLOCATE_WITHIN(bound, pointer, false, call, rows_bytes(*(pitch), rows), undo);     \
   } while (0)
 
 CUresult CUDAAPI HOOK_NAME(cuMemAllocPitch)(CUdeviceptr_v1 *pointer, unsigned int *pitch,
