@@ -6,24 +6,26 @@ NATIVE_SOURCES := $(shell find shim CMakeLists.txt -type f -not -name '*.pyc')
 C_SOURCES := $(shell find shim tests bench examples -name '*.[ch]' -not -path '*/stubs/*')
 PYTHON_SOURCES := $(shell find controller -type f -not -name '*.pyc')
 
+GROUPS := --group build --group test --group lint
+
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test sanitize fuzz soak numba-suite lint format bench gen clean
+.PHONY: help setup demo test sanitize fuzz soak numba-suite lint format bench gen newest clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.installed ## Create .venv, build the native parts, install penstock and its test tools
 
-$(VENV)/.tools: pyproject.toml
+$(VENV)/.tools: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
 	@echo "installing build tools, test tools and GPU clients (the first time takes a minute or two)"
-	$(BIN)/pip install --progress-bar on --group build --group test --group lint
+	$(BIN)/pip install --progress-bar on $(GROUPS) --constraint constraints.txt
 	@touch $@
 
 $(VENV)/.installed: $(VENV)/.tools $(NATIVE_SOURCES) $(PYTHON_SOURCES)
 	@echo "building the shim and the simulated GPU, installing penstock into $(VENV)"
-	@$(BIN)/pip install --quiet --no-build-isolation .
+	@$(BIN)/pip install --quiet --no-build-isolation --constraint constraints.txt .
 	@touch $@
 	@echo "done: source $(BIN)/activate"
 
@@ -64,6 +66,11 @@ bench: setup ## All figures as measured on this machine (some twelve minutes)
 
 gen: $(VENV)/.tools ## Rewrite docs/coverage.md from the vendor's headers and the hook tables
 	PYTHONPATH=shim $(BIN)/python -m codegen --native shim/native --page docs/coverage.md
+
+newest: setup ## Take the newest releases of all tools and clients into constraints.txt; then make test
+	$(BIN)/pip install --quiet --upgrade --upgrade-strategy eager $(GROUPS)
+	{ sed '/^[^#]/d' constraints.txt; $(BIN)/pip freeze --exclude penstock \
+	  | sed 's/$$/ ; python_version >= "3.11"/'; } > $(VENV)/newest && mv $(VENV)/newest constraints.txt
 
 clean: ## Remove .venv and build
 	rm -rf $(VENV) build

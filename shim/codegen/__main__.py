@@ -57,7 +57,7 @@ def main() -> None:
         return
     args.out.mkdir(parents=True, exist_ok=True)
     for library, known in zip(libraries, (cuda, nvml), strict=True):
-        _emit(args.out, library, [row.symbol for row in known if row.kind != coverage.REFUSED])
+        _emit(args.out, library, [row.symbol for row in known])
     variants = headers.cuda_variants(include, libraries[0].names, args.cc)
     emit.emit_variants(args.out, variants)
     emit.write_changed(args.out / "coverage.json", coverage.as_json(cuda, nvml, versions))

@@ -17,10 +17,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FORWARDED = "forwarded"
-REFUSED = "refused"
 _SUFFIX = re.compile(r"(_v\d+)?(_ptsz|_ptds)?$")
 _HOOK = re.compile(r'^HOOK\((\w+),\s*(\w+),\s*"([^"]*)"', re.MULTILINE)
-_REASON = re.compile(r'^(FORWARD|FAMILY|REFUSE)\("([^"]*)",([^)]*)\)', re.MULTILINE)
+_REASON = re.compile(r'^(FORWARD|FAMILY)\("([^"]*)",([^)]*)\)', re.MULTILINE)
 _RISKY = re.compile(r'^RISKY\("(\w+)"\)', re.MULTILINE)
 _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 # Names with `Get` only tell something; but not if the part itself says `Get`.
@@ -41,7 +40,7 @@ class Tables:
     """The hand-written tables of one library."""
 
     hooks: dict[str, tuple[str, str]]  # symbol: kind, why
-    spelled: dict[str, tuple[str, str]]  # base name: kind, why
+    spelled: dict[str, str]  # base name: why it may pass
     families: tuple[tuple[str, str], ...]  # pattern of base names, why
     risky: tuple[str, ...]  # parts of names
     getters_tell: bool  # of this library, `Get` makes a name harmless
@@ -62,7 +61,7 @@ class Tables:
         base = base_of(symbol)
         for name in (symbol, base):
             if name in self.spelled:
-                return Row(symbol, *self.spelled[name])
+                return Row(symbol, FORWARDED, self.spelled[name])
         if self.looks_risky(symbol) or base in self._hooked_bases():
             return None
         found = [(p, why) for p, why in self.families if fnmatchcase(base, p)]
@@ -91,7 +90,7 @@ def read_tables(folder: Path, *, getters_tell: bool) -> Tables:
             raise ValueError(f"{folder / 'hooks.def'}: {symbol} is listed twice")
         hooks[symbol] = (kind, why)
     risky = tuple(_RISKY.findall(_text(folder / "risky.def")))
-    spelled: dict[str, tuple[str, str]] = {}
+    spelled: dict[str, str] = {}
     families: list[tuple[str, str]] = []
     for word, why, listing in _REASON.findall(_text(folder / "forwarded.def")):
         for name in listing.replace(",", " ").split():
@@ -100,12 +99,8 @@ def read_tables(folder: Path, *, getters_tell: bool) -> Tables:
                 continue
             if name in spelled:
                 raise ValueError(f"{folder / 'forwarded.def'}: {name} is listed twice")
-            spelled[name] = (REFUSED if word == "REFUSE" else FORWARDED, why)
-    tables = Tables(hooks, spelled, tuple(families), risky, getters_tell)
-    for name, (kind, _) in spelled.items():
-        if kind == REFUSED and not tables.looks_risky(name):
-            raise ValueError(f"{name} would be passed on: no part of it is in risky.def")
-    return tables
+            spelled[name] = why
+    return Tables(hooks, spelled, tuple(families), risky, getters_tell)
 
 
 def _text(path: Path) -> str:
@@ -159,7 +154,6 @@ KINDS = {
         "viewed": "answers what the tenant was granted",
         "door": "ways in",
         FORWARDED: "one jump to the driver",
-        REFUSED: 'not exported; `cuGetProcAddress` answers "not found" unless `allowUnknown`',
     },
     "nvml": {
         "memory": "answers the quota",
@@ -167,7 +161,6 @@ KINDS = {
         "granted": "only the granted devices",
         "door": "ways in",
         FORWARDED: "one jump to the vendor's library",
-        REFUSED: "not exported",
     },
 }
 

@@ -18,7 +18,6 @@ NATIVE = REPOSITORY / "shim" / "native"
 INCLUDE = find_headers()
 CUDA = coverage.cuda_tables(NATIVE)
 NVML = coverage.nvml_tables(NATIVE)
-NEWEST = "nvidia-cuda-runtime>=13"
 NAMES = {"cuda": headers.cuda_names(INCLUDE), "nvml": headers.nvml_names(INCLUDE)}
 
 # One of each family of the driver that takes memory or time, old and new, in all spellings.
@@ -83,9 +82,8 @@ def test_the_coverage_page_is_what_headers_and_tables_say(tmp_path):
     assert page.read_text() == (REPOSITORY / "docs" / "coverage.md").read_text()
 
 
-def test_no_line_of_the_forwarded_tables_is_left_over(pypi_headers):
-    newest = headers.cuda_names(pypi_headers(NEWEST))
-    assert coverage.unused(sorted({*NAMES["cuda"], *newest}), CUDA) == []
+def test_no_line_of_the_forwarded_tables_is_left_over():
+    assert coverage.unused(NAMES["cuda"], CUDA) == []
     assert coverage.unused(NAMES["nvml"], NVML) == []
 
 
@@ -95,10 +93,9 @@ def test_no_line_of_the_forwarded_tables_is_left_over(pypi_headers):
         "nvidia-cuda-runtime-cu11==11.8.89",
         "nvidia-cuda-runtime-cu12==12.0.146",
         "nvidia-cuda-runtime-cu12==12.9.79",
-        NEWEST,
     ],
 )
-def test_no_header_on_pypi_old_or_new_has_a_symbol_that_the_tables_do_not_know(
+def test_no_older_header_on_pypi_has_a_symbol_that_the_tables_do_not_know(
     pypi_headers, requirement
 ):
     names = headers.cuda_names(pypi_headers(requirement))
@@ -180,25 +177,6 @@ def test_newer_headers_build_a_shim_without_the_names_that_may_escape(newer_head
     known = json.loads((tmp_path / "out" / "coverage.json").read_text())
     assert known["cuda"]["cuDeviceGetMood"] == ["forwarded", "what a device is"]
     assert known["headers"] == headers.versions(INCLUDE)
-
-
-def test_a_name_that_is_kept_back_must_look_like_one(tmp_path):
-    with pytest.raises(ValueError, match="cuNiceThing would be passed on"):
-        spoiled(tmp_path, "forwarded.def", 'REFUSE("new", cuNiceThing)\n')()
-
-
-def test_a_name_that_is_kept_back_is_not_exported(pypi_headers, tmp_path):
-    """As CUDA 13.5 brought it: the tables know it, the shim must not hand it on."""
-    include = tmp_path / "include"
-    shutil.copytree(pypi_headers(NEWEST), include)
-    for header in ("nvml.h", "cudaProfiler.h"):  # of packages of their own
-        shutil.copy(INCLUDE / header, include)
-    rows, _ = coverage.known_and_unknown(headers.cuda_names(include), CUDA)
-    refused = {row.symbol for row in rows if row.kind == coverage.REFUSED}
-    assert "cuFabricCpyBatchAsync_ptsz" in refused
-    generate(include, tmp_path / "out")
-    exported = (tmp_path / "out" / "cuda_forwarders.S").read_text()
-    assert [name for name in refused if name in exported] == []
 
 
 def test_two_families_for_one_name_stop_the_build(tmp_path):

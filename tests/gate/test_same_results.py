@@ -52,7 +52,7 @@ def test_copies_and_host_functions_have_counters_of_their_own(
         output_of(child)
         used = tenant.usage.snapshot().devices[0]
     assert (used.copies, used.copied_bytes, used.host_functions) == (7, 32768, 4)
-    assert used.launches == 4
+    assert used.launches == 5
 
 
 def test_dependent_launches_keep_their_overlap(program: Callable[[str], str]) -> None:

@@ -246,6 +246,27 @@ static uint64_t batch_3d_inside(const CUDA_MEMCPY3D_BATCH_OP *list, size_t count
   return bytes;
 }
 
+/* An endpoint may reach memory of this device too, so only host memory makes a copy leave it. */
+static bool fabric_operand_inside(const CUfabricCpyOperand *operand) {
+  return operand->type != CU_FABRIC_COPY_OPERAND_TYPE_POINTER ||
+         points_to_device(operand->op.ptr.ptr);
+}
+
+static uint64_t fabric_inside(const CUDA_FABRIC_COPY_BATCH_OP *list, size_t count) {
+  uint64_t bytes = 0;
+  for (size_t i = 0; list && i < count; i++) {
+    bool inside = fabric_operand_inside(&list[i].src) && fabric_operand_inside(&list[i].dst);
+    if (inside) bytes += list[i].size;
+  }
+  return bytes;
+}
+
+static uint64_t fabric_bytes(const CUDA_FABRIC_COPY_BATCH_OP *list, size_t count) {
+  uint64_t bytes = 0;
+  for (size_t i = 0; list && i < count; i++) bytes += list[i].size;
+  return bytes;
+}
+
 static uint64_t decompressed(const CUmemDecompressParams *list, size_t count) {
   uint64_t bytes = 0;
   for (size_t i = 0; list && i < count; i++) bytes += list[i].dstNumBytes;
@@ -285,6 +306,9 @@ BATCH_TWINS(cuMemcpyWithAttributesAsync, batch_inside(&d, &s, &n, 1), n,
             LIST(CUdeviceptr d, CUdeviceptr s, size_t n, CUmemcpyAttributes *a), LIST(d, s, n, a))
 BATCH_TWINS(cuMemcpy3DWithAttributesAsync, batch_3d_inside(list, 1), volume_of(list, 1),
             LIST(CUDA_MEMCPY3D_BATCH_OP *list, unsigned long long flags), LIST(list, flags))
+BATCH_TWINS(cuFabricCpyBatchAsync, fabric_inside(list, count), fabric_bytes(list, count),
+            LIST(size_t count, CUDA_FABRIC_COPY_BATCH_OP *list, unsigned long long flags),
+            LIST(count, list, flags))
 BATCH_TWINS(cuMemBatchDecompressAsync, decompressed(list, count), 0,
             LIST(CUmemDecompressParams *list, size_t count, unsigned int flags, size_t *failed),
             LIST(list, count, flags, failed))

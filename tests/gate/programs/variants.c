@@ -236,6 +236,13 @@ static void CUDA_CB nothing_either(CUstream of, CUresult status, void *data) {
   (void)of, (void)status, (void)data;
 }
 
+static CUDA_FABRIC_COPY_BATCH_OP fabric_copy(CUdeviceptr to, CUdeviceptr from) {
+  return (CUDA_FABRIC_COPY_BATCH_OP){
+      .dst = {.type = CU_FABRIC_COPY_OPERAND_TYPE_POINTER, .op.ptr.ptr = to},
+      .src = {.type = CU_FABRIC_COPY_OPERAND_TYPE_POINTER, .op.ptr.ptr = from},
+      .size = 65536};
+}
+
 CASE(copies_and_host_functions) {
   CUcontext primary = begin(), made;
   CUdeviceptr first, second, managed;
@@ -256,5 +263,9 @@ CASE(copies_and_host_functions) {
   SHOW(cuMemcpyPeerAsync(first, primary, second, made, 65536, stream));
   SHOW(cuMemcpyPeerAsync(first, primary, first + 65536, primary, 65536, stream));
   SHOW(cuMemsetD32Async(first, 7, 65536, stream)); /* 4 launches */
+  CUDA_FABRIC_COPY_BATCH_OP through_fabric[] = {fabric_copy(second, first),
+                                                fabric_copy(first, first + 65536)};
+  SHOW(cuFabricCpyBatchAsync(2, through_fabric, 0, stream)); /* one launch more */
+  SHOW(cuFabricCpyBatchAsync(2, NULL, 0, stream));
   SHOW(cuStreamSynchronize(stream));
 }

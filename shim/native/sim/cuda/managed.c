@@ -109,6 +109,26 @@ CUresult CUDAAPI cuMemcpyWithAttributesAsync(CUdeviceptr to, CUdeviceptr from, s
   return one_copy(ctx, to, from, bytes, stream);
 }
 
+/* Over pointers alone: a simulated device has no fabric, and so no logical endpoints. */
+CUresult CUDAAPI cuFabricCpyBatchAsync(size_t count, CUDA_FABRIC_COPY_BATCH_OP *list,
+                                       unsigned long long flags, CUstream handle) {
+  ENTER_CONTEXT("cuFabricCpyBatchAsync");
+  sim_stream *stream;
+  REQUIRE(list && count && !flags, CUDA_ERROR_INVALID_VALUE);
+  TRY(sim_stream_of(handle, ctx, &stream));
+  REQUIRE(stream->lane_kind != SIM_LANE_LEGACY, CUDA_ERROR_INVALID_VALUE);
+  for (size_t i = 0; i < count; i++) {
+    const CUfabricCpyOperand *to = &list[i].dst, *from = &list[i].src;
+    REQUIRE(!list[i].flags, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(to->type == CU_FABRIC_COPY_OPERAND_TYPE_POINTER &&
+                from->type == CU_FABRIC_COPY_OPERAND_TYPE_POINTER,
+            CUDA_ERROR_NOT_SUPPORTED);
+    if (list[i].size) TRY(one_copy(ctx, to->op.ptr.ptr, from->op.ptr.ptr, list[i].size, stream));
+  }
+  sim_spend(ctx->gpu->profile->launch_ns);
+  return CUDA_SUCCESS;
+}
+
 /* ---- between contexts ---- */
 
 static CUresult peer_3d(sim_context *ctx, const CUDA_MEMCPY3D_PEER *p, CUstream handle, bool wait) {

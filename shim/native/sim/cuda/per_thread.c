@@ -12,6 +12,7 @@
 
 PER_THREAD(cuEventRecordWithFlags, "_ptsz");
 PER_THREAD(cuEventRecord, "_ptsz");
+PER_THREAD(cuFabricCpyBatchAsync, "_ptsz");
 PER_THREAD(cuGraphInstantiateWithParams, "_ptsz");
 PER_THREAD(cuGraphLaunch, "_ptsz");
 PER_THREAD(cuGraphUpload, "_ptsz");

@@ -13,7 +13,7 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-/* CUDA 13.4 comes with r615; the simulated driver says the same as the simulated libcuda. */
+/* CUDA 13.5 comes with r615; the simulated driver says the same as the simulated libcuda. */
 #define SIM_DRIVER_VERSION "615.00"
 #define SIM_NVML_VERSION "13." SIM_DRIVER_VERSION
 
