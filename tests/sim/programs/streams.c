@@ -44,6 +44,26 @@ CASE(small_kernels_of_different_streams_overlap_and_large_ones_do_not) {
   CHECK(ABOUT(ms_since(begun), 80));
 }
 
+CASE(waiting_for_streams_that_wait_for_each_other_many_times_takes_their_time_alone) {
+  begin();
+  CUevent event;
+  CUstream streams[4];
+  OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+  for (int i = 0; i < 4; i++) OK(cuStreamCreate(&streams[i], CU_STREAM_NON_BLOCKING));
+  spin_kernel();
+  spin(streams[0], 50000000, 200); /* until all is queued */
+  for (int i = 0; i < 400; i++) {
+    CUstream from = streams[i % 4], to = streams[(i + 1) % 4];
+    spin(from, 100000, 200);
+    OK(cuEventRecord(event, from));
+    OK(cuStreamWaitEvent(to, event, 0));
+    OK(cuStreamWaitEvent(streams[(i + 2) % 4], event, 0));
+  }
+  uint64_t begun = now_ns();
+  OK(cuCtxSynchronize());
+  CHECK(ms_since(begun) < 200); /* 90 ms of kernels at most */
+}
+
 CASE(the_legacy_stream_waits_for_blocking_streams_and_they_for_it) {
   begin();
   CUstream blocking, other, free_one;

@@ -46,14 +46,17 @@ static uint64_t turn_begins(const sim_device *d, uint32_t client) {
   return d->t_ns + d->profile.context_switch_ns;
 }
 
-/* `before`: when its turn comes, else when it is done. */
+/* `before`: when its turn comes, else when it is done; not later than that, perhaps earlier. Of the
+ * work of other streams that its stream still waits for, only the last is looked at: two streams
+ * that wait for each other all along their queues would otherwise be walked without end. */
 static uint64_t estimate(sim_machine *m, sim_device *d, uint32_t client, uint16_t slot, int depth,
                          bool before) {
   sim_client *c = &d->clients[client];
   sim_area *a = sim_area_of(m, (uint32_t)(d - m->devices), client);
   sim_lane *lane = sim_lane_find(c, a, a->ops[slot].stream);
   if (!lane) return d->t_ns;
-  uint64_t at = d->t_ns;
+  uint64_t at = d->t_ns, behind_ns = 0; /* behind_ns: work behind the last wait */
+  uint16_t awaited = SIM_NONE;
   bool waited_turn = false;
   for (uint16_t i = lane->head; i != SIM_NONE; i = a->ops[i].next) {
     const sim_op *op = &a->ops[i];
@@ -62,22 +65,26 @@ static uint64_t estimate(sim_machine *m, sim_device *d, uint32_t client, uint16_
       if (op->flags & SIM_OP_AWAITS) return UINT64_MAX;
       if (!waited_turn) at = later(later(at, lane->ready_ns), turn_begins(d, client));
       waited_turn = true;
-      at += op->state == SIM_ACTIVE ? op->end_ns - c->busy_ns : op->duration_ns;
+      uint64_t left_ns = op->state == SIM_ACTIVE ? op->end_ns - c->busy_ns : op->duration_ns;
+      at += left_ns;
+      behind_ns += left_ns;
     } else if (op->kind == SIM_COPY) {
       at = op->state == SIM_ACTIVE ? later(at, op->end_ns) : at + op->duration_ns;
+      behind_ns += op->state == SIM_ACTIVE ? 0 : op->duration_ns;
     } else if (op->kind == SIM_HOST || op->kind == SIM_WAIT_VALUE) {
       return UINT64_MAX;
     } else if (op->kind == SIM_WAIT) {
       if (&m->devices[op->target_device] != d || op->target_client != client) return UINT64_MAX;
-      if (depth && a->ops[op->target_slot].seq == op->target_seq) {
-        uint64_t target = estimate(m, d, client, op->target_slot, depth - 1, false);
-        if (target == UINT64_MAX) return target;
-        at = later(at, target);
+      if (a->ops[op->target_slot].seq == op->target_seq) {
+        awaited = op->target_slot;
+        behind_ns = 0;
       }
     }
     if (i == slot) break;
   }
-  return at;
+  if (awaited == SIM_NONE || !depth) return at;
+  uint64_t target = estimate(m, d, client, awaited, depth - 1, false);
+  return target == UINT64_MAX ? target : later(at, target + behind_ns);
 }
 
 uint64_t sim_estimate_before(sim_machine *m, sim_device *d, uint32_t client, uint16_t slot) {
