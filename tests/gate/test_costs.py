@@ -113,6 +113,35 @@ def test_the_first_undisturbed_sample_replaces_what_disturbed_ones_taught(cost: 
     assert lib.penstock_cost_is_even(cost, 108 * MS)
 
 
+def test_samples_taken_just_before_others_were_noticed_are_taken_back(cost: Any) -> None:
+    """Else a launch is charged at three times its length for as long as others stay."""
+    for step in range(2000):
+        learn(cost, 500 * US, 1, step * MS)
+    for step in range(2000, 2100):
+        learn(cost, 3 * MS, 1, step * MS)
+    assert value(cost) > 2 * MS
+    lib.penstock_cost_doubt(cost)
+    assert value(cost) == pytest.approx(500 * US, rel=0.01)
+
+
+def test_a_young_kind_in_doubt_is_taken_for_its_shortest_and_grows_with_its_next_quiet_sample(
+    cost: Any,
+) -> None:
+    for step in range(20):
+        learn(cost, 500 * US, 1, step * MS)
+    for step in range(20, 40):
+        learn(cost, 3 * MS, 1, step * MS)
+    lib.penstock_cost_doubt(cost)
+    assert value(cost) == 500 * US
+    learn(cost, 800 * US, 1, 50 * MS)
+    assert value(cost) == 800 * US
+
+
+def test_doubt_about_a_kind_that_never_ran_leaves_it_unknown(cost: Any) -> None:
+    lib.penstock_cost_doubt(cost)
+    assert value(cost) == UNKNOWN
+
+
 def test_samples_spread_over_many_lengths_do_not_count_as_clustered(cost: Any) -> None:
     rng = random.Random(3)  # noqa: S311 - a repeatable sequence is the point
     for step in range(200):

@@ -39,6 +39,7 @@ void gate_learn(gate_state *state, const gate_bracket *bracket, uint64_t time_ns
                 uint64_t now_ns) {
   if (bracket->rest_ns || !bracket->part_count) return;
   double expected = (double)gate_learned_ns(bracket);
+  uint32_t arrivals = __atomic_load_n(&state->arrivals, __ATOMIC_RELAXED);
   penstock_lock_acquire(&state->lock);
   for (uint32_t i = 0; i < bracket->part_count; i++) {
     const gate_part *part = &bracket->parts[i];
@@ -49,6 +50,8 @@ void gate_learn(gate_state *state, const gate_bracket *bracket, uint64_t time_ns
             ? 1
             : part->launches * (double)penstock_cost_ns(&kind->cost, GATE_UNKNOWN_NS) / expected;
     uint64_t part_ns = (uint64_t)((double)time_ns * share);
+    if (kind->arrivals != arrivals) penstock_cost_doubt(&kind->cost);
+    kind->arrivals = arrivals;
     if (part->version == kind->version) {
       penstock_cost_learn(&kind->cost, part_ns, part->launches, disturbed, now_ns);
       __atomic_store_n(&kind->changed, false, __ATOMIC_RELAXED);
@@ -142,6 +145,11 @@ void gate_charge_in_crowd(gate_state *state, gate_stream *stream, const gate_bra
                               least_permille(process, state, grant, bracket));
 }
 
+static void note_company(gate_state *state, int grant, bool accompanied) {
+  bool was = __atomic_exchange_n(&state->accompanied[grant], accompanied, __ATOMIC_RELAXED);
+  if (accompanied && !was) __atomic_fetch_add(&state->arrivals, 1, __ATOMIC_RELAXED);
+}
+
 /* One that was there in the last second may still be there: its context may be the one that the
  * device must leave first, which the bracket then measures as well. */
 bool gate_in_crowd(gate_state *state, const gate_stream *stream, const gate_bracket *bracket) {
@@ -152,6 +160,7 @@ bool gate_in_crowd(gate_state *state, const gate_stream *stream, const gate_brac
   if (!process) return true;
   uint64_t others = gate_others_ns(process, state, grant, now_ns, &settled);
   bool alone = gate_neighbours(process, grant) == 0;
+  note_company(state, grant, !alone);
   if (bracket->quiet) {
     bool still = gate_quiet_settled(process, state, grant, gate_now_ns());
     if (still && alone && !others && !bracket->crowd) return false;

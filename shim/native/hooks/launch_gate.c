@@ -13,12 +13,12 @@ uint32_t gate_permille(const penstock_process *process, int grant) {
   const penstock_limits *limits = penstock_region_limits(&process->region);
   const penstock_device_limit *limit = &limits->devices[grant];
   uint32_t permille = limit->cores_permille;
-  if (limits->mode == PENSTOCK_MODE_ELASTIC && limit->allowance_permille > permille) {
-    permille = limit->allowance_permille;
-  }
-  /* Beside others even all of the device is let out a little at a time: a deep queue would keep it
-   * from its owner for as long as it is, and be a debt then. */
-  if (permille >= PENSTOCK_GATE_FULL_PERMILLE && limit->sharers > 1) permille--;
+  bool lent = limits->mode == PENSTOCK_MODE_ELASTIC && limit->allowance_permille > permille;
+  if (lent) permille = limit->allowance_permille;
+  /* What is lent may be asked back at any time, and who has neighbours may get work from them: even
+   * all of the device is let out a little at a time then. A deep queue would keep it from its owner
+   * for as long as it is, and be a debt at the smaller share. */
+  if (permille >= PENSTOCK_GATE_FULL_PERMILLE && (lent || limit->sharers > 1)) permille--;
   return permille ? permille : 1;
 }
 

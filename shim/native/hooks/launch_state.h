@@ -51,6 +51,7 @@ typedef struct gate_kind {
   uint32_t unmeasured; /* launches before the first measurement was in */
   uint32_t version;    /* grows when what it stands for is changed: an executable's nodes */
   bool changed;        /* … and not measured since: its cost is an estimate */
+  uint32_t arrivals;   /* of neighbours, when it was learned last */
   penstock_cost cost;
 } gate_kind;
 
@@ -162,6 +163,8 @@ typedef struct gate_state {
   gate_kind *free_kinds;
   gate_stream *free_streams;
   gate_bracket *free_brackets;
+  uint32_t arrivals; /* how often a tenant that was alone on a device was not any more … */
+  bool accompanied[PENSTOCK_MAX_DEVICES];        /* … and whether it is now */
   uint64_t others_settled[PENSTOCK_MAX_DEVICES]; /* brackets of the tenant's other processes … */
   uint64_t others_seen_ns[PENSTOCK_MAX_DEVICES]; /* … and when they were last seen at work */
   uint64_t drained_ns[PENSTOCK_MAX_DEVICES];     /* when all streams should be dry, by experience */

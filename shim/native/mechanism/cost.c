@@ -57,11 +57,19 @@ static void note_quiet(penstock_cost *cost, uint64_t each_ns, uint64_t mean_ns, 
   __atomic_store_n(&cost->quiet, quiet < 1000 ? quiet : 1000, __ATOMIC_RELAXED);
 }
 
+static void note_recent(penstock_cost *cost, uint64_t now_ns) {
+  if (now_ns < cost->recent_at_ns + PENSTOCK_COST_SURE_NS) return;
+  cost->sure_ns = cost->recent_ns;
+  cost->recent_ns = cost->mean_ns;
+  cost->recent_at_ns = now_ns;
+}
+
 int penstock_cost_learn(penstock_cost *cost, uint64_t time_ns, uint64_t launches, int disturbed,
                         uint64_t now_ns) {
   if (!launches || !time_ns) return 0;
   uint64_t each_ns = time_ns / launches ? time_ns / launches : 1;
   bool counts = note_floor(cost, each_ns, now_ns);
+  note_recent(cost, now_ns);
   if (disturbed && cost->mean_ns) {
     if (!counts) return 0;
     if (cost->quiet_ns && now_ns < cost->quiet_ns + PENSTOCK_COST_QUIET_NS) return 0;
@@ -99,10 +107,21 @@ int penstock_cost_is_clustered(const penstock_cost *cost) {
   return __atomic_load_n(&cost->near, __ATOMIC_RELAXED) >= PENSTOCK_COST_NEAR / 8;
 }
 
+void penstock_cost_doubt(penstock_cost *cost) {
+  uint64_t mean = cost->sure_ns ? cost->sure_ns : floor_of(cost);
+  if (!mean) return;
+  cost->time_ns = (double)mean;
+  cost->launches = 1;
+  cost->quiet_ns = cost->recent_ns = 0;
+  __atomic_store_n(&cost->quiet, 0, __ATOMIC_RELAXED);
+  __atomic_store_n(&cost->mean_ns, mean, __ATOMIC_RELAXED);
+}
+
 void penstock_cost_forget(penstock_cost *cost) {
   cost->odd_ns = cost->floor_ns = cost->window_floor_ns = cost->longest_ns = 0;
   cost->near = 0;
   cost->window_began_ns = cost->quiet_ns = 0;
+  cost->sure_ns = cost->recent_ns = cost->recent_at_ns = 0;
   cost->time_ns = cost->launches = 0;
   __atomic_store_n(&cost->spread_ns, 0, __ATOMIC_RELAXED);
   __atomic_store_n(&cost->quiet, 0, __ATOMIC_RELAXED);

@@ -19,6 +19,8 @@
 #define PENSTOCK_COST_QUIET_NS 2000000000
 #define PENSTOCK_COST_NEAR 4096            /* of `near`: all of them */
 #define PENSTOCK_COST_WINDOW_NS 4000000000 /* the floor is that of this and the last window */
+/* That other tenants have come to the device is known this much later at most. */
+#define PENSTOCK_COST_SURE_NS 500000000
 
 typedef struct penstock_cost {
   uint64_t mean_ns;         /* a launch; 0: unknown */
@@ -29,10 +31,13 @@ typedef struct penstock_cost {
   uint64_t window_began_ns;
   uint64_t quiet_ns;  /* CLOCK_MONOTONIC of the last undisturbed sample; 0: none yet */
   uint64_t spread_ns; /* decaying mean of the undisturbed samples' distance from the mean */
-  uint32_t quiet;     /* undisturbed samples of late; 0: what is known is from disturbed ones */
-  uint32_t near;      /* decaying part of the samples that were close to the floor */
-  double time_ns;     /* decaying sum of measured time … */
-  double launches;    /* … and of launches */
+  uint64_t sure_ns;   /* the mean as it was PENSTOCK_COST_SURE_NS ago or longer; 0: no such … */
+  uint64_t recent_ns; /* … and what is that next, as it was at … */
+  uint64_t recent_at_ns;
+  uint32_t quiet;  /* undisturbed samples of late; 0: what is known is from disturbed ones */
+  uint32_t near;   /* decaying part of the samples that were close to the floor */
+  double time_ns;  /* decaying sum of measured time … */
+  double launches; /* … and of launches */
 } penstock_cost;
 
 /* Takes in that `launches` launches took `time_ns` together. `disturbed`: other processes or
@@ -45,6 +50,10 @@ int penstock_cost_is_even(const penstock_cost *cost, uint64_t now_ns);
 
 /* Are many of its samples close to the shortest, as those are that nobody disturbed? */
 int penstock_cost_is_clustered(const penstock_cost *cost);
+
+/* Others turn out to be on the device: the last samples may not have been as undisturbed as they
+ * were taken to be. Goes back to what was known before them; without any such, to the shortest. */
+void penstock_cost_doubt(penstock_cost *cost);
 
 /* Keeps the mean as an estimate; the next sample replaces it. */
 void penstock_cost_forget(penstock_cost *cost);
