@@ -4,12 +4,12 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 NATIVE_SOURCES := $(shell find shim CMakeLists.txt -type f -not -name '*.pyc')
 C_SOURCES := $(shell find shim tests bench examples -name '*.[ch]' -not -path '*/stubs/*')
-PYTHON_SOURCES := $(shell find controller -type f -not -name '*.pyc')
+PYTHON_SOURCES := $(shell find controller proto -type f -not -name '*.pyc')
 
 GROUPS := --group build --group test --group lint
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test sanitize fuzz soak numba-suite lint format bench gen newest clean
+.PHONY: help setup demo test sanitize fuzz soak numba-suite lint format bench gen proto newest clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,8 +52,8 @@ numba-suite: setup ## Numba-CUDA's own tests on the simulated GPU, without the s
 lint: $(VENV)/.installed ## ruff, mypy strict, import-linter, clang-format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	MYPYPATH=shim:controller $(BIN)/mypy
-	PYTHONPATH=shim:controller $(BIN)/lint-imports
+	MYPYPATH=shim:controller:proto $(BIN)/mypy
+	PYTHONPATH=shim:controller:proto $(BIN)/lint-imports
 	@echo 'clang-format: all C sources'; $(BIN)/clang-format --dry-run --Werror $(C_SOURCES)
 
 format: $(VENV)/.installed ## Rewrite Python and C in the project's format
@@ -63,6 +63,10 @@ format: $(VENV)/.installed ## Rewrite Python and C in the project's format
 
 bench: setup ## All figures as measured on this machine (some twelve minutes)
 	$(BIN)/penstock bench
+
+proto: $(VENV)/.tools ## Rewrite proto/penstock_api/v1/*_pb2* from the .proto files
+	$(BIN)/python -m grpc_tools.protoc --proto_path=proto --python_out=proto --pyi_out=proto \
+	  --grpc_python_out=proto proto/penstock_api/v1/*.proto
 
 gen: $(VENV)/.tools ## Rewrite docs/coverage.md from the vendor's headers and the hook tables
 	PYTHONPATH=shim $(BIN)/python -m codegen --native shim/native --page docs/coverage.md

@@ -98,7 +98,7 @@ class UsageSnapshot:
     """A usage page as read at about one moment."""
 
     devices: tuple[DeviceUsage, ...]
-    """One for each device of the layout, granted or not."""
+    """One for each device that was asked for: by default of the layout, granted or not."""
     slots: tuple[SlotUsage, ...]
     """Slots in use."""
     asked_changes: int = 0
@@ -158,9 +158,9 @@ class UsagePage:
         """Opens a page for reading and reaping. Raises PageError."""
         return cls(path, open_page(path, "usage", writable=True))
 
-    def snapshot(self) -> UsageSnapshot:
-        """Reads the page. Raises PageError if it was truncated or overwritten."""
-        return _snapshot(self._fd, self.path)
+    def snapshot(self, devices: int = MAX_DEVICES) -> UsageSnapshot:
+        """Reads the page, of its first `devices` devices. Raises PageError if it was damaged."""
+        return _snapshot(self._fd, self.path, devices)
 
     def asked(self) -> Asked:
         """Names asked for that the shim did not answer itself. Raises PageError."""
@@ -243,20 +243,20 @@ def _asked(fd: int, path: Path) -> Asked:
     )
 
 
-def _snapshot(fd: int, path: Path) -> UsageSnapshot:
+def _snapshot(fd: int, path: Path, devices: int = MAX_DEVICES) -> UsageSnapshot:
     check_page(fd, path, "usage")
     page = ffi.new("penstock_usage_page *")
     gates = ffi.offsetof("penstock_usage_page", "gate")
     slots = ffi.offsetof("penstock_usage_page", "slots")
     _read_range(fd, page, 0, gates, path)
-    for i in range(MAX_DEVICES):
+    for i in range(devices):
         start = gates + i * ffi.sizeof("penstock_gate_device")
         _read_range(fd, page, start, ffi.offsetof("penstock_gate_device", "ring"), path)
     high = min(page.slots_high, MAX_SLOTS)
     _read_range(fd, page, slots, high * ffi.sizeof("penstock_slot"), path)
-    used = (_slot(page, i) for i in range(high))
+    used = (_slot(page, i, devices) for i in range(high))
     return UsageSnapshot(
-        devices=tuple(_device(page.ledger[i], page.gate[i]) for i in range(MAX_DEVICES)),
+        devices=tuple(_device(page.ledger[i], page.gate[i]) for i in range(devices)),
         slots=tuple(slot for slot in used if slot is not None),
         asked_changes=page.asked_changes,
     )
@@ -292,7 +292,7 @@ def _bytes(word: int) -> int:
     return (word >> 28) * UNIT_BYTES
 
 
-def _slot(page: CData, index: int) -> SlotUsage | None:
+def _slot(page: CData, index: int, devices: int) -> SlotUsage | None:
     slot = page.slots[index]
     owner: int = slot.owner
     state = owner >> 62
@@ -309,8 +309,8 @@ def _slot(page: CData, index: int) -> SlotUsage | None:
         start_ticks=owner & 0xFFFFFFF,
         command=text_of(slot.command),
         claimed_ns=slot.claimed_ns,
-        charged_bytes=tuple(_bytes(words.charged) for words in slot.ledger),
-        estimate_ns=tuple(words.estimate_ns for words in slot.gate),
-        submitted=tuple(words.submitted for words in slot.gate),
-        done=tuple(words.done for words in slot.gate),
+        charged_bytes=tuple(_bytes(slot.ledger[i].charged) for i in range(devices)),
+        estimate_ns=tuple(slot.gate[i].estimate_ns for i in range(devices)),
+        submitted=tuple(slot.gate[i].submitted for i in range(devices)),
+        done=tuple(slot.gate[i].done for i in range(devices)),
     )

@@ -7,7 +7,20 @@ from typing import Annotated
 import typer
 
 from penstock import __version__
-from penstock.cli import bench, demo, doctor, policy, ps, quota, run, shim, simulate, top
+from penstock.cli import (
+    agent,
+    bench,
+    demo,
+    doctor,
+    policy,
+    ps,
+    quota,
+    run,
+    shim,
+    simulate,
+    tenant,
+    top,
+)
 from penstock.cli.options import AS_IS
 
 app = typer.Typer(
@@ -23,6 +36,10 @@ app.command(context_settings=AS_IS)(simulate.simulate)
 app.add_typer(quota.app, name="quota")
 app.command()(ps.ps)
 app.command()(top.top)
+app.command()(tenant.suspend)
+app.command()(tenant.resume)
+app.command()(tenant.revoke)
+app.command()(agent.agent)
 app.add_typer(policy.app, name="policy")
 app.add_typer(shim.app, name="shim")
 app.add_typer(bench.app, name="bench")

@@ -11,8 +11,8 @@ from penstock.cli.say import say
 
 if TYPE_CHECKING:
     from penstock.devices import DeviceSource
+    from penstock.node.admit import Request
     from penstock.node.grant import Grant
-    from penstock.node.run import Request
     from penstock.node.state import State
     from penstock.policy import LoadedPolicy
 
@@ -43,7 +43,7 @@ def open_source(state: State, simulate: str | None) -> DeviceSource:
 
 def policy_of(file: Path, command: str) -> LoadedPolicy:
     """The policy of `file` for this command of this user. Raises `PenstockError`."""
-    from penstock.node.run import user_name
+    from penstock.node.admit import user_name
     from penstock.policy import load_files, policy_for_command
 
     return policy_for_command(load_files([file]), command, user_name(), os.getuid())
@@ -66,7 +66,7 @@ def request_of(
     `all_by_default`: what is not said is all that is free.
     """
     from penstock.model import PenstockError, parse_cores, parse_memory
-    from penstock.node.run import Request
+    from penstock.node.admit import Request
 
     spec = loaded.policy.spec if loaded else None
     limits = spec.limits if spec else None

@@ -53,6 +53,10 @@ def run(
     oversubscribe: Annotated[
         bool, typer.Option("--oversubscribe", help="Grant what is granted already; warns.")
     ] = False,
+    no_agent: Annotated[
+        bool,
+        typer.Option("--no-agent", help="Look after the tenant here, though an agent runs."),
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")] = False,
     state_dir: StateDir = None,
 ) -> None:
@@ -60,8 +64,11 @@ def run(
 
     The exit code is the command's, 128+n when signal n ended it. Signals are passed on.
     """
+    from penstock.cli.by_agent import run_by_agent
+    from penstock.model import PenstockError
+    from penstock.node.admit import admit
     from penstock.node.launch import CommandNotStartedError
-    from penstock.node.run import admit, run_tenant
+    from penstock.node.run import run_tenant
     from penstock.node.state import State
 
     refuse_inside_a_tenant()
@@ -70,7 +77,17 @@ def run(
     if not quiet:
         warn_of_obstacles(command[0])
     request = request_of(command, memory, cores, device or [], mode, loaded, name, oversubscribe)
+    if not no_agent and simulate is None:
+        done = run_by_agent(state_dir, request, quiet=quiet)
+        if done is not None:
+            sys.exit(done)
     state = State.open(state_dir)
+    if state.has_agent():
+        raise PenstockError(
+            f"an agent owns {state.directory}",
+            "two would grant the same devices twice",
+            "leave --no-agent and --simulate out, or name another --state-dir",
+        )
     source = open_source(state, simulate)
     admitted = admit(state, request, source)
 

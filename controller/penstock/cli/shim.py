@@ -74,9 +74,10 @@ def coverage(
     """
     import dataclasses
 
+    from penstock.node.admit import admit
     from penstock.node.coverage import report
     from penstock.node.launch import CommandNotStartedError
-    from penstock.node.run import admit, run_tenant
+    from penstock.node.run import run_tenant
     from penstock.node.state import State
     from penstock.node.tenant import has_processes
 

@@ -87,6 +87,7 @@ def check_admission(device: Device, free: Free, memory_bytes: int, cores_permill
             f"{device} has not enough left for {' and '.join(lacking)}",
             ", ".join(map(str, free.holders)),
             "ask for less, wait for a tenant to end, or grant it twice with --oversubscribe",
+            reason="not-enough-left",
         )
 
 

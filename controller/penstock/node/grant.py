@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from penstock.model import PenstockError, format_cores, format_memory, parse_cores, parse_memory
+from penstock.model import (
+    PenstockError,
+    format_cores,
+    format_memory,
+    parse_cores,
+    parse_duration_ns,
+    parse_memory,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -14,6 +21,12 @@ if TYPE_CHECKING:
 FILE = "grant.yaml"
 API_VERSION = "penstock.io/v1alpha1"
 Mode = Literal["strict", "elastic"]
+# Until when a tenant stays: as long as its command, or any process that it left behind; as long as
+# its caller or any of its processes; until it is revoked.
+Lifetime = Literal["command", "processes", "until-revoked"]
+# What is done, at the most, about use beyond the grant that the device has measured.
+Step = Literal["deny", "throttle", "suspend", "terminate"]
+DEFAULT_GRACE_NS = 10 * 10**9
 # What reading a file of random content raises beside the parser's own errors.
 _MALFORMED = (ValueError, KeyError, TypeError, OverflowError, RecursionError)
 
@@ -46,6 +59,12 @@ class Grant:
     oversubscribed: bool = False
     allow_unknown: bool = False  # driver names that the shim does not know are passed on
     record: bool = False  # names that the shim only forwards are counted
+    uid: int | None = None  # whose processes may use it, where an agent granted it to a user
+    lifetime: Lifetime = "command"
+    measured: Step = "terminate"
+    grace_ns: int = DEFAULT_GRACE_NS
+    labels: dict[str, str] = field(default_factory=dict)
+    request_id: str = ""  # of whoever asked: asking again is no second grant
 
     def to_yaml(self) -> str:
         """The file's text: amounts as quantities, exact."""
@@ -63,6 +82,11 @@ class Grant:
                 "oversubscribed": self.oversubscribed,
                 "allowUnknown": self.allow_unknown,
                 "record": self.record,
+                "uid": self.uid,
+                "lifetime": self.lifetime,
+                "onExceed": {"measured": self.measured, "grace": f"{self.grace_ns // 10**6}ms"},
+                "labels": self.labels,
+                "requestId": self.request_id,
                 "devices": [_device_to_plain(device) for device in self.devices],
             },
         }
@@ -130,6 +154,7 @@ def _from_plain(document: Any) -> Grant:  # noqa: ANN401 - parsed YAML
     if document["apiVersion"] != API_VERSION or document["kind"] != "Grant":
         raise ValueError(f"not a Grant of {API_VERSION}")
     metadata, spec = document["metadata"], document["spec"]
+    exceed = spec.get("onExceed", {})
     if spec["mode"] not in ("strict", "elastic"):
         raise ValueError(f"mode {spec['mode']!r}")
     return Grant(
@@ -157,4 +182,16 @@ def _from_plain(document: Any) -> Grant:  # noqa: ANN401 - parsed YAML
         oversubscribed=bool(spec["oversubscribed"]),
         allow_unknown=bool(spec.get("allowUnknown", False)),
         record=bool(spec.get("record", False)),
+        uid=None if spec.get("uid") is None else int(spec["uid"]),
+        lifetime=_word(spec.get("lifetime", "command"), get_args(Lifetime)),
+        measured=_word(exceed.get("measured", "terminate"), get_args(Step)),
+        grace_ns=parse_duration_ns(exceed.get("grace", "10s")),
+        labels={str(key): str(value) for key, value in spec.get("labels", {}).items()},
+        request_id=str(spec.get("requestId", "")),
     )
+
+
+def _word(value: object, words: tuple[str, ...]) -> Any:  # noqa: ANN401 - one of a Literal's words
+    if value not in words:
+        raise ValueError(f"{value!r} is not one of {', '.join(words)}")
+    return value

@@ -52,16 +52,38 @@ class CommandNotStartedError(PenstockError):
         super().__init__(f"cannot run {command!r}", why_not(command, error), "check the command")
 
 
+WATCHED = frozenset({*PASSED_ON, *JOB_STOPS, signal.SIGCHLD})
+
+
+def block_signals() -> set[int]:
+    """Blocks what a `Child` waits for; returns what was blocked before, which is the child's.
+
+    For programs with threads: one that is started before this would swallow the signals.
+    """
+    return signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
+
+
+def unblock_signals(blocked: set[int]) -> None:
+    """Undoes `block_signals`, which returned `blocked`."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
 class Child:
     """A running command."""
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        blocked: set[int] | None = None,
+    ) -> None:
         """Starts `command`. Raises `CommandNotStartedError`.
 
-        Signals stay blocked in this process from here on.
+        Signals stay blocked in this process from here on. `blocked`: those that the command starts
+        with, as `block_signals` returned them; None: those that are blocked now.
         """
-        watched = {*PASSED_ON, *JOB_STOPS, signal.SIGCHLD}
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
+        watched = set(WATCHED)
+        before = block_signals() if blocked is None else blocked
         # A disposition of "ignore" for SIGCHLD, inherited, would hide the exit code.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         try:

@@ -12,6 +12,8 @@ from penstock.node.admission import check_admission, check_size, free_share
 from penstock.node.tenant import change_grant, collect, find_tenant, live_grants
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from penstock.node.grant import DeviceGrant, Grant, Mode
     from penstock.node.state import State
 
@@ -26,43 +28,58 @@ class Resize:
     device: str | None = None
     oversubscribe: bool = False
 
+    def check(self) -> None:
+        """Raises `PenstockError` when it changes nothing."""
+        if self.memory_bytes is None and self.cores_permille is None and self.mode is None:
+            raise PenstockError(
+                "nothing to change", "no limit is given", "add --memory, --cores or --mode"
+            )
+
 
 def resize(state: State, name: str, change: Resize) -> list[str]:
     """Admits the change, puts it in force, returns what is to be said. Raises `PenstockError`."""
-    if change.memory_bytes is None and change.cores_permille is None and change.mode is None:
-        raise PenstockError(
-            "nothing to change", "no limit is given", "add --memory, --cores or --mode"
-        )
-    notes = []
+    change.check()
     with state.lock():
         living = collect(state)
         tenant = find_tenant(state, name)
-        grant = tenant.grant()
-        others = live_grants([other for other in living if other.name != name])
-        chosen = _chosen(grant, change.device)
-        shares = []
-        for share in grant.devices:
-            if share.uuid in chosen:
-                new = _resized(share, change)
-                device = _as_device(share, grant)
-                check_size(device, new.memory_bytes)
-                if change.oversubscribe:
-                    notes.append(
-                        f"{device} may be granted more than once: quotas are not guaranteed"
-                    )
-                elif _grows(share, new):
-                    free = free_share(device, grant.machine, others)
-                    check_admission(device, free, new.memory_bytes, new.cores_permille)
-                shares.append(new)
-            else:
-                shares.append(share)
-        after = dataclasses.replace(
-            grant,
-            devices=tuple(shares),
-            mode=change.mode or grant.mode,
-            oversubscribed=grant.oversubscribed or change.oversubscribe,
-        )
+        others = [other for other in living if other.name != name]
+        after, notes = resized(tenant.grant(), change, lambda: live_grants(others))
         return notes + change_grant(tenant, after)
+
+
+def resized(
+    grant: Grant, change: Resize, others: Callable[[], Iterable[Grant]]
+) -> tuple[Grant, list[str]]:
+    """The grant after the change, and what is to be said about it.
+
+    `others`: the other grants in force; asked for only when something grows.
+
+    Raises:
+        PenstockError: `others` leave too little, or it makes no sense.
+    """
+    notes = []
+    chosen = _chosen(grant, change.device)
+    shares = []
+    for share in grant.devices:
+        if share.uuid not in chosen:
+            shares.append(share)
+            continue
+        new = _resized(share, change)
+        device = _as_device(share, grant)
+        check_size(device, new.memory_bytes)
+        if change.oversubscribe:
+            notes.append(f"{device} may be granted more than once: quotas are not guaranteed")
+        elif _grows(share, new):
+            free = free_share(device, grant.machine, others())
+            check_admission(device, free, new.memory_bytes, new.cores_permille)
+        shares.append(new)
+    after = dataclasses.replace(
+        grant,
+        devices=tuple(shares),
+        mode=change.mode or grant.mode,
+        oversubscribed=grant.oversubscribed or change.oversubscribe,
+    )
+    return after, notes
 
 
 def _chosen(grant: Grant, word: str | None) -> set[str]:

@@ -35,11 +35,16 @@ class State:
         self.machines = directory / "machines"
 
     @classmethod
-    def open(cls, directory: Path | None = None) -> State:
-        """Makes a missing directory. Raises `PenstockError` when it cannot be trusted."""
+    def open(cls, directory: Path | None = None, *, shared: bool = False) -> State:
+        """Makes a missing directory. Raises `PenstockError` when it cannot be trusted.
+
+        `shared`: other users have tenants there; they may enter, and see what is their own.
+        """
         state = cls(_absolute(directory or default_directory()))
         for folder in (state.directory, state.tenants, state.machines):
             _own_folder(folder)
+            if shared:
+                folder.chmod(0o711)
         return state
 
     @classmethod
@@ -62,11 +67,36 @@ class State:
             )
         return state
 
+    @property
+    def agent_lock(self) -> Path:
+        """Held by the agent that owns this directory."""
+        return self.directory / "agent.lock"
+
+    @property
+    def agent_socket(self) -> Path:
+        """Where that agent takes orders."""
+        return self.directory / "agent.sock"
+
+    def has_agent(self) -> bool:
+        """Whether an agent owns this directory now."""
+        return is_locked(self.agent_lock)
+
     @contextmanager
     def lock(self) -> Iterator[None]:
         """One process at a time decides about grants. The kernel drops the lock of a killed one."""
         with locked(self.directory / "lock"):
             yield
+
+
+SYSTEM_DIRECTORY = Path("/run/penstock")  # of the agent that serves all users of a machine
+
+
+def agent_sockets(directory: Path | None) -> list[Path]:
+    """Where an agent may take orders: that of `directory`, else the user's own or the system's."""
+    named = State(directory or default_directory()).agent_socket
+    system = State(SYSTEM_DIRECTORY).agent_socket
+    found = [named] if directory or os.environ.get("PENSTOCK_STATE_DIR") else [named, system]
+    return [file for file in dict.fromkeys(found) if file.exists()]
 
 
 @contextmanager

@@ -9,74 +9,89 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.model import PenstockError
-from penstock.node.elastic import Demand, allowances
+from penstock.model.quantity import FULL_DEVICE_PERMILLE
 from penstock.node.events import record_event
-from penstock.node.grant import FILE as GRANT_FILE
-from penstock.node.grant import DeviceGrant, Grant, read_grant
 from penstock.node.outsiders import Outsiders
-from penstock.node.tenant import Tenant, tenants_of
 from penstock.node.uncharged import Watch, belongs, own_processes, write_finding
-from penstock.node.use import RecentUse
-from penstock_shim.pages import DeviceLimit, Limits, PageError, QuotaWriter, UsagePage, read_usage
+from penstock_shim.pages import DeviceLimit, Limits, PageError, QuotaWriter, UsagePage
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from penstock.devices import DeviceSource
-    from penstock.node.state import State
+    from penstock.node.grant import DeviceGrant, Grant
+    from penstock.node.neighbourhood import Neighbour, Neighbourhood
+    from penstock.node.tenant import Tenant
+    from penstock_shim.pages import UsageSnapshot
 
 PERIOD_S = 0.1
+PAGE_PERIOD_NS = 1_000_000_000
 DEVICE_PERIOD_NS = 1_000_000_000  # how often the device's own figures are asked for
-
-
-@dataclass
-class _Neighbour:
-    """Another tenant as last seen, with its grant kept until the file changes."""
-
-    stamp: tuple[int, int] = (0, 0)
-    grant: Grant | None = None
-    use: dict[str, RecentUse] = field(default_factory=dict)  # by device UUID
 
 
 class Supervisor:
     """Looks after one tenant. `tick` does one round; `close` lets go of the pages."""
 
-    def __init__(self, state: State, tenant: Tenant, source: DeviceSource | None = None) -> None:
-        """`source` tells the device's own figures; without it nothing is compared with them."""
+    def __init__(
+        self,
+        tenant: Tenant,
+        neighbourhood: Neighbourhood,
+        source: DeviceSource | None = None,
+        *,
+        adopted: bool = False,
+    ) -> None:
+        """Raises `PageError`.
+
+        Args:
+            tenant: Whom to look after.
+            neighbourhood: Its own part and that of others.
+            source: Tells the device's own figures; without it nothing is compared with them.
+            adopted: It was looked after before: what it was refused then is on record.
+        """
         self.tenant = tenant
         self._source = source
         self._watches: dict[str, Watch] = {}  # by device UUID
         self._looked_at_ns = 0
-        self._finding: str | None = None
-        self._state = state
+        self.finding: str | None = None  # what it takes uncharged
+        self._neighbourhood = neighbourhood
         self._quota = QuotaWriter.open(tenant.quota_page)
         self._usage = UsagePage.open(tenant.usage_page)
-        self._neighbours: dict[Path, _Neighbour] = {}
-        self._refusals: dict[str, int] = {}
+        self.usage: UsageSnapshot | None = None  # as of the last round
+        self.ceilings: dict[str, int] = {}  # permille by device UUID, below the grant: throttled
+        self._published: object = None
+        self._published_ns = 0
+        self._refusals: dict[str, int] | None = None if adopted else {}
         self._asked_changes = 0
         self._asked: dict[str, int] = {}  # refused names, how often
         self._damaged = False
         self._outsiders = Outsiders()
 
     def tick(self) -> None:
-        """One round. A usage page that was damaged is recorded once and never stops the tenant."""
+        """One round, of a tenant that is supervised alone: the neighbours are looked at as well."""
         now_ns = time.monotonic_ns()
+        self._neighbourhood.look(now_ns)
+        self.look_after(now_ns)
+
+    def look_after(self, now_ns: int) -> None:
+        """One round, after the neighbourhood was looked at.
+
+        A usage page that was damaged is recorded once and never stops the tenant.
+        """
         self._quota.heartbeat()
-        try:
-            self._mark_dead_outsiders()
-            self._usage.reap()
-        except PageError as error:
-            self._damage(str(error))
-        self._look_around(now_ns)
-        me = self._neighbours.get(self.tenant.directory)
-        if me is None or me.grant is None:
+        me = self._neighbourhood.of(self.tenant.directory)
+        if me is None:
             return
-        self._record_refusals(me.grant)
-        self._publish(now_ns)
+        self.usage = me.usage
+        if me.problem is not None:
+            self._damage(me.problem)
+        elif me.usage is not None and me.usage.slots:
+            self._reap(me.usage)
+        if me.grant is None:
+            return
+        if me.usage is not None:
+            self._record_refusals(me.grant, me.usage)
+        self._publish(me, me.grant, now_ns)
         if now_ns - self._looked_at_ns >= DEVICE_PERIOD_NS:
             self._looked_at_ns = now_ns
             self._compare(me.grant)
@@ -86,46 +101,25 @@ class Supervisor:
         self._quota.close()
         self._usage.close()
 
-    def _mark_dead_outsiders(self) -> None:
-        for slot in self._outsiders.dead(self._usage.snapshot().slots):
-            self._quota.mark_dead(slot.slot, slot.owner)
+    def _reap(self, usage: UsageSnapshot) -> None:
+        try:
+            for slot in self._outsiders.dead(usage.slots):
+                self._quota.mark_dead(slot.slot, slot.owner)
+            self._usage.reap()
+        except PageError as error:
+            self._damage(str(error))
 
     def _damage(self, reason: str) -> None:
         if not self._damaged:
             record_event(self.tenant.directory, "damaged", reason=reason)
         self._damaged = True
 
-    def _look_around(self, now_ns: int) -> None:
-        """Takes in grants and recent use of every tenant, this one included."""
-        seen = {tenant.directory for tenant in tenants_of(self._state)}
-        for gone in self._neighbours.keys() - seen:
-            del self._neighbours[gone]
-        for directory in seen:
-            neighbour = self._neighbours.setdefault(directory, _Neighbour())
-            try:
-                self._refresh(directory, neighbour)
-                usage = read_usage(directory / "usage")
-            except (OSError, PageError, PenstockError):
-                continue  # about to end, or damaged: what was known of it stands
-            if neighbour.grant is None:
-                continue
-            for index, device in enumerate(neighbour.grant.devices):
-                neighbour.use.setdefault(device.uuid, RecentUse()).add(now_ns, usage, index)
-
-    @staticmethod
-    def _refresh(directory: Path, neighbour: _Neighbour) -> None:
-        """Reads the grant again when its file was replaced."""
-        found = (directory / GRANT_FILE).stat()
-        if neighbour.stamp != (found.st_ino, found.st_mtime_ns):
-            neighbour.grant = read_grant(directory)
-            neighbour.stamp = (found.st_ino, found.st_mtime_ns)
-
-    def _record_refusals(self, grant: Grant) -> None:
-        try:
-            usage = self._usage.snapshot()
-        except PageError as error:
-            self._damage(str(error))
-            return
+    def _record_refusals(self, grant: Grant, usage: UsageSnapshot) -> None:
+        if self._refusals is None:
+            self._refusals = {
+                device.uuid: usage.devices[index].refusals
+                for index, device in enumerate(grant.devices)
+            }
         for index, device in enumerate(grant.devices):
             figures = usage.devices[index]
             before = self._refusals.get(device.uuid, 0)
@@ -201,26 +195,35 @@ class Supervisor:
             if found:
                 findings.append(f"device {device.index}: {found}")
         finding = "; ".join(findings) or None
-        if finding and self._finding is None:
+        if finding and self.finding is None:
             record_event(directory, "uncharged", reason=finding)
-        if finding != self._finding:
+        if finding != self.finding:
             write_finding(directory, finding)
-        self._finding = finding
+        self.finding = finding
 
-    def _publish(self, now_ns: int) -> None:
+    def _publish(self, me: Neighbour, grant: Grant, now_ns: int) -> None:
         """Writes what was granted, sharers and allowances into the page when they changed."""
-        me = self._neighbours[self.tenant.directory]
+        shares = [self._neighbourhood.shared(grant.machine, d.uuid) for d in grant.devices]
+        name = self.tenant.name
+        wanted = (
+            me.stamp,
+            [(one.sharers, one.busy_sharers, one.allowances.get(name)) for one in shares],
+            dict(self.ceilings),
+        )
+        # Somebody else may have written into the page: it is looked at now and then all the same.
+        if wanted == self._published and now_ns - self._published_ns < PAGE_PERIOD_NS:
+            return
 
         def edit(limits: Limits) -> Limits:
             # A resize writes the grant, then the page. Read under the page's lock, the grant is
             # never older than the page: a resize is never undone here, and is finished if its
             # command was killed half-way.
-            self._refresh(self.tenant.directory, me)
+            me.refresh()
             grant = me.grant
             if grant is None:
                 return limits
             shares = tuple(
-                self._shared(limit, device, grant, now_ns)
+                self._shared(limit, device, grant.machine)
                 for limit, device in zip(limits.devices, grant.devices, strict=True)
             )
             return dataclasses.replace(limits, devices=shares, mode=grant.mode)
@@ -228,33 +231,17 @@ class Supervisor:
         limits = self._quota.limits
         if edit(limits) != limits:
             self._quota.change(edit)
+        self._published, self._published_ns = wanted, now_ns
 
-    def _shared(
-        self, limit: DeviceLimit, device: DeviceGrant, grant: Grant, now_ns: int
-    ) -> DeviceLimit:
-        demands = []
-        for directory, neighbour in self._neighbours.items():
-            other = neighbour.grant
-            if other is None or other.machine != grant.machine:
-                continue
-            share = next((d for d in other.devices if d.uuid == limit.uuid), None)
-            use = neighbour.use.get(limit.uuid)
-            if share is None or use is None:
-                continue
-            demand = Demand(
-                tenant=directory.name,
-                cores_permille=share.cores_permille,
-                elastic=other.mode == "elastic",
-                used_permille=use.permille,
-                asking=use.is_asking(now_ns),
-                active=use.is_active(now_ns),
-            )
-            demands.append(demand)
+    def _shared(self, limit: DeviceLimit, device: DeviceGrant, machine: str | None) -> DeviceLimit:
+        shared = self._neighbourhood.shared(machine, limit.uuid)
+        allowance = shared.allowances.get(self.tenant.name, device.cores_permille)
+        ceiling = self.ceilings.get(limit.uuid, FULL_DEVICE_PERMILLE)
         return dataclasses.replace(
             limit,
             memory_bytes=device.memory_bytes,
-            cores_permille=device.cores_permille,
-            sharers=max(1, len(demands)),
-            busy_sharers=sum(demand.active for demand in demands),
-            allowance_permille=allowances(demands).get(self.tenant.name, device.cores_permille),
+            cores_permille=min(device.cores_permille, ceiling),
+            sharers=shared.sharers,
+            busy_sharers=shared.busy_sharers,
+            allowance_permille=min(allowance, ceiling),
         )

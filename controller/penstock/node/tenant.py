@@ -87,6 +87,8 @@ def limits_of(grant: Grant) -> Limits:
 def create_tenant(state: State, grant: Grant, libraries: DriverLibraries) -> tuple[Tenant, int]:
     """Makes the tenant's directory whole, then visible. Call it under `state.lock()`.
 
+    A grant to another user gets a directory that this user may enter, a usage page of its own.
+
     Returns the tenant and a descriptor that holds the supervisor's lock until it is closed by all
     who inherited it. Raises `PenstockError` when a tenant of that name lives.
     """
@@ -96,6 +98,7 @@ def create_tenant(state: State, grant: Grant, libraries: DriverLibraries) -> tup
             f"tenant {grant.tenant!r} exists already",
             f"{directory} is there",
             "choose another --name",
+            reason="exists",
         )
     aside = state.tenants / f".new-{grant.tenant}-{os.getpid()}"
     shutil.rmtree(aside, ignore_errors=True)
@@ -112,6 +115,10 @@ def create_tenant(state: State, grant: Grant, libraries: DriverLibraries) -> tup
             nvml_path=libraries.nvml,
         ).close()
         UsagePage.create(aside / "usage").close()
+        if grant.uid is not None and grant.uid != os.geteuid():
+            os.chown(aside / "usage", grant.uid, -1)
+        if grant.uid is not None:
+            aside.chmod(0o755)
         record_event(
             aside, "granted", command=list(grant.command), oversubscribed=grant.oversubscribed
         )
@@ -147,7 +154,10 @@ def find_tenant(state: State, name: str) -> Tenant:
         return tenants[name]
     listing = ", ".join(tenants) or "none is running"
     raise PenstockError(
-        f"no tenant {name!r} in {state.directory}", f"tenants: {listing}", "see penstock ps"
+        f"no tenant {name!r} in {state.directory}",
+        f"tenants: {listing}",
+        "see penstock ps",
+        reason="no-such-tenant",
     )
 
 
@@ -161,13 +171,21 @@ def collect(state: State) -> list[Tenant]:
     if unsupervised:
         found = environments(TENANT_VARIABLE)
         for tenant in unsupervised:
-            if not has_processes(tenant, found):
+            if not _stays(tenant) and not has_processes(tenant, found):
                 tenant.remove()
                 tenants.remove(tenant)
     for leftover in [*state.tenants.glob(".new-*"), *state.tenants.glob(".gone-*")]:
         if _is_folder(leftover) and not is_locked(leftover / SUPERVISOR_LOCK):
             shutil.rmtree(leftover, ignore_errors=True)
     return tenants
+
+
+def _stays(tenant: Tenant) -> bool:
+    """Whether it waits, without processes, for its agent to be started again."""
+    try:
+        return tenant.grant().lifetime == "until-revoked"
+    except PenstockError:
+        return False
 
 
 def collect_if_writable(state: State) -> None:

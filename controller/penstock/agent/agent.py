@@ -1,0 +1,245 @@
+"""The agent of a node: goes its rounds, and takes up the tenants that it finds when it starts."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+from penstock.agent.ward import Ward
+from penstock.model import PenstockError
+from penstock.node.events import record_event
+from penstock.node.grant import read_grant
+from penstock.node.neighbourhood import Neighbourhood
+from penstock.node.processes import TENANT_VARIABLE, environments, members_of
+from penstock.node.supervisor import PERIOD_S
+from penstock.node.tenant import SUPERVISOR_LOCK, Tenant, has_processes, tenants_of
+from penstock_shim.pages import PageError, survive_lost_pages
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from penstock.devices import Device, DeviceSource
+    from penstock.node.grant import Grant
+    from penstock.node.state import State
+
+HOUSEKEEPING_NS = 1_000_000_000
+REMEMBERED_NS = 60_000_000_000  # how long the slowest round is remembered
+
+
+class Agent:
+    """Owns a state directory and the tenants in it, from `start` to `stop`.
+
+    `lock` guards the table of tenants; rounds hold it only to look at the table. Orders are in
+    `Orders`, which the agent serves.
+    """
+
+    def __init__(self, state: State, source: DeviceSource, node: str | None = None) -> None:
+        """`node`: what the node is called; by default its host name."""
+        self.state = state
+        self.source = source
+        self.node = node or socket.gethostname()
+        self.machine = str(source.machine) if source.machine else None
+        self.started_at = time.time()
+        self.enforces = os.geteuid() == 0  # else a tenant of ours could undo its quota
+        self.lock = threading.RLock()
+        self.neighbourhood = Neighbourhood(state)
+        self.devices: list[Device] = []
+        # What else is done in each round, with its time (CLOCK_MONOTONIC, ns).
+        self.duties: list[Callable[[int], None]] = []
+        self._wards: dict[str, Ward] = {}
+        self._others: dict[str, Tenant] = {}  # looked after by a `penstock run` of their own
+        self._damaged: set[str] = set()  # whose grant or pages cannot be used
+        self._own_lock = -1
+        self._thread: threading.Thread | None = None
+        self._stopping = threading.Event()
+        self._kept_house_ns = 0
+        self._rounds: deque[tuple[int, int]] = deque()  # ended at, took
+
+    def start(self) -> None:
+        """Takes the state directory, takes up its tenants, begins the rounds.
+
+        Raises:
+            PenstockError: another agent has the directory, or it or the devices cannot be used.
+        """
+        self._own_lock = _take(self.state.agent_lock)
+        try:
+            survive_lost_pages()  # whatever a tenant does to its pages, the others go on
+            self.devices = self.source.devices()
+            with self.state.lock(), self.lock:
+                self._adopt()
+            self._round()
+        except BaseException:
+            self._let_go()
+            raise
+        self._thread = threading.Thread(target=self._run, name="rounds", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the rounds. Tenants run on under their last quota."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join()
+        self._let_go()
+
+    def wards(self) -> list[Ward]:
+        """The tenants that it looks after, by name."""
+        with self.lock:
+            return [self._wards[name] for name in sorted(self._wards)]
+
+    def ward(self, name: str) -> Ward:
+        """The tenant called `name`. Raises `PenstockError`."""
+        with self.lock:
+            found = self._wards.get(name)
+            if found is not None:
+                return found
+            if name in self._others:
+                raise PenstockError(
+                    f"tenant {name!r} is not the agent's",
+                    "its penstock run was started before the agent and looks after it",
+                    "change it with penstock quota set --no-agent, or wait for it to end",
+                    reason="not-now",
+                )
+            names = ", ".join(sorted(self._wards)) or "there is none"
+        raise PenstockError(
+            f"no tenant {name!r} on {self.node}", f"tenants: {names}", "see penstock ps",
+            reason="no-such-tenant",
+        )  # fmt: skip
+
+    def grants(self) -> list[Grant]:
+        """All that is granted on this node. Raises `PenstockError` for one that cannot be read."""
+        with self.lock:
+            grants = [ward.grant for ward in self._wards.values()]
+            for tenant in self._others.values():
+                try:
+                    grants.append(tenant.grant())
+                except PenstockError:  # noqa: PERF203 - one at a time is what is wanted
+                    if tenant.directory.exists():  # else it ended meanwhile
+                        raise
+        return grants
+
+    def names(self) -> list[str]:
+        """Of all tenants on this node."""
+        with self.lock:
+            return [*self._wards, *self._others]
+
+    def add(self, ward: Ward) -> None:
+        """Looks after a new tenant from now on. Call it with `lock` held."""
+        self._wards[ward.tenant.name] = ward
+
+    def drop(self, ward: Ward) -> None:
+        """Ends a tenant that has no process any more: its directory goes."""
+        with self.lock:
+            if self._wards.get(ward.tenant.name) is not ward:
+                return
+            del self._wards[ward.tenant.name]
+            ward.tenant.remove()
+            ward.close()
+
+    def end_if_over(self, name: str) -> None:
+        """Frees a name whose tenant has ended, without waiting for the next look."""
+        with self.lock:
+            ward = self._wards.get(name)
+            if (
+                ward is not None
+                and ward.may_end(time.monotonic_ns())
+                and not has_processes(ward.tenant)
+            ):
+                self.drop(ward)
+
+    def slowest_round_ns(self) -> int:
+        """Of the last minute."""
+        return max((took for _, took in list(self._rounds)), default=0)
+
+    def _run(self) -> None:
+        due = time.monotonic()
+        while not self._stopping.wait(max(0.0, due - time.monotonic())):
+            begun = time.monotonic()
+            self._round()
+            due = max(due + PERIOD_S, begun + PERIOD_S / 2)
+
+    def _round(self) -> None:
+        begun_ns = time.monotonic_ns()
+        wards = self.wards()
+        with self.lock:
+            others = [tenant.directory for tenant in self._others.values()]
+        self.neighbourhood.look(begun_ns, [*(w.tenant.directory for w in wards), *others])
+        for ward in wards:
+            ward.look_after(begun_ns)
+        for duty in self.duties:
+            duty(begun_ns)
+        if begun_ns - self._kept_house_ns >= HOUSEKEEPING_NS:
+            self._kept_house_ns = begun_ns
+            self._keep_house(wards, begun_ns)
+        ended_ns = time.monotonic_ns()
+        self._rounds.append((ended_ns, ended_ns - begun_ns))
+        while self._rounds[0][0] < ended_ns - REMEMBERED_NS:
+            self._rounds.popleft()
+
+    def _keep_house(self, wards: list[Ward], now_ns: int) -> None:
+        """Ends tenants without processes, takes over those whose `penstock run` was killed."""
+        ending = [ward for ward in wards if ward.may_end(now_ns) and not ward.holds_slots()]
+        if ending:
+            found = environments(TENANT_VARIABLE)
+            for ward in ending:
+                if not members_of(found, ward.tenant.directory):
+                    self.drop(ward)
+        with self.lock:
+            for name, tenant in list(self._others.items()):
+                if not tenant.directory.exists() or (
+                    not tenant.is_supervised() and self._take_up(tenant)
+                ):
+                    del self._others[name]
+
+    def _adopt(self) -> None:
+        for tenant in tenants_of(self.state):
+            if not self._take_up(tenant):
+                self._others[tenant.name] = tenant
+
+    def _take_up(self, tenant: Tenant) -> bool:
+        """Looks after a tenant that was made before. False: somebody else does, or nobody can."""
+        try:
+            lock = _take(tenant.directory / SUPERVISOR_LOCK)
+        except PenstockError:
+            return False
+        try:
+            grant = read_grant(tenant.directory)
+            ward = Ward(tenant, grant, lock, self.neighbourhood, self.source, adopted=True)
+        except (PenstockError, PageError, OSError) as error:
+            os.close(lock)
+            if tenant.name not in self._damaged:
+                self._damaged.add(tenant.name)
+                record_event(tenant.directory, "damaged", reason=str(error))
+            return False
+        self._wards[tenant.name] = ward
+        record_event(tenant.directory, "adopted", by=self.node)
+        return True
+
+    def _let_go(self) -> None:
+        with self.lock:
+            for ward in self._wards.values():
+                ward.close()
+            self._wards.clear()
+            self.neighbourhood.close()
+            if self._own_lock >= 0:
+                os.close(self._own_lock)
+                self._own_lock = -1
+
+
+def _take(file: Path) -> int:
+    """Locks `file` while the descriptor is open. Raises `PenstockError` if another has it."""
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise PenstockError(
+            f"{file} is held by another process", f"an agent runs on {file.parent} already",
+            "stop it first, or name another --state-dir", reason="not-now",
+        ) from None  # fmt: skip
+    return descriptor

@@ -1,0 +1,67 @@
+"""Tenants' events as they come, read from their files."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from penstock.node.events import FILE, read_events
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from pathlib import Path
+
+    from penstock.agent.agent import Agent
+
+
+class EventTail:
+    """Reads what is new since the last `read`; the first one brings all that is kept."""
+
+    def __init__(self, agent: Agent, tenants: Collection[str]) -> None:
+        """`tenants`: whose events; none: everybody's."""
+        self._agent = agent
+        self._tenants = set(tenants)
+        self._places: dict[Path, tuple[int, int]] = {}  # inode and length of what was read
+
+    def check(self) -> None:
+        """Raises `PenstockError` for a tenant that is not there."""
+        for name in sorted(self._tenants):
+            self._agent.ward(name)
+
+    def read(self) -> list[tuple[str, dict[str, Any]]]:
+        """Tenant and fields of each new event, by time."""
+        found: list[tuple[str, dict[str, Any]]] = []
+        for ward in self._agent.wards():
+            name = ward.tenant.name
+            if not self._tenants or name in self._tenants:
+                found += [(name, event) for event in self._new(ward.tenant.directory)]
+        return sorted(found, key=lambda one: str(one[1].get("time", "")))
+
+    def _new(self, directory: Path) -> list[dict[str, Any]]:
+        file = directory / FILE
+        try:
+            found = file.stat()
+            inode, length = self._places.get(file, (0, 0))
+            if inode == 0:
+                self._places[file] = (found.st_ino, found.st_size)
+                return read_events(directory)
+            if inode != found.st_ino:  # a new file was begun: the rest of the old one is lost
+                length = 0
+            if found.st_size <= length:
+                return []
+            with file.open("rb") as stream:
+                stream.seek(length)
+                raw = stream.read(found.st_size - length)
+        except OSError:
+            return []  # it ended meanwhile
+        whole, _, _ = raw.rpartition(b"\n")
+        self._places[file] = (found.st_ino, length + len(whole) + 1 if whole else length)
+        return [event for line in whole.splitlines() if (event := _parsed(line)) is not None]
+
+
+def _parsed(line: bytes) -> dict[str, Any] | None:
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return None
+    return event if isinstance(event, dict) else None

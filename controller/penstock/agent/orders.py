@@ -1,0 +1,189 @@
+"""What the agent can be told to do. Each order names its caller, and is done or refused as one."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from penstock.agent.ending import end_processes
+from penstock.agent.view import DeviceView, Ended, Granted, NodeView, TenantView
+from penstock.agent.ward import Ward
+from penstock.devices import find_devices
+from penstock.model import PenstockError
+from penstock.node.admission import free_share
+from penstock.node.admit import plan
+from penstock.node.environment import tenant_variables
+from penstock.node.events import record_event
+from penstock.node.resize import resized
+from penstock.node.tenant import change_grant, create_tenant
+from penstock_shim.pages import PageError, QuotaWriter, read_quota
+
+if TYPE_CHECKING:
+    from penstock.agent.agent import Agent
+    from penstock.agent.caller import Caller
+    from penstock.node.admit import Request
+    from penstock.node.resize import Resize
+
+
+class Orders:
+    """Serves callers on behalf of an agent. Every method may be called from any thread."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+
+    def node(self) -> NodeView:
+        """The node's devices and how its agent is doing."""
+        agent = self._agent
+        grants = agent.grants()
+        return NodeView(
+            name=agent.node,
+            machine=agent.machine,
+            devices=tuple(
+                DeviceView(device, free_share(device, agent.machine, grants))
+                for device in agent.devices
+            ),
+            started_at=agent.started_at,
+            tenants=len(grants),
+            slowest_round_ns=agent.slowest_round_ns(),
+            enforces=agent.enforces,
+        )
+
+    def grant(self, request: Request, caller: Caller) -> Granted:
+        """Makes a tenant of the caller's. Asked again under one request id, answers the same one.
+
+        Raises:
+            PenstockError: it does not fit, exists already, or is not allowed.
+        """
+        if request.oversubscribe:
+            caller.check_is_admin("to oversubscribe a device")
+        if caller.uid is not None:
+            request = dataclasses.replace(request, user=caller.name, uid=caller.uid)
+        elif request.user is None:
+            request = dataclasses.replace(request, user=caller.name)
+        agent = self._agent
+        with agent.lock:
+            if request.name is not None:
+                agent.end_if_over(request.name)
+            ward = self._granted_before(request)
+            notes: list[str] = []
+            if ward is None:
+                candidates = (
+                    find_devices(agent.devices, request.candidates)
+                    if request.candidates
+                    else agent.devices
+                )
+                grant, notes = plan(
+                    request,
+                    agent.devices,
+                    agent.grants(),
+                    machine=agent.machine,
+                    candidates=candidates,
+                    names=agent.names(),
+                )
+                tenant, lock = create_tenant(agent.state, grant, agent.source.libraries())
+                ward = Ward(
+                    tenant,
+                    grant,
+                    lock,
+                    agent.neighbourhood,
+                    agent.source,
+                    caller_pid=caller.pid,
+                )
+                agent.add(ward)
+        return Granted(
+            view=view_of(ward),
+            notes=tuple(notes),
+            variables=tenant_variables(agent.state, ward.tenant, ward.grant, agent.source),
+        )
+
+    def resize(self, name: str, change: Resize, caller: Caller) -> tuple[TenantView, list[str]]:
+        """Changes a quota; it holds from the next launch and allocation on. Raises as `grant`."""
+        change.check()
+        if change.oversubscribe:
+            caller.check_is_admin("to oversubscribe a device")
+        agent = self._agent
+        with agent.lock:
+            ward = agent.ward(name)
+            caller.check_may_change(ward.grant)
+            after, notes = resized(
+                ward.grant,
+                change,
+                lambda: [grant for grant in agent.grants() if grant.tenant != name],
+            )
+            notes += change_grant(ward.tenant, after)
+            ward.grant = after
+        return view_of(ward), notes
+
+    def suspend(self, name: str, caller: Caller, reason: str = "") -> TenantView:
+        """Holds launches back until `resume`. What is on the device already runs to its end."""
+        return self._set_suspended(name, caller, suspended=True, reason=reason)
+
+    def resume(self, name: str, caller: Caller) -> TenantView:
+        """Lets launches go on."""
+        return self._set_suspended(name, caller, suspended=False, reason="")
+
+    def revoke(self, name: str, grace_ns: int, caller: Caller, reason: str = "") -> Ended:
+        """Ends a tenant: SIGTERM, after `grace_ns` SIGKILL, then its quota goes.
+
+        Takes as long as its processes do. Raises `PenstockError`.
+        """
+        ward = self._agent.ward(name)
+        caller.check_may_change(ward.grant)
+        record_event(ward.tenant.directory, "revoked", by=caller.name, reason=reason)
+        ended = end_processes(ward.tenant, grace_ns, spare={caller.pid} if caller.pid else set())
+        self._agent.drop(ward)
+        return ended
+
+    def tenants(self) -> list[TenantView]:
+        """All that the agent looks after, by name."""
+        return [view_of(ward) for ward in self._agent.wards()]
+
+    def tenant(self, name: str) -> TenantView:
+        """One of them. Raises `PenstockError`."""
+        return view_of(self._agent.ward(name))
+
+    def _granted_before(self, request: Request) -> Ward | None:
+        """The tenant that this very request made; None: there is none of that name."""
+        if request.name is None or not request.request_id:
+            return None
+        try:
+            ward = self._agent.ward(request.name)
+        except PenstockError:
+            return None
+        same = ward.grant.request_id == request.request_id and ward.grant.uid == request.uid
+        return ward if same else None
+
+    def _set_suspended(
+        self, name: str, caller: Caller, *, suspended: bool, reason: str
+    ) -> TenantView:
+        ward = self._agent.ward(name)
+        caller.check_may_change(ward.grant)
+        with QuotaWriter.open(ward.tenant.quota_page) as page:
+            before = page.limits.suspended
+            page.change(lambda limits: dataclasses.replace(limits, suspended=suspended))
+        if before != suspended:
+            event = "suspended" if suspended else "resumed"
+            record_event(ward.tenant.directory, event, by=caller.name, reason=reason)
+        return view_of(ward)
+
+
+def view_of(ward: Ward) -> TenantView:
+    """A tenant as it is now."""
+    usage = ward.supervisor.usage
+    finding = ward.problem or ward.supervisor.finding
+    suspended = False
+    allowances = tuple(device.cores_permille for device in ward.grant.devices)
+    try:
+        limits = read_quota(ward.tenant.quota_page).limits
+        suspended = limits.suspended
+        allowances = tuple(device.allowance for device in limits.devices)
+    except PageError as error:
+        finding = finding or str(error)
+    return TenantView(
+        grant=ward.grant,
+        directory=ward.tenant.directory,
+        suspended=suspended,
+        allowances=allowances,
+        processes=len(usage.slots) if usage else 0,
+        finding=finding,
+    )

@@ -1,0 +1,63 @@
+"""What the agent shows of devices and tenants."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from penstock.devices import Device
+    from penstock.node.admission import Free
+    from penstock.node.grant import Grant
+
+
+@dataclass(frozen=True)
+class DeviceView:
+    """A device and what is left of it."""
+
+    device: Device
+    free: Free
+
+
+@dataclass(frozen=True)
+class TenantView:
+    """A tenant as it is now."""
+
+    grant: Grant
+    directory: Path
+    suspended: bool
+    allowances: tuple[int, ...]  # permille, one for each device of the grant
+    processes: int
+    finding: str | None  # what is wrong with it
+
+
+@dataclass(frozen=True)
+class NodeView:
+    """The node, and how its agent is doing."""
+
+    name: str
+    machine: str | None
+    devices: tuple[DeviceView, ...]
+    started_at: float  # seconds since the epoch
+    tenants: int
+    slowest_round_ns: int  # of the last minute
+    enforces: bool
+
+
+@dataclass(frozen=True)
+class Granted:
+    """What a new tenant's owner is told."""
+
+    view: TenantView
+    notes: tuple[str, ...]
+    variables: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How the processes of a revoked tenant went."""
+
+    ended: int
+    killed: int

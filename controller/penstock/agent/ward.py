@@ -1,0 +1,95 @@
+"""A tenant that the agent looks after, and when it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import time
+from typing import TYPE_CHECKING
+
+from penstock.node.events import record_event
+from penstock.node.supervisor import Supervisor
+
+if TYPE_CHECKING:
+    from penstock.devices import DeviceSource
+    from penstock.node.grant import Grant
+    from penstock.node.neighbourhood import Neighbourhood
+    from penstock.node.tenant import Tenant
+
+# A tenant whose caller cannot be told any more (the agent was restarted) keeps its name for so long
+# without a process: its first one may be about to start.
+FIRST_PROCESS_NS = 10_000_000_000
+
+
+class Ward:
+    """One tenant of the agent's. Holds the supervisor's lock of its directory."""
+
+    def __init__(
+        self,
+        tenant: Tenant,
+        grant: Grant,
+        lock: int,
+        neighbourhood: Neighbourhood,
+        source: DeviceSource | None,
+        *,
+        caller_pid: int | None = None,
+        adopted: bool = False,
+    ) -> None:
+        """Raises `PageError` when its pages cannot be used; `lock` stays the caller's then."""
+        self.tenant = tenant
+        self.grant = grant
+        self.supervisor = Supervisor(tenant, neighbourhood, source, adopted=adopted)
+        self.problem: str | None = None
+        self.since_ns = time.monotonic_ns()
+        self._lock = lock
+        self._caller = _watch(caller_pid) if grant.lifetime == "processes" else None
+        self._said: set[str] = set()
+
+    def look_after(self, now_ns: int) -> None:
+        """One round; what fails is recorded once and disturbs nobody else."""
+        try:
+            self.supervisor.look_after(now_ns)
+        except Exception as error:  # noqa: BLE001 - one bad tenant must not end the node's agent
+            self.problem = f"{type(error).__name__}: {error}"
+            if self.problem not in self._said:
+                self._said.add(self.problem)
+                record_event(self.tenant.directory, "supervision-failed", reason=self.problem)
+        else:
+            self.problem = None
+
+    def may_end(self, now_ns: int) -> bool:
+        """Whether nothing but its processes keeps it, so that it ends when it has none."""
+        if self.grant.lifetime == "until-revoked":
+            return False
+        if self._caller is not None:
+            return _has_ended(self._caller)
+        return now_ns - self.since_ns > FIRST_PROCESS_NS
+
+    def holds_slots(self) -> bool:
+        """Whether a process of it has a slot, by the last look."""
+        usage = self.supervisor.usage
+        return usage is not None and bool(usage.slots)
+
+    def close(self) -> None:
+        """Lets go of its files; the tenant stays as it is."""
+        self.supervisor.close()
+        os.close(self._lock)
+        if self._caller is not None:
+            os.close(self._caller)
+            self._caller = None
+
+
+def _watch(pid: int | None) -> int | None:
+    """A descriptor of the process; None: it has ended, or cannot be watched."""
+    if not pid:
+        return None
+    with contextlib.suppress(OSError):
+        return os.pidfd_open(pid)
+    return None
+
+
+def _has_ended(pidfd: int) -> bool:
+    poll = select.poll()  # select() takes no descriptors above 1023
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(0))

@@ -1,0 +1,160 @@
+"""Asks an agent. Every call has a deadline, and fails with what happened, why, and what to do."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import grpc
+
+from penstock.api import convert
+from penstock.api.status import error_of
+from penstock.node.state import agent_sockets
+from penstock_api.v1 import agent_pb2 as pb
+from penstock_api.v1 import agent_pb2_grpc
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from penstock.node.admit import Request
+    from penstock.node.resize import Resize
+
+TIMEOUT_S = 10.0
+SLACK_S = 15.0  # what ending a tenant may take beyond its grace
+Answer = TypeVar("Answer")
+
+
+class AgentClient:
+    """A connection to an agent. Every method raises `PenstockError`."""
+
+    def __init__(self, channel: grpc.Channel, target: str) -> None:
+        self._channel = channel
+        self._target = target
+        self._stub: Any = agent_pb2_grpc.AgentStub(channel)  # type: ignore[no-untyped-call] # generated
+
+    @classmethod
+    def local(cls, file: Path) -> Self:
+        """The agent behind a socket of this machine."""
+        # A proxy of the environment is for the network. An authority without the path: some
+        # servers refuse others.
+        options = [("grpc.enable_http_proxy", 0), ("grpc.default_authority", "localhost")]
+        return cls(grpc.insecure_channel(f"unix:{file}", options), str(file))
+
+    @classmethod
+    def remote(cls, address: str, certificate: Path, key: Path, authority: Path) -> Self:
+        """The agent at `host:port`, with mutual TLS; files in PEM."""
+        credentials = grpc.ssl_channel_credentials(
+            authority.read_bytes(), key.read_bytes(), certificate.read_bytes()
+        )
+        return cls(grpc.secure_channel(address, credentials), address)
+
+    def node(self) -> pb.Node:
+        """The node's devices, and how its agent is doing."""
+        return self._call(pb.Node, self._stub.GetNode, pb.GetNodeRequest())
+
+    def grant(self, request: Request) -> pb.GrantResponse:
+        """Makes a tenant."""
+        return self._call(pb.GrantResponse, self._stub.Grant, convert.request_to(request))
+
+    def resize(self, name: str, change: Resize) -> pb.ResizeResponse:
+        """Changes a tenant's quota."""
+        return self._call(pb.ResizeResponse, self._stub.Resize, convert.resize_to(name, change))
+
+    def suspend(self, name: str, reason: str = "") -> pb.Tenant:
+        """Holds a tenant's launches back."""
+        request = pb.SuspendRequest(name=name, reason=reason)
+        return self._call(pb.SuspendResponse, self._stub.Suspend, request).tenant
+
+    def resume(self, name: str) -> pb.Tenant:
+        """Lets them go on."""
+        return self._call(pb.ResumeResponse, self._stub.Resume, pb.ResumeRequest(name=name)).tenant
+
+    def revoke(self, name: str, grace_ns: int, reason: str = "") -> pb.RevokeResponse:
+        """Ends a tenant; lasts until its processes have ended."""
+        request = pb.RevokeRequest(name=name, reason=reason)
+        request.grace.FromNanoseconds(grace_ns)
+        return self._call(pb.RevokeResponse, self._stub.Revoke, request, grace_ns / 1e9 + SLACK_S)
+
+    def tenants(self) -> Sequence[pb.Tenant]:
+        """All tenants of the node."""
+        return self._call(
+            pb.ListTenantsResponse, self._stub.ListTenants, pb.ListTenantsRequest()
+        ).tenants
+
+    def events(self, tenants: Sequence[str] = (), *, follow: bool = False) -> Iterator[pb.Event]:
+        """What has happened, oldest first; with `follow`, what happens until the caller stops."""
+        request = pb.WatchEventsRequest(tenants=tenants, follow=follow)
+        yield from self._stream(self._stub.WatchEvents, request, None if follow else TIMEOUT_S)
+
+    def usage(
+        self, interval_s: float = 1.0, tenants: Sequence[str] = ()
+    ) -> Iterator[pb.UsageReport]:
+        """What tenants use, every interval, until the caller stops."""
+        request = pb.StreamUsageRequest(tenants=tenants)
+        request.interval.FromNanoseconds(int(interval_s * 1e9))
+        yield from self._stream(self._stub.StreamUsage, request, None)
+
+    def close(self) -> None:
+        """Ends the connection."""
+        self._channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _call(
+        self,
+        kind: type[Answer],
+        method: Callable[..., object],
+        request: object,
+        timeout_s: float = TIMEOUT_S,
+    ) -> Answer:
+        try:
+            answer = method(request, timeout=timeout_s)
+        except grpc.RpcError as error:
+            raise error_of(error, self._target) from None
+        if not isinstance(answer, kind):
+            raise TypeError(f"{answer!r} is no {kind.__name__}")
+        return answer
+
+    def _stream(
+        self, method: Callable[..., Iterator[Answer]], request: object, timeout_s: float | None
+    ) -> Iterator[Answer]:
+        try:
+            yield from method(request, timeout=timeout_s)
+        except grpc.RpcError as error:
+            raise error_of(error, self._target) from None
+
+
+def find_agent(state_dir: Path | None = None) -> AgentClient | None:
+    """The agent that owns `state_dir`; without one, the user's own or the system's. None: none."""
+    for file in agent_sockets(state_dir):
+        if _answers(file):
+            return AgentClient.local(file)
+    return None
+
+
+def _answers(file: Path) -> bool:
+    """Whether somebody listens there. A socket in a directory that others write is nobody's."""
+    try:
+        owner = file.lstat().st_uid
+        if owner not in (0, os.geteuid()):
+            return False
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(1)
+            probe.connect(str(file))
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,209 @@
+"""Between messages and what the agent understands."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from penstock.model import PenstockError
+from penstock.node.admit import Request
+from penstock.node.grant import DEFAULT_GRACE_NS
+from penstock.node.resize import Resize
+from penstock_api.v1 import agent_pb2 as pb
+
+if TYPE_CHECKING:
+    from google.protobuf.duration_pb2 import Duration
+    from google.protobuf.timestamp_pb2 import Timestamp
+
+    from penstock.agent import TenantView
+    from penstock.agent.view import NodeView
+    from penstock.node.grant import Lifetime, Mode, Step
+
+MODES: dict[int, Mode] = {pb.MODE_STRICT: "strict", pb.MODE_ELASTIC: "elastic"}
+LIFETIMES: dict[int, Lifetime] = {
+    pb.LIFETIME_UNTIL_REVOKED: "until-revoked",
+    pb.LIFETIME_PROCESSES: "processes",
+}
+STEPS: dict[int, Step] = {
+    pb.STEP_DENY: "deny",
+    pb.STEP_THROTTLE: "throttle",
+    pb.STEP_SUSPEND: "suspend",
+    pb.STEP_TERMINATE: "terminate",
+}
+_NS = 10**9
+
+
+def request_of(message: pb.GrantRequest) -> Request:
+    """What is asked for. Raises `PenstockError` for what no request may hold."""
+    if message.HasField("tflops") and message.cores_permille:
+        raise PenstockError("both cores and tflops are asked for", "", "give one of them")
+    if not message.name and not message.command:
+        raise PenstockError(
+            "the tenant has no name", "neither name nor command is given", "give one of them"
+        )
+    return Request(
+        command=tuple(message.command),
+        memory_bytes=list(message.memory_bytes) or None,
+        cores_permille=[_cores(permille) for permille in message.cores_permille] or None,
+        tflops=message.tflops if message.HasField("tflops") else None,
+        mode=MODES.get(message.mode, "strict"),
+        devices=tuple(message.devices),
+        count=message.count or 1,
+        name=message.name or None,
+        oversubscribe=message.oversubscribe,
+        policy=message.policy or None,
+        allow_unknown=message.allow_unknown,
+        candidates=tuple(message.candidates),
+        lifetime=LIFETIMES.get(message.lifetime, "until-revoked"),
+        measured=STEPS.get(message.measured, "terminate"),
+        grace_ns=duration_ns(message.grace) if message.HasField("grace") else DEFAULT_GRACE_NS,
+        labels=dict(message.labels),
+        request_id=message.request_id,
+    )
+
+
+def request_to(request: Request) -> pb.GrantRequest:
+    """The message that asks for it."""
+    message = pb.GrantRequest(
+        name=request.name or "",
+        devices=request.devices,
+        count=request.count,
+        memory_bytes=request.memory_bytes or (),
+        cores_permille=request.cores_permille or (),
+        mode=_name("MODE", request.mode),
+        command=request.command,
+        policy=request.policy or "",
+        oversubscribe=request.oversubscribe,
+        allow_unknown=request.allow_unknown,
+        candidates=request.candidates,
+        lifetime=_name("LIFETIME", request.lifetime),
+        measured=_name("STEP", request.measured),
+        labels=request.labels,
+        request_id=request.request_id,
+    )
+    message.grace.FromNanoseconds(request.grace_ns)
+    if request.tflops is not None:
+        message.tflops = request.tflops
+    return message
+
+
+def resize_of(message: pb.ResizeRequest) -> Resize:
+    """What is to change."""
+    return Resize(
+        memory_bytes=message.memory_bytes if message.HasField("memory_bytes") else None,
+        cores_permille=(
+            _cores(message.cores_permille) if message.HasField("cores_permille") else None
+        ),
+        mode=MODES.get(message.mode),
+        device=message.device or None,
+        oversubscribe=message.oversubscribe,
+    )
+
+
+def resize_to(name: str, change: Resize) -> pb.ResizeRequest:
+    """The message that asks for it."""
+    return pb.ResizeRequest(
+        name=name,
+        memory_bytes=change.memory_bytes,
+        cores_permille=change.cores_permille,
+        mode=_name("MODE", change.mode),
+        device=change.device or "",
+        oversubscribe=change.oversubscribe,
+    )
+
+
+def tenant_to(view: TenantView) -> pb.Tenant:
+    """A tenant as a message."""
+    grant = view.grant
+    message = pb.Tenant(
+        name=grant.tenant,
+        user=grant.user,
+        mode=_name("MODE", grant.mode),
+        shares=[
+            pb.Share(
+                device_uuid=device.uuid,
+                device_index=device.index,
+                device_name=device.name,
+                memory_bytes=device.memory_bytes,
+                cores_permille=device.cores_permille,
+                allowance_permille=allowance,
+            )
+            for device, allowance in zip(grant.devices, view.allowances, strict=True)
+        ],
+        command=grant.command,
+        policy=grant.policy or "",
+        lifetime=_name("LIFETIME", grant.lifetime),
+        suspended=view.suspended,
+        oversubscribed=grant.oversubscribed,
+        labels=grant.labels,
+        directory=str(view.directory),
+        processes=view.processes,
+        finding=view.finding or "",
+    )
+    message.created.FromDatetime(_utc(grant.created))
+    return message
+
+
+def node_to(view: NodeView, version: str) -> pb.Node:
+    """The node as a message."""
+    message = pb.Node(
+        name=view.name,
+        version=version,
+        machine=view.machine or "",
+        devices=[
+            pb.Device(
+                index=one.device.index,
+                uuid=one.device.uuid,
+                name=one.device.name,
+                memory_bytes=one.device.memory_bytes,
+                free_memory_bytes=one.free.memory_bytes,
+                free_cores_permille=one.free.cores_permille,
+                tflops=one.device.tflops,
+                simulated=one.device.simulated,
+            )
+            for one in view.devices
+        ],
+        tenants=view.tenants,
+        enforces=view.enforces,
+    )
+    set_time(message.started, view.started_at)
+    message.slowest_round.FromNanoseconds(view.slowest_round_ns)
+    return message
+
+
+def duration_ns(message: Duration) -> int:
+    """Nanoseconds. Raises `PenstockError` for a time below zero."""
+    nanoseconds = message.ToNanoseconds()
+    if nanoseconds < 0:
+        raise PenstockError(
+            "a time is below zero", f"it is {nanoseconds / _NS:g} s", "give one above"
+        )
+    return nanoseconds
+
+
+def set_time(message: Timestamp, seconds: float) -> None:
+    """Fills in a moment given as seconds since the epoch."""
+    message.FromNanoseconds(int(seconds * _NS))
+
+
+def _utc(text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text).astimezone(timezone.utc)
+    except ValueError:
+        return datetime.fromtimestamp(0, timezone.utc)
+
+
+def _cores(permille: int) -> int:
+    if not 1 <= permille <= 1000:
+        raise PenstockError(
+            f"cores_permille {permille} makes no sense",
+            "a share is 1 to 1000 thousandths of a device", "give such a figure",
+        )  # fmt: skip
+    return permille
+
+
+def _name(kind: str, word: str | None) -> str:
+    """The enumeration's name for `word`; its "unspecified" for what only a `penstock run` has."""
+    if word is None or word == "command":
+        word = "unspecified"
+    return f"{kind}_{word.upper().replace('-', '_')}"

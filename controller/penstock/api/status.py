@@ -1,0 +1,64 @@
+"""Errors on their way over the wire: a status code for programs, three sentences for people."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import grpc
+
+from penstock.model import PenstockError
+from penstock_api.v1 import agent_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.model.errors import Reason
+
+TRAILER = "penstock-error-bin"
+CODES: dict[Reason, grpc.StatusCode] = {
+    "invalid": grpc.StatusCode.INVALID_ARGUMENT,
+    "no-such-tenant": grpc.StatusCode.NOT_FOUND,
+    "exists": grpc.StatusCode.ALREADY_EXISTS,
+    "not-enough-left": grpc.StatusCode.RESOURCE_EXHAUSTED,
+    "not-yours": grpc.StatusCode.PERMISSION_DENIED,
+    "not-allowed": grpc.StatusCode.PERMISSION_DENIED,
+    "not-now": grpc.StatusCode.FAILED_PRECONDITION,
+    "unavailable": grpc.StatusCode.UNAVAILABLE,
+}
+
+
+def trailer_of(error: PenstockError) -> tuple[tuple[str, bytes]]:
+    """The trailing metadata that carries `error` whole."""
+    message = agent_pb2.Error(reason=error.reason, what=error.what, why=error.why, fix=error.fix)
+    return ((TRAILER, message.SerializeToString()),)
+
+
+def error_of(error: grpc.RpcError, target: str) -> PenstockError:
+    """What a failed call means for whoever made it."""
+    for key, value in _trailers(error):
+        if key == TRAILER and isinstance(value, bytes):
+            message = agent_pb2.Error.FromString(value)
+            known: dict[str, Reason] = {word: word for word in CODES}
+            reason = known.get(message.reason, "invalid")
+            return PenstockError(message.what, message.why, message.fix, reason=reason)
+    code = error.code()
+    if code is grpc.StatusCode.UNAVAILABLE:
+        return PenstockError(
+            f"no agent answers at {target}", str(error.details()),
+            "start it (penstock agent), or do without: penstock run --no-agent",
+            reason="unavailable",
+        )  # fmt: skip
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return PenstockError(
+            f"the agent at {target} did not answer in time", "it is busy, stopped or hangs",
+            "try again; see its log, and penstock doctor", reason="unavailable",
+        )  # fmt: skip
+    return PenstockError(
+        f"the agent at {target} failed", f"{code.name}: {error.details()}", "see its log",
+        reason="unavailable",
+    )  # fmt: skip
+
+
+def _trailers(error: grpc.RpcError) -> Sequence[tuple[str, str | bytes]]:
+    trailers = getattr(error, "trailing_metadata", None)
+    return tuple(trailers() or ()) if trailers is not None else ()

@@ -1,0 +1,120 @@
+"""`penstock agent`: runs a node."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.cli.options import StateDir
+
+if TYPE_CHECKING:
+    from penstock.api.server import Tls
+
+STOPPING = (signal.SIGTERM, signal.SIGINT)
+
+
+def agent(
+    simulate: Annotated[
+        str | None, typer.Option(metavar="PROFILE[,N]", help="Own a simulated GPU: h200, l4,2.")
+    ] = None,
+    node: Annotated[str | None, typer.Option(help="Name of the node (default: host name).")] = None,
+    listen: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Take orders over TCP as well, with mutual TLS."),
+    ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The agent's certificate (PEM).")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Its key (PEM).")] = None,
+    tls_ca: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Who signed callers' certificates (PEM)."),
+    ] = None,
+    state_dir: StateDir = None,
+) -> None:
+    """Run this node: grant quotas, look after tenants, until SIGTERM or Ctrl-C.
+
+    Tenants run on when it stops, under their last quota; started again, it takes them up.
+    """
+    from penstock.agent import Agent
+    from penstock.api.server import Server
+    from penstock.cli.request import open_source
+    from penstock.node.state import State
+
+    tls = _tls(listen, tls_cert, tls_key, tls_ca)
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)  # before any thread: all inherit it
+    sys.setswitchinterval(0.0005)  # an order must not wait for a round's Python
+    state = State.open(state_dir, shared=os.geteuid() == 0)
+    one = Agent(state, open_source(state, simulate), node)
+    one.start()
+    try:
+        server = Server(one, tls)
+        server.start()
+        try:
+            _log(
+                "started",
+                node=one.node,
+                socket=str(state.agent_socket),
+                port=server.port,
+                devices=[str(device) for device in one.devices],
+                tenants=[ward.tenant.name for ward in one.wards()],
+                enforces=one.enforces,
+            )
+            _notify("READY=1")
+            number = signal.sigwait(STOPPING)
+            _log("stopping", signal=signal.Signals(number).name)
+            _notify("STOPPING=1")
+        finally:
+            server.stop()
+    finally:
+        one.stop()
+
+
+def _tls(
+    listen: str | None, certificate: Path | None, key: Path | None, authority: Path | None
+) -> Tls | None:
+    from penstock.api.server import Tls
+    from penstock.model import PenstockError
+
+    files = {"--tls-cert": certificate, "--tls-key": key, "--tls-ca": authority}
+    if listen is None:
+        if any(files.values()):
+            raise PenstockError(
+                "certificates are given, but no address", "--listen is missing",
+                "add --listen HOST:PORT",
+            )  # fmt: skip
+        return None
+    if certificate is None or key is None or authority is None:
+        missing = ", ".join(option for option, file in files.items() if file is None)
+        raise PenstockError(
+            "--listen needs mutual TLS", f"{missing} is missing",
+            "whoever can give orders owns the node's devices: give all three files",
+        )  # fmt: skip
+    return Tls(listen, certificate, key, authority)
+
+
+def _log(event: str, **fields: object) -> None:
+    """A line of JSON for a journal, words for a terminal."""
+    if sys.stderr.isatty():
+        words = "  ".join(f"{key}={value}" for key, value in fields.items() if value is not None)
+        print(f"penstock agent: {event}  {words}", file=sys.stderr, flush=True)
+        return
+    time = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+    print(json.dumps({"time": time, "event": event, **fields}), file=sys.stderr, flush=True)
+
+
+def _notify(state: str) -> None:
+    """Tells systemd (sd_notify), if it started us."""
+    address = os.environ.get("NOTIFY_SOCKET")
+    if not address:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notifier:
+        notifier.sendto(state.encode(), "\0" + address[1:] if address[0] == "@" else address)

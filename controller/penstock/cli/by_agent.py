@@ -1,0 +1,78 @@
+"""`penstock run` where an agent runs: it makes the tenant and looks after it."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import secrets
+from typing import TYPE_CHECKING
+
+from penstock.cli.say import say
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from penstock.api import AgentClient, TenantMessage
+    from penstock.node.admit import Request
+    from penstock.node.launch import Child
+
+LOOK_S = 3600.0  # nothing is to be looked after here: only signals wake us
+
+
+def run_by_agent(state_dir: Path | None, request: Request, *, quiet: bool) -> int | None:
+    """Runs the command as a tenant of the agent's; its exit code. None: there is no agent.
+
+    Raises `PenstockError`: the agent does not grant it.
+    """
+    from penstock.node.launch import block_signals, unblock_signals
+    from penstock.node.state import agent_sockets
+
+    if not agent_sockets(state_dir):  # found out without loading gRPC
+        return None
+    blocked = block_signals()  # before gRPC has threads, which would swallow them
+    from penstock.api import find_agent
+
+    agent = find_agent(state_dir)
+    if agent is None:
+        unblock_signals(blocked)
+        return None
+    with agent:
+        child = _start(agent, request, blocked, quiet=quiet)
+    # The agent sees us end, and ends the tenant with its last process.
+    return child if isinstance(child, int) else child.wait(lambda: None, LOOK_S)
+
+
+def _start(agent: AgentClient, request: Request, blocked: set[int], *, quiet: bool) -> Child | int:
+    """The running command; an exit code where it could not be started."""
+    from penstock.node.environment import program_environment
+    from penstock.node.launch import Child, CommandNotStartedError
+
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").strip()
+    granted = agent.grant(
+        dataclasses.replace(
+            request,
+            lifetime="processes",
+            request_id=secrets.token_hex(8),
+            candidates=[visible] if visible and not agent.node().machine else (),
+        )
+    )
+    try:
+        child = Child(request.command, program_environment(granted.environment), blocked)
+    except CommandNotStartedError as error:
+        agent.revoke(granted.tenant.name, 0, "its command could not be started")
+        say(error)
+        return error.exit_code
+    for line in [] if quiet else [*granted.notes, _summary(granted.tenant)]:
+        say(line)
+    return child
+
+
+def _summary(tenant: TenantMessage) -> str:
+    from penstock.model import format_cores, human_memory
+
+    shares = "; ".join(
+        f"{human_memory(share.memory_bytes)} and {format_cores(share.cores_permille)} cores of "
+        f"device {share.device_index} ({share.device_name})"
+        for share in tenant.shares
+    )
+    return f"tenant {tenant.name}: {shares}, granted by the agent"

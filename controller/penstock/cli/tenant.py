@@ -1,0 +1,62 @@
+"""`penstock suspend|resume|revoke`: what an agent does with a tenant."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.cli.options import StateDir
+from penstock.cli.say import say
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from penstock.api import AgentClient
+
+TenantName = Annotated[str, typer.Argument(metavar="TENANT", help="As penstock ps names it.")]
+Reason = Annotated[str, typer.Option(metavar="WORDS", help="Why; kept in the tenant's events.")]
+
+
+def suspend(tenant: TenantName, reason: Reason = "", state_dir: StateDir = None) -> None:
+    """Hold a tenant's launches back until penstock resume. Its memory stays."""
+    with _agent(state_dir) as agent:
+        agent.suspend(tenant, reason)
+    say(f"tenant {tenant} is suspended: its launches wait for penstock resume {tenant}")
+
+
+def resume(tenant: TenantName, state_dir: StateDir = None) -> None:
+    """Let a suspended tenant's launches go on."""
+    with _agent(state_dir) as agent:
+        agent.resume(tenant)
+    say(f"tenant {tenant} goes on")
+
+
+def revoke(
+    tenant: TenantName,
+    grace: Annotated[
+        str, typer.Option(metavar="TIME", help="Between SIGTERM and SIGKILL: 10s, 1m.")
+    ] = "10s",
+    reason: Reason = "",
+    state_dir: StateDir = None,
+) -> None:
+    """End a tenant: its processes, then its quota."""
+    from penstock.model import parse_duration_ns
+
+    with _agent(state_dir) as agent:
+        ended = agent.revoke(tenant, parse_duration_ns(grace), reason)
+    killed = f", {ended.killed} were killed after {grace}" if ended.killed else ""
+    say(f"tenant {tenant} is gone: {ended.ended} processes ended{killed}")
+
+
+def _agent(state_dir: Path | None) -> AgentClient:
+    from penstock.api import find_agent
+    from penstock.model import PenstockError
+
+    found = find_agent(state_dir)
+    if found is None:
+        raise PenstockError(
+            "no agent runs here", "only an agent does this",
+            "start one (penstock agent), or name its --state-dir",
+        )  # fmt: skip
+    return found

@@ -1,0 +1,1 @@
+"""Version 1. Fields are only ever added."""

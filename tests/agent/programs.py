@@ -1,0 +1,23 @@
+"""The programs that tests run as tenants of an agent."""
+
+from __future__ import annotations
+
+import os
+
+from penstock.bench.quota import Workload
+from penstock.bench.stage import KERNEL_RULES
+from penstock.bench.stage import LAUNCHER as NAME
+from penstock_shim import paths
+
+LAUNCHER = str(paths.workload_path(NAME))
+
+
+def environment_for(granted) -> dict[str, str]:
+    """The environment that the agent said, over ours."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PENSTOCK_", "CUDA_"))}
+    return {**kept, **granted.environment, "PENSTOCK_SIM_KERNELS": KERNEL_RULES}
+
+
+def backlogged(seconds: float, kernel_us: float = 200) -> list[str]:
+    """The launcher's arguments for launching without a pause."""
+    return Workload(kernel_us).arguments(seconds)

@@ -1,0 +1,155 @@
+"""Who may order what: told by the kernel on the local socket, by certificates over TCP."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+
+import grpc
+import pytest
+from tests.agent.conftest import GIB, request, wait_until
+
+from penstock.api import AgentClient
+from penstock.model import PenstockError
+
+NOBODY = 65534
+AS_NOBODY = """
+import os, sys
+from penstock.api import AgentClient
+from penstock.model import PenstockError
+from penstock.node.admit import Request
+os.setgid({uid}); os.setuid({uid})
+agent = AgentClient.local(__import__("pathlib").Path(sys.argv[1]))
+try:
+    {order}
+    print("done")
+except PenstockError as error:
+    print(error.reason, error)
+"""
+GRANT = (
+    "agent.grant(Request(command=('x',), memory_bytes=[1 << 30], cores_permille=[100], "
+    "name='theirs', lifetime='until-revoked'{more}))"
+)
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="changes its user: needs root")
+needs_openssl = pytest.mark.skipif(
+    shutil.which("openssl") is None, reason="certificates are made by openssl, which is not there"
+)
+
+
+def as_nobody(node, order: str) -> str:
+    code = AS_NOBODY.format(uid=NOBODY, order=order)
+    for folder in (node.state, *list(node.state.parents)[:3]):
+        folder.chmod(folder.stat().st_mode | 0o011)
+    command = [sys.executable, "-c", code, str(node.socket)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@needs_root
+def test_a_user_has_tenants_of_their_own_and_no_say_over_others(node):
+    node.tenant("roots", memory=GIB)
+    assert as_nobody(node, GRANT.format(more="")) == "done"
+    with node.client() as agent:
+        users = {tenant.name: tenant.user for tenant in agent.tenants()}
+    assert users["theirs"] in {"nobody", str(NOBODY)}
+    usage = node.state / "tenants" / "theirs" / "usage"
+    assert usage.stat().st_uid == NOBODY
+    assert (node.state / "tenants" / "theirs" / "quota").stat().st_uid == 0
+    assert as_nobody(node, "agent.suspend('theirs')") == "done"
+    for order in ("agent.suspend('roots')", "agent.revoke('roots', 0)"):
+        assert as_nobody(node, order).startswith("not-yours")
+    assert as_nobody(node, "agent.revoke('theirs', 0)") == "done"
+
+
+@needs_root
+def test_a_user_does_not_oversubscribe(node):
+    assert as_nobody(node, GRANT.format(more=", oversubscribe=True")).startswith("not-allowed")
+
+
+def test_grpcs_own_socket_lies_where_nobody_else_gets(node):
+    inside = node.state / ".agent"
+    assert inside.stat().st_mode & 0o077 == 0
+    channel = grpc.insecure_channel(f"unix:{inside / 'grpc.sock'}")
+    with channel, pytest.raises(PenstockError, match="nobody knows who calls"):
+        AgentClient(channel, "inside").tenants()
+
+
+@pytest.fixture
+def certificates(tmp_path):
+    """A CA, a server's and a client's certificate of it, and a stranger's."""
+    folder = tmp_path / "certificates"
+    folder.mkdir()
+
+    def openssl(*arguments):
+        subprocess.run(["openssl", *arguments], cwd=folder, capture_output=True, check=True)
+
+    for authority in ("ca", "strangers-ca"):
+        files = ["-keyout", f"{authority}.key", "-out", f"{authority}.crt"]
+        openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj",
+                f"/CN={authority}", *files)  # fmt: skip
+    (folder / "names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1")
+    for name, authority in (("agent", "ca"), ("controller", "ca"), ("stranger", "strangers-ca")):
+        openssl("req", "-newkey", "rsa:2048", "-nodes", "-subj", f"/CN={name}",
+                "-keyout", f"{name}.key", "-out", f"{name}.csr")  # fmt: skip
+        openssl("x509", "-req", "-in", f"{name}.csr", "-CA", f"{authority}.crt", "-CAkey",
+                f"{authority}.key", "-CAcreateserial", "-days", "2", "-extfile", "names",
+                "-out", f"{name}.crt")  # fmt: skip
+    return folder
+
+
+def over_tls(node, certificates, name, authority="ca"):
+    return AgentClient.remote(
+        f"localhost:{node.started['port']}",
+        certificates / f"{name}.crt",
+        certificates / f"{name}.key",
+        certificates / f"{authority}.crt",
+    )
+
+
+@needs_openssl
+def test_over_tcp_only_who_holds_a_certificate_of_the_nodes_ca_gives_orders(
+    make_node, certificates
+):
+    node = make_node(
+        "--listen=127.0.0.1:0",
+        f"--tls-cert={certificates / 'agent.crt'}",
+        f"--tls-key={certificates / 'agent.key'}",
+        f"--tls-ca={certificates / 'ca.crt'}",
+    )
+    with over_tls(node, certificates, "controller") as agent:
+        agent.grant(request("far"))
+        assert [(t.name, t.user) for t in agent.tenants()] == [("far", "controller")]
+    with over_tls(node, certificates, "stranger") as agent, pytest.raises(PenstockError):
+        agent.tenants()
+    plain = grpc.insecure_channel(f"localhost:{node.started['port']}")
+    with plain, pytest.raises(PenstockError):
+        AgentClient(plain, "plain").tenants()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--listen=127.0.0.1:0"], "--tls-cert, --tls-key, --tls-ca is missing"),
+        (["--tls-cert=x"], "--listen is missing"),
+        (["--listen=127.0.0.1:0", "--tls-cert=x", "--tls-key=x", "--tls-ca=x"], "cannot read x"),
+    ],
+)
+def test_an_agent_that_cannot_listen_safely_does_not_start(make_node, options, says):
+    node = make_node(start=False)
+    done = node("agent", "--simulate=h200", *options)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert not node.socket.exists()
+
+
+def test_an_agent_that_is_asked_to_stop_leaves_its_tenants(node):
+    node.tenant("t")
+    assert node.stop() == 0
+    assert not node.socket.exists()
+    assert (node.state / "tenants" / "t" / "quota").exists()
+    node.start()
+    with node.client() as agent:
+        wait_until(lambda: [tenant.name for tenant in agent.tenants()] == ["t"])

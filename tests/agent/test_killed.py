@@ -1,0 +1,150 @@
+"""The agent is killed: tenants go on, and the next agent takes them up as they are."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tests.agent.conftest import GIB, request, wait_until
+from tests.agent.programs import backlogged
+
+from penstock.model import PenstockError
+from penstock.node.resize import Resize
+from penstock_shim.pages import read_quota
+
+KILLS = int(os.environ.get("PENSTOCK_AGENT_KILLS", "6"))
+ADOPTED_WITHIN_S = 2.0
+
+
+def share(node, name, seconds):
+    """Percent of the device that it had over the next `seconds`, by the device's own record."""
+
+    def busy():
+        records = [r for r in node.machine().record(0) if r.tag == name]
+        return sum(r.busy_ns for r in records), records[0].at_ns
+
+    busy_ns, at_ns = busy()
+    wait_until(lambda: busy()[1] - at_ns >= seconds * 1e9)
+    later_ns, until_ns = busy()
+    return 100 * (later_ns - busy_ns) / (until_ns - at_ns)
+
+
+def test_tenants_launch_on_under_their_quota_while_the_agent_is_killed_again_and_again(node):
+    quotas = {"a": 200, "b": 500}
+    programs = {
+        name: node.launch(node.tenant(name, cores=cores), *backlogged(600))
+        for name, cores in quotas.items()
+    }
+    for name in quotas:
+        wait_until(lambda name=name: node.usage(name).devices[0].launches > 200)
+    spent = dict.fromkeys(quotas, 0)
+    for _ in range(KILLS):
+        node.kill()
+        begun = time.monotonic()
+        node.start()
+        took = time.monotonic() - begun
+        with node.client() as agent:
+            tenants = {tenant.name: tenant for tenant in agent.tenants()}
+        assert set(tenants) == set(quotas)
+        assert sorted(node.started["tenants"]) == sorted(quotas)
+        assert took < 10 * ADOPTED_WITHIN_S  # a start of Python on a loaded machine included
+        for name, cores in quotas.items():
+            assert programs[name].poll() is None
+            assert tenants[name].shares[0].cores_permille == cores
+            assert abs(share(node, name, 0.5) - cores / 10) < 8
+            now = node.usage(name).devices[0].spent_ns
+            assert now > spent[name]
+            spent[name] = now
+    for name in quotas:
+        adopted = [event for event in node.events(name) if event["event"] == "adopted"]
+        assert len(adopted) == KILLS
+
+
+def test_without_an_agent_a_tenant_keeps_its_quota(node):
+    node.launch(node.tenant("t", cores=300), *backlogged(60))
+    wait_until(lambda: node.usage("t").devices[0].launches > 200)
+    node.kill()
+    time.sleep(0.5)
+    assert abs(share(node, "t", 2.0) - 30) < 3
+
+
+def test_what_was_granted_suspended_and_changed_is_so_for_the_next_agent(node):
+    node.tenant("t", cores=300, labels={"team": "vision"}, measured="suspend", grace_ns=3 * 10**9)
+    with node.client() as agent:
+        agent.resize("t", Resize(cores_permille=450, mode="elastic"))
+        agent.suspend("t")
+        before = agent.tenants()[0]
+    node.kill()
+    node.start()
+    with node.client() as agent:
+        (after,) = agent.tenants()
+        assert after.suspended
+        assert after.labels == {"team": "vision"}
+        before.ClearField("processes"), after.ClearField("processes")
+        assert after == before
+        with pytest.raises(PenstockError, match="not enough left"):
+            agent.grant(request("u", cores=700))
+
+
+def test_a_tenant_that_waits_without_processes_is_there_after_a_restart(node):
+    node.tenant("t")
+    node.kill()
+    node("ps")  # what only looks must not tidy it away either
+    node.start()
+    with node.client() as agent:
+        assert [tenant.name for tenant in agent.tenants()] == ["t"]
+
+
+def test_a_command_that_ends_while_no_agent_is_there_leaves_no_tenant(node):
+    command = ["run", "-q", "--name=t", "--memory=1Gi", "--cores=10", "--", "sleep", "600"]
+    run = subprocess.Popen([sys.executable, "-m", "penstock", *command], env=node.environment)
+    try:
+        wait_until((node.state / "tenants" / "t").exists)
+        wait_until(lambda: b"PENSTOCK_TENANT_DIR" in b"".join(environments_of_children(run.pid)))
+        node.kill()
+    finally:
+        for child in children_of(run.pid):
+            os.kill(child, 9)
+        run.wait()
+    node.start()
+    wait_until(lambda: not (node.state / "tenants" / "t").exists(), 40)
+
+
+def children_of(pid):
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def environments_of_children(pid):
+    for child in children_of(pid):
+        yield Path(f"/proc/{child}/environ").read_bytes()
+
+
+def test_a_resize_that_was_killed_half_way_is_finished_by_the_next_agent(node):
+    node.tenant("t", cores=300)
+    node.kill()
+    grant = node.state / "tenants" / "t" / "grant.yaml"
+    grant.write_text(
+        grant.read_text().replace("cores: '30'", "cores: '40'").replace("cores: 30", "cores: 40")
+    )
+    assert "40" in grant.read_text()
+    node.start()
+    page = node.state / "tenants" / "t" / "quota"
+    wait_until(lambda: read_quota(page).limits.devices[0].cores_permille == 400)
+
+
+def test_a_tenant_whose_grant_was_scribbled_over_is_named_and_others_go_on(node):
+    node.tenant("good", memory=GIB)
+    node.launch(node.tenant("bad", memory=GIB), *backlogged(60))
+    wait_until(lambda: node.usage("bad").devices[0].launches > 10)
+    node.kill()
+    (node.state / "tenants" / "bad" / "grant.yaml").write_text("{]")
+    node.start()
+    with node.client() as agent:
+        assert [tenant.name for tenant in agent.tenants()] == ["good"]
+        with pytest.raises(PenstockError, match="bad"):
+            agent.grant(request("more"))
+        agent.resize("good", Resize(cores_permille=100))
