@@ -7,6 +7,7 @@ every field is kept within its bounds.
 from __future__ import annotations
 
 import os
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -40,6 +41,7 @@ _ASKED_KINDS: dict[int, AskedKind] = {
 }
 
 
+_rooms = threading.local()
 _ASKED_OFFSET: int = ffi.offsetof("penstock_usage_page", "asked")
 
 
@@ -162,6 +164,10 @@ class UsagePage:
         """Reads the page, of its first `devices` devices. Raises PageError if it was damaged."""
         return _snapshot(self._fd, self.path, devices)
 
+    def digest(self, devices: int = MAX_DEVICES) -> int:
+        """Another number whenever `snapshot` would tell something new; 0: it cannot be read."""
+        return int(lib.penstock_usage_digest(self._fd, devices))
+
     def asked(self) -> Asked:
         """Names asked for that the shim did not answer itself. Raises PageError."""
         return _asked(self._fd, self.path)
@@ -245,7 +251,7 @@ def _asked(fd: int, path: Path) -> Asked:
 
 def _snapshot(fd: int, path: Path, devices: int = MAX_DEVICES) -> UsageSnapshot:
     check_page(fd, path, "usage")
-    page = ffi.new("penstock_usage_page *")
+    page = _scratch()
     gates = ffi.offsetof("penstock_usage_page", "gate")
     slots = ffi.offsetof("penstock_usage_page", "slots")
     _read_range(fd, page, 0, gates, path)
@@ -260,6 +266,13 @@ def _snapshot(fd: int, path: Path, devices: int = MAX_DEVICES) -> UsageSnapshot:
         slots=tuple(slot for slot in used if slot is not None),
         asked_changes=page.asked_changes,
     )
+
+
+def _scratch() -> CData:
+    """Room for a page, one a thread: only what was read into it is looked at afterwards."""
+    if not hasattr(_rooms, "page"):
+        _rooms.page = ffi.new("penstock_usage_page *")
+    return _rooms.page
 
 
 def _read_range(fd: int, page: CData, offset: int, length: int, path: Path) -> None:

@@ -209,7 +209,7 @@ class Agent:
             return False
         try:
             grant = read_grant(tenant.directory)
-            ward = Ward(tenant, grant, lock, self.neighbourhood, self.source, adopted=True)
+            ward = Ward(tenant, grant, lock, self.neighbourhood, None, adopted=True)
         except (PenstockError, PageError, OSError) as error:
             os.close(lock)
             if tenant.name not in self._damaged:

@@ -10,7 +10,7 @@ from penstock.agent.view import DeviceView, Ended, Granted, NodeView, TenantView
 from penstock.agent.ward import Ward
 from penstock.devices import find_devices
 from penstock.model import PenstockError
-from penstock.node.admission import free_share
+from penstock.node.admission import free_shares
 from penstock.node.admit import plan
 from penstock.node.environment import tenant_variables
 from penstock.node.events import record_event
@@ -35,13 +35,11 @@ class Orders:
         """The node's devices and how its agent is doing."""
         agent = self._agent
         grants = agent.grants()
+        free = free_shares(agent.devices, agent.machine, grants)
         return NodeView(
             name=agent.node,
             machine=agent.machine,
-            devices=tuple(
-                DeviceView(device, free_share(device, agent.machine, grants))
-                for device in agent.devices
-            ),
+            devices=tuple(DeviceView(device, free[device.uuid]) for device in agent.devices),
             started_at=agent.started_at,
             tenants=len(grants),
             slowest_round_ns=agent.slowest_round_ns(),

@@ -39,18 +39,33 @@ class Free:
 
 def free_share(device: Device, machine: str | None, grants: Iterable[Grant]) -> Free:
     """What `grants` leave of `device`. The same UUID on another machine is another device."""
-    holders = tuple(
-        Held(grant.tenant, share.memory_bytes, share.cores_permille)
-        for grant in grants
-        if grant.machine == machine
-        for share in grant.devices
-        if share.uuid == device.uuid
-    )
-    return Free(
-        max(0, device.memory_bytes - sum(held.memory_bytes for held in holders)),
-        max(0, FULL_DEVICE_PERMILLE - sum(held.cores_permille for held in holders)),
-        holders,
-    )
+    return free_shares([device], machine, grants)[device.uuid]
+
+
+def free_shares(
+    devices: Iterable[Device], machine: str | None, grants: Iterable[Grant]
+) -> dict[str, Free]:
+    """What `grants` leave of each of `devices`, by UUID."""
+    devices = list(devices)
+    holders: dict[str, list[Held]] = {device.uuid: [] for device in devices}
+    for grant in grants:
+        if grant.machine != machine:
+            continue
+        for share in grant.devices:
+            if share.uuid in holders:
+                held = Held(grant.tenant, share.memory_bytes, share.cores_permille)
+                holders[share.uuid].append(held)
+    return {
+        device.uuid: Free(
+            max(0, device.memory_bytes - sum(held.memory_bytes for held in holders[device.uuid])),
+            max(
+                0,
+                FULL_DEVICE_PERMILLE - sum(held.cores_permille for held in holders[device.uuid]),
+            ),
+            tuple(holders[device.uuid]),
+        )
+        for device in devices
+    }
 
 
 def check_size(device: Device, memory_bytes: int) -> None:

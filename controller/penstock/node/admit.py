@@ -17,7 +17,7 @@ from penstock.model import (
     human_memory,
 )
 from penstock.model.names import name_from_command
-from penstock.node.admission import check_admission, check_size, free_share, roomiest
+from penstock.node.admission import check_admission, check_size, free_shares, roomiest
 from penstock.node.grant import DEFAULT_GRACE_NS, DeviceGrant, Grant, Lifetime, Mode, Step
 from penstock.node.tenant import Tenant, collect, create_tenant, live_grants
 
@@ -109,9 +109,8 @@ def plan(
         PenstockError: it does not fit, or makes no sense.
     """
     notes: list[str] = []
-    grants = list(grants)
     chosen = find_devices(devices, request.devices) if request.devices else list(candidates)
-    free = {device.uuid: free_share(device, machine, grants) for device in chosen}
+    free = free_shares(chosen, machine, grants)
     if not request.devices:
         chosen = roomiest(chosen, free, request.count)
     shares = []

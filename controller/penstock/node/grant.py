@@ -90,7 +90,7 @@ class Grant:
                 "devices": [_device_to_plain(device) for device in self.devices],
             },
         }
-        return yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+        return str(yaml.dump(document, Dumper=_dumper(), sort_keys=False, allow_unicode=True))
 
 
 def read_grant(directory: Path) -> Grant:
@@ -136,6 +136,12 @@ def _loader() -> Any:  # noqa: ANN401 - one of two loader classes
     import yaml
 
     return getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def _dumper() -> Any:  # noqa: ANN401 - likewise
+    import yaml
+
+    return getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
 def _device_to_plain(device: DeviceGrant) -> dict[str, object]:

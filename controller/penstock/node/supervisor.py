@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from penstock_shim.pages import UsageSnapshot
 
 PERIOD_S = 0.1
-PAGE_PERIOD_NS = 1_000_000_000
+PAGE_PERIOD_NS = 5_000_000_000
 DEVICE_PERIOD_NS = 1_000_000_000  # how often the device's own figures are asked for
 
 
