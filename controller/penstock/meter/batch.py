@@ -28,11 +28,10 @@ class Batch:
     name: str = field(default_factory=lambda: secrets.token_hex(8))
     identities: dict[str, Identity] = field(default_factory=dict)  # by incarnation
     accounts: dict[Key, Account] = field(default_factory=dict)
-    closed: set[str] = field(default_factory=set)  # incarnations that ended
     usage: dict[tuple[int, int, Key], Amounts] = field(default_factory=dict)  # unit_s, start_s
 
     def __bool__(self) -> bool:
-        return bool(self.accounts or self.closed or self.usage)
+        return bool(self.accounts or self.usage)
 
     def put(self, key: Key, identity: Identity, at: Moment, step: Step) -> None:
         """Takes one step in: its amounts go where its time was."""

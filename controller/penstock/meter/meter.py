@@ -130,8 +130,6 @@ class Meter:
             key = (incarnation, device.device_uuid)
             self._count_kept(key, self._open[key])
             self._ending.add(key)
-        self._batch.identities[incarnation] = reading.identity
-        self._batch.closed.add(incarnation)
         stored = self.flush(at, wait_s)
         found, self._found = self._found, []
         return stored, found

@@ -47,8 +47,7 @@ CREATE TABLE tenant (
   policy TEXT NOT NULL,
   namespace TEXT NOT NULL,
   pod TEXT NOT NULL,
-  container TEXT NOT NULL,
-  closed INTEGER NOT NULL DEFAULT 0
+  container TEXT NOT NULL
 );
 CREATE TABLE account (
   id INTEGER PRIMARY KEY,
@@ -231,10 +230,6 @@ class Store:
                     (unit_s, start_s, accounts[key], *(getattr(part, name) for name in FIELDS))
                     for (unit_s, start_s, key), part in batch.usage.items()
                 ),
-            )
-            connection.executemany(
-                "UPDATE tenant SET closed = 1 WHERE incarnation = ?",
-                [(one,) for one in batch.closed],
             )
 
     def accounts(self, incarnation: str) -> dict[str, Account]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 ROLL_UP_PERIOD_S = 600.0
 RETRY_S = 1.0
+ASK_AGAIN_S = 0.2  # the store, after it could not tell
 
 
 class Writer:
@@ -38,8 +39,11 @@ class Writer:
         self._lock = WriterLock(directory)
         self._store: Store | None = None
         self._reader: Store | None = None
-        self._reader_of: Store | None = None  # a file set aside takes its reader with it
-        self._found_damaged: StoreDamagedError | None = None
+        self._ask_again_s = 0.0  # of time.monotonic()
+        self._found_damaged: StoreDamagedError | None = None  # by the reader
+        # Held while the reader works and while a file is set aside: a connection to the old file
+        # that is closed later would take the new one's log with it.
+        self._files = threading.Lock()
         self._rolled_up_s = 0.0
         self._batch: Batch | None = None
         self._ending = False
@@ -78,14 +82,16 @@ class Writer:
 
     def accounts(self, incarnation: str) -> dict[str, Account] | None:
         """What the store knows of a tenant; None: it cannot be asked now."""
-        if self._store is None:
-            return None  # the thread opens it, and says why it cannot
+        if time.monotonic() < self._ask_again_s or not self._files.acquire(blocking=False):
+            return None
         try:
-            if self._reader is None or self._reader_of is not self._store:
-                self._drop_reader()
-                self._reader, self._reader_of = Store(self._path), self._store
+            if self._store is None:
+                return None  # the thread opens it, and says why it cannot
+            if self._reader is None:
+                self._reader = Store(self._path)
             return self._reader.accounts(incarnation)
         except (sqlite3.Error, StoreDamagedError, PenstockError) as error:
+            self._ask_again_s = time.monotonic() + ASK_AGAIN_S
             self._drop_reader()
             problem = told_apart(error)
             if isinstance(problem, StoreDamagedError):
@@ -93,6 +99,8 @@ class Writer:
                     self._found_damaged = problem
                     self._changed.notify_all()
             return None
+        finally:
+            self._files.release()
 
     def close(self, timeout_s: float) -> bool:
         """Ends the thread; False: something could not be stored in time."""
@@ -101,7 +109,8 @@ class Writer:
             self._ending = True
             self._changed.notify_all()
         self._thread.join(timeout_s)
-        self._drop_reader()
+        with self._files:
+            self._drop_reader()
         if not self._thread.is_alive():
             if self._store is not None:
                 self._store.close()
@@ -156,11 +165,8 @@ class Writer:
         if self._store is None:
             try:
                 self._store = Store(self._path)
-            except StoreDamagedError as error:
-                try:
-                    self.damaged.append(set_aside(self._path))
-                except OSError as problem:
-                    raise sqlite3.OperationalError(f"{error}; {problem}") from error
+            except StoreDamagedError:
+                self._set_aside()
                 self._store = Store(self._path)
         return self._store
 
@@ -172,7 +178,13 @@ class Writer:
             self._store.close()  # opened anew, it shows what was stored after all
             self._store = None
         if isinstance(error, StoreDamagedError):
-            with contextlib.suppress(OSError):
+            self._set_aside()
+
+    def _set_aside(self) -> None:
+        with self._files:
+            self._drop_reader()
+            self._found_damaged = None
+            with contextlib.suppress(OSError):  # where nothing can be renamed, it is tried again
                 self.damaged.append(set_aside(self._path))
 
     def _tidy(self) -> None:
