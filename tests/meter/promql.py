@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-_GRAFANA = {"$__rate_interval": "5m", "$__range": "1h", "$__interval": "1m"}
+GRAFANA = {"$__rate_interval": "5m", "$__range": "1h", "$__interval": "1m"}
 _TOKEN = re.compile(
     r"""\s*(?:
       (?P<string>"(?:[^"\\]|\\.)*")
@@ -34,7 +34,7 @@ class Expression:
 
 def read(text: str) -> Expression:
     """Raises ValueError for what is no expression as far as this can tell."""
-    for variable, value in _GRAFANA.items():
+    for variable, value in GRAFANA.items():
         text = text.replace(variable, value)
     tokens = list(_tokens(text))
     _check_brackets([word for _, word in tokens], text)

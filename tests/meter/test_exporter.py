@@ -294,21 +294,27 @@ def test_alerts_say_what_happened_and_what_to_do_and_name_labels_that_are_left(r
         assert set(re.findall(r"\$labels\.(\w+)", text)) <= known | {"instance"}
 
 
-def test_promtool_agrees_where_it_is_installed():
+def test_promtool_agrees_where_it_is_installed(tmp_path):
+    scrape_config = yaml.safe_load((DEPLOY / "prometheus/scrape.yaml").read_text())
+    assert all(one["honor_labels"] for one in scrape_config["scrape_configs"])
+    recorded = []
+    for number, (_, text) in enumerate(expressions()):
+        for variable, value in promql.GRAFANA.items():
+            text = text.replace(variable, value)  # noqa: PLW2901
+        recorded.append({"record": f"expression_{number}", "expr": text})
+    every = tmp_path / "every.yaml"
+    every.write_text(yaml.safe_dump({"groups": [{"name": "all", "rules": recorded}]}))
     promtool = shutil.which("promtool")
-    files = [
+    for kind, file in (
         ("rules", DEPLOY / "prometheus/rules.yaml"),
+        ("rules", every),
         ("config", DEPLOY / "prometheus/scrape.yaml"),
-    ]
-    for kind, file in files:
-        assert yaml.safe_load(file.read_text())
+    ):
         if promtool:
             done = subprocess.run(
                 [promtool, "check", kind, str(file)], capture_output=True, text=True, check=False
             )
             assert done.returncode == 0, done.stdout + done.stderr
-    scrape_config = yaml.safe_load((DEPLOY / "prometheus/scrape.yaml").read_text())
-    assert all(one["honor_labels"] for one in scrape_config["scrape_configs"])
 
 
 def test_panels_of_the_dashboard_lie_side_by_side():

@@ -117,6 +117,37 @@ def test_a_directory_that_is_a_file_is_an_error_that_says_so(tmp_path):
         Meter(tmp_path / "file")
 
 
+def test_a_directory_that_others_can_write_is_refused(tmp_path):
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    with pytest.raises(PenstockError, match="others can write there"):
+        Meter(tmp_path / "open")
+
+
+def test_tenants_that_ended_together_are_stored_by_one_flush(tmp_path):
+    meter = Meter(tmp_path, at=START)
+    tenants = [another(n) for n in range(50)]
+    meter.observe(START, [reading(0, who=who) for who in tenants])
+    for who in tenants:
+        meter.close_tenant(later(3), reading(2, who=who), wait_s=0)
+    assert meter.flush(later(3), wait_s=10)
+    assert stored(tmp_path).charged_ns == 100 * S
+    assert meter._open == {}
+    meter.close(later(4))
+
+
+def test_a_tenant_that_nobody_tells_of_any_more_is_let_go_of_and_known_when_it_returns(tmp_path):
+    meter = Meter(tmp_path, at=START)
+    meter.observe(START, [reading(0)])
+    meter.observe(later(2), [reading(2)])
+    assert meter.flush(later(2), wait_s=10)
+    assert meter.flush(later(1000), wait_s=10)
+    assert meter._open == {}
+    meter.observe(later(1001), [reading(3)])
+    assert meter.close(later(1001), wait_s=10)
+    assert stored(tmp_path).charged_ns == 3 * S
+
+
 def test_a_reader_beside_the_meter_sees_whole_batches_and_holds_nobody_up(tmp_path):
     meter = Meter(tmp_path, at=START)
     meter.observe(START, [reading(0)])
@@ -138,7 +169,7 @@ def small_disk(tmp_path):
         pytest.skip("only root can mount a small file system")
     folder = tmp_path / "disk"
     folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", folder], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m,mode=700", "none", folder], check=True)
     yield folder
     subprocess.run(["umount", "--lazy", folder], check=False)
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 COUNT_PERIOD_NS = NS  # in between, a reading is only kept: the counter is cumulative
 REPEAT_NS = 60 * NS  # how soon a suspicion that stands is told again
+FORGET_NS = 600 * NS  # a tenant that nobody told of for so long; what is stored of it stays
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ class Meter:
             self._count_kept(key, one)
         while True:
             if self._writer.idle:
-                self._settle()
+                self._settle(at)
                 if not self._batch:
                     if any(one.account is None for one in self._open.values()):
                         return False  # what is stored of them cannot be told yet
@@ -121,7 +122,8 @@ class Meter:
 
         Returns whether it is stored, and suspicions. Remove the tenant's usage page only then: till
         it is stored, the page is the record. On a full disk the agent may give up waiting; what
-        was used since the last commit is then lost if it is killed before there is room.
+        was used since the last commit is then lost if it is killed before there is room. To close
+        several at once, let `wait_s` be 0, and remove their pages when one `flush` has told True.
         """
         for device in reading.devices:
             self._take(at, reading.identity, device)
@@ -224,7 +226,7 @@ class Meter:
                 one.told_ns[suspicion.kind] = at.mono_ns
                 self._found.append(TenantSuspicion(one.who.tenant, key[0], suspicion))
 
-    def _settle(self) -> None:
+    def _settle(self, at: Moment) -> None:
         """What was handed over is stored."""
         self._stored_to_ns = max(self._stored_to_ns, self._handed_to_ns)
         for key in list(self._ending):
@@ -232,6 +234,13 @@ class Meter:
             if one is None or (one.account is not None and key not in self._batch.accounts):
                 self._ending.discard(key)
                 self._open.pop(key, None)
+        for key, one in list(self._open.items()):
+            if (
+                one.account is not None
+                and one.account.mono_ns < at.mono_ns - FORGET_NS
+                and key not in self._batch.accounts
+            ):
+                del self._open[key]
 
 
 def _memory(reading: DeviceReading) -> tuple[int, int | None]:

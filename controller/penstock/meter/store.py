@@ -108,6 +108,10 @@ class WriterLock:
         self._file = directory / "meter.lock"
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            found = directory.stat()
+            if found.st_uid != os.geteuid() or found.st_mode & 0o022:
+                # Who can write there could have us write into a file of theirs, or change the sums.
+                raise PermissionError(0, "it is not this user's, or others can write there")
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
             self._fd = os.open(self._file, flags, 0o600)
         except OSError as error:
