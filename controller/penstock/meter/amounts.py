@@ -22,12 +22,18 @@ class Amounts:
     suspicions: int = 0  # how often a figure of the page could not be true
 
     def add(self, other: Amounts) -> None:
-        """Adds `other` to this."""
-        for name in FIELDS:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
+        """Adds `other` to this. Written out: hundreds of tenants a second come through here."""
+        self.charged_ns += other.charged_ns
+        self.measured_ns += other.measured_ns
+        self.byte_seconds += other.byte_seconds
+        self.measured_byte_seconds += other.measured_byte_seconds
+        self.metered_ns += other.metered_ns
+        self.estimated_ns += other.estimated_ns
+        self.suspicious_ns += other.suspicious_ns
+        self.suspicions += other.suspicions
 
     def __bool__(self) -> bool:
-        return any(getattr(self, name) for name in FIELDS)
+        return self != _NOTHING
 
     def split(self, weights: list[int]) -> list[Amounts]:
         """Parts in proportion to `weights` that add up to this to the last unit."""
@@ -43,4 +49,5 @@ class Amounts:
         return parts
 
 
+_NOTHING = Amounts()
 FIELDS = tuple(field.name for field in dataclasses.fields(Amounts))
