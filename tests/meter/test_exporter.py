@@ -294,6 +294,16 @@ def test_alerts_say_what_happened_and_what_to_do_and_name_labels_that_are_left(r
         assert set(re.findall(r"\$labels\.(\w+)", text)) <= known | {"instance"}
 
 
+def test_alerts_that_are_tried_out_exist():
+    rules = yaml.safe_load((DEPLOY / "prometheus/rules.yaml").read_text())
+    alerts = {rule["alert"] for group in rules["groups"] for rule in group["rules"]}
+    tried = set(
+        re.findall(r'alertname="(\w+)"', (DEPLOY / "prometheus/rules_test.yaml").read_text())
+    )
+    assert len(tried) >= 10
+    assert tried <= alerts
+
+
 def test_promtool_agrees_where_it_is_installed(tmp_path):
     scrape_config = yaml.safe_load((DEPLOY / "prometheus/scrape.yaml").read_text())
     assert all(one["honor_labels"] for one in scrape_config["scrape_configs"])
@@ -305,14 +315,15 @@ def test_promtool_agrees_where_it_is_installed(tmp_path):
     every = tmp_path / "every.yaml"
     every.write_text(yaml.safe_dump({"groups": [{"name": "all", "rules": recorded}]}))
     promtool = shutil.which("promtool")
-    for kind, file in (
-        ("rules", DEPLOY / "prometheus/rules.yaml"),
-        ("rules", every),
-        ("config", DEPLOY / "prometheus/scrape.yaml"),
+    for verb, kind, file in (
+        ("check", "rules", DEPLOY / "prometheus/rules.yaml"),
+        ("check", "rules", every),
+        ("check", "config", DEPLOY / "prometheus/scrape.yaml"),
+        ("test", "rules", DEPLOY / "prometheus/rules_test.yaml"),
     ):
         if promtool:
             done = subprocess.run(
-                [promtool, "check", kind, str(file)], capture_output=True, text=True, check=False
+                [promtool, verb, kind, str(file)], capture_output=True, text=True, check=False
             )
             assert done.returncode == 0, done.stdout + done.stderr
 
