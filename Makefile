@@ -68,8 +68,9 @@ proto: $(VENV)/.tools ## Rewrite proto/penstock_api/v1/*_pb2* from the .proto fi
 	$(BIN)/python -m grpc_tools.protoc --proto_path=proto --python_out=proto --pyi_out=proto \
 	  --grpc_python_out=proto proto/penstock_api/v1/*.proto
 
-gen: $(VENV)/.tools ## Rewrite docs/coverage.md from the vendor's headers and the hook tables
+gen: $(VENV)/.tools ## Rewrite docs/coverage.md from the headers and hook tables, docs/metrics.md from its table
 	PYTHONPATH=shim $(BIN)/python -m codegen --native shim/native --page docs/coverage.md
+	PYTHONPATH=controller $(BIN)/python -m penstock.meter.reference docs/metrics.md
 
 newest: setup ## Take the newest releases of all tools and clients into constraints.txt; then make test
 	$(BIN)/pip install --quiet --upgrade --upgrade-strategy eager $(GROUPS)

@@ -20,6 +20,7 @@ from penstock.cli import (
     simulate,
     tenant,
     top,
+    usage,
 )
 from penstock.cli.options import AS_IS
 
@@ -36,6 +37,7 @@ app.command(context_settings=AS_IS)(simulate.simulate)
 app.add_typer(quota.app, name="quota")
 app.command()(ps.ps)
 app.command()(top.top)
+app.command()(usage.usage)
 app.command()(tenant.suspend)
 app.command()(tenant.resume)
 app.command()(tenant.revoke)

@@ -9,7 +9,9 @@ from penstock.model import format_cores, human_memory
 
 if TYPE_CHECKING:
     from rich.console import Console, Group, JustifyMethod, OverflowMethod
+    from rich.table import Table
 
+    from penstock.meter.usage import UsageRow
     from penstock.node.report import Row
 
 NOT_KNOWN = "-"
@@ -125,3 +127,37 @@ def _coloured(text: str, row: Row) -> str:
 
 def _refusals(count: int | None) -> str:
     return NOT_KNOWN if count is None else f"[yellow]{count}[/yellow]" if count else "0"
+
+
+def usage_table(rows: Iterable[UsageRow], by: str) -> Table:
+    """What was used, most device time first; what the device measured stands beside."""
+    from rich.box import SIMPLE_HEAD
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column(by.upper(), overflow="fold")
+    if by == "tenant":
+        table.add_column("USER", overflow="fold")
+    for heading in ("DEVICE TIME", "BY THE DEVICE", "MEMORY x TIME", "METERED", "ESTIMATED"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in rows:
+        amounts, group = row.amounts, row.group
+        name = group.get("device_uuid") or group.get(by) or NOT_KNOWN
+        if group.get("pod"):
+            name = f"{group['namespace']}/{group['pod']}/{group['container']}"
+        doubt = "[red]![/red] " if amounts.suspicions else ""
+        table.add_row(
+            doubt + escape(name),
+            *([escape(group["user"])] if by == "tenant" else []),
+            _seconds(amounts.charged_ns),
+            _seconds(amounts.measured_ns) if amounts.measured_ns else NOT_KNOWN,
+            f"{amounts.byte_seconds / (1 << 30) / 3600:.3f} GiBh",
+            _seconds(amounts.metered_ns),
+            _seconds(amounts.estimated_ns),
+        )
+    return table
+
+
+def _seconds(duration_ns: int) -> str:
+    return f"{duration_ns / 1e9:,.3f}s"

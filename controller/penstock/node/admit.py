@@ -139,7 +139,7 @@ def plan(
         command=tuple(request.command),
         user=request.user or user_name(),
         uid=request.uid,
-        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        created=datetime.now(timezone.utc).isoformat(timespec="microseconds"),
         policy=request.policy,
         machine=machine,
         oversubscribed=request.oversubscribe,

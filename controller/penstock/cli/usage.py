@@ -1,0 +1,119 @@
+"""`penstock usage`: what was used over a time, by tenant, user, policy or device."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime, timezone
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from penstock.cli.options import Output, one_of
+
+NS = 1_000_000_000
+
+
+class By(str, Enum):
+    """What amounts are summed by."""
+
+    value: Literal["tenant", "user", "policy", "device"]
+    tenant = "tenant"
+    user = "user"
+    policy = "policy"
+    device = "device"
+
+
+def usage(
+    tenant: Annotated[str | None, typer.Argument(help="This tenant alone.")] = None,
+    since: Annotated[
+        str, typer.Option(metavar="TIME", help="How long ago (1h, 30m), or a date (2026-05-01).")
+    ] = "1h",
+    until: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Likewise; without it, until now.")
+    ] = None,
+    by: Annotated[
+        By, typer.Option(parser=one_of(By), metavar="WHAT", help="tenant, user, policy, device.")
+    ] = By.tenant,
+    output: Annotated[
+        Output,
+        typer.Option(
+            "--output", "-o", parser=one_of(Output), metavar="FORMAT", help="table, json or yaml."
+        ),
+    ] = Output.table,
+    meter_dir: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Where the agent keeps its readings (default: /var/lib/penstock for root, "
+            "$XDG_STATE_HOME/penstock).",
+        ),
+    ] = None,
+) -> None:
+    """Show what tenants used: device time and memory over time, as the agent metered it.
+
+    Amounts lie in minutes, older ones in hours, then days; one that lies in the time only in part
+    counts whole. Times without a zone are local.
+    """
+    from penstock.meter.usage import read_usage_since
+
+    now_s = time.time()
+    since_s = _time_of("--since", since, now_s)
+    until_s = now_s + 1 if until is None else _time_of("--until", until, now_s)
+    found = read_usage_since(
+        int(since_s), int(until_s), by=by.value, tenant=tenant, directory=meter_dir
+    )
+    if output is not Output.table:
+        from penstock.cli.output import print_data
+
+        data = {
+            "since": _iso(found.since_s),
+            "until": _iso(found.until_s),
+            "covered_since": None
+            if found.covered_since_s is None
+            else _iso(max(found.covered_since_s, 0)),
+            "by": by.value,
+            "usage": [row.as_dict() for row in found.rows],
+        }
+        print_data(data, output)
+        return
+    if not found.rows:
+        print(f"nothing was used since {_iso(found.since_s)}")
+        return
+    from penstock.cli.table import console, usage_table
+
+    console().print(usage_table(found.rows, by.value))
+
+
+def _time_of(option: str, text: str, now_s: float) -> float:
+    """Seconds since 1970 of "90m" (as long ago) or an ISO 8601 date. Raises `PenstockError`."""
+    from penstock.model import PenstockError, QuantityError, parse_duration_ns
+
+    if text.strip() == "now":
+        return now_s
+    try:
+        days = text.strip().removesuffix("d")
+        if days != text.strip() and days.isascii() and days.isdigit():
+            ago_ns = parse_duration_ns(f"{int(days) * 24}h")
+        else:
+            ago_ns = parse_duration_ns(text)
+        return now_s - ago_ns / NS
+    except QuantityError:
+        pass
+    try:
+        # Python 3.10 does not read the Z that everybody writes.
+        moment = datetime.fromisoformat(text.strip().replace("Z", "+00:00"))
+        return moment.timestamp()
+    except (ValueError, OverflowError, OSError):
+        raise PenstockError(
+            f"{option} {text!r} is not a time", "it is neither a duration nor a date",
+            "write it like 90m, 1h, 7d, 2026-05-01 or 2026-05-01T12:00:00Z",
+        ) from None  # fmt: skip
+
+
+def _iso(time_s: float) -> str:
+    try:
+        return datetime.fromtimestamp(time_s, timezone.utc).isoformat(timespec="seconds")
+    except (ValueError, OverflowError, OSError):
+        return str(time_s)

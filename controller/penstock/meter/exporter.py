@@ -1,0 +1,147 @@
+"""The Prometheus endpoint: serves the newest snapshot that the agent published.
+
+A scrape runs in a thread of its own and takes nothing from the agent's loop but a reference; should
+the loop hang, the endpoint goes on and its heartbeat age says so.
+"""
+
+from __future__ import annotations
+
+import bisect
+import time
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, TypeVar
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
+from prometheus_client.registry import Collector
+
+from penstock.meter import metrics
+from penstock.model import PenstockError
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Iterable
+    from wsgiref.simple_server import WSGIServer
+
+    from prometheus_client.metrics_core import Metric as Family
+
+    from penstock.meter.reading import Identity
+    from penstock.meter.snapshot import NodeSnapshot
+
+DEFAULT_ADDRESS = "127.0.0.1"
+DEFAULT_PORT = 9470
+Of = TypeVar("Of")
+
+
+class Exporter(Collector):
+    """`publish` after each round of the loop; `serve` once."""
+
+    def __init__(self, node: str) -> None:
+        """`node`: this node's name, the first label of every metric."""
+        self._node = node
+        self._snapshot: NodeSnapshot | None = None
+        self._loop_counts = [0] * (len(metrics.LOOP.bounds_s) + 1)
+        self._loop_s = 0.0
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+        self._server: tuple[WSGIServer, threading.Thread] | None = None
+
+    def publish(self, snapshot: NodeSnapshot, loop_s: float) -> None:
+        """From now on scrapes see `snapshot`; the round that made it took `loop_s`."""
+        self._loop_counts[bisect.bisect_left(metrics.LOOP.bounds_s, loop_s)] += 1
+        self._loop_s += loop_s
+        self._snapshot = snapshot
+
+    def serve(self, address: str = DEFAULT_ADDRESS, port: int = DEFAULT_PORT) -> int:
+        """Serves /metrics over HTTP; returns the port (0 asks for a free one).
+
+        There is neither a password nor encryption: beyond loopback, the network must see to that.
+        Raises `PenstockError` when the address cannot be had.
+        """
+        try:
+            self._server = start_http_server(port, address, registry=self._registry)
+        except (OSError, OverflowError) as error:
+            raise PenstockError(
+                f"cannot serve metrics on {address}:{port}",
+                getattr(error, "strerror", None) or str(error),
+                "name another address and port, or end what listens there",
+            ) from error
+        return int(self._server[0].server_port)
+
+    def close(self) -> None:
+        """Ends serving. May be called twice."""
+        if self._server is not None:
+            server, thread = self._server
+            server.shutdown()
+            server.server_close()
+            thread.join()
+            self._server = None
+
+    def describe(self) -> Iterable[Family]:
+        """Nothing in advance: what is known decides which samples there are."""
+        return ()
+
+    def collect(self) -> Iterator[Family]:
+        """All families; those without a sample now have their name, type and help."""
+        snapshot, now_ns = self._snapshot, time.monotonic_ns()
+        if snapshot is None:
+            return
+        node = (self._node,)
+        yield from _families(metrics.AGENT, metrics.NODE, [(node, (snapshot, now_ns))])
+        yield self._loop_family()
+        yield from _families(
+            metrics.DEVICES,
+            metrics.DEVICE,
+            [((*node, one.device_uuid), one) for one in snapshot.devices],
+        )
+        tenants = [((*node, *_labels(one.identity)), one) for one in snapshot.tenants]
+        yield from _families(metrics.TENANTS, metrics.TENANT, tenants)
+        yield from _families(
+            metrics.PAGES, metrics.TENANT, [(labels, (one, now_ns)) for labels, one in tenants]
+        )
+        yield from _families(
+            metrics.SHARES,
+            metrics.SHARE,
+            [
+                ((*node, share.device_uuid, *_labels(one.identity)), share)
+                for one in snapshot.tenants
+                for share in one.shares
+            ],
+        )
+
+    def _loop_family(self) -> Family:
+        family = HistogramMetricFamily(metrics.LOOP.name, metrics.LOOP.help, labels=metrics.NODE)
+        counts, below = list(self._loop_counts), 0
+        buckets = []
+        for bound, count in zip([*map(str, metrics.LOOP.bounds_s), "+Inf"], counts, strict=True):
+            below += count
+            buckets.append((bound, below))
+        family.add_metric([self._node], buckets, self._loop_s)
+        return family
+
+
+def _labels(who: Identity) -> tuple[str, ...]:
+    return who.namespace, who.pod, who.container, who.tenant
+
+
+def _families(
+    described: Iterable[metrics.Metric[Of]],
+    labels: tuple[str, ...],
+    things: list[tuple[tuple[str, ...], Of]],
+) -> Iterator[Family]:
+    for metric in described:
+        kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+        family = kind(metric.name, metric.help, labels=(*labels, *metric.more_labels))
+        for values, thing in things:
+            value = metric.value(thing)
+            if isinstance(value, Mapping):
+                for more, number in value.items():
+                    last = (more,) if isinstance(more, str) else more
+                    family.add_metric((*values, *last), number)
+            elif value is not None:
+                family.add_metric(values, value)
+        yield family
