@@ -12,6 +12,7 @@ from penstock.cli import (
     bench,
     demo,
     doctor,
+    events,
     policy,
     ps,
     quota,
@@ -36,6 +37,7 @@ app.command(context_settings=AS_IS)(simulate.simulate)
 app.add_typer(quota.app, name="quota")
 app.command()(ps.ps)
 app.command()(top.top)
+app.command()(events.events)
 app.command()(tenant.suspend)
 app.command()(tenant.resume)
 app.command()(tenant.revoke)
