@@ -23,7 +23,7 @@ from penstock.node.state import State
 from penstock.node.tenant import create_tenant
 from penstock.policy.schema import OnExceed
 from penstock_shim import paths, simulator
-from penstock_shim.pages import PageError, QuotaWriter, UsagePage, read_quota
+from penstock_shim.pages import Limits, PageError, QuotaWriter, UsagePage, read_quota
 
 PROGRAM = Path(__file__).with_name("program.py")
 KERNELS = "spin=param0;penstock_spin=param0"
@@ -123,6 +123,7 @@ class Node:
             with contextlib.suppress(PageError):
                 with QuotaWriter.open(guest.directory / "quota") as writer:
                     writer.heartbeat()
+                    self.publish(writer)
                 with UsagePage.open(guest.directory / "usage") as usage:
                     usage.reap()
         now_ns = time.monotonic_ns()
@@ -146,6 +147,18 @@ class Node:
     def watch_for(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
         self.watch(lambda: time.monotonic() >= deadline, seconds + 30)
+
+    def publish(self, writer: QuotaWriter) -> None:
+        """Says how many share the device: measured intervals of one hold others' work."""
+        count = len(self.guests)
+
+        def edit(limits: Limits) -> Limits:
+            (one,) = limits.devices
+            one = dataclasses.replace(one, sharers=count, busy_sharers=count)
+            return dataclasses.replace(limits, devices=(one,))
+
+        if writer.limits.devices[0].sharers != count:
+            writer.change(edit)
 
     def told(self) -> dict[str, list[dict]]:
         return {name: guest.acts() for name, guest in self.guests.items()}
