@@ -26,7 +26,7 @@ from penstock_shim import paths, simulator
 from penstock_shim.pages import Limits, PageError, QuotaWriter, UsagePage, read_quota
 
 PROGRAM = Path(__file__).with_name("program.py")
-KERNELS = "spin=param0;penstock_spin=param0"
+KERNELS = "*spin=param0"
 TICK_S = 0.1
 ON_TIME_NS = 1_100_000_000  # from look to look
 
