@@ -21,7 +21,6 @@ from penstock.node.events import read_events
 from penstock.node.grant import DeviceGrant, Grant
 from penstock.node.state import State
 from penstock.node.tenant import create_tenant
-from penstock.policy.schema import OnExceed
 from penstock_shim import paths, simulator
 from penstock_shim.pages import Limits, PageError, QuotaWriter, UsagePage, read_quota
 
@@ -106,12 +105,11 @@ class Node:
         )  # fmt: skip
         grant = Grant(
             tenant=name, mode=mode, devices=(share,), command=("x",), user="u", created="now",
-            machine=str(self.machine),
+            machine=str(self.machine), measured=measured, grace_ns=int(grace_s * 1e9),
         )  # fmt: skip
         tenant, lock = create_tenant(self.state, grant, self.source.libraries())
         os.close(lock)
-        policy = OnExceed(measured=measured, grace=f"{grace_s}s")
-        self.guests[name] = Guest(self, Subject(tenant, grant, policy))
+        self.guests[name] = Guest(self, Subject.of(tenant, grant))
         return self.guests[name]
 
     def change(self, guest: Guest, **fields) -> None:

@@ -30,6 +30,22 @@ class Subject:
     suspended: bool = False
     """By an operator's order: enforcement never lifts that."""
 
+    @classmethod
+    def of(
+        cls,
+        tenant: Tenant,
+        grant: Grant,
+        *,
+        handshake: frozenset[int] = frozenset(),
+        parents: frozenset[int] = frozenset(),
+        cgroups: tuple[str, ...] = (),
+        suspended: bool = False,
+    ) -> Subject:
+        """A tenant with the policy and the user that its grant names."""
+        # As exact nanoseconds: OnExceed would read a duration with its unit.
+        policy = OnExceed.model_construct(measured=grant.measured, grace=grant.grace_ns)
+        return cls(tenant, grant, policy, handshake, parents, cgroups, grant.uid, suspended)
+
     @property
     def name(self) -> str:
         """The tenant's."""
