@@ -56,6 +56,7 @@ class ProcessRecord:
     device: int
     at_ns: int  # CLOCK_MONOTONIC; every figure is exact at this time
     pid: int  # in the pid namespace of the process itself
+    pid_namespace: int  # that namespace's inode; 0: not known
     alive: bool
     tag: str  # PENSTOCK_SIM_TAG of the process, else its comm
     command: str
@@ -246,6 +247,7 @@ class Machine:
                 device=device,
                 at_ns=at_ns[0],
                 pid=record.pid,
+                pid_namespace=record.pid_namespace,
                 alive=bool(record.alive),
                 tag=text(record.tag),
                 command=text(record.comm),

@@ -12,6 +12,7 @@ from penstock.cli import (
     bench,
     demo,
     doctor,
+    events,
     policy,
     ps,
     quota,
@@ -38,6 +39,7 @@ app.add_typer(quota.app, name="quota")
 app.command()(ps.ps)
 app.command()(top.top)
 app.command()(usage.usage)
+app.command()(events.events)
 app.command()(tenant.suspend)
 app.command()(tenant.resume)
 app.command()(tenant.revoke)

@@ -86,7 +86,8 @@ class NvidiaDevices:
                 memory_bytes=None if process.usedGpuMemory is None else int(process.usedGpuMemory),
                 peak_memory_bytes=None,
                 busy_ns=None,
-                busy_permille=busy.get(int(process.pid)),
+                # Who has no sample did nothing; None: the driver tells of nobody.
+                busy_permille=None if busy is None else busy.get(int(process.pid), 0),
                 at_ns=now_ns,
                 alive=True,
             )
@@ -94,13 +95,18 @@ class NvidiaDevices:
         ]
 
     @staticmethod
-    def _utilisation(handle: object) -> dict[int, int]:
-        """Permille of the last second by pid: the mean of the driver's samples of that time."""
+    def _utilisation(handle: object) -> dict[int, int] | None:
+        """Permille of the last second by pid: the mean of the driver's samples of that time.
+
+        None: not told (MIG, some virtual machines).
+        """
         since_us = time.time_ns() // 1000 - 1_000_000
         try:
             samples = pynvml.nvmlDeviceGetProcessUtilization(handle, since_us)
+        except pynvml.NVMLError_NotFound:
+            return {}  # nobody did anything
         except pynvml.NVMLError:
-            return {}
+            return None
         by_pid: dict[int, list[int]] = {}
         for sample in samples:
             by_pid.setdefault(int(sample.pid), []).append(int(sample.smUtil) * 10)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.devices.host_pids import HostPids
 from penstock.devices.interface import Device, DeviceProcess, DriverLibraries
 from penstock.model import PenstockError
 from penstock_shim import paths, simulator
@@ -18,6 +19,7 @@ class SimulatedDevices:
     def __init__(self, machine: Path) -> None:
         self._path = machine
         self._machine = simulator.Machine(machine)
+        self._pids = HostPids()
 
     @property
     def machine(self) -> Path | None:
@@ -53,14 +55,18 @@ class SimulatedDevices:
         return simulator.environment(self._path, tag)
 
     def processes(self, device: Device) -> list[DeviceProcess]:
-        """The device's own record of every process it has seen."""
+        """The device's own record of every process it has seen, with pids as this process has them.
+
+        Pid 0: it ended in another pid namespace, or runs where we cannot look.
+        """
         try:
             records = self._machine.record(device.index)
         except simulator.MachineError as error:  # truncated meanwhile
             raise PenstockError("the simulated device cannot be asked", str(error)) from error
+        pids = self._pids.of(records)
         return [
             DeviceProcess(
-                pid=record.pid,
+                pid=pid,
                 tag=record.tag,
                 memory_bytes=record.memory_bytes,
                 peak_memory_bytes=record.peak_memory_bytes,
@@ -69,5 +75,5 @@ class SimulatedDevices:
                 at_ns=record.at_ns,
                 alive=record.alive,
             )
-            for record in records
+            for record, pid in zip(records, pids, strict=True)
         ]

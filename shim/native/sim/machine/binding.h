@@ -86,6 +86,7 @@ typedef struct sim_process_record {
   int32_t pid;                    /* in the pid namespace of the process itself */
   uint32_t alive;                 /* 0: has ended (or gave its last context back and ended) */
   uint64_t start_ticks;           /* field 22 of /proc/PID/stat */
+  uint64_t pid_namespace;         /* inode of /proc/PID/ns/pid; 0: not known */
   char tag[SIM_TAG_BYTES];        /* PENSTOCK_SIM_TAG of the process, else its comm */
   char comm[16];
   uint64_t began_ns;              /* first context on this device */

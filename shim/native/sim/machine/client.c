@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "sim/machine/model.h"
@@ -30,6 +31,13 @@ static uint64_t own_start_ticks(void) {
   char *at = strrchr(text, ')'); /* the command may hold anything */
   for (int field = 2; at && field < 22; field++) at = strchr(at + 1, ' ');
   return at ? strtoull(at + 1, NULL, 10) : 0;
+}
+
+/* Readers elsewhere find the pid that the process has for them by this, as a driver in the kernel
+ * would tell it. */
+static uint64_t own_pid_namespace(void) {
+  struct stat found;
+  return stat("/proc/self/ns/pid", &found) == 0 ? (uint64_t)found.st_ino : 0;
 }
 
 static void own_comm(char comm[16]) {
@@ -116,6 +124,7 @@ uint32_t sim_attach(sim_machine *m, uint32_t device, const char *tag) {
     c->next_seq = next_seq + 1;
     c->pid = (int32_t)getpid();
     c->start_ticks = own_start_ticks();
+    c->pid_namespace = own_pid_namespace();
     own_comm(c->comm);
     snprintf(c->tag, sizeof c->tag, "%s", tag && *tag ? tag : c->comm);
     c->began_ns = d->t_ns;

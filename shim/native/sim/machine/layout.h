@@ -19,7 +19,7 @@
 #include "sim/machine/binding.h"
 
 #define SIM_MAGIC 0x31454e494843414dull /* "MACHINE1" */
-#define SIM_VERSION 3
+#define SIM_VERSION 4
 #define SIM_CLIENTS 4096
 #define SIM_OPS 4096    /* operations a process can have under way on a device, all streams */
 #define SIM_LANES 1024  /* streams of a process with work under way */
@@ -99,6 +99,7 @@ typedef struct sim_client {
   uint32_t state;
   int32_t pid;
   uint64_t start_ticks;
+  uint64_t pid_namespace; /* inode of /proc/self/ns/pid; 0: no /proc there */
   char tag[SIM_TAG_BYTES];
   char comm[16];
   uint64_t began_ns, ended_ns;

@@ -46,6 +46,7 @@ static void fill_record(const sim_client *c, sim_process_record *r) {
       .pid = c->pid,
       .alive = c->state == SIM_CLIENT_LIVE,
       .start_ticks = c->start_ticks,
+      .pid_namespace = c->pid_namespace,
       .began_ns = c->began_ns,
       .ended_ns = c->ended_ns,
       .busy_ns = c->busy_ns,

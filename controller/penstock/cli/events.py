@@ -1,0 +1,145 @@
+"""`penstock events TENANT`: what happened to a tenant, and why."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from penstock.cli.options import Output, StateDir, one_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from penstock.node.tenant import Tenant
+
+LOOK_S = 0.2
+
+
+def events(
+    tenant: Annotated[str, typer.Argument(metavar="TENANT", help="As penstock ps names it.")],
+    output: Annotated[
+        Output,
+        typer.Option(
+            "--output", "-o", parser=one_of(Output), metavar="FORMAT", help="table, json or yaml."
+        ),
+    ] = Output.table,
+    follow: Annotated[
+        bool,
+        typer.Option("--follow", "-f", help="Go on with what happens, until the tenant ends."),
+    ] = False,
+    state_dir: StateDir = None,
+) -> None:
+    """Show what happened to a tenant, and why: refusals, and steps taken against excess."""
+    from penstock.node.events import read_events
+    from penstock.node.state import State
+
+    found = _find(State.read(state_dir), tenant)
+    if follow:
+        _follow(found, output)
+        return
+    known = read_events(found.directory)
+    if output is Output.table:
+        for line in _table(known):
+            print(line)
+        return
+    from penstock.cli.output import print_data
+
+    print_data(known, output)
+
+
+def _find(state: Any, name: str) -> Tenant:  # noqa: ANN401 - the state is imported late
+    from penstock.model import PenstockError
+    from penstock.node.tenant import find_tenant
+
+    try:
+        return find_tenant(state, name)
+    except PenstockError as error:
+        raise PenstockError(
+            error.what,
+            f"{error.why} (the events of a tenant that has ended are gone with its directory)",
+            error.fix,
+        ) from error
+
+
+def _follow(tenant: Tenant, output: Output) -> None:
+    """One event a line as it comes; JSON objects a line, or documents of YAML."""
+    for event in _coming(tenant.directory):
+        if output is Output.table:
+            print(_line(event), flush=True)
+        elif output is Output.json:
+            import json
+
+            print(json.dumps(event), flush=True)
+        else:
+            import yaml
+
+            text = yaml.safe_dump(event, sort_keys=False, allow_unicode=True)
+            print(f"---\n{text}", end="", flush=True)
+
+
+def _coming(directory: Path) -> Iterator[dict[str, object]]:
+    """All that was recorded, then what is, until the tenant's directory is gone."""
+    from penstock.node.events import read_events
+
+    told: list[dict[str, object]] = []
+    stamp = None
+    while True:
+        is_there = directory.exists()
+        before, stamp = stamp, _stamp(directory)
+        known = read_events(directory) if is_there and (stamp != before or stamp is None) else []
+        # The file makes room at its bound: what was told is then no longer its beginning.
+        start = 0
+        if told:
+            start = next((i + 1 for i in range(len(known) - 1, -1, -1) if known[i] == told[-1]), 0)
+        yield from known[start:]
+        told = known[-1:] or told
+        if not is_there:
+            return
+        time.sleep(LOOK_S)
+
+
+def _stamp(directory: Path) -> tuple[int, int] | None:
+    """Differs when something was recorded. None: cannot be told."""
+    from penstock.node.events import FILE
+
+    try:
+        found = (directory / FILE).stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size
+
+
+def _table(known: list[dict[str, object]]) -> Iterator[str]:
+    yield f"{'TIME':<24}  {'EVENT':<16}  REASON"
+    for event in known:
+        yield _line(event)
+
+
+def _line(event: dict[str, object]) -> str:
+    """Time, event, and why; who it was, where that is known."""
+    reason = event.get("reason") or _rest(event)
+    processes = event.get("processes")
+    who = ""
+    if isinstance(processes, list):
+        names = [
+            f"{one.get('pid')} ({_plain(one.get('command', ''))})"
+            for one in processes[:8]
+            if isinstance(one, dict)
+        ]
+        who = f" [pid {', '.join(names)}{', …' if len(processes) > 8 else ''}]"
+    when = _plain(event.get("time", ""))[:24]
+    return f"{when:<24}  {_plain(event.get('event', '')):<16}  {_plain(reason)}{who}"
+
+
+def _rest(event: dict[str, object]) -> str:
+    return ", ".join(
+        f"{key} {value}" for key, value in event.items() if key not in {"time", "event"}
+    )
+
+
+def _plain(value: object) -> str:
+    """A command's name may hold anything: nothing of it is to move a terminal's cursor."""
+    return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in str(value))

@@ -1,0 +1,77 @@
+"""Pids of processes in other pid namespaces, as a driver in the kernel would tell them.
+
+The simulated device lives in its processes' own memory: it knows the pid that a process has for
+itself. NVML tells the pid that the process has for whoever asks.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock_shim.simulator import ProcessRecord
+
+_Inner = tuple[int, int, int]  # pid namespace, pid there, when it came to the device
+
+
+class HostPids:
+    """Translates, and remembers what it found for as long as the device lists it."""
+
+    def __init__(self) -> None:
+        self._own = namespace_of("self")
+        self._known: dict[_Inner, int] = {}
+
+    def of(self, records: Sequence[ProcessRecord]) -> list[int]:
+        """The pid of each in our namespace; 0: it has none, or has ended elsewhere."""
+        foreign = {
+            (record.pid_namespace, record.pid, record.began_ns)
+            for record in records
+            if record.pid_namespace not in {0, self._own} and record.alive
+        }
+        self._known = {key: pid for key, pid in self._known.items() if key in foreign}
+        missing = {(namespace, pid) for namespace, pid, _ in foreign - self._known.keys()}
+        if missing:
+            found = _look_for(missing)
+            for key in foreign - self._known.keys():
+                if key[:2] in found:
+                    self._known[key] = found[key[:2]]
+        return [
+            record.pid
+            if record.pid_namespace in {0, self._own}
+            else self._known.get((record.pid_namespace, record.pid, record.began_ns), 0)
+            for record in records
+        ]
+
+
+def namespace_of(pid: int | str) -> int:
+    """Inode of the pid namespace of `pid` (or "self"); 0: it ended, or is hidden from us."""
+    try:
+        return Path(f"/proc/{pid}/ns/pid").stat().st_ino
+    except OSError:
+        return 0
+
+
+def inner_pid(pid: int) -> int:
+    """The pid that process `pid` has in its own pid namespace; `pid` itself when it has ended."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(errors="replace")
+    except OSError:
+        return pid
+    line = next((one for one in status.splitlines() if one.startswith("NSpid:")), "")
+    return int(line.split()[-1]) if line else pid
+
+
+def _look_for(wanted: set[tuple[int, int]]) -> dict[tuple[int, int], int]:
+    """Our pids of those (pid namespace, pid there)."""
+    namespaces = {namespace for namespace, _ in wanted}
+    found = {}
+    for entry in os.listdir("/proc"):  # noqa: PTH208
+        if entry.isdigit() and (namespace := namespace_of(entry)) in namespaces:
+            key = (namespace, inner_pid(int(entry)))
+            if key in wanted:
+                found[key] = int(entry)
+    return found

@@ -1,0 +1,257 @@
+"""Once a second: looks at every tenant on every device, and carries out what the ladder orders."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import signal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from penstock.enforce.event import Event, event_of
+from penstock.enforce.hold import Hold, cut_cores
+from penstock.enforce.judge import Judge, Page
+from penstock.enforce.measure import Foreign, Look, look
+from penstock.enforce.members import Members
+from penstock.enforce.process import Process, is_alive, send
+from penstock.enforce.saved import read_ladder, write_ladder
+from penstock_shim.pages import (
+    Limits,
+    PageError,
+    QuotaWriter,
+    UsageSnapshot,
+    read_quota,
+    read_usage,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from penstock.devices import DeviceSource
+    from penstock.enforce.ladder import Judgement, Ladder, Orders
+    from penstock.enforce.subject import Subject
+    from penstock.node.grant import DeviceGrant
+
+LOOK_NS = 950_000_000  # a step before that does nothing: ticks may come more often
+
+
+@dataclass
+class _Case:
+    """One tenant, from look to look."""
+
+    ladder: Ladder
+    judges: dict[str, Judge] = field(default_factory=dict)  # by device
+    hold: Hold = field(default_factory=Hold)
+    told: set[str] = field(default_factory=set)  # said once, not to be said again
+
+
+class Enforcer:
+    """Acts on what the devices and the kernel say. Restarted, it goes on where it was killed."""
+
+    def __init__(self, source: DeviceSource) -> None:
+        """`source`: the devices that the tenants' grants are of."""
+        self._source = source
+        self._members = Members()
+        self._cases: dict[Path, _Case] = {}
+        self._looked_at_ns: int | None = None
+        self.foreign: tuple[Foreign, ...] = ()
+        """Processes of no tenant on the devices, as of the last look. They are left alone."""
+
+    def step(
+        self,
+        now_ns: int,
+        subjects: Sequence[Subject],
+        usage: Mapping[str, UsageSnapshot] | None = None,
+    ) -> list[Event]:
+        """One look, if the last one was about a second ago; what was done, also recorded.
+
+        Args:
+            now_ns: CLOCK_MONOTONIC.
+            subjects: All tenants.
+            usage: Usage pages that were read just now, by tenant: others are read here.
+
+        Raises:
+            PenstockError: the devices cannot be asked.
+        """
+        if self._looked_at_ns is not None and now_ns - self._looked_at_ns < LOOK_NS:
+            return []
+        self._looked_at_ns = now_ns
+        self._members.scan(now_ns, subjects)
+        for gone in self._cases.keys() - {one.tenant.directory for one in subjects}:
+            del self._cases[gone]
+        seen = look(self._source, self._members)
+        self.foreign = tuple(seen.foreign)
+        events: list[Event] = []
+        for subject in subjects:
+            page = _page(subject, usage or {})
+            with contextlib.suppress(FileNotFoundError):  # it has just ended
+                events += self._look_at(now_ns, subject, seen, page)
+        return events
+
+    def hold(self, directory: Path) -> Hold:
+        """What is held back of the tenant in `directory`: whoever writes its page applies it."""
+        case = self._cases.get(directory)
+        return case.hold if case else Hold()
+
+    def members(self, tenant: str) -> list[Process]:
+        """All processes of the tenant as of the last look."""
+        return self._members.of(tenant)
+
+    def _look_at(self, now_ns: int, subject: Subject, seen: Look, page: Page) -> list[Event]:
+        directory = subject.tenant.directory
+        case = self._cases.get(directory)
+        if case is None:
+            case = self._cases[directory] = _Case(read_ladder(directory))
+        case.ladder.forget(one for one in case.ladder.processes if not is_alive(one))
+        judgements, events = self._judge(now_ns, subject, case, seen, page)
+        if not judgements and case.ladder.is_idle:
+            case.hold = Hold()
+            orders = None
+        else:
+            orders = case.ladder.advance(now_ns, judgements, subject.on_exceed)
+            events += self._carry_out(subject, case, orders)
+        for event in events:
+            event.record(directory)
+        return events
+
+    def _judge(
+        self, now_ns: int, subject: Subject, case: _Case, seen: Look, page: Page
+    ) -> tuple[list[Judgement], list[Event]]:
+        judgements, events = [], []
+        for index, share in enumerate(subject.grant.devices):
+            if share.uuid not in seen.at_ns:
+                continue  # of another machine, or gone: nothing is known
+            users = seen.users.get((subject.name, share.uuid), [])
+            judge = case.judges.setdefault(share.uuid, Judge())
+            ended = seen.ended_busy_ns[share.uuid]
+            at_ns = seen.at_ns[share.uuid] or now_ns
+            judge.busy.add(at_ns, users, ended, _allowed_permille(subject, share))
+            judgements += judge.judge(now_ns, share, index, users, page)
+            lacking = judge.undetectable(share)
+            if lacking and lacking not in case.told:
+                case.told.add(lacking)
+                events.append(Event(subject.name, "undetectable", lacking, share.uuid, "cores"))
+        return judgements, events
+
+    def _carry_out(self, subject: Subject, case: _Case, orders: Orders) -> list[Event]:
+        """Writes down what is to be done, does it, and only then writes down what is over."""
+        ladder = case.ladder
+        events = [event_of(subject.name, change) for change in orders.changes]
+        over = (ladder.stopped, ladder.suspended, ladder.cut)
+        ladder.stopped |= orders.resume
+        ladder.suspended |= orders.unsuspend
+        ladder.cut |= orders.restore
+        events += self._save(subject, case)
+        case.hold = Hold(orders.cut_permille, suspended=orders.suspend)
+        try:
+            _write_page(subject, orders)
+        except (PageError, ValueError) as error:
+            events += _once(case, subject.name, f"its quota page cannot be written: {error}")
+        for processes, signals in (
+            (orders.stop, (signal.SIGSTOP,)),
+            (orders.resume, (signal.SIGCONT,)),
+            # A stopped process is to come to its handler.
+            (orders.terminate, (signal.SIGTERM, signal.SIGCONT)),
+            (orders.kill, (signal.SIGKILL,)),
+        ):
+            events += self._signal(subject, case, processes, signals)
+        if (ladder.stopped, ladder.suspended, ladder.cut) != over or ladder.is_idle:
+            ladder.stopped, ladder.suspended, ladder.cut = over
+            events += self._save(subject, case)
+        return events
+
+    @staticmethod
+    def _save(subject: Subject, case: _Case) -> list[Event]:
+        try:
+            write_ladder(subject.tenant.directory, case.ladder)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            return _once(
+                case,
+                subject.name,
+                f"what was done cannot be written down ({error.strerror}): an agent that is "
+                "started anew will not know of it",
+            )
+        return []
+
+    @staticmethod
+    def _signal(
+        subject: Subject,
+        case: _Case,
+        processes: frozenset[Process],
+        signals: tuple[signal.Signals, ...],
+    ) -> list[Event]:
+        return [
+            event
+            for process in sorted(processes)
+            for event in _signal_one(subject, case, process, signals)
+        ]
+
+
+def _signal_one(
+    subject: Subject, case: _Case, process: Process, signals: tuple[signal.Signals, ...]
+) -> list[Event]:
+    try:
+        send(process, *signals)
+    except OSError as error:  # not ours to signal, or a kernel before 5.3
+        why = f"{process} cannot be sent {signals[0].name}: {error.strerror}"
+        return _once(case, subject.name, why)
+    return []
+
+
+def _once(case: _Case, tenant: str, reason: str) -> list[Event]:
+    if reason in case.told:
+        return []
+    case.told.add(reason)
+    return [Event(tenant, "cannot-act", reason)]
+
+
+def _page(subject: Subject, usage: Mapping[str, UsageSnapshot]) -> Page:
+    if subject.name in usage:
+        return Page(usage[subject.name])
+    try:
+        return Page(read_usage(subject.tenant.usage_page))
+    except PageError as error:
+        return Page(None, error.what)
+
+
+def _allowed_permille(subject: Subject, share: DeviceGrant) -> int:
+    """What it may use now: its share, or more where an elastic one was lent some."""
+    if subject.grant.mode != "elastic":
+        return share.cores_permille
+    try:
+        limits = read_quota(subject.tenant.quota_page).limits
+    except PageError:
+        return share.cores_permille
+    lent = (limit.allowance for limit in limits.devices if limit.uuid == share.uuid)
+    return max(share.cores_permille, *lent, 0)
+
+
+def _write_page(subject: Subject, orders: Orders) -> None:
+    """Puts the hold into the page. Raises PageError."""
+    if not (orders.cut_permille or orders.restore or orders.suspend or orders.unsuspend):
+        return
+    granted = {share.uuid: share.cores_permille for share in subject.grant.devices}
+
+    def edit(limits: Limits) -> Limits:
+        devices = []
+        for limit in limits.devices:
+            cores = granted.get(limit.uuid, limit.cores_permille)
+            if limit.uuid in orders.cut_permille:
+                cores = cut_cores(cores, orders.cut_permille[limit.uuid])
+            elif limit.uuid not in orders.restore:
+                devices.append(limit)
+                continue
+            devices.append(
+                dataclasses.replace(limit, cores_permille=cores, allowance_permille=None)
+            )
+        suspended = limits.suspended or orders.suspend
+        if orders.unsuspend:
+            suspended = subject.suspended
+        return dataclasses.replace(limits, devices=tuple(devices), suspended=suspended)
+
+    with QuotaWriter.open(subject.tenant.quota_page) as writer:
+        if edit(writer.limits) != writer.limits:
+            writer.change(edit)

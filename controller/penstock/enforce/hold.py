@@ -1,0 +1,39 @@
+"""What enforcement holds back of a tenant's page: for whoever writes the page."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock_shim.pages import DeviceLimit, Limits
+
+LEAST_SHARE = 10  # a throttled tenant keeps this part of its share: one of so many
+
+
+@dataclass(frozen=True)
+class Hold:
+    """Nothing by default. Apply it last, to limits that are otherwise complete."""
+
+    cut_permille: dict[str, int] = field(default_factory=dict)  # by device
+    suspended: bool = False
+
+    def applied(self, limits: Limits) -> Limits:
+        """`limits` with the cores cut, and suspended where that is due."""
+        devices = tuple(self._cut(device) for device in limits.devices)
+        return dataclasses.replace(
+            limits, devices=devices, suspended=limits.suspended or self.suspended
+        )
+
+    def _cut(self, device: DeviceLimit) -> DeviceLimit:
+        cut = self.cut_permille.get(device.uuid, 0)
+        if not cut:
+            return device
+        cores = cut_cores(device.cores_permille, cut)
+        return dataclasses.replace(device, cores_permille=cores, allowance_permille=None)
+
+
+def cut_cores(granted_permille: int, cut_permille: int) -> int:
+    """What is left of a share: at least a tenth, so that what runs can come to its end."""
+    return max(1, granted_permille // LEAST_SHARE, granted_permille - cut_permille)

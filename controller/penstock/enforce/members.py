@@ -1,0 +1,206 @@
+"""Who belongs to which tenant: told by the kernel, never by what a tenant wrote.
+
+For each process, what tells first decides:
+
+    cgroup        its container's, or one below
+    handshake     the kernel named it at the tenant's socket
+    ancestor      its parent is the tenant's, or was when it was first seen
+    session       it is in a session or process group that one of the tenant's processes began:
+                  these stay when parents have ended
+    environment   it was started with the tenant's directory in its environment, by the right user
+
+What was once seen to be a tenant's stays so until it ends, whatever it does to its environment and
+its parents.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.enforce.process import Process, Stat, read_stat
+from penstock.node.processes import TENANT_VARIABLE, started_with
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from penstock.enforce.subject import Subject
+
+# A process is looked at again for so long after it was first seen: between fork and exec it still
+# has its parent's environment, and a container's first process moves to its cgroup a moment later.
+YOUNG_NS = 5_000_000_000
+_SPREAD = 8  # of the known pids, one in so many is checked at each scan for having been given anew
+_DEEPEST = 64
+
+
+@dataclass
+class _Seen:
+    stat: Stat
+    first_ns: int
+    tenant: str | None = None
+    look: int = 0  # in which it was decided last
+
+
+class Members:
+    """Remembers every process of the machine. `scan` about once a second; it looks at new ones."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, _Seen] = {}
+        self._led: dict[int, str] = {}  # sessions and process groups that a tenant's process began
+        self._subjects: Sequence[Subject] = ()
+        self._handshakes: dict[int, str] = {}
+        self._parents: dict[int, str] = {}
+        self._directories: dict[str, Subject] = {}
+        self._look = 0
+        self._ours: set[int] = set()
+
+    def scan(self, now_ns: int, subjects: Sequence[Subject]) -> None:
+        """Takes in who has come and gone."""
+        self._take(subjects)
+        self._look += 1
+        self._ours = _self_and_ancestors()
+        living = {int(entry) for entry in os.listdir("/proc") if entry.isdigit()}  # noqa: PTH208
+        for pid in self._known.keys() - living:
+            del self._known[pid]
+        self._check_some()
+        names = {subject.name for subject in subjects}
+        new = living - self._known.keys()
+        for pid in new:
+            stat = read_stat(pid)
+            self._led.pop(pid, None)  # a number that is given again is no session any more
+            if stat is not None:
+                self._known[pid] = _Seen(stat, now_ns)
+        for seen in self._known.values():
+            if seen.tenant is not None and seen.tenant not in names:
+                seen.tenant = None  # that tenant has ended
+        for pid, seen in self._known.items():
+            if seen.tenant is None and now_ns - seen.first_ns <= YOUNG_NS:
+                self._decide(pid, seen)
+        in_use = {number for seen in self._known.values() for number in _numbers(seen)}
+        self._led = {n: name for n, name in self._led.items() if n in in_use and name in names}
+
+    def tenant_of(self, pid: int) -> str | None:
+        """The tenant of the process that has `pid`; who was nobody's is looked at again."""
+        seen = self._known.get(pid)
+        stat = read_stat(pid) if seen is None or seen.tenant is None else seen.stat
+        if stat is None:
+            return None
+        if seen is None or seen.stat.start_ticks != stat.start_ticks:
+            seen = self._known[pid] = _Seen(stat, 0)
+        if seen.tenant is None:
+            seen.stat = stat
+            self._look += 1
+            self._decide(pid, seen)
+        return seen.tenant
+
+    def process(self, pid: int) -> Process | None:
+        """The process as it was first seen; None: it was not."""
+        seen = self._known.get(pid)
+        return Process(pid, seen.stat.start_ticks, seen.stat.comm) if seen else None
+
+    def of(self, tenant: str) -> list[Process]:
+        """All processes of the tenant as of the last scan."""
+        return [
+            Process(pid, seen.stat.start_ticks, seen.stat.comm)
+            for pid, seen in sorted(self._known.items())
+            if seen.tenant == tenant
+        ]
+
+    def _take(self, subjects: Sequence[Subject]) -> None:
+        self._subjects = [one for one in subjects if one.cgroups]
+        self._handshakes = {pid: one.name for one in subjects for pid in one.handshake}
+        self._parents = {pid: one.name for one in subjects for pid in one.parents}
+        self._directories = {str(one.tenant.directory): one for one in subjects}
+
+    def _check_some(self) -> None:
+        """A pid that was given anew since it was seen is forgotten. All are checked in turn."""
+        for pid in [one for one in self._known if one % _SPREAD == self._look % _SPREAD]:
+            stat, seen = read_stat(pid), self._known[pid]
+            if stat is None or stat.start_ticks != seen.stat.start_ticks:
+                del self._known[pid]
+                self._led.pop(pid, None)
+                continue
+            seen.stat = stat
+            self._note_led(pid, seen)
+
+    def _decide(self, pid: int, seen: _Seen, depth: int = 0) -> None:
+        if seen.look == self._look or pid in self._ours:
+            return
+        seen.look = self._look
+        seen.tenant = (
+            self._by_cgroup(pid)
+            or self._handshakes.get(pid)
+            or self._by_ancestor(seen, depth)
+            or self._by_session(seen)
+            or self._by_environment(pid)
+        )
+        self._note_led(pid, seen)
+
+    def _note_led(self, pid: int, seen: _Seen) -> None:
+        if seen.tenant is not None and pid in _numbers(seen):
+            self._led[pid] = seen.tenant
+
+    def _by_session(self, seen: _Seen) -> str | None:
+        """The kernel gives the number of a session or group to nobody else while any is in it."""
+        for number in _numbers(seen):
+            leader = self._known.get(number)
+            tenant = self._led.get(number) or (leader.tenant if leader else None)
+            if tenant is not None:
+                return tenant
+        return None
+
+    def _by_cgroup(self, pid: int) -> str | None:
+        if not self._subjects:
+            return None
+        try:
+            lines = Path(f"/proc/{pid}/cgroup").read_text(errors="replace").splitlines()
+        except OSError:
+            return None
+        paths = {line.split(":", 2)[-1] for line in lines}
+        for subject in self._subjects:
+            for wanted in subject.cgroups:
+                if any(path == wanted or path.startswith(f"{wanted}/") for path in paths):
+                    return subject.name
+        return None
+
+    def _by_ancestor(self, seen: _Seen, depth: int) -> str | None:
+        parent = seen.stat.parent
+        if parent in self._parents:
+            return self._parents[parent]
+        above = self._known.get(parent)
+        if above is None or parent <= 1 or depth >= _DEEPEST:
+            return None
+        if above.tenant is None:
+            self._decide(parent, above, depth + 1)
+        return above.tenant
+
+    def _by_environment(self, pid: int) -> str | None:
+        directory = started_with(pid, TENANT_VARIABLE)
+        subject = self._directories.get(directory) if directory else None
+        if subject is None:
+            return None
+        return subject.name if subject.uid in {None, _owner(pid)} else None
+
+
+def _numbers(seen: _Seen) -> Iterable[int]:
+    return (seen.stat.session, seen.stat.group)
+
+
+def _owner(pid: int) -> int | None:
+    try:
+        return Path(f"/proc/{pid}").stat().st_uid
+    except OSError:
+        return None
+
+
+def _self_and_ancestors() -> set[int]:
+    """Never anybody's: the agent, and what started it."""
+    found: set[int] = set()
+    pid = os.getpid()
+    while pid > 0 and pid not in found:
+        found.add(pid)
+        stat = read_stat(pid)
+        pid = stat.parent if stat else 0
+    return found

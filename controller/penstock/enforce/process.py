@@ -1,0 +1,131 @@
+"""One process, named so that no other can be meant: its pid and when it started."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from dataclasses import dataclass, field
+from pathlib import Path
+
+_PF_EXITING = 4  # include/linux/sched.h
+
+
+@dataclass(frozen=True, order=True)
+class Process:
+    """A pid alone is given to somebody else when the process has ended; with its start never."""
+
+    pid: int
+    start_ticks: int  # field 22 of /proc/PID/stat
+    command: str = field(default="", compare=False)
+
+    def __str__(self) -> str:
+        return f"pid {self.pid} ({self.command})" if self.command else f"pid {self.pid}"
+
+
+@dataclass(frozen=True)
+class Stat:
+    """What /proc/PID/stat says of one process."""
+
+    comm: str
+    state: str
+    parent: int
+    group: int
+    session: int
+    start_ticks: int
+    has_ended: bool  # or is about to: the kernel is taking it apart
+
+
+def read_stat(pid: int) -> Stat | None:
+    """None: there is no such process, or it is hidden from us."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as stream:  # noqa: PTH123 - thousands of these
+            raw = stream.read(4096)
+    except OSError:
+        return None
+    head, _, tail = raw.rpartition(b")")
+    fields = tail.split()
+    if len(fields) < 20:
+        return None
+    return Stat(
+        comm=_printable(head.partition(b"(")[2]),
+        state=fields[0].decode(),
+        parent=int(fields[1]),
+        group=int(fields[2]),
+        session=int(fields[3]),
+        start_ticks=int(fields[19]),
+        # The first thread may end while others go on: it shows as a zombie, the process lives.
+        has_ended=int(fields[17]) <= 1
+        and (fields[0] in {b"Z", b"X"} or bool(int(fields[6]) & _PF_EXITING)),
+    )
+
+
+def find(pid: int) -> Process | None:
+    """The process that has `pid` now; None: none has, or what has it has ended."""
+    stat = read_stat(pid)
+    if stat is None or stat.has_ended:
+        return None
+    return Process(pid, stat.start_ticks, stat.comm)
+
+
+def is_alive(process: Process) -> bool:
+    """Whether it has not ended."""
+    return find(process.pid) == process
+
+
+def send(process: Process, *signals: signal.Signals) -> bool:
+    """Sends `signals` to that very process; False: it has ended.
+
+    The descriptor holds on to whoever has the pid now. Its start is read after that: were the pid
+    given to another process in between, that one would have started later than was remembered.
+
+    Raises:
+        OSError: it may not be signalled, or the kernel is older than 5.3.
+    """
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return False
+    try:
+        stat = read_stat(process.pid)
+        if stat is None or stat.start_ticks != process.start_ticks:
+            return False
+        for one in signals:
+            signal.pidfd_send_signal(descriptor, one)
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def command_line(pid: int) -> str:
+    """What it was started as, for people; its short name where that is hidden or empty."""
+    raw = b""
+    with contextlib.suppress(OSError):
+        raw = Path(f"/proc/{pid}/cmdline").read_bytes()[:400]
+    if words := raw.rstrip(b"\0"):
+        return _printable(words.replace(b"\0", b" "))[:200]
+    stat = read_stat(pid)
+    return stat.comm if stat else ""
+
+
+def why_unshimmed(pid: int) -> str:
+    """In words, what the process's mapped files tell of why its calls are not charged."""
+    try:
+        maps = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return "it has no slot in the tenant's usage page"
+    names = {line.rpartition("/")[2] for line in maps.splitlines() if "/" in line}
+    if any(name.startswith("libpenstock") for name in names):
+        return "the shim is mapped, and its calls go round it"
+    if any("ld-musl" in name for name in names):
+        return "no shim is mapped: its C library is musl, which reads no preload file"
+    if not any(name.startswith(("libc.so", "libc-", "ld-linux")) for name in names):
+        return "no shim is mapped: it is a static program"
+    return "no shim is mapped: it lost the preload"
+
+
+def _printable(raw: bytes) -> str:
+    text = raw.decode("utf-8", "replace")
+    return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in text)
