@@ -55,7 +55,16 @@ class Node:
     def start(self) -> None:
         """Starts the agent; returns when it takes orders."""
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "penstock", "agent", "--simulate=h200", *self.options],
+            [
+                sys.executable,
+                "-m",
+                "penstock",
+                "agent",
+                "--simulate=h200",
+                f"--meter-dir={self.state}-meter",
+                "--metrics=127.0.0.1:0",
+                *self.options,
+            ],
             env=self.environment,
             stderr=subprocess.PIPE,
             text=True,

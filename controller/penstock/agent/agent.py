@@ -50,8 +50,11 @@ class Agent:
         self.lock = threading.RLock()
         self.neighbourhood = Neighbourhood(state)
         self.devices: list[Device] = []
-        # What else is done in each round, with its time (CLOCK_MONOTONIC, ns).
+        # What else is done in each round, with its time (CLOCK_MONOTONIC, ns), and before a tenant
+        # that has ended goes.
         self.duties: list[Callable[[int], None]] = []
+        self.at_end: list[Callable[[Ward], None]] = []
+        self.problems: dict[str, str] = {}  # of duties: why they failed in the last round
         self._wards: dict[str, Ward] = {}
         self._others: dict[str, Tenant] = {}  # looked after by a `penstock run` of their own
         self._damaged: set[str] = set()  # whose grant or pages cannot be used
@@ -134,6 +137,8 @@ class Agent:
 
     def drop(self, ward: Ward) -> None:
         """Ends a tenant that has no process any more: its directory goes."""
+        for last in self.at_end:
+            last(ward)
         with self.lock:
             if self._wards.get(ward.tenant.name) is not ward:
                 return
@@ -156,6 +161,14 @@ class Agent:
         """Of the last minute."""
         return max((took for _, took in list(self._rounds)), default=0)
 
+    def last_round_ns(self) -> int:
+        """How long the last round took."""
+        return self._rounds[-1][1] if self._rounds else 0
+
+    def damaged_tenants(self) -> int:
+        """Whose grant or pages could not be used when they were found."""
+        return len(self._damaged)
+
     def _run(self) -> None:
         due = time.monotonic()
         while not self._stopping.wait(max(0.0, due - time.monotonic())):
@@ -172,7 +185,7 @@ class Agent:
         for ward in wards:
             ward.look_after(begun_ns)
         for duty in self.duties:
-            duty(begun_ns)
+            self._do(duty, begun_ns)
         if begun_ns - self._kept_house_ns >= HOUSEKEEPING_NS:
             self._kept_house_ns = begun_ns
             self._keep_house(wards, begun_ns)
@@ -180,6 +193,15 @@ class Agent:
         self._rounds.append((ended_ns, ended_ns - begun_ns))
         while self._rounds[0][0] < ended_ns - REMEMBERED_NS:
             self._rounds.popleft()
+
+    def _do(self, duty: Callable[[int], None], now_ns: int) -> None:
+        """One that fails is tried again in the next round, and keeps nothing else back."""
+        try:
+            duty(now_ns)
+        except Exception as error:  # noqa: BLE001 - the rounds go on whatever happens in one of them
+            self.problems[type(duty).__name__] = f"{type(error).__name__}: {error}"
+        else:
+            self.problems.pop(type(duty).__name__, None)
 
     def _keep_house(self, wards: list[Ward], now_ns: int) -> None:
         """Ends tenants without processes, takes over those whose `penstock run` was killed."""
@@ -209,7 +231,7 @@ class Agent:
             return False
         try:
             grant = read_grant(tenant.directory)
-            ward = Ward(tenant, grant, lock, self.neighbourhood, None, adopted=True)
+            ward = Ward(tenant, grant, lock, self.neighbourhood, adopted=True)
         except (PenstockError, PageError, OSError) as error:
             os.close(lock)
             if tenant.name not in self._damaged:

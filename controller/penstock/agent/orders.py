@@ -14,6 +14,7 @@ from penstock.node.admission import free_shares
 from penstock.node.admit import plan
 from penstock.node.environment import tenant_variables
 from penstock.node.events import record_event
+from penstock.node.grant import write_grant
 from penstock.node.resize import resized
 from penstock.node.tenant import change_grant, create_tenant
 from penstock_shim.pages import PageError, QuotaWriter, read_quota
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from penstock.agent.caller import Caller
     from penstock.node.admit import Request
     from penstock.node.resize import Resize
+    from penstock.node.supervisor import Held
+    from penstock_shim.pages import Limits
 
 
 class Orders:
@@ -84,7 +87,6 @@ class Orders:
                     grant,
                     lock,
                     agent.neighbourhood,
-                    agent.source,
                     caller_pid=caller.pid,
                 )
                 agent.add(ward)
@@ -154,15 +156,25 @@ class Orders:
     def _set_suspended(
         self, name: str, caller: Caller, *, suspended: bool, reason: str
     ) -> TenantView:
-        ward = self._agent.ward(name)
-        caller.check_may_change(ward.grant)
-        with QuotaWriter.open(ward.tenant.quota_page) as page:
-            before = page.limits.suspended
-            page.change(lambda limits: dataclasses.replace(limits, suspended=suspended))
+        with self._agent.lock:
+            ward = self._agent.ward(name)
+            caller.check_may_change(ward.grant)
+            before, held = ward.grant.suspended, ward.supervisor.held
+            after = dataclasses.replace(ward.grant, suspended=suspended)
+            write_grant(ward.tenant.directory, after)
+            ward.grant = after
+            with QuotaWriter.open(ward.tenant.quota_page) as page:
+                page.change(lambda limits: _with_order(limits, held, suspended=suspended))
         if before != suspended:
             event = "suspended" if suspended else "resumed"
             record_event(ward.tenant.directory, event, by=caller.name, reason=reason)
         return view_of(ward)
+
+
+def _with_order(limits: Limits, held: Held | None, *, suspended: bool) -> Limits:
+    """The limits as ordered; what enforcement keeps back stays kept back."""
+    ordered = dataclasses.replace(limits, suspended=suspended)
+    return held.applied(ordered) if held else ordered
 
 
 def view_of(ward: Ward) -> TenantView:

@@ -8,11 +8,12 @@ import select
 import time
 from typing import TYPE_CHECKING
 
+from penstock.enforce import Subject
 from penstock.node.events import record_event
 from penstock.node.supervisor import Supervisor
+from penstock_shim.pages import PageError, read_usage
 
 if TYPE_CHECKING:
-    from penstock.devices import DeviceSource
     from penstock.node.grant import Grant
     from penstock.node.neighbourhood import Neighbourhood
     from penstock.node.tenant import Tenant
@@ -31,7 +32,6 @@ class Ward:
         grant: Grant,
         lock: int,
         neighbourhood: Neighbourhood,
-        source: DeviceSource | None,
         *,
         caller_pid: int | None = None,
         adopted: bool = False,
@@ -39,11 +39,12 @@ class Ward:
         """Raises `PageError` when its pages cannot be used; `lock` stays the caller's then."""
         self.tenant = tenant
         self.grant = grant
-        self.supervisor = Supervisor(tenant, neighbourhood, source, adopted=adopted)
+        self.supervisor = Supervisor(tenant, neighbourhood, adopted=adopted)
         self.problem: str | None = None
         self.since_ns = time.monotonic_ns()
         self._lock = lock
         self._caller = _watch(caller_pid) if grant.lifetime == "processes" else None
+        self.caller_pid = caller_pid if self._caller is not None else None
         self._said: set[str] = set()
 
     def look_after(self, now_ns: int) -> None:
@@ -66,10 +67,21 @@ class Ward:
             return _has_ended(self._caller)
         return now_ns - self.since_ns > FIRST_PROCESS_NS
 
+    def subject(self) -> Subject:
+        """The tenant as enforcement is told of it."""
+        parents = frozenset({self.caller_pid} if self.caller_pid else ())
+        suspended = self.grant.suspended
+        return Subject.of(self.tenant, self.grant, parents=parents, suspended=suspended)
+
     def holds_slots(self) -> bool:
         """Whether a process of it has a slot, by the last look."""
         usage = self.supervisor.usage
         return usage is not None and bool(usage.slots)
+
+    def read_once_more(self) -> None:
+        """Takes in its usage page as it is now, after its last process."""
+        with contextlib.suppress(PageError):
+            self.supervisor.usage = read_usage(self.tenant.usage_page)
 
     def close(self) -> None:
         """Lets go of its files; the tenant stays as it is."""

@@ -38,6 +38,18 @@ def agent(
         Path | None,
         typer.Option(metavar="FILE", help="Who signed callers' certificates (PEM)."),
     ] = None,
+    meter_dir: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Where use is metered (default: /var/lib/penstock for root, "
+            "$XDG_STATE_HOME/penstock).",
+        ),
+    ] = None,
+    metrics: Annotated[
+        str,
+        typer.Option(metavar="HOST:PORT", help="Where Prometheus finds metrics; empty: nowhere."),
+    ] = "127.0.0.1:9470",
     state_dir: StateDir = None,
 ) -> None:
     """Run this node: grant quotas, look after tenants, until SIGTERM or Ctrl-C.
@@ -45,6 +57,8 @@ def agent(
     Tenants run on when it stops, under their last quota; started again, it takes them up.
     """
     from penstock.agent import Agent
+    from penstock.agent.books import Books
+    from penstock.agent.enforcing import Enforcing
     from penstock.api.server import Server
     from penstock.cli.request import open_source
     from penstock.node.state import State
@@ -54,8 +68,12 @@ def agent(
     sys.setswitchinterval(0.0005)  # an order must not wait for a round's Python
     state = State.open(state_dir, shared=os.geteuid() == 0)
     one = Agent(state, open_source(state, simulate), node)
+    books = Books(one, meter_dir)
+    one.duties += [Enforcing(one), books]
+    one.at_end.append(books.close_tenant)
     one.start()
     try:
+        metrics_port = books.serve(*_address(metrics)) if metrics else None
         server = Server(one, tls)
         server.start()
         try:
@@ -64,6 +82,7 @@ def agent(
                 node=one.node,
                 socket=str(state.agent_socket),
                 port=server.port,
+                metrics_port=metrics_port,
                 devices=[str(device) for device in one.devices],
                 tenants=[ward.tenant.name for ward in one.wards()],
                 enforces=one.enforces,
@@ -76,6 +95,18 @@ def agent(
             server.stop()
     finally:
         one.stop()
+        books.close()
+
+
+def _address(text: str) -> tuple[str, int]:
+    from penstock.model import PenstockError
+
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise PenstockError(
+            f"{text!r} is no address", "it is written HOST:PORT", "for example 127.0.0.1:9470"
+        )
+    return host.strip("[]"), int(port)
 
 
 def _tls(

@@ -64,6 +64,7 @@ class Grant:
     measured: Step = "terminate"
     grace_ns: int = DEFAULT_GRACE_NS
     labels: dict[str, str] = field(default_factory=dict)
+    suspended: bool = False  # by an order: launches wait
     request_id: str = ""  # of whoever asked: asking again is no second grant
 
     def to_yaml(self) -> str:
@@ -86,6 +87,7 @@ class Grant:
                 "lifetime": self.lifetime,
                 "onExceed": {"measured": self.measured, "grace": f"{self.grace_ns // 10**6}ms"},
                 "labels": self.labels,
+                "suspended": self.suspended,
                 "requestId": self.request_id,
                 "devices": [_device_to_plain(device) for device in self.devices],
             },
@@ -193,6 +195,7 @@ def _from_plain(document: Any) -> Grant:  # noqa: ANN401 - parsed YAML
         measured=_word(exceed.get("measured", "terminate"), get_args(Step)),
         grace_ns=parse_duration_ns(exceed.get("grace", "10s")),
         labels={str(key): str(value) for key, value in spec.get("labels", {}).items()},
+        suspended=bool(spec.get("suspended", False)),
         request_id=str(spec.get("requestId", "")),
     )
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from penstock.model import PenstockError
-from penstock.model.quantity import FULL_DEVICE_PERMILLE
 from penstock.node.events import record_event
 from penstock.node.outsiders import Outsiders
 from penstock.node.uncharged import Watch, belongs, own_processes, write_finding
@@ -28,6 +27,13 @@ if TYPE_CHECKING:
 PERIOD_S = 0.1
 PAGE_PERIOD_NS = 5_000_000_000
 DEVICE_PERIOD_NS = 1_000_000_000  # how often the device's own figures are asked for
+
+
+class Held(Protocol):
+    """Something that is kept back of what a tenant was granted."""
+
+    def applied(self, limits: Limits) -> Limits:
+        """The limits without it."""
 
 
 class Supervisor:
@@ -57,8 +63,9 @@ class Supervisor:
         self._neighbourhood = neighbourhood
         self._quota = QuotaWriter.open(tenant.quota_page)
         self._usage = UsagePage.open(tenant.usage_page)
-        self.usage: UsageSnapshot | None = None  # as of the last round
-        self.ceilings: dict[str, int] = {}  # permille by device UUID, below the grant: throttled
+        self.usage: UsageSnapshot | None = None  # as of the last round …
+        self.page_problem: str | None = None  # … or why it cannot be read
+        self.held: Held | None = None  # what is kept back of the grant for now
         self._published: object = None
         self._published_ns = 0
         self._refusals: dict[str, int] | None = None if adopted else {}
@@ -82,7 +89,7 @@ class Supervisor:
         me = self._neighbourhood.of(self.tenant.directory)
         if me is None:
             return
-        self.usage = me.usage
+        self.usage, self.page_problem = me.usage, me.problem
         if me.problem is not None:
             self._damage(me.problem)
         elif me.usage is not None and me.usage.slots:
@@ -208,7 +215,7 @@ class Supervisor:
         wanted = (
             me.stamp,
             [(one.sharers, one.busy_sharers, one.allowances.get(name)) for one in shares],
-            dict(self.ceilings),
+            self.held,
         )
         # Somebody else may have written into the page: it is looked at now and then all the same.
         if wanted == self._published and now_ns - self._published_ns < PAGE_PERIOD_NS:
@@ -226,7 +233,8 @@ class Supervisor:
                 self._shared(limit, device, grant.machine)
                 for limit, device in zip(limits.devices, grant.devices, strict=True)
             )
-            return dataclasses.replace(limits, devices=shares, mode=grant.mode)
+            whole = dataclasses.replace(limits, devices=shares, mode=grant.mode)
+            return self.held.applied(whole) if self.held else whole
 
         limits = self._quota.limits
         if edit(limits) != limits:
@@ -236,12 +244,11 @@ class Supervisor:
     def _shared(self, limit: DeviceLimit, device: DeviceGrant, machine: str | None) -> DeviceLimit:
         shared = self._neighbourhood.shared(machine, limit.uuid)
         allowance = shared.allowances.get(self.tenant.name, device.cores_permille)
-        ceiling = self.ceilings.get(limit.uuid, FULL_DEVICE_PERMILLE)
         return dataclasses.replace(
             limit,
             memory_bytes=device.memory_bytes,
-            cores_permille=min(device.cores_permille, ceiling),
+            cores_permille=device.cores_permille,
             sharers=shared.sharers,
             busy_sharers=shared.busy_sharers,
-            allowance_permille=min(allowance, ceiling),
+            allowance_permille=allowance,
         )

@@ -1,0 +1,173 @@
+"""What the agent writes down and shows of its rounds: metering, and metrics for Prometheus."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from penstock import __version__
+from penstock.agent.events import EventTail
+from penstock.meter.clock import now
+from penstock.meter.exporter import Exporter
+from penstock.meter.meter import Meter
+from penstock.meter.reading import identity_of, reading_of
+from penstock.meter.snapshot import (
+    DeviceSnapshot,
+    NodeSnapshot,
+    TenantSnapshot,
+    share_snapshots,
+)
+from penstock.model import PenstockError
+from penstock.node.admission import free_shares
+from penstock.node.events import record_event
+from penstock_shim.pages import PageError, read_quota
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from penstock.agent.agent import Agent
+    from penstock.agent.ward import Ward
+    from penstock.devices import Device
+    from penstock.meter.clock import Moment
+    from penstock.meter.meter import TenantSuspicion
+    from penstock.meter.reading import Identity, TenantReading
+    from penstock.node.admission import Free
+
+OBSERVE_NS = 1_000_000_000
+FLUSH_NS = 10_000_000_000
+_WHERE = ("namespace", "pod", "container")  # labels of a grant that say where its tenant runs
+
+
+class Books:
+    """A duty of the agent's rounds, and the last one before a tenant goes."""
+
+    def __init__(self, agent: Agent, directory: Path | None = None) -> None:
+        """Meters into `directory`. Raises `PenstockError`: another meters there already."""
+        self._agent = agent
+        self._meter = Meter(directory)
+        self._lock = threading.Lock()  # tenants end in the threads of whoever ends them
+        self._exporter = Exporter(agent.node)
+        self._identities: dict[Ward, Identity] = {}
+        self._events: dict[str, Counter[str]] = {}  # by tenant: kinds
+        self._tail = EventTail(agent, ())
+        self._observed_ns = self._flushed_ns = 0
+
+    def serve(self, address: str, port: int) -> int:
+        """Serves metrics; returns the port. Raises `PenstockError`."""
+        return self._exporter.serve(address, port)
+
+    def __call__(self, now_ns: int) -> None:
+        """One round."""
+        if now_ns - self._observed_ns < OBSERVE_NS:
+            return
+        self._observed_ns = now_ns
+        at = now()
+        wards = self._agent.wards()
+        with self._lock:
+            readings = [reading for ward in wards if (reading := self._reading(ward)) is not None]
+            self._record(self._meter.observe(at, readings))
+            if now_ns - self._flushed_ns >= FLUSH_NS:
+                self._flushed_ns = now_ns
+                self._meter.flush(at)
+            for gone in self._identities.keys() - set(wards):
+                del self._identities[gone]
+        self._count_events()
+        self._exporter.publish(self._snapshot(wards, at), self._agent.last_round_ns() / 1e9)
+
+    def close_tenant(self, ward: Ward) -> None:
+        """Takes the last reading of a tenant that has ended."""
+        with self._lock:
+            ward.read_once_more()
+            reading = self._reading(ward)
+            if reading is not None:
+                self._record(self._meter.close_tenant(now(), reading)[1])
+
+    def close(self) -> None:
+        """Stores what is left."""
+        self._exporter.close()
+        with self._lock:
+            self._meter.close()
+
+    def _reading(self, ward: Ward) -> TenantReading | None:
+        """None: its page is damaged or gone."""
+        usage = ward.supervisor.usage
+        if usage is None or ward.supervisor.page_problem is not None:
+            return None
+        try:
+            return reading_of(self._identity(ward), ward.grant, usage)
+        except OSError:
+            return None
+
+    def _identity(self, ward: Ward) -> Identity:
+        if ward not in self._identities:
+            where = {key: ward.grant.labels.get(key, "") for key in _WHERE}
+            self._identities[ward] = identity_of(ward.tenant, ward.grant, where)
+        return self._identities[ward]
+
+    def _record(self, found: Iterable[TenantSuspicion]) -> None:
+        wards = {ward.tenant.name: ward for ward in self._agent.wards()}
+        for one in found:
+            ward = wards.get(one.tenant)
+            if ward is not None:
+                record_event(ward.tenant.directory, "suspicious", reason=str(one.suspicion))
+
+    def _count_events(self) -> None:
+        for tenant, fields in self._tail.read():
+            self._events.setdefault(tenant, Counter())[str(fields.get("event", ""))] += 1
+
+    def _snapshot(self, wards: list[Ward], at: Moment) -> NodeSnapshot:
+        agent = self._agent
+        free: dict[str, Free] = {}
+        with contextlib.suppress(PenstockError):  # a grant that cannot be read: nobody knows
+            free = free_shares(agent.devices, agent.machine, agent.grants())
+        return NodeSnapshot(
+            at_mono_ns=at.mono_ns,
+            began_wall_ns=int(agent.started_at * 1e9),
+            version=__version__,
+            devices=tuple(_device(device, free) for device in agent.devices),
+            tenants=tuple(one for ward in wards if (one := self._tenant(ward)) is not None),
+            meter=self._meter.health(at),
+            damaged_tenants=agent.damaged_tenants(),
+        )
+
+    def _tenant(self, ward: Ward) -> TenantSnapshot | None:
+        try:
+            identity = self._identity(ward)
+        except OSError:
+            return None  # it ends
+        usage = ward.supervisor.usage
+        limits = heartbeat_ns = None
+        try:
+            quota = read_quota(ward.tenant.quota_page)
+            limits, heartbeat_ns = quota.limits, quota.heartbeat_ns
+        except PageError:
+            pass
+        problems = {"damaged": ward.supervisor.page_problem, "failed": ward.problem}
+        return TenantSnapshot(
+            identity=identity,
+            mode=ward.grant.mode,
+            suspended=limits.suspended if limits else ward.grant.suspended,
+            processes=len(usage.slots) if usage else None,
+            shares=share_snapshots(identity, ward.grant, limits, usage, meter=self._meter),
+            events=dict(self._events.get(ward.tenant.name, ())),
+            findings={kind: 1 for kind, problem in problems.items() if problem},
+            heartbeat_ns=heartbeat_ns,
+        )
+
+
+def _device(device: Device, free: dict[str, Free]) -> DeviceSnapshot:
+    left = free.get(device.uuid)
+    return DeviceSnapshot(
+        device_uuid=device.uuid,
+        name=device.name,
+        simulated=device.simulated,
+        available=True,
+        memory_capacity_bytes=device.memory_bytes,
+        memory_used_bytes=None,
+        memory_granted_bytes=device.memory_bytes - left.memory_bytes if left else 0,
+        busy_permille=None,
+        cores_granted_permille=1000 - left.cores_permille if left else 0,
+    )
