@@ -1,7 +1,8 @@
-"""One replica: burns what the test's control file says of its number, and answers requests.
+"""One replica of a test: takes its part of the load that a control file says.
 
-Control file, JSON: {"cpu": cores of all replicas together, "cores": device time of all together, in
-shares of the quota, "die": numbers that exit with 7}. What is for all is divided by "share".
+The file, JSON: "cpu" is processors, "cores" is device time in quotas of one replica, both for all
+replicas together, as behind a load balancer; "mebibytes" is device memory of each; "die" is numbers
+that exit with 7; "stubborn" ones stay after SIGTERM.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import time
 from pathlib import Path
 
 SLICE_S = 0.1
+QUOTA = 0.1  # of the device's time, as the tests' policies grant
 PTX = b""".version 7.0
 .target sm_70
 .address_size 64
@@ -28,6 +30,12 @@ number = int(os.environ["PENSTOCK_REPLICA"])
 def note(word: str) -> None:
     with log.open("a") as stream:
         stream.write(f"{number} {os.getpid()} {word}\n")
+
+
+def siblings() -> int:
+    """Replicas that run, this one among them."""
+    tenants = Path(os.environ["PENSTOCK_TENANT_DIR"]).parent
+    return max(1, sum(not path.name.startswith(".") for path in tenants.iterdir()))
 
 
 def orders() -> dict[str, object]:
@@ -86,7 +94,7 @@ def main() -> None:
     while True:
         wanted = orders()
         began = time.monotonic()
-        share = max(1, int(wanted.get("share", 1)))
+        share = siblings()
         if number in wanted.get("die", []):
             note("die")
             sys.exit(7)
@@ -96,7 +104,7 @@ def main() -> None:
             gpu = Gpu()
         if gpu is not None:
             gpu.hold(int(wanted.get("mebibytes", 0)))
-            slice_ns = int(SLICE_S * 1e9 * min(busy, 1.0) * float(wanted.get("quota", 0.1)))
+            slice_ns = int(SLICE_S * 1e9 * min(busy, 1.0) * QUOTA)
             if slice_ns:
                 gpu.spin(slice_ns)
         time.sleep(max(0.0, began + SLICE_S - time.monotonic()))

@@ -29,8 +29,12 @@ PROGRAM = (
 
 def main(arguments: list[str]) -> None:
     """`keeper STATE_DIRECTORY SET NUMBER`: runs the replica to its end, exits with its code."""
-    store, number = SetStore(State.open(Path(arguments[1])), arguments[2]), int(arguments[3])
-    lock = store.lock_replica(number)
+    try:
+        store, number = SetStore(State.open(Path(arguments[1])), arguments[2]), int(arguments[3])
+        lock = store.lock_replica(number)
+    except (PenstockError, OSError) as error:  # a full disk, or no descriptors left
+        print(f"penstock: cannot keep a replica: {error}", file=sys.stderr)
+        sys.exit(REFUSED_EXIT_CODE)
     if lock is None:  # another scaler's keeper was first
         sys.exit(0)
     sys.exit(keep(store, number))

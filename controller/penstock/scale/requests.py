@@ -74,8 +74,6 @@ def fetch(url: str, timeout_s: float = TIMEOUT_S) -> str:
             opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
             with opener.open(url, timeout=timeout_s) as answer:
                 body = _read(answer.read1, deadline)
-    except PageUnreadableError:
-        raise
     except urllib.error.HTTPError as error:
         error.close()
         raise PageUnreadableError(f"{url}: HTTP status {error.code}") from error
@@ -91,7 +89,7 @@ def _read(read_some: Callable[[int], bytes], deadline: float) -> bytes:
     parts, size = [], 0
     while size <= MAX_PAGE_BYTES:
         if time.monotonic() > deadline:
-            raise PageUnreadableError("the answer takes too long")
+            raise TimeoutError("the answer takes too long")
         part = read_some(1 << 16)
         if not part:
             break

@@ -200,7 +200,12 @@ def sets_of(state: State) -> list[SetStore]:
     folder = state.directory / FOLDER
     if not folder.is_dir():
         return []
-    return [SetStore(state, path.name) for path in sorted(folder.iterdir()) if path.is_dir()]
+    found = []
+    for path in sorted(folder.iterdir()):
+        if path.is_dir() and not path.is_symlink():
+            with contextlib.suppress(PenstockError):  # nobody's: sets have names of tenants
+                found.append(SetStore(state, path.name))
+    return found
 
 
 def _figures(plain: list[int] | None) -> tuple[int, ...] | None:
