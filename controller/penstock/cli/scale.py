@@ -129,6 +129,12 @@ def run(
         )
     requests = Requests(qps_url, qps_metric, window_ns) if qps_url and qps_metric else None
     state = State.open(state_dir)
+    if state.has_agent():
+        raise PenstockError(
+            f"an agent owns {state.directory}",
+            "two would grant the same devices twice, and it does not scale yet",
+            "end the agent, or name another --state-dir",
+        )
     sampler = Sampler(
         state,
         thresholds_of(scale),

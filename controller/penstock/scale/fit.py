@@ -12,7 +12,7 @@ from penstock.node.tenant import live_grants, tenants_of
 
 if TYPE_CHECKING:
     from penstock.devices import Device, DeviceSource
-    from penstock.node.run import Request
+    from penstock.node.admit import Request
     from penstock.node.state import State
 
 

@@ -13,8 +13,9 @@ from pathlib import Path
 
 from penstock.devices import open_devices, open_machine
 from penstock.model import PenstockError
+from penstock.node.admit import admit
 from penstock.node.launch import CommandNotStartedError
-from penstock.node.run import admit, run_tenant
+from penstock.node.run import run_tenant
 from penstock.node.state import State
 from penstock.scale.store import Record, RecordPhase, SetStore
 
@@ -52,6 +53,9 @@ def keep(store: SetStore, number: int) -> int:
     spec = store.read_spec()
     if spec is None:
         say("refused", f"{store.directory / 'set.json'} cannot be read")
+        return REFUSED_EXIT_CODE
+    if store.state.has_agent():
+        say("refused", "an agent owns the devices now")
         return REFUSED_EXIT_CODE
     try:
         # Not `simulated_machine`: keepers that start together must share the scaler's machine.

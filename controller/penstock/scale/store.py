@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from penstock.model import PenstockError, check_tenant_name
-from penstock.node.run import Request
+from penstock.node.admit import Request
 from penstock.node.state import is_locked
 
 if TYPE_CHECKING:
