@@ -257,4 +257,4 @@ def test_a_policy_for_pods_never_applies_to_a_plain_command():
 def test_the_example_policies_are_valid():
     examples = Path(__file__).parents[2] / "examples" / "policies"
     names = [loaded.name for loaded in load_files(sorted(examples.glob("*.yaml")))]
-    assert names == ["inference", "training-tools", "small-inference"]
+    assert names == ["inference", "training-tools", "small-inference", "ranker"]

@@ -17,6 +17,7 @@ from penstock.cli import (
     ps,
     quota,
     run,
+    scale,
     shim,
     simulate,
     tenant,
@@ -36,6 +37,7 @@ app = typer.Typer(
 app.command(context_settings=AS_IS)(run.run)
 app.command(context_settings=AS_IS)(simulate.simulate)
 app.add_typer(quota.app, name="quota")
+app.add_typer(scale.app, name="scale")
 app.command()(ps.ps)
 app.command()(top.top)
 app.command()(usage.usage)

@@ -163,17 +163,22 @@ class UtilisationThreshold(Threshold):
 
 
 class Metrics(_Strict):
-    """What replicas are scaled by: utilisation in percent, requests a second a Pod."""
+    """What replicas are scaled by: utilisation in percent, requests a second a replica."""
 
-    cpu: UtilisationThreshold | None = None
-    memory: UtilisationThreshold | None = None
-    cores: UtilisationThreshold | None = None
-    qps: Threshold | None = None
+    cpu: UtilisationThreshold | None = Field(None, description="CPU, of what was requested")
+    memory: UtilisationThreshold | None = Field(
+        None, description="the host's memory, of what was requested"
+    )
+    cores: UtilisationThreshold | None = Field(None, description="device time, of limits.cores")
+    vgpu_memory: UtilisationThreshold | None = Field(
+        None, alias="vgpuMemory", description="device memory, of limits.memory"
+    )
+    qps: Threshold | None = Field(None, description="requests a second a replica")
 
     @model_validator(mode="after")
     def _something(self) -> Metrics:
-        if not any((self.cpu, self.memory, self.cores, self.qps)):
-            raise ValueError("is empty: give at least one of cpu, memory, cores, qps")
+        if not any((self.cpu, self.memory, self.cores, self.vgpu_memory, self.qps)):
+            raise ValueError("is empty: give at least one of cpu, memory, cores, vgpuMemory, qps")
         return self
 
 

@@ -1,0 +1,261 @@
+"""`penstock scale POLICY -- COMMAND`, `scale status`, `scale stop`: replicas by load."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from penstock.cli.options import Output, StateDir, check_command, one_of
+from penstock.cli.request import (
+    open_source,
+    policy_of,
+    refuse_inside_a_tenant,
+    request_of,
+    warn_of_obstacles,
+)
+from penstock.cli.say import say
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from penstock.devices import DeviceSource
+    from penstock.node.state import State
+    from penstock.policy.schema import Scale
+    from penstock.scale import Scaler, SetSpec
+
+ROUND_S = 0.1
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class _PolicyFirst(TyperGroup):
+    """`penstock scale policy.yaml …` is `penstock scale run policy.yaml …`."""
+
+    # Typer brings a click of its own in some releases, and takes the installed one in others.
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401
+        if args and args[0] not in self.commands and args[0] not in {"-h", "--help"}:
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=_PolicyFirst,
+    help="Keep as many replicas of a command as its load needs: penstock scale POLICY -- COMMAND.",
+    no_args_is_help=True,
+)
+
+Grace = Annotated[
+    str, typer.Option(metavar="TIME", help="Between SIGTERM and SIGKILL when a replica is ended.")
+]
+
+
+@app.command()
+def run(
+    policy: Annotated[
+        Path, typer.Argument(metavar="POLICY", help="A QuotaPolicy that has `scale`.")
+    ],
+    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND…", help="One replica.")],
+    name: Annotated[
+        str | None, typer.Option(help="Replicas are NAME-1, NAME-2, … (default: the policy's).")
+    ] = None,
+    qps_url: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="A page in Prometheus' text format. With {replica} or {replica+8000} in it: one "
+            "page each; otherwise the demand of all.",
+        ),
+    ] = None,
+    qps_metric: Annotated[
+        str | None, typer.Option(metavar="NAME", help="A counter of requests, or their rate.")
+    ] = None,
+    cpu_request: Annotated[
+        float, typer.Option(min=0.01, max=10000, help="Processors of one replica: 100 % CPU.")
+    ] = 1.0,
+    memory_request: Annotated[
+        str | None,
+        typer.Option(metavar="QUANTITY", help="Host memory of one replica: 100 % memory."),
+    ] = None,
+    simulate: Annotated[
+        str | None, typer.Option(metavar="PROFILE[,N]", help="Run on a simulated GPU: h200, l4,2.")
+    ] = None,
+    grace: Grace = "10s",
+    ready_after: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="A replica counts from so long after its start."),
+    ] = None,
+    detach_replicas: Annotated[
+        bool, typer.Option("--detach-replicas", help="Leave the replicas running at the end.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be done, and how many fit.")
+    ] = False,
+    state_dir: StateDir = None,
+) -> None:
+    """Keep between min and max replicas of a command running, by the policy's metrics.
+
+    Each replica is a tenant under the policy's limits and finds its number in $PENSTOCK_REPLICA.
+    Ctrl-C ends the replicas, a second one at once. When this process is killed they run on, and the
+    same command takes them over.
+    """
+    from penstock.model import PenstockError, parse_duration_ns, parse_memory
+    from penstock.node.state import State
+    from penstock.scale import Requests, Sampler, Scaler, SetSpec, SetStore, window_ns_of
+    from penstock.scale.decide import thresholds_of
+
+    refuse_inside_a_tenant()
+    check_command(command)
+    loaded = policy_of(policy, command[0])
+    scale = loaded.policy.spec.scale
+    if scale is None:
+        raise PenstockError(
+            f"policy {loaded} does not scale",
+            "it has no `scale`",
+            "add `scale: {min: 1, max: 4, metrics: {cpu: {up: 80, down: 40}}}` to its spec",
+        )
+    grace_ns = parse_duration_ns(grace)
+    window_ns = window_ns_of(scale.stabilization)
+    if (qps_url is None) != (qps_metric is None):
+        raise PenstockError(
+            "one of --qps-url and --qps-metric is missing",
+            "a page has many metrics, and a metric needs a page",
+            "give both, or neither",
+        )
+    requests = Requests(qps_url, qps_metric, window_ns) if qps_url and qps_metric else None
+    state = State.open(state_dir)
+    if state.has_agent():
+        raise PenstockError(
+            f"an agent owns {state.directory}",
+            "two would grant the same devices twice, and it does not scale yet",
+            "end the agent, or name another --state-dir",
+        )
+    sampler = Sampler(
+        state,
+        thresholds_of(scale),
+        window_ns,
+        cpu_request=cpu_request,
+        memory_request_bytes=parse_memory(memory_request) if memory_request else None,
+        requests=requests,
+    )
+    warn_of_obstacles(command[0])
+    request = request_of(command, None, None, [], None, loaded, None, oversubscribe=False)
+    store = SetStore(state, name or loaded.policy.metadata.name.replace(".", "-")[:57].rstrip("-"))
+    if dry_run:
+        _say_plan(state, SetSpec(store.name, request), scale, open_source(state, simulate))
+        return
+    source = open_source(state, simulate)
+    spec = SetSpec(store.name, request, str(source.machine) if source.machine else None)
+    ready_ns = parse_duration_ns(ready_after) if ready_after else 0
+    scaler = Scaler(
+        store,
+        spec,
+        scale,
+        sampler,
+        grace_ns=grace_ns,
+        ready_after_ns=ready_ns,
+        requests=requests,
+    )
+    _loop(scaler, store.name, detach=detach_replicas)
+
+
+def _loop(scaler: Scaler, name: str, *, detach: bool) -> None:
+    """Rounds until a signal ends them."""
+    asked = 0
+
+    def ask(_number: int, _frame: FrameType | None) -> None:
+        nonlocal asked
+        asked += 1
+
+    for number in _SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup stays nohup
+            signal.signal(number, ask)
+    if scaler.adopted:
+        say(f"{name}: takes over {scaler.adopted} replicas that run already")
+    while not asked:
+        _say_all(name, scaler.tick())
+        time.sleep(ROUND_S)
+    if not detach:
+        living = len(scaler.replicas())
+        say(f"{name}: ends {living} replicas; once more ends them at once")
+        scaler.end()
+        while not scaler.ended:
+            if asked > 1:
+                scaler.end_at_once()
+            _say_all(name, scaler.tick())
+            time.sleep(ROUND_S)
+    scaler.close()
+
+
+def _say_all(name: str, lines: list[str]) -> None:
+    for line in lines:
+        say(f"{name}: {line}")
+
+
+def _say_plan(state: State, spec: SetSpec, scale: Scale, source: DeviceSource) -> None:
+    from penstock.scale.decide import METRIC_NAMES, floor_of, thresholds_of
+    from penstock.scale.fit import room_for
+
+    room, why = room_for(state, spec.request, source, scale.max)
+    command = " ".join(spec.request.command)
+    print(f"{spec.name}: {floor_of(scale)} to {scale.max} replicas of {command}")
+    for metric, threshold in thresholds_of(scale).items():
+        print(f"  {METRIC_NAMES[metric]}: grow above {threshold.up:g}, shrink below "
+              f"{threshold.down:g}")  # fmt: skip
+    print(f"  shrinks after {scale.stabilization / 1e9:g} s")
+    print(f"  {room} more fit now" + (f"; then {why}" if why else ""))
+
+
+@app.command()
+def status(
+    output: Annotated[
+        Output,
+        typer.Option(
+            "--output", "-o", parser=one_of(Output), metavar="FORMAT", help="table, json or yaml."
+        ),
+    ] = Output.table,
+    state_dir: StateDir = None,
+) -> None:
+    """List sets of replicas: how many are wanted and why, and what each replica does."""
+    from penstock.node.state import State
+    from penstock.scale import statuses
+
+    found = statuses(State.read(state_dir))
+    if output is not Output.table:
+        from penstock.cli.output import print_data
+
+        print_data([one.as_dict() for one in found], output)
+        return
+    if not found:
+        print("no replicas")
+    for one in found:
+        by = f"scaler {one.scaler_pid}" if one.scaler_pid else "nobody scales it; replicas run on"
+        reason = f": {one.reason}" if one.reason and one.scaler_pid else ""
+        print(f"{one.name} ({by}): wants {one.wanted} of {one.least} to {one.most}{reason}")
+        for replica in one.replicas:
+            pids = f" pid {', '.join(map(str, replica.pids))}" if replica.pids else ""
+            why = f" ({replica.reason})" if replica.reason else ""
+            print(f"  {replica.tenant:24} {replica.phase:9}{pids}{why}")
+
+
+@app.command()
+def stop(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="As penstock scale status says.")],
+    grace: Grace = "10s",
+    state_dir: StateDir = None,
+) -> None:
+    """End the replicas of a set that nobody scales any more."""
+    from penstock.model import parse_duration_ns
+    from penstock.node.state import State
+    from penstock.scale import stop as stop_set
+
+    with contextlib.suppress(KeyboardInterrupt):
+        count = stop_set(State.read(state_dir), name, parse_duration_ns(grace))
+        say(f"{name}: ended {count} replicas")
+        sys.exit(0)
+    sys.exit(130)

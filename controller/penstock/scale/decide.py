@@ -1,0 +1,337 @@
+"""How many replicas there should be, and why. Pure: time, samples and history are arguments.
+
+Grow when *any* metric is above `up`, shrink when *all* are below `down`. How many follows from the
+total of each metric, as Kubernetes' HPA reckons: total / threshold, rounded up. ADR 17 says why.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from penstock.policy.schema import Scale, Threshold
+
+Metric = Literal["cpu", "memory", "cores", "vgpu_memory", "qps"]
+# In the policy's order, with the words that people read.
+METRIC_NAMES: dict[Metric, str] = {
+    "cpu": "cpu",
+    "memory": "memory",
+    "cores": "vGPU cores",
+    "vgpu_memory": "vGPU memory",
+    "qps": "qps",
+}
+MAX_AGE_NS = 30 * 10**9  # an older figure says nothing of now
+# Shrinking may load those that stay up to this part of `up`: noise must not make them grow again.
+HEADROOM = 0.9
+GROWTH_FACTOR, GROWTH_STEP = 2, 4  # one step at most doubles, or adds four where that is more
+# After a change, figures need this part of the stabilisation window to speak of the new count.
+SETTLE_PARTS = 4
+_ENOUGH = 10**9  # more replicas than anything asks for; keeps arithmetic on absurd figures finite
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One figure: percent for utilisations, requests a second for qps."""
+
+    at_ns: int  # on the clock of `Observation.at_ns`
+    value: float
+
+
+@dataclass(frozen=True)
+class ReplicaSample:
+    """What is known of one replica. A metric that is not in `figures` is not known."""
+
+    ready: bool
+    figures: Mapping[Metric, Sample] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Observation:
+    """Everything measured at one time.
+
+    `totals` are demands measured outside the replicas (requests a second at a load balancer): they
+    are divided by the replicas that are ready, and are known also while there is none.
+    """
+
+    at_ns: int  # monotonic
+    replicas: Sequence[ReplicaSample]  # as many as were asked for last, ready or not
+    totals: Mapping[Metric, Sample] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class History:
+    """What earlier decisions leave for later ones. Begin with `History()`.
+
+    The clock is our own: it never runs backwards, and an observation moves it by at most a part of
+    the stabilisation window, so that a clock that leaps ends no window that nobody watched.
+    """
+
+    clock_ns: int = 0
+    observed_ns: int | None = None  # the last observation's time, on the caller's clock
+    recommended: tuple[tuple[int, int], ...] = ()  # (clock_ns, replicas), over the window
+    settled_ns: int = 0  # until then growth waits
+    ready: int = 0  # at the last observation
+
+
+@dataclass(frozen=True)
+class Decision:
+    """How many replicas there should be, and the reason in words."""
+
+    replicas: int
+    reason: str
+    values: Mapping[Metric, float] = field(default_factory=dict)  # means over ready replicas
+
+
+@dataclass(frozen=True)
+class _Load:
+    """One metric over the replicas."""
+
+    metric: Metric
+    threshold: Threshold
+    mean: float | None  # over ready replicas with a figure
+    total_at_least: float  # replicas without a figure count as 0
+    total_at_most: float | None  # ... as at `up`; None: nothing is known
+    mean_at_most: float | None
+
+    def __str__(self) -> str:
+        unit = "" if self.metric == "qps" else " %"
+        shown = "not known" if self.mean is None else f"{self.mean:.4g}{unit}"
+        return f"{METRIC_NAMES[self.metric]} {shown}"
+
+    @property
+    def is_high(self) -> bool:
+        """Above `up`, by what is known."""
+        return self.mean is not None and self.mean > self.threshold.up
+
+    @property
+    def is_low(self) -> bool:
+        """Below `down`, whatever is not known."""
+        return self.mean_at_most is not None and self.mean_at_most < self.threshold.down
+
+
+def decide(observation: Observation, scale: Scale, history: History) -> tuple[Decision, History]:
+    """The number of replicas for what was observed, and the history for the next call.
+
+    Figures that are missing, too old, negative or not finite count as not known: 0 when growing,
+    as at the upper threshold when shrinking.
+    """
+    current = len(observation.replicas)
+    loads = _loads(observation, scale)
+    history = _advance(history, observation, scale, current)
+    wanted, reason = _recommend(current, observation, scale, loads)
+    window = (*history.recommended, (history.clock_ns, wanted))
+    if wanted < current <= scale.max:
+        held = min(current, max(count for _, count in window))
+        if held > wanted:
+            reason = f"{reason}; held at {held}: {_held(window, held, scale)}"
+        wanted = held
+    elif wanted > current >= max(1, scale.min) and history.clock_ns < history.settled_ns:
+        left_s = (history.settled_ns - history.clock_ns) / 1e9
+        reason = f"{reason}; held at {current}: {left_s:.1f} s until the last change shows"
+        wanted = current
+    settled_ns = history.settled_ns
+    if wanted != current:
+        settled_ns = history.clock_ns + scale.stabilization // SETTLE_PARTS
+    values = {load.metric: load.mean for load in loads if load.mean is not None}
+    return (
+        Decision(wanted, reason, values),
+        replace(history, recommended=window, settled_ns=settled_ns),
+    )
+
+
+def floor_of(scale: Scale) -> int:
+    """The fewest replicas ever. None at all only where demand is measured from outside (qps)."""
+    return scale.min if scale.metrics.qps is not None else max(1, scale.min)
+
+
+def thresholds_of(scale: Scale) -> dict[Metric, Threshold]:
+    """The metrics that the policy names."""
+    named: dict[Metric, Threshold | None] = {
+        "cpu": scale.metrics.cpu,
+        "memory": scale.metrics.memory,
+        "cores": scale.metrics.cores,
+        "vgpu_memory": scale.metrics.vgpu_memory,
+        "qps": scale.metrics.qps,
+    }
+    return {metric: threshold for metric, threshold in named.items() if threshold is not None}
+
+
+def _recommend(
+    current: int, observation: Observation, scale: Scale, loads: list[_Load]
+) -> tuple[int, str]:
+    """What the figures of this moment ask for, within bounds, and why."""
+    if not scale.min <= current <= scale.max:
+        which = f"fewer than min ({scale.min})" if current < scale.min else f"max is {scale.max}"
+        return min(max(current, scale.min), scale.max), which
+    if current == 0:
+        return _from_nothing(scale, loads)
+    if any(load.is_high for load in loads):
+        return _grown(current, observation, scale, loads)
+    if all(load.is_low for load in loads):
+        return _shrunk(current, observation, scale, loads)
+    shown = ", ".join(map(str, loads))
+    if all(load.is_low or load.mean_at_most is None for load in loads):
+        return current, f"{shown}: what is not known changes nothing"
+    return current, f"{shown}: between the thresholds"
+
+
+def _shrunk(
+    current: int, observation: Observation, scale: Scale, loads: list[_Load]
+) -> tuple[int, str]:
+    """The fewest that stay below `up`, with headroom."""
+    floor = floor_of(scale)
+    needs = {
+        load.metric: _count(load.total_at_most, load.threshold.up * HEADROOM) for load in loads
+    }
+    needed = max(needs.values())
+    needed = 0 if floor == 0 and _no_demand(observation) else max(1, needed)
+    wanted = max(floor, min(current, needed))
+    shown = ", ".join(map(str, loads))
+    if wanted < current:
+        return wanted, f"{shown}: all below down"
+    if current == max(1, floor):
+        return current, f"{shown}: below down, and no fewer than {current} are kept"
+    driver = max(loads, key=lambda load: needs[load.metric])
+    projected = (driver.total_at_most or 0.0) / (current - 1)
+    return current, (
+        f"{shown}: below down, but {METRIC_NAMES[driver.metric]} would be {projected:.4g} on "
+        f"{current - 1}, too near {driver.threshold.up:g}"
+    )
+
+
+def _grown(
+    current: int, observation: Observation, scale: Scale, loads: list[_Load]
+) -> tuple[int, str]:
+    """As many as the neediest metric that is high asks for, in steps."""
+    high = [load for load in loads if load.is_high]
+    needs = {load.metric: _count(load.total_at_least, load.threshold.up) for load in high}
+    driver = max(high, key=lambda load: needs[load.metric])
+    needed = needs[driver.metric]
+    reason = f"{driver} is above {driver.threshold.up:g}"
+    if needed <= current:
+        waiting = sum(not replica.ready for replica in observation.replicas)
+        which = f"{waiting} not ready yet" if waiting else "some without figures"
+        return current, f"{reason}, but {current} suffice ({which})"
+    limit = max(current * GROWTH_FACTOR, current + GROWTH_STEP)
+    wanted = min(needed, limit, scale.max)
+    if needed > scale.max and wanted == scale.max:
+        wished = needed if needed < _ENOUGH else "many more"
+        return wanted, f"{reason}: {wished} wanted, max is {scale.max}"
+    if needed > limit:
+        return wanted, f"{reason}: at most {limit} in one step"
+    return wanted, reason
+
+
+def _from_nothing(scale: Scale, loads: list[_Load]) -> tuple[int, str]:
+    """With no replica only demand from outside says anything."""
+    demand = next((load for load in loads if load.metric == "qps"), None)
+    if demand is None or demand.total_at_most is None:
+        return min(1, scale.max), "demand is not known: one replica is kept"
+    if demand.total_at_least <= 0:
+        return 0, "no demand"
+    needed = max(1, _count(demand.total_at_least, demand.threshold.up))
+    wanted = min(needed, GROWTH_STEP, scale.max)
+    return wanted, f"{demand.total_at_least:.4g} requests a second ask for {needed}"
+
+
+def _held(window: Sequence[tuple[int, int]], held: int, scale: Scale) -> str:
+    asked = max(at for at, count in window if count >= held)
+    left_s = max(0.0, (asked + scale.stabilization - window[-1][0]) / 1e9)
+    return (
+        f"so many were right within the last {scale.stabilization / 1e9:g} s ({left_s:.1f} s to go)"
+    )
+
+
+def _no_demand(observation: Observation) -> bool:
+    """Whether demand from outside is known to be nothing."""
+    total = _known(observation.totals.get("qps"), observation.at_ns)
+    return total == 0
+
+
+def _loads(observation: Observation, scale: Scale) -> list[_Load]:
+    ready = [replica for replica in observation.replicas if replica.ready]
+    return [
+        _load(metric, threshold, observation, ready)
+        for metric, threshold in thresholds_of(scale).items()
+    ]
+
+
+def _load(
+    metric: Metric, threshold: Threshold, observation: Observation, ready: list[ReplicaSample]
+) -> _Load:
+    total = _known(observation.totals.get(metric), observation.at_ns)
+    if total is not None:
+        mean = total / len(ready) if ready else None
+        # Shrinking looks at all that were asked for: those that start will take their part.
+        most = total / max(1, len(observation.replicas))
+        return _Load(metric, threshold, mean, total, total, max(most, mean or 0.0))
+    figures = [_known(replica.figures.get(metric), observation.at_ns) for replica in ready]
+    known = [figure for figure in figures if figure is not None]
+    if not known:
+        return _Load(metric, threshold, None, 0.0, None, None)
+    at_least = math.fsum(known) if max(known) < math.inf / 2 else math.inf
+    at_most = at_least + (len(ready) - len(known)) * threshold.up
+    # Replicas that are not ready are left out of the mean, so the total is drawn up to all.
+    mean_at_most = at_most / len(ready)
+    return _Load(
+        metric,
+        threshold,
+        at_least / len(known),
+        at_least,
+        mean_at_most * len(observation.replicas),
+        mean_at_most,
+    )
+
+
+def _known(sample: Sample | None, now_ns: int) -> float | None:
+    """The figure, when it is one: recent, finite, not negative."""
+    if sample is None or abs(now_ns - sample.at_ns) > MAX_AGE_NS:
+        return None
+    value = sample.value
+    # Nothing measured is as large: such a figure is a fault of whoever measured.
+    return value if math.isfinite(value) and 0 <= value < 1e15 else None
+
+
+def _count(total: float | None, each: float) -> int:
+    """Replicas that hold `total` with at most `each`; a rounding error makes no replica."""
+    if total is None or each <= 0:
+        return _ENOUGH
+    ratio = total / each
+    return _ENOUGH if ratio >= _ENOUGH else math.ceil(ratio - 1e-9)
+
+
+def _advance(history: History, observation: Observation, scale: Scale, current: int) -> History:
+    """Moves our clock on, forgets what lies before the window, notes replicas newly ready."""
+    before = history.observed_ns
+    elapsed = 0 if before is None else observation.at_ns - before
+    clock_ns = history.clock_ns + max(0, min(elapsed, scale.stabilization // SETTLE_PARTS))
+    # At the start nothing is known of the time before: the count found was right then.
+    recommended = history.recommended or ((clock_ns, current),)
+    since_ns = clock_ns - scale.stabilization
+    kept = tuple(entry for entry in recommended if entry[0] > since_ns)
+    ready = sum(replica.ready for replica in observation.replicas)
+    settled_ns = history.settled_ns
+    if before is not None and ready > history.ready:
+        settled_ns = max(settled_ns, clock_ns + scale.stabilization // SETTLE_PARTS)
+    return replace(
+        history,
+        clock_ns=clock_ns,
+        observed_ns=observation.at_ns,
+        recommended=_thinned(kept),
+        settled_ns=settled_ns,
+        ready=ready,
+    )
+
+
+def _thinned(window: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
+    """Only what can still be the highest: a recommendation counts until a later one reaches it."""
+    kept: list[tuple[int, int]] = []
+    for entry in window:
+        while kept and kept[-1][1] <= entry[1]:
+            kept.pop()
+        kept.append(entry)
+    return tuple(kept)

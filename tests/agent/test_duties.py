@@ -1,0 +1,90 @@
+"""What the agent does in its rounds: it enforces, meters and shows."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import urllib.request
+
+from tests.agent.conftest import wait_until
+from tests.agent.programs import LAUNCHER, backlogged, environment_for
+
+
+def start_past_the_shim(node, granted):
+    """The tenant's program with its preload taken away."""
+    environment = {k: v for k, v in environment_for(granted).items() if k != "LD_PRELOAD"}
+    library = granted.environment["LD_PRELOAD"].split(":")[0]
+    assert "penstock" in library
+    program = subprocess.Popen([LAUNCHER, *backlogged(600)], env=environment, stdin=subprocess.PIPE)
+    node.programs.append(program)
+    return program
+
+
+def test_who_takes_the_device_past_the_shim_is_ended_and_the_neighbour_runs_on(node):
+    bad = node.tenant("bad", cores=200, measured="terminate", grace_ns=10**9)
+    good = node.launch(node.tenant("good", cores=300), *backlogged(600))
+    wait_until(lambda: node.usage("good").devices[0].launches > 50)
+    program = start_past_the_shim(node, bad)
+    wait_until(lambda: program.poll() is not None, 40)
+    events = wait_until(lambda: [e for e in node.events("bad") if e["event"] == "terminate"])
+    assert events[0]["processes"][0]["pid"] == program.pid
+    assert events[0]["reason"]
+    assert good.poll() is None
+    assert not [
+        e for e in node.events("good") if e["event"] in {"throttle", "suspend", "terminate"}
+    ]
+
+
+def test_a_policy_that_only_suspends_ends_nothing_and_survives_the_agent(node):
+    bad = node.tenant("bad", cores=200, measured="suspend", grace_ns=10**9)
+    program = start_past_the_shim(node, bad)
+    wait_until(lambda: [e for e in node.events("bad") if e["event"] == "suspend"], 40)
+    node.kill()
+    node.start()
+    wait_until(lambda: [e for e in node.events("bad") if e["event"] == "adopted"])
+    assert Path(f"/proc/{program.pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T"
+
+
+def test_an_operators_suspension_stays_when_enforcement_lifts_its_own(node):
+    node.tenant("t", cores=200)
+    with node.client() as agent:
+        agent.suspend("t")
+        wait_until(lambda: agent.node().slowest_round.ToMilliseconds() >= 0)
+        assert agent.tenants()[0].suspended
+    node.kill()
+    node.start()
+    with node.client() as agent:
+        assert agent.tenants()[0].suspended
+        assert not agent.resume("t").suspended
+
+
+def test_what_a_tenant_used_is_metered_to_the_nanosecond_over_kills_of_the_agent(node):
+    program = node.launch(node.tenant("t", cores=400), *backlogged(600))
+    for _ in range(3):
+        spent = node.usage("t").devices[0].spent_ns
+        wait_until(lambda spent=spent: node.usage("t").devices[0].spent_ns > spent + 3 * 10**8)
+        node.kill()
+        node.start()
+    program.kill()
+    program.wait()
+    wait_until(lambda: not node.usage("t").slots)
+    spent = node.usage("t").devices[0].spent_ns
+    with node.client() as agent:
+        agent.revoke("t", 0)
+    assert node.stop() == 0
+    done = node("usage", "t", "--since=1h", "-o", "json", f"--meter-dir={node.state}-meter")
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(done.stdout)["rows"]
+    assert row["device_seconds"] * 1e9 == spent or row.get("device_ns") == spent, row
+
+
+def test_prometheus_finds_the_tenants(node):
+    node.launch(node.tenant("t", cores=400), *backlogged(600))
+    url = f"http://127.0.0.1:{node.started['metrics_port']}/metrics"
+
+    def shown():
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return 'tenant="t"' in (text := answer.read().decode()) and text
+
+    text = wait_until(shown)
+    assert "penstock_" in text
