@@ -1,4 +1,4 @@
-"""What a node agent does about containers: offer a tenant to them, withdraw it, adopt what is left."""
+"""What a node agent does about containers: offers them tenants, withdraws and adopts these."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from penstock.container import inside, places
 from penstock.container.cdi import SpecDirectory, qualified_name, spec_of
-from penstock.container.release import Release, install_release, releases_in
+from penstock.container.release import Release, install_release, releases_in, remove_leftovers
 from penstock.devices import DriverLibraries
 from penstock.model import PenstockError
 from penstock.node.tenant import Tenant, tenants_of
@@ -71,7 +71,8 @@ class Containers:
         A tenant keeps the release of the shim that it began with.
         """
         self._specs.remove_leftovers()
-        kept, written, removed = [], [], []
+        kept: list[str] = []
+        written: list[str] = []
         failed: dict[str, PenstockError] = {}
         living = {tenant.name: tenant for tenant in tenants_of(self._state)}
         for name, tenant in living.items():
@@ -81,9 +82,8 @@ class Containers:
                 (written if self._write(tenant) else kept).append(name)
             except PenstockError as error:
                 failed[name] = error
-        for name in self._specs.devices():
-            if name not in living and self._is_ours(name) and self._specs.remove(name):
-                removed.append(name)
+        gone = [n for n in self._specs.devices() if n not in living and self._is_ours(n)]
+        removed = [name for name in gone if self._specs.remove(name)]
         return Adopted(tuple(kept), tuple(written), tuple(removed), failed)
 
     def offered(self) -> list[str]:
@@ -98,6 +98,7 @@ class Containers:
         used = {inside.kept_release(tenant) for tenant in tenants_of(self._state)}
         used.add(self.release.name)
         gone = [found for found in releases_in(self._releases) if found.name not in used]
+        remove_leftovers(self._releases)
         for release in gone:
             shutil.rmtree(release.directory, ignore_errors=True)
         return [release.name for release in gone]

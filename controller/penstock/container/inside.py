@@ -60,7 +60,7 @@ def prepare(tenant: Tenant, machine: Path | None) -> None:
     if not tag.exists():
         aside = folder / ".tag"
         aside.write_text(tenant.name[:_TAG_BYTES], encoding="ascii")
-        aside.chmod(0o644)
+        aside.chmod(0o444)
         aside.replace(tag)
     _open_machine(machine)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import secrets
 import shutil
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -97,6 +98,12 @@ def releases_in(root: Path) -> list[Release]:
         return []
 
 
+def remove_leftovers(root: Path) -> None:
+    """What a killed installation left behind. Only while no other one is under way."""
+    for aside in root.glob(".new-*"):
+        shutil.rmtree(aside, ignore_errors=True)
+
+
 def _installed_files() -> dict[str, Path]:
     """What a release holds, by its name there."""
     simulated = paths.sim_dir()
@@ -126,9 +133,8 @@ def _check_executable(root: Path) -> None:
 
 
 def _install(root: Path, release: Release, content: dict[str, Path]) -> None:
-    """Makes the release aside, then visible: nobody sees half of one, and a second is thrown away."""
-    aside = root / f".new-{release.name}-{os.getpid()}"
-    shutil.rmtree(aside, ignore_errors=True)
+    """Makes the release aside, then visible whole. Whoever comes second throws its own away."""
+    aside = root / f".new-{release.name}-{secrets.token_hex(6)}"
     try:
         for name, file in content.items():
             _copy(file, aside / name, 0o755 if name == _HOOK else 0o644)

@@ -41,7 +41,8 @@ _Noreturn static void give_up(const char *format, ...) {
   exit(1);
 }
 
-/* From here on every path, and every link in the image, means what it will mean in the container. */
+/* From here on every path, and every link in the image, means what it will mean in the container.
+ */
 static void enter_root(void) {
   char root[PATH_MAX];
   const char *wrong;

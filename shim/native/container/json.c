@@ -59,7 +59,8 @@ static size_t put_utf8(unsigned code, char *out) {
 }
 
 /* The character that an escape means, `at` behind the backslash; moves `at` to its last letter.
- * Writers put other characters than control ones as they are, so pairs of surrogates are refused. */
+ * Writers put other characters than control ones as they are, so pairs of surrogates are refused.
+ */
 static bool unescape(const char **at, unsigned *code) {
   static const char letters[] = "bfnrt\"\\/", meant[] = "\b\f\n\r\t\"\\/";
   const char *known = **at ? strchr(letters, **at) : NULL;

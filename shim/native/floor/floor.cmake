@@ -21,6 +21,9 @@ if(CMAKE_SYSTEM_PROCESSOR STREQUAL "x86_64" AND NOT PENSTOCK_SANITIZE)
 endif()
 
 function(penstock_glibc_floor)
+  if(NOT FLOOR_LIBRARIES)
+    return()
+  endif()
   foreach(target ${ARGN})
     target_link_libraries(${target} PRIVATE -Wl,--push-state,--as-needed ${FLOOR_LIBRARIES}
                           -Wl,--pop-state)

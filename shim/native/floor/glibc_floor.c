@@ -1,5 +1,6 @@
-/* Functions that glibc has had as exports only since a release above our floor, as the kernel's calls
- * that they are. Hidden: for this library alone. The other half of the floor is floor.cmake. */
+/* Functions that glibc has had as exports only since a release above our floor, as the kernel's
+ * calls that they are. Hidden: for this library alone. The other half of the floor is floor.cmake.
+ */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <sys/mman.h>
