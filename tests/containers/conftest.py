@@ -17,6 +17,7 @@ from tests.containers import images
 from penstock.container import Containers, container_libraries
 from penstock.devices import open_machine
 from penstock.node.grant import DeviceGrant, Grant
+from penstock.node.neighbourhood import Neighbourhood
 from penstock.node.state import State
 from penstock.node.supervisor import Supervisor
 from penstock.node.tenant import Tenant, create_tenant
@@ -92,7 +93,7 @@ class Node:
 
     def supervise(self, tenant: Tenant) -> None:
         """Ten times a second, until the node is closed."""
-        supervisor = Supervisor(self.state, tenant, self.source)
+        supervisor = Supervisor(tenant, Neighbourhood(self.state), self.source)
         ended = threading.Event()
 
         def look_after() -> None:

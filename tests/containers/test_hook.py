@@ -36,7 +36,7 @@ class Finder:
         self._running.stdin.flush()
         answer = self._running.stdout.readline().decode().strip()
         assert answer, "it ended: a sanitizer's finding is above"
-        return None if answer == "none" else bytes.fromhex(answer[1:]).decode()
+        return None if answer == "none" else os.fsdecode(bytes.fromhex(answer[1:]))
 
     def close(self) -> None:
         self._running.stdin.close()
