@@ -1,5 +1,6 @@
 # The libraries and what each is made of. New files join by lying in the right folder.
 find_package(Threads REQUIRED)
+include(${NATIVE}/floor/floor.cmake)
 
 # Mechanism: knows pages and numbers, nothing of CUDA or interposition. Shared by all.
 file(GLOB MECHANISM_SOURCES CONFIGURE_DEPENDS ${NATIVE}/mechanism/*.c)
@@ -36,6 +37,8 @@ target_include_directories(sim_nvml PRIVATE ${NATIVE}/sim)
 
 foreach(library penstock_cuda penstock_nvml sim_cuda sim_nvml)
   add_dependencies(${library} generated)
+  target_sources(${library} PRIVATE ${FLOOR_SOURCES})
+  penstock_glibc_floor(${library})
   target_compile_definitions(${library} PRIVATE __CUDA_API_VERSION_INTERNAL NVML_NO_UNVERSIONED_FUNC_DEFS)
   target_link_options(${library} PRIVATE -Wl,-Bsymbolic -Wl,-z,relro)
   if(NOT PENSTOCK_SANITIZE)
@@ -93,3 +96,16 @@ foreach(probe penstock_probe penstock_probe_linked)
   target_link_libraries(${probe} PRIVATE ${CMAKE_DL_LIBS})
   install(TARGETS ${probe} RUNTIME DESTINATION bin)
 endforeach()
+
+# The hook that container runtimes start. Static where that can be linked: it runs between two roots.
+add_executable(penstock_container_hook ${NATIVE}/container/hook.c ${NATIVE}/container/bundle.c
+               ${NATIVE}/container/json.c)
+set_target_properties(penstock_container_hook PROPERTIES OUTPUT_NAME penstock-container-hook)
+include(CheckCSourceCompiles)
+set(CMAKE_REQUIRED_LINK_OPTIONS -static)
+check_c_source_compiles("int main(void) { return 0; }" PENSTOCK_CAN_LINK_STATIC)
+unset(CMAKE_REQUIRED_LINK_OPTIONS)
+if(PENSTOCK_CAN_LINK_STATIC AND NOT PENSTOCK_SANITIZE)
+  target_link_options(penstock_container_hook PRIVATE -static)
+endif()
+install(TARGETS penstock_container_hook RUNTIME DESTINATION bin)

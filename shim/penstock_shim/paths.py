@@ -32,6 +32,11 @@ def sim_dir() -> Path:
     return _installed("sim")
 
 
+def container_hook_path() -> Path:
+    """What a container runtime starts for every container of ours. Raises FileNotFoundError."""
+    return _installed("bin/penstock-container-hook")
+
+
 def coverage_table() -> Path:
     """What the shim does with every symbol, as JSON. Raises FileNotFoundError."""
     return _installed("coverage.json")

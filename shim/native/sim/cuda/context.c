@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "sim/cuda/core.h"
+#include "sim/machine/place.h"
 
 void sim_modules_of_context(sim_context *ctx);
 
@@ -26,7 +27,8 @@ CUresult sim_attach_gpu(sim_gpu *gpu) {
   if (__atomic_load_n(&sim_here.machine->devices[gpu->device].lost, __ATOMIC_RELAXED))
     return CUDA_ERROR_DEVICE_UNAVAILABLE;
   if (gpu->client == SIM_NONE) {
-    uint32_t client = sim_service_start(gpu, getenv("PENSTOCK_SIM_TAG"));
+    char tag[SIM_TAG_BYTES];
+    uint32_t client = sim_service_start(gpu, sim_place_tag(tag, sizeof tag));
     __atomic_store_n(&gpu->client, client, __ATOMIC_RELEASE);
   }
   return gpu->client == SIM_NONE ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;

@@ -1,11 +1,13 @@
 /* cuInit, versions, and which devices this process sees. */
 #define _GNU_SOURCE
 #include <ctype.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "sim/cuda/core.h"
+#include "sim/machine/place.h"
 
 bool sim_set_initialized(void);
 bool sim_is_forked_child(void);
@@ -80,9 +82,9 @@ CUresult CUDAAPI cuInit(unsigned int flags) {
   sim_big_lock();
   CUresult result = CUDA_SUCCESS;
   if (!sim_initialized()) {
-    const char *path = getenv("PENSTOCK_SIM_MACHINE");
-    char error[SIM_ERROR_BYTES];
-    if (!sim_here.machine) sim_here.machine = path && *path ? sim_machine_open(path, error) : NULL;
+    char place[PATH_MAX], error[SIM_ERROR_BYTES];
+    const char *path = sim_place_machine(place, sizeof place);
+    if (!sim_here.machine) sim_here.machine = path ? sim_machine_open(path, error) : NULL;
     if (!sim_here.machine) {
       result = CUDA_ERROR_NO_DEVICE;
     } else {

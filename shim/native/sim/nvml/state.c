@@ -1,9 +1,12 @@
 #include "state.h"
 
+#include <limits.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+
+#include "sim/machine/place.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static unsigned references;
@@ -23,9 +26,9 @@ unsigned sim_nvml_device_count(void) { return device_count; }
 nvmlDevice_t sim_nvml_device(unsigned index) { return &devices[index]; }
 
 static nvmlReturn_t open_machine(void) {
-  const char *path = getenv("PENSTOCK_SIM_MACHINE");
-  char error[SIM_ERROR_BYTES];
-  if (!path || !*path) return NVML_ERROR_DRIVER_NOT_LOADED;
+  char place[PATH_MAX], error[SIM_ERROR_BYTES];
+  const char *path = sim_place_machine(place, sizeof place);
+  if (!path) return NVML_ERROR_DRIVER_NOT_LOADED;
   if (machine && strcmp(path, machine_path) == 0) return NVML_SUCCESS;
   sim_machine *opened = sim_machine_open(path, error);
   if (!opened) return NVML_ERROR_DRIVER_NOT_LOADED;

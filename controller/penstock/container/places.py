@@ -1,0 +1,17 @@
+"""Where things lie inside a container. The shim and the hook know these paths too."""
+
+from __future__ import annotations
+
+TENANT = "/run/penstock-tenant"  # also in shim/native/common/tenant_directory.h
+"""The tenant's pages, and below `driver` the simulated driver."""
+DRIVER = f"{TENANT}/driver"
+SHIM = "/run/penstock-shim"
+"""The shim's libraries of one release."""
+PRELOAD = f"{SHIM}/preload"
+"""An empty folder of the release: where the hook keeps the container's /etc/ld.so.preload."""
+
+CUDA, NVML = "libcuda.so.1", "libnvidia-ml.so.1"
+SHIMS = {CUDA: "libpenstock.so", NVML: "libpenstock-nvml.so"}
+"""Which library of the shim stands in the place of which of the driver's."""
+STANDING_IN = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64")
+"""Where images look for the driver: Debian's kin, and the others."""

@@ -1,0 +1,135 @@
+"""Roots that containers are started on, made from Debian's packages and kept below build/."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from tests.interposition import debian
+
+HERE = Path(__file__).parent
+CACHE = HERE.parents[1] / "build" / "containers"
+PACKAGES = {
+    "podman": "podman",
+    "runc": "runc",
+    "debootstrap": "debootstrap",
+    "musl-gcc": "musl-tools",
+}
+
+
+class NotToBeHadError(Exception):
+    """Why something that a test needs cannot be had on this machine."""
+
+
+def _run(*command: str | Path, timeout_s: int = 180) -> None:
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=timeout_s, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NotToBeHadError(str(error)) from error
+    if done.returncode:
+        said = (done.stderr or done.stdout).strip()[-300:]
+        raise NotToBeHadError(f"`{command[0]}` failed: {said}")
+
+
+def need(*programs: str) -> None:
+    """Installs the packages of those programs that are missing. Raises NotToBeHadError."""
+    if os.geteuid() != 0:
+        raise NotToBeHadError("real containers and their roots need root")
+    missing = [PACKAGES[program] for program in programs if not shutil.which(program)]
+    if not missing:
+        return
+    os.environ.setdefault("DEBIAN_FRONTEND", "noninteractive")
+    _run("apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing)
+
+
+def bullseye() -> Path:
+    """Debian 11: glibc 2.31, Python 3.9. Raises NotToBeHadError."""
+    root = CACHE / "bullseye"
+    if not root.is_dir():
+        need("debootstrap")
+        aside = CACHE / f".bullseye-{os.getpid()}"
+        shutil.rmtree(aside, ignore_errors=True)
+        mirror = debian.sources("main")[0].split("] ")[-1].removeprefix("deb ").split()[0]
+        include = "--include=python3-minimal,libpython3-stdlib"
+        try:
+            _run(
+                "debootstrap", "--variant=minbase", include, "bullseye", aside, mirror,
+                timeout_s=400,
+            )  # fmt: skip
+            shutil.rmtree(aside / "var/cache/apt/archives")
+            aside.rename(root)
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+    return root
+
+
+NVIDIA_TOOLKIT = "1.17.8"
+
+
+def nvidia_hook() -> Path:
+    """NVIDIA's own hook program, built from its source. Raises NotToBeHadError."""
+    program = CACHE / f"bin/nvidia-cdi-hook-{NVIDIA_TOOLKIT}"
+    if program.exists():
+        return program
+    if not shutil.which("go"):
+        raise NotToBeHadError("NVIDIA's CDI hooks are built with Go, and there is none")
+    module = "github.com/NVIDIA/nvidia-container-toolkit/cmd/nvidia-cdi-hook"
+    folder = program.parent
+    folder.mkdir(parents=True, exist_ok=True)
+    command = ["env", f"GOBIN={folder}", "go", "install", f"{module}@v{NVIDIA_TOOLKIT}"]
+    _run(*command, timeout_s=600)
+    (folder / "nvidia-cdi-hook").rename(program)
+    return program
+
+
+def static_only() -> Path:
+    """One static program, Debian's busybox, and no library at all. Raises NotToBeHadError."""
+    try:
+        busybox = debian.find(CACHE / "busybox", "busybox-static", "main", "bin/busybox")
+    except debian.NotToBeHadError as error:
+        raise NotToBeHadError(str(error)) from error
+    root = _fresh("static")
+    shutil.copy(busybox, root / "bin/busybox")
+    return root
+
+
+def musl() -> Path:
+    """Musl's loader and one program linked with it. Raises NotToBeHadError."""
+    need("musl-gcc")
+    root = _fresh("musl")
+    loader = root / "lib/ld-musl-x86_64.so.1"
+    loader.parent.mkdir()
+    shutil.copy("/usr/lib/x86_64-linux-musl/libc.so", loader)
+    loader.chmod(0o755)
+    _run("musl-gcc", "-O1", "-o", root / "bin/look", HERE / "programs/look.c")
+    return root
+
+
+def distroless() -> Path:
+    """The host's glibc, one program, and a preload of the image's own: no shell, no package."""
+    root = _fresh("distroless")
+    libraries = root / "lib/x86_64-linux-gnu"
+    libraries.mkdir(parents=True)
+    (root / "lib64").mkdir()
+    loader = Path("/lib64/ld-linux-x86-64.so.2")
+    shutil.copy(loader.resolve(), root / "lib64" / loader.name)
+    for name in ("libc.so.6", "libdl.so.2", "libpthread.so.0"):
+        shutil.copy(Path("/lib/x86_64-linux-gnu", name).resolve(), libraries / name)
+    _run("gcc", "-O1", "-o", root / "bin/look", HERE / "programs/look.c", "-ldl")
+    own = "-shared", "-fPIC", HERE / "programs/own_preload.c"
+    _run("gcc", *own, "-o", root / "opt/libown.so")
+    (root / "etc/ld.so.preload").write_text("# this image's own\n/opt/libown.so\n")
+    return root
+
+
+def _fresh(name: str) -> Path:
+    """Made anew each time: it is small, and its program may have changed."""
+    root = CACHE / name
+    shutil.rmtree(root, ignore_errors=True)
+    for folder in ("bin", "etc", "opt"):
+        (root / folder).mkdir(parents=True)
+    return root
