@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+MOUNTED_TENANT = "/run/penstock-tenant"  # also in shim/native/common/tenant_directory.h
+"""Where a container has its tenant's pages, and below `driver` the simulated driver."""
 _PACKAGE = Path(__file__).resolve().parent
 
 

@@ -63,6 +63,8 @@ class Node:
                 "--simulate=h200",
                 f"--meter-dir={self.state}-meter",
                 "--metrics=127.0.0.1:0",
+                f"--cdi-dir={self.state}-cdi",
+                f"--shim-dir={self.state}-shim",
                 *self.options,
             ],
             env=self.environment,

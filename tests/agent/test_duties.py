@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import urllib.request
+from pathlib import Path
 
 from tests.agent.conftest import wait_until
 from tests.agent.programs import LAUNCHER, backlogged, environment_for
@@ -74,7 +75,7 @@ def test_what_a_tenant_used_is_metered_to_the_nanosecond_over_kills_of_the_agent
     assert node.stop() == 0
     done = node("usage", "t", "--since=1h", "-o", "json", f"--meter-dir={node.state}-meter")
     assert done.returncode == 0, done.stderr
-    (row,) = json.loads(done.stdout)["rows"]
+    (row,) = json.loads(done.stdout)["usage"]
     assert row["device_seconds"] * 1e9 == spent or row.get("device_ns") == spent, row
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import socket
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from penstock.container import Containers
     from penstock.devices import Device, DeviceSource
     from penstock.node.grant import Grant
     from penstock.node.state import State
@@ -50,6 +52,7 @@ class Agent:
         self.lock = threading.RLock()
         self.neighbourhood = Neighbourhood(state)
         self.devices: list[Device] = []
+        self.containers: Containers | None = None  # None: tenants are not offered to containers
         # What else is done in each round, with its time (CLOCK_MONOTONIC, ns), and before a tenant
         # that has ended goes.
         self.duties: list[Callable[[int], None]] = []
@@ -76,6 +79,8 @@ class Agent:
             self.devices = self.source.devices()
             with self.state.lock(), self.lock:
                 self._adopt()
+            if self.containers is not None:
+                self.containers.adopt()
             self._round()
         except BaseException:
             self._let_go()
@@ -143,6 +148,9 @@ class Agent:
             if self._wards.get(ward.tenant.name) is not ward:
                 return
             del self._wards[ward.tenant.name]
+            if self.containers is not None:
+                with contextlib.suppress(PenstockError, OSError):  # the next start takes it away
+                    self.containers.withdraw(ward.tenant.name)
             ward.tenant.remove()
             ward.close()
 

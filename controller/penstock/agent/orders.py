@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from penstock.agent.ending import end_processes
 from penstock.agent.view import DeviceView, Ended, Granted, NodeView, TenantView
 from penstock.agent.ward import Ward
+from penstock.container import companions, container_libraries
 from penstock.devices import find_devices
 from penstock.model import PenstockError
 from penstock.node.admission import free_shares
@@ -22,6 +23,7 @@ from penstock_shim.pages import PageError, QuotaWriter, read_quota
 if TYPE_CHECKING:
     from penstock.agent.agent import Agent
     from penstock.agent.caller import Caller
+    from penstock.devices import DriverLibraries
     from penstock.node.admit import Request
     from penstock.node.resize import Resize
     from penstock.node.supervisor import Held
@@ -81,7 +83,7 @@ class Orders:
                     candidates=candidates,
                     names=agent.names(),
                 )
-                tenant, lock = create_tenant(agent.state, grant, agent.source.libraries())
+                tenant, lock = create_tenant(agent.state, grant, self._libraries(request))
                 ward = Ward(
                     tenant,
                     grant,
@@ -90,11 +92,13 @@ class Orders:
                     caller_pid=caller.pid,
                 )
                 agent.add(ward)
-        return Granted(
-            view=view_of(ward),
-            notes=tuple(notes),
-            variables=tenant_variables(agent.state, ward.tenant, ward.grant, agent.source),
-        )
+        variables: dict[str, str] = {}
+        cdi_devices: tuple[str, ...] = ()
+        if request.container:
+            cdi_devices = self._offered(ward)
+        else:
+            variables = tenant_variables(agent.state, ward.tenant, ward.grant, agent.source)
+        return Granted(view_of(ward), tuple(notes), variables, cdi_devices)
 
     def resize(self, name: str, change: Resize, caller: Caller) -> tuple[TenantView, list[str]]:
         """Changes a quota; it holds from the next launch and allocation on. Raises as `grant`."""
@@ -141,6 +145,27 @@ class Orders:
     def tenant(self, name: str) -> TenantView:
         """One of them. Raises `PenstockError`."""
         return view_of(self._agent.ward(name))
+
+    def _libraries(self, request: Request) -> DriverLibraries:
+        """Where the tenant's programs find the driver: in a container it lies elsewhere."""
+        if not request.container:
+            return self._agent.source.libraries()
+        if self._agent.containers is None:
+            raise PenstockError(
+                "this agent has nothing for containers", "it does not run as root",
+                "start it as root, or run the program on the machine itself", reason="not-now",
+            )  # fmt: skip
+        return container_libraries(self._agent.source)
+
+    def _offered(self, ward: Ward) -> tuple[str, ...]:
+        """Makes the tenant known to container runtimes; one that cannot be is none."""
+        if self._agent.containers is None:
+            return ()
+        try:
+            return (self._agent.containers.offer(ward.tenant), *companions(ward.tenant))
+        except (PenstockError, OSError):
+            self._agent.drop(ward)
+            raise
 
     def _granted_before(self, request: Request) -> Ward | None:
         """The tenant that this very request made; None: there is none of that name."""

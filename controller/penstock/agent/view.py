@@ -52,7 +52,8 @@ class Granted:
 
     view: TenantView
     notes: tuple[str, ...]
-    variables: dict[str, str]
+    variables: dict[str, str]  # of a program on this machine; none of a container's
+    cdi_devices: tuple[str, ...]  # of a container, ours first
 
 
 @dataclass(frozen=True)

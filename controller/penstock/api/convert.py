@@ -58,6 +58,7 @@ def request_of(message: pb.GrantRequest) -> Request:
         measured=STEPS.get(message.measured, "terminate"),
         grace_ns=duration_ns(message.grace) if message.HasField("grace") else DEFAULT_GRACE_NS,
         labels=dict(message.labels),
+        container=message.container,
         request_id=message.request_id,
     )
 
@@ -79,6 +80,7 @@ def request_to(request: Request) -> pb.GrantRequest:
         lifetime=_name("LIFETIME", request.lifetime),
         measured=_name("STEP", request.measured),
         labels=request.labels,
+        container=request.container,
         request_id=request.request_id,
     )
     message.grace.FromNanoseconds(request.grace_ns)

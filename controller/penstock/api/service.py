@@ -61,6 +61,7 @@ class AgentService(agent_pb2_grpc.AgentServicer):
                 tenant=convert.tenant_to(granted.view),
                 notes=granted.notes,
                 environment=granted.variables,
+                cdi_devices=granted.cdi_devices,
             )
 
         return await self._answer(context, grant)

@@ -50,6 +50,14 @@ def agent(
         str,
         typer.Option(metavar="HOST:PORT", help="Where Prometheus finds metrics; empty: nowhere."),
     ] = "127.0.0.1:9470",
+    cdi_dir: Annotated[
+        Path,
+        typer.Option(metavar="DIR", help="Where container runtimes look for CDI devices."),
+    ] = Path("/var/run/cdi"),
+    shim_dir: Annotated[
+        Path,
+        typer.Option(metavar="DIR", help="Where the shim is kept for containers, by release."),
+    ] = Path("/var/lib/penstock/shim"),
     state_dir: StateDir = None,
 ) -> None:
     """Run this node: grant quotas, look after tenants, until SIGTERM or Ctrl-C.
@@ -61,6 +69,7 @@ def agent(
     from penstock.agent.enforcing import Enforcing
     from penstock.api.server import Server
     from penstock.cli.request import open_source
+    from penstock.container import Containers
     from penstock.node.state import State
 
     tls = _tls(listen, tls_cert, tls_key, tls_ca)
@@ -68,6 +77,8 @@ def agent(
     sys.setswitchinterval(0.0005)  # an order must not wait for a round's Python
     state = State.open(state_dir, shared=os.geteuid() == 0)
     one = Agent(state, open_source(state, simulate), node)
+    if one.enforces:
+        one.containers = Containers(state, releases=shim_dir, specs=cdi_dir)
     books = Books(one, meter_dir)
     one.duties += [Enforcing(one), books]
     one.at_end.append(books.close_tenant)

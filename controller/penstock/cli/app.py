@@ -13,6 +13,7 @@ from penstock.cli import (
     demo,
     doctor,
     events,
+    grant,
     policy,
     ps,
     quota,
@@ -42,6 +43,7 @@ app.command()(ps.ps)
 app.command()(top.top)
 app.command()(usage.usage)
 app.command()(events.events)
+app.command()(grant.grant)
 app.command()(tenant.suspend)
 app.command()(tenant.resume)
 app.command()(tenant.revoke)

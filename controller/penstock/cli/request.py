@@ -67,6 +67,7 @@ def request_of(
     """
     from penstock.model import PenstockError, parse_cores, parse_memory
     from penstock.node.admit import Request
+    from penstock.node.grant import DEFAULT_GRACE_NS
 
     spec = loaded.policy.spec if loaded else None
     limits = spec.limits if spec else None
@@ -98,6 +99,8 @@ def request_of(
         oversubscribe=oversubscribe,
         policy=str(loaded) if loaded else None,
         allow_unknown=spec.allow_unknown if spec else False,
+        measured=spec.on_exceed.measured if spec else "terminate",
+        grace_ns=spec.on_exceed.grace if spec else DEFAULT_GRACE_NS,
     )
 
 

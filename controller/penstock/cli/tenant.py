@@ -20,14 +20,14 @@ Reason = Annotated[str, typer.Option(metavar="WORDS", help="Why; kept in the ten
 
 def suspend(tenant: TenantName, reason: Reason = "", state_dir: StateDir = None) -> None:
     """Hold a tenant's launches back until penstock resume. Its memory stays."""
-    with _agent(state_dir) as agent:
+    with agent_of(state_dir) as agent:
         agent.suspend(tenant, reason)
     say(f"tenant {tenant} is suspended: its launches wait for penstock resume {tenant}")
 
 
 def resume(tenant: TenantName, state_dir: StateDir = None) -> None:
     """Let a suspended tenant's launches go on."""
-    with _agent(state_dir) as agent:
+    with agent_of(state_dir) as agent:
         agent.resume(tenant)
     say(f"tenant {tenant} goes on")
 
@@ -43,13 +43,14 @@ def revoke(
     """End a tenant: its processes, then its quota."""
     from penstock.model import parse_duration_ns
 
-    with _agent(state_dir) as agent:
+    with agent_of(state_dir) as agent:
         ended = agent.revoke(tenant, parse_duration_ns(grace), reason)
     killed = f", {ended.killed} were killed after {grace}" if ended.killed else ""
     say(f"tenant {tenant} is gone: {ended.ended} processes ended{killed}")
 
 
-def _agent(state_dir: Path | None) -> AgentClient:
+def agent_of(state_dir: Path | None) -> AgentClient:
+    """The agent. Raises `PenstockError` when there is none."""
     from penstock.api import find_agent
     from penstock.model import PenstockError
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-TENANT = "/run/penstock-tenant"  # also in shim/native/common/tenant_directory.h
-"""The tenant's pages, and below `driver` the simulated driver."""
+from penstock_shim.paths import MOUNTED_TENANT
+
+TENANT = MOUNTED_TENANT
+
 DRIVER = f"{TENANT}/driver"
 SHIM = "/run/penstock-shim"
 """The shim's libraries of one release."""

@@ -3,6 +3,7 @@
 For each process, what tells first decides:
 
     cgroup        its container's, or one below
+    page          the tenant's usage page is mounted where a container has its own
     handshake     the kernel named it at the tenant's socket
     ancestor      its parent is the tenant's, or was when it was first seen
     session       it is in a session or process group that one of the tenant's processes began:
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING
 
 from penstock.enforce.process import Process, Stat, read_stat
 from penstock.node.processes import TENANT_VARIABLE, started_with
+from penstock_shim.paths import MOUNTED_TENANT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -53,6 +55,7 @@ class Members:
         self._handshakes: dict[int, str] = {}
         self._parents: dict[int, str] = {}
         self._directories: dict[str, Subject] = {}
+        self._pages: dict[tuple[int, int], str] = {}  # device and inode of usage pages
         self._look = 0
         self._ours: set[int] = set()
 
@@ -113,6 +116,7 @@ class Members:
         self._handshakes = {pid: one.name for one in subjects for pid in one.handshake}
         self._parents = {pid: one.name for one in subjects for pid in one.parents}
         self._directories = {str(one.tenant.directory): one for one in subjects}
+        self._pages = {key: one.name for one in subjects if (key := _page_of(one)) is not None}
 
     def _check_some(self) -> None:
         """A pid that was given anew since it was seen is forgotten. All are checked in turn."""
@@ -131,6 +135,7 @@ class Members:
         seen.look = self._look
         seen.tenant = (
             self._by_cgroup(pid)
+            or self._by_page(pid)
             or self._handshakes.get(pid)
             or self._by_ancestor(seen, depth)
             or self._by_session(seen)
@@ -165,6 +170,14 @@ class Members:
                     return subject.name
         return None
 
+    def _by_page(self, pid: int) -> str | None:
+        """Mounts are the agent's: who is in a container cannot put another page there."""
+        try:
+            found = os.stat(f"/proc/{pid}/root{MOUNTED_TENANT}/usage")  # noqa: PTH116 - often
+        except OSError:
+            return None
+        return self._pages.get((found.st_dev, found.st_ino))
+
     def _by_ancestor(self, seen: _Seen, depth: int) -> str | None:
         parent = seen.stat.parent
         if parent in self._parents:
@@ -186,6 +199,14 @@ class Members:
 
 def _numbers(seen: _Seen) -> Iterable[int]:
     return (seen.stat.session, seen.stat.group)
+
+
+def _page_of(subject: Subject) -> tuple[int, int] | None:
+    try:
+        found = subject.tenant.usage_page.lstat()
+    except OSError:
+        return None  # it ends
+    return found.st_dev, found.st_ino
 
 
 def _owner(pid: int) -> int | None:

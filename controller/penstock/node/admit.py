@@ -57,6 +57,7 @@ class Request:
     measured: Step = "terminate"
     grace_ns: int = DEFAULT_GRACE_NS
     labels: Mapping[str, str] = field(default_factory=dict)
+    container: bool = False  # it is offered to containers, and of no use outside them
     request_id: str = ""
 
 

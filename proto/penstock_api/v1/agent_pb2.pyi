@@ -99,7 +99,7 @@ class Device(_message.Message):
     def __init__(self, index: _Optional[int] = ..., uuid: _Optional[str] = ..., name: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., free_memory_bytes: _Optional[int] = ..., free_cores_permille: _Optional[int] = ..., tflops: _Optional[float] = ..., simulated: _Optional[bool] = ...) -> None: ...
 
 class GrantRequest(_message.Message):
-    __slots__ = ("name", "devices", "count", "memory_bytes", "cores_permille", "tflops", "mode", "command", "policy", "oversubscribe", "allow_unknown", "lifetime", "measured", "grace", "labels", "request_id", "candidates")
+    __slots__ = ("name", "devices", "count", "memory_bytes", "cores_permille", "tflops", "mode", "command", "policy", "oversubscribe", "allow_unknown", "lifetime", "measured", "grace", "labels", "request_id", "candidates", "container")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -124,6 +124,7 @@ class GrantRequest(_message.Message):
     LABELS_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     CANDIDATES_FIELD_NUMBER: _ClassVar[int]
+    CONTAINER_FIELD_NUMBER: _ClassVar[int]
     name: str
     devices: _containers.RepeatedScalarFieldContainer[str]
     count: int
@@ -141,10 +142,11 @@ class GrantRequest(_message.Message):
     labels: _containers.ScalarMap[str, str]
     request_id: str
     candidates: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, name: _Optional[str] = ..., devices: _Optional[_Iterable[str]] = ..., count: _Optional[int] = ..., memory_bytes: _Optional[_Iterable[int]] = ..., cores_permille: _Optional[_Iterable[int]] = ..., tflops: _Optional[float] = ..., mode: _Optional[_Union[Mode, str]] = ..., command: _Optional[_Iterable[str]] = ..., policy: _Optional[str] = ..., oversubscribe: _Optional[bool] = ..., allow_unknown: _Optional[bool] = ..., lifetime: _Optional[_Union[Lifetime, str]] = ..., measured: _Optional[_Union[Step, str]] = ..., grace: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., labels: _Optional[_Mapping[str, str]] = ..., request_id: _Optional[str] = ..., candidates: _Optional[_Iterable[str]] = ...) -> None: ...
+    container: bool
+    def __init__(self, name: _Optional[str] = ..., devices: _Optional[_Iterable[str]] = ..., count: _Optional[int] = ..., memory_bytes: _Optional[_Iterable[int]] = ..., cores_permille: _Optional[_Iterable[int]] = ..., tflops: _Optional[float] = ..., mode: _Optional[_Union[Mode, str]] = ..., command: _Optional[_Iterable[str]] = ..., policy: _Optional[str] = ..., oversubscribe: _Optional[bool] = ..., allow_unknown: _Optional[bool] = ..., lifetime: _Optional[_Union[Lifetime, str]] = ..., measured: _Optional[_Union[Step, str]] = ..., grace: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., labels: _Optional[_Mapping[str, str]] = ..., request_id: _Optional[str] = ..., candidates: _Optional[_Iterable[str]] = ..., container: _Optional[bool] = ...) -> None: ...
 
 class GrantResponse(_message.Message):
-    __slots__ = ("tenant", "notes", "environment")
+    __slots__ = ("tenant", "notes", "environment", "cdi_devices")
     class EnvironmentEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -155,10 +157,12 @@ class GrantResponse(_message.Message):
     TENANT_FIELD_NUMBER: _ClassVar[int]
     NOTES_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
+    CDI_DEVICES_FIELD_NUMBER: _ClassVar[int]
     tenant: Tenant
     notes: _containers.RepeatedScalarFieldContainer[str]
     environment: _containers.ScalarMap[str, str]
-    def __init__(self, tenant: _Optional[_Union[Tenant, _Mapping]] = ..., notes: _Optional[_Iterable[str]] = ..., environment: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    cdi_devices: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, tenant: _Optional[_Union[Tenant, _Mapping]] = ..., notes: _Optional[_Iterable[str]] = ..., environment: _Optional[_Mapping[str, str]] = ..., cdi_devices: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Tenant(_message.Message):
     __slots__ = ("name", "user", "mode", "shares", "command", "policy", "created", "lifetime", "suspended", "oversubscribed", "labels", "directory", "processes", "finding")
