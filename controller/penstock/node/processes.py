@@ -6,6 +6,8 @@ import os
 import time
 from typing import TYPE_CHECKING
 
+from penstock_shim.paths import MOUNTED_TENANT
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
@@ -50,8 +52,27 @@ def started_with(pid: int, name: str) -> str | None:
 
 
 def members(tenant_directory: Path) -> list[int]:
-    """Pids of the processes that run under the tenant of `tenant_directory`."""
-    return members_of(environments(TENANT_VARIABLE), tenant_directory)
+    """Pids of the processes that run under the tenant of `tenant_directory`, containers' too."""
+    found = members_of(environments(TENANT_VARIABLE), tenant_directory)
+    return sorted({*found, *_contained(tenant_directory)})
+
+
+def _contained(tenant_directory: Path) -> list[int]:
+    """Those in containers that have the tenant's page mounted."""
+    try:
+        page = (tenant_directory / "usage").stat()
+    except OSError:
+        return []
+    found = []
+    for entry in os.listdir("/proc"):  # noqa: PTH208
+        if entry.isdigit():
+            try:
+                seen = os.stat(f"/proc/{entry}/root{MOUNTED_TENANT}/usage")  # noqa: PTH116
+            except OSError:
+                continue
+            if (seen.st_dev, seen.st_ino) == (page.st_dev, page.st_ino):
+                found.append(int(entry))
+    return found
 
 
 def members_of(found: Mapping[int, Mapping[str, str]], tenant_directory: Path) -> list[int]:
