@@ -86,6 +86,8 @@ class Turns:
             OSError: no memory, descriptors or threads.
             ValueError: `stop` was called.
         """
+        if self._stopped:
+            raise ValueError("these turns were stopped")
         quota_path, usage_path = directory / "quota", directory / "usage"
         devices = tuple(device.uuid.lower() for device in read_quota(quota_path).limits.devices)
         quota_fd = open_page(quota_path, "quota", writable=True)

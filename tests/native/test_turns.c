@@ -95,7 +95,7 @@ static void model_run(model *m, int count, const uint32_t *duty, uint64_t loss_n
   uint64_t end_ns = m->now_ns + length_ns;
   while (m->now_ns < end_ns) {
     int next = penstock_account_choose(m->pointers, m->wants, count);
-    uint64_t length = next < 0 ? 1 * MS : penstock_account_length_ns(m->pointers[next]);
+    uint64_t length = next < 0 ? 1 * MS : penstock_account_length_ns(m->pointers[next], 1000);
     uint64_t used = next < 0 ? 0 : length * duty[next] / 256;
     for (int i = 0; i < count; i++) {
       penstock_account_earn(m->pointers[i], length + loss_ns, m->wants[i]);

@@ -114,6 +114,7 @@ def test_a_tenant_that_spoils_its_usage_page_harms_itself_alone(stage, garbage):
         stage.wait_until_busy(["t0", "t1"], 30)
         stage.watch(0.5)
         program.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, program.pid, os.WSTOPPED | os.WNOWAIT)
         path = bad.directory / "usage"
         if garbage:
             path.write_bytes(garbage * page_bytes())

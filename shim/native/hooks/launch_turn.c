@@ -37,13 +37,14 @@ uint64_t gate_turn_own(const penstock_process *process, int grant, uint64_t now_
   return alone && is_live(&turn, now_ns) && is_own(&turn, now_ns) ? turn.begin_ns : 0;
 }
 
-/* Will it end in the turn, behind what is in flight? What is longer than a whole turn goes alone
- * and early in one; the rest is overrun, which is its own. */
+/* Will most of it be over when the turn ends, behind what is in flight? The rest is overrun, which
+ * is its own; refusing that would leave half a launch of idle time at each turn's end. What is
+ * longer than a whole turn goes alone and early in one. */
 static bool fits(const penstock_turn *turn, uint64_t now_ns, uint64_t in_flight_ns,
                  uint64_t cost_ns) {
   uint64_t length = turn->end_ns - turn->begin_ns, left = turn->end_ns - now_ns;
-  if (in_flight_ns + cost_ns <= left) return true;
-  return cost_ns > length - length / 8 && !in_flight_ns && left > length - length / 4;
+  if (in_flight_ns + cost_ns / 2 <= left) return true;
+  return cost_ns > length && !in_flight_ns && left > length - length / 4;
 }
 
 gate_turn_answer gate_turn_ask(penstock_process *process, gate_state *state, int grant,

@@ -63,10 +63,15 @@ uint64_t penstock_account_ready_ns(const penstock_account *account) {
   return (uint64_t)lacking * FULL_PERMILLE / account->cores_permille + 1;
 }
 
-uint64_t penstock_account_length_ns(const penstock_account *account) {
+uint64_t penstock_account_length_ns(const penstock_account *account, uint32_t wanted_permille) {
   int64_t turn = turn_of(account), most = LONGEST_TURNS * turn;
   int64_t length = account->credit_ns;
-  if (account->elastic || length < turn) length = turn;
+  if (account->elastic) {
+    uint32_t of =
+        wanted_permille > account->cores_permille ? wanted_permille : account->cores_permille;
+    return penstock_account_turn_ns(account->cores_permille * FULL_PERMILLE / of);
+  }
+  if (length < turn) length = turn;
   return (uint64_t)(length < most ? length : most);
 }
 

@@ -93,6 +93,7 @@ static bool is_busy(penstock_turns *turns, turn_tenant *tenant, uint64_t now) {
 }
 
 static void finish_turn(penstock_turns *turns, uint64_t now, bool busy) {
+  bool in_time = now < turns->end_ns;
   turn_tenant *owner = turns->owner;
   uint64_t overrun = now > turns->end_ns ? now - turns->end_ns : 0;
   uint64_t length = now - turns->begin_ns;
@@ -107,6 +108,7 @@ static void finish_turn(penstock_turns *turns, uint64_t now, bool busy) {
     both[i]->overruns += late;
     both[i]->overrun_ns += overrun;
   }
+  owner->ran_dry = in_time; /* who had work to the end has more of it */
   if (busy) turns->late = owner;
   turns->owner = NULL;
 }
@@ -136,9 +138,10 @@ static uint64_t watch_turn(penstock_turns *turns, uint64_t now) {
   return earlier(turns->dry_since_ns + DRY_NS, turns->end_ns);
 }
 
-static void begin_turn(penstock_turns *turns, turn_tenant *next, uint64_t now) {
+static void begin_turn(penstock_turns *turns, turn_tenant *next, uint32_t wanted_permille,
+                       uint64_t now) {
   if (turns->late && (turns->late == next || !is_busy(turns, turns->late, now))) turns->late = NULL;
-  uint64_t length = penstock_account_length_ns(&next->account);
+  uint64_t length = penstock_account_length_ns(&next->account, wanted_permille);
   penstock_turn turn = {now, now + length, now, turns->late ? PENSTOCK_TURN_SHARED : 0};
   turns->owner = next;
   turns->begin_ns = turn.begin_ns;
@@ -152,16 +155,19 @@ static void begin_turn(penstock_turns *turns, turn_tenant *next, uint64_t now) {
 /* Hands the device to who is owed most. When to try again if there is nobody. */
 static uint64_t choose(penstock_turns *turns, uint64_t now) {
   uint64_t ready = AGAIN_NS;
+  uint32_t wanted_permille = 0;
   for (uint32_t i = 0; i < turns->count; i++) {
     turn_tenant *tenant = turns->tenants[i];
     if (turn_tenant_is_active(tenant, now)) turn_tenant_look(tenant, now);
     turns->accounts[i] = &tenant->account;
     turns->wants[i] = turn_tenant_wants(tenant, now);
-    if (turns->wants[i]) ready = earlier(ready, penstock_account_ready_ns(&tenant->account));
+    if (!turns->wants[i]) continue;
+    wanted_permille += tenant->account.cores_permille;
+    ready = earlier(ready, penstock_account_ready_ns(&tenant->account));
   }
   int next = penstock_account_choose(turns->accounts, turns->wants, (int)turns->count);
   if (next < 0) return now + (ready ? ready : AGAIN_NS);
-  begin_turn(turns, turns->tenants[next], now);
+  begin_turn(turns, turns->tenants[next], wanted_permille, now);
   return now + DRY_NS;
 }
 

@@ -106,7 +106,8 @@ bool turn_tenant_is_active(const turn_tenant *tenant, uint64_t now_ns) {
 bool turn_tenant_wants(const turn_tenant *tenant, uint64_t now_ns) {
   const penstock_look *look = &tenant->look;
   return !tenant->suspended && !look->lost && look->waited_ns &&
-         now_ns < look->waited_ns + FRESH_NS && look->waited_ns > tenant->account.finished_ns;
+         now_ns < look->waited_ns + FRESH_NS &&
+         (!tenant->ran_dry || look->waited_ns > tenant->account.finished_ns);
 }
 
 void turn_tenant_exclude(turn_tenant *tenant, uint64_t now_ns) {

@@ -15,6 +15,7 @@ typedef struct turn_tenant {
   int usage_fd;
   unsigned device;
   bool suspended;
+  bool ran_dry; /* in its last turn */
   uint64_t looked_ns;  /* when it was last looked at; 0: never */
   uint64_t changed_ns; /* when work of it was last seen to be through */
   penstock_look look;
@@ -32,7 +33,7 @@ void turn_tenant_close(turn_tenant *tenant);
 void turn_tenant_look(turn_tenant *tenant, uint64_t now_ns);
 /* Has it been at work of late? */
 bool turn_tenant_is_active(const turn_tenant *tenant, uint64_t now_ns);
-/* Has a thread of it waited at the gate since its last turn, up to now? */
+/* Has a thread of it waited at the gate of late, and since its last turn if it ran dry there? */
 bool turn_tenant_wants(const turn_tenant *tenant, uint64_t now_ns);
 
 /* Turns are handed out, and it has none. */
