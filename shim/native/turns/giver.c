@@ -10,7 +10,9 @@
 
 #include "turns/tenant.h"
 
-#define SURVEY_NS 20000000  /* all tenants are looked at this often */
+#define SURVEY_NS 20000000      /* all tenants are looked at this often … */
+#define SURVEY_MOST_NS 60000000 /* … up to this, where there are many */
+#define SURVEY_TENANTS 50
 #define ASLEEP_NS 100000000 /* the same while there are fewer than two */
 #define AGAIN_NS 1000000    /* while nobody may have the device */
 #define STAY_NS 250000000   /* turns go on for so long after only one tenant is at work */
@@ -18,7 +20,8 @@
 #define GRACE_NS 2000000    /* from a turn's begin to its first launch */
 #define LOOK_LEAST_NS 500000
 #define LOOK_MOST_NS 5000000
-#define LATE_LOOK_NS 60000  /* while work runs on past its turn's end … */
+#define LATE_LOOK_NS 60000 /* while work runs on past its turn's end … */
+#define LATE_MOST_NS 1000000
 #define OVERRUN_NS 50000000 /* … which nobody waits for beyond this */
 #define MOST_TENANTS 4096
 
@@ -69,7 +72,8 @@ static void survey(penstock_turns *turns, uint64_t now) {
     if (turns->on) penstock_turn_alive(tenant->quota, tenant->device, now);
     active += turn_tenant_is_active(tenant, now);
   }
-  turns->survey_ns = now + SURVEY_NS;
+  uint64_t pause = (uint64_t)SURVEY_NS * (SURVEY_TENANTS + turns->count) / SURVEY_TENANTS;
+  turns->survey_ns = now + earlier(pause, SURVEY_MOST_NS);
   if (active >= 2) {
     turns->company_ns = now;
     if (!turns->on) switch_on(turns, true, now);
@@ -113,12 +117,21 @@ static void finish_turn(penstock_turns *turns, uint64_t now, bool busy) {
   turns->owner = NULL;
 }
 
+/* Work runs on past the turn's end: when it should be through, then ever more seldom. */
+static uint64_t late_look(const penstock_turns *turns, uint64_t now) {
+  enum { PARTS = 16 };
+  uint64_t until = turns->owner->look.until_ns, pause = (now - turns->end_ns) / PARTS;
+  if (pause < LATE_LOOK_NS) pause = LATE_LOOK_NS;
+  if (until > now + pause) pause = until - now;
+  return now + earlier(pause, LATE_MOST_NS);
+}
+
 /* When to look at the owner's turn again; 0: it is over. */
 static uint64_t watch_turn(penstock_turns *turns, uint64_t now) {
   turn_tenant *owner = turns->owner;
   bool busy = is_busy(turns, owner, now);
   if (now >= turns->end_ns) {
-    if (busy && now < turns->end_ns + OVERRUN_NS) return now + LATE_LOOK_NS;
+    if (busy && now < turns->end_ns + OVERRUN_NS) return late_look(turns, now);
     finish_turn(turns, now, busy);
     return 0;
   }
