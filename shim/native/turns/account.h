@@ -46,8 +46,8 @@ void penstock_account_finish(penstock_account *account, uint64_t length_ns, uint
 /* When it may have a turn if nothing changes, counted from now; 0: now. */
 uint64_t penstock_account_ready_ns(const penstock_account *account);
 
-/* How long its turn may be. `wanted_permille`: the shares of all that want turns, this one included;
- * elastic ones divide a whole round by them. */
+/* How long its turn may be. `wanted_permille`: the shares of all that want turns, this one
+ * included; elastic ones divide a whole round by them. */
 uint64_t penstock_account_length_ns(const penstock_account *account, uint32_t wanted_permille);
 
 /* The one of `count` that is owed most for its share among those whose `wants` is not 0 and that

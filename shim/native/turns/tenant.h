@@ -15,7 +15,7 @@ typedef struct turn_tenant {
   int usage_fd;
   unsigned device;
   bool suspended;
-  bool ran_dry; /* in its last turn */
+  bool ran_dry;        /* in its last turn */
   uint64_t looked_ns;  /* when it was last looked at; 0: never */
   uint64_t changed_ns; /* when work of it was last seen to be through */
   penstock_look look;
