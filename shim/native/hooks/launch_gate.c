@@ -254,7 +254,8 @@ CUresult penstock_gate_enter(penstock_pass *pass, CUstream handle, bool per_thre
 
   /* Where nothing is gated, a tick of the kernel's timer is exact enough to tell a busy stream from
    * a dry one, and takes a sixth of the time to read. */
-  bool gated = is_gated(process, grant);
+  bool turns = gate_turns_on(process, grant);
+  bool gated = turns || gate_permille(process, grant) < PENSTOCK_GATE_FULL_PERMILLE;
   uint64_t now_ns = gated ? gate_now_ns() : gate_tick_ns(), wait_ns;
   if ((gated || gate_is_suspended(process)) &&
       !gate_may_go(process, state, grant, now_ns, likely_ns(state, kind), &wait_ns)) {
@@ -267,8 +268,9 @@ CUresult penstock_gate_enter(penstock_pass *pass, CUstream handle, bool per_thre
     kind = pass->kind = gate_kind_get(state, key);
     if (!kind) return CUDA_ERROR_OUT_OF_MEMORY;
     now_ns = gate_now_ns();
+    turns = gate_turns_on(process, grant);
   }
-  pass->turn_ns = gate_turn_own(process, grant, now_ns);
+  pass->turn_ns = __builtin_expect(turns, 0) ? gate_turn_own(process, grant, now_ns) : 0;
   pass->cost_ns = penstock_cost_ns(&kind->cost, 0);
   if (__builtin_expect(!is_known(kind), 0)) {
     pass->estimate_ns = pass->cost_ns = guess_ns(state, kind);
