@@ -42,7 +42,9 @@ TEST(a_turn_is_read_whole_while_turns_and_limits_change) {
   CHECK(pthread_create(&threads[0], NULL, hand_out, quota) == 0);
   CHECK(pthread_create(&threads[1], NULL, publish, quota) == 0);
   uint64_t changes = 0, last = 0;
-  for (int i = 0; i < 200000; i++) {
+  uint64_t give_up_ns = monotonic_ns() + 60000 * (uint64_t)MS; /* threads may find no processor */
+  while (changes < 1000) {
+    CHECK(monotonic_ns() < give_up_ns);
     penstock_turn turn;
     penstock_turn_read(region.quota, 0, &turn);
     if (!turn.begin_ns || !turn.end_ns) continue; /* none yet, or the giver is in the middle */
@@ -56,7 +58,6 @@ TEST(a_turn_is_read_whole_while_turns_and_limits_change) {
   }
   __atomic_store_n(&stop_flag, 1, __ATOMIC_RELAXED);
   for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
-  CHECK(changes > 10);
 }
 
 TEST(a_change_of_limits_neither_loses_nor_brings_back_a_turn) {
