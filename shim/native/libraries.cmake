@@ -5,6 +5,9 @@ include(${NATIVE}/floor/floor.cmake)
 # Mechanism: knows pages and numbers, nothing of CUDA or interposition. Shared by all.
 file(GLOB MECHANISM_SOURCES CONFIGURE_DEPENDS ${NATIVE}/mechanism/*.c)
 
+# The giver of turns: for whoever owns a device, not for the shim.
+file(GLOB TURNS_SOURCES CONFIGURE_DEPENDS ${NATIVE}/turns/*.c)
+
 # The shim. SONAME libcuda.so.1: glibc hands it to everyone who asks for that name.
 file(GLOB COMMON_SOURCES CONFIGURE_DEPENDS ${NATIVE}/common/*.c) # of both libraries
 file(GLOB SHIM_SOURCES CONFIGURE_DEPENDS ${NATIVE}/*.c ${NATIVE}/hooks/*.c ${NATIVE}/*.S)
@@ -65,8 +68,10 @@ add_custom_command(OUTPUT ${GEN}/_native.c
   COMMAND ${Python_EXECUTABLE} ${CMAKE_SOURCE_DIR}/shim/penstock_shim/_build_native.py ${NATIVE} ${GEN}/_native.c
   DEPENDS ${CMAKE_SOURCE_DIR}/shim/penstock_shim/_build_native.py
           ${NATIVE}/abi/quota.h ${NATIVE}/abi/usage.h ${NATIVE}/abi/ledger.h ${NATIVE}/abi/gate.h ${NATIVE}/abi/asked.h
-          ${NATIVE}/mechanism/gate.h ${NATIVE}/mechanism/cost.h ${NATIVE}/mechanism/binding.h ${NATIVE}/sim/machine/binding.h)
-Python_add_library(native MODULE WITH_SOABI ${GEN}/_native.c ${MECHANISM_SOURCES} ${MACHINE_SOURCES})
+          ${NATIVE}/mechanism/gate.h ${NATIVE}/mechanism/cost.h ${NATIVE}/mechanism/binding.h
+          ${NATIVE}/turns/account.h ${NATIVE}/turns/giver.h ${NATIVE}/sim/machine/binding.h)
+Python_add_library(native MODULE WITH_SOABI ${GEN}/_native.c ${MECHANISM_SOURCES} ${TURNS_SOURCES}
+                   ${MACHINE_SOURCES})
 set_target_properties(native PROPERTIES OUTPUT_NAME _native)
 target_include_directories(native PRIVATE ${NATIVE}/sim)
 target_compile_options(native PRIVATE -Wno-unused-parameter -Wno-sign-compare)

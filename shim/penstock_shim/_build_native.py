@@ -21,6 +21,8 @@ HEADERS = (
     "mechanism/gate.h",
     "mechanism/cost.h",
     "mechanism/binding.h",
+    "turns/account.h",
+    "turns/giver.h",
     "sim/machine/binding.h",
 )
 

@@ -63,9 +63,6 @@ class DeviceLimit:
     """Tenants with a grant on this device, this one included."""
     busy_sharers: int = 0
     """Of those, with work in the last second, this one included; 0: unknown."""
-    turn_begin_ns: int = 0
-    """CLOCK_MONOTONIC; 0 and 0: no turns are handed out."""
-    turn_end_ns: int = 0
 
     def __post_init__(self) -> None:
         uuid_to_bytes(self.uuid)
@@ -75,8 +72,6 @@ class DeviceLimit:
         _within("context_reserve_bytes", self.context_reserve_bytes, 0, MAX_MEMORY_BYTES)
         _within("sharers", self.sharers, 1, 2**32 - 1)
         _within("busy_sharers", self.busy_sharers, 0, self.sharers)
-        _within("turn_end_ns", self.turn_end_ns, 0, 2**64 - 1)
-        _within("turn_begin_ns", self.turn_begin_ns, 0, self.turn_end_ns)
 
     @property
     def allowance(self) -> int:
@@ -133,8 +128,6 @@ def to_struct(limits: Limits) -> CData:
         to.allowance_permille = device.allowance
         to.sharers = device.sharers
         to.busy_sharers = device.busy_sharers
-        to.turn_begin_ns = device.turn_begin_ns
-        to.turn_end_ns = device.turn_end_ns
     return out
 
 
@@ -170,6 +163,4 @@ def _device_from_struct(struct: CData) -> DeviceLimit:
         ),
         sharers=struct.sharers,
         busy_sharers=struct.busy_sharers,
-        turn_begin_ns=struct.turn_begin_ns,
-        turn_end_ns=struct.turn_end_ns,
     )

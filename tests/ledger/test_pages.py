@@ -40,8 +40,7 @@ def test_what_was_granted_reads_back_as_it_was_written(tmp_path):
     limits = Limits(
         (
             DeviceLimit(UUIDS[0], 8 << 30, 700, context_reserve_bytes=256 << 20),
-            DeviceLimit(UUIDS[1], 512, 1, allowance_permille=1000, sharers=3, busy_sharers=2,
-                        turn_begin_ns=5, turn_end_ns=9),
+            DeviceLimit(UUIDS[1], 512, 1, allowance_permille=1000, sharers=3, busy_sharers=2),
         ),
         mode="elastic",
         suspended=True,
@@ -310,7 +309,6 @@ def test_reaping_a_truncated_page_is_an_error_and_kills_nobody(tenant):
         ("context_reserve_bytes", -1),
         ("sharers", 0),
         ("busy_sharers", 2),
-        ("turn_begin_ns", 1),
     ],
 )
 def test_a_limit_out_of_bounds_is_refused_before_it_reaches_a_page(limits, field, value):

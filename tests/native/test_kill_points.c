@@ -176,8 +176,8 @@ static uint64_t generation;
 static penstock_limits limits_numbered(uint64_t n) {
   penstock_limits limits = {.device_count = 1};
   limits.devices[0].memory_bytes = n * 512;
-  limits.devices[0].turn_begin_ns = n * 3;
-  limits.devices[0].turn_end_ns = n * 5;
+  limits.devices[0].context_reserve_bytes = n * 3;
+  limits.devices[0].cores_permille = (uint32_t)(n * 5);
   return limits;
 }
 
@@ -200,7 +200,7 @@ static void whole_limits(penstock_region *region) {
   CHECK(penstock_region_device_limit(region, 0, &limit));
   uint64_t n = limit.memory_bytes / 512;
   CHECK(n == 3 || n == 7);
-  CHECK(limit.turn_begin_ns == n * 3 && limit.turn_end_ns == n * 5);
+  CHECK(limit.context_reserve_bytes == n * 3 && limit.cores_permille == (uint32_t)(n * 5));
   CHECK_EQUAL(penstock_region_limits(region)->generation, generation + (n == 7));
   penstock_limits limits = limits_numbered(9); /* the next writer goes on from there */
   CHECK_EQUAL(penstock_quota_publish(writable, &limits), generation + (n == 7) + 1);

@@ -16,14 +16,14 @@
 static penstock_limits limits_numbered(uint64_t n) {
   penstock_limits limits = {.device_count = 1};
   limits.devices[0].memory_bytes = n * 512;
-  limits.devices[0].turn_begin_ns = n * 3;
-  limits.devices[0].turn_end_ns = n * 5;
+  limits.devices[0].context_reserve_bytes = n * 3;
+  limits.devices[0].cores_permille = (uint32_t)(n * 5);
   return limits;
 }
 
 static void check_numbered(const penstock_device_limit *limit) {
   uint64_t n = limit->memory_bytes / 512;
-  CHECK(limit->turn_begin_ns == n * 3 && limit->turn_end_ns == n * 5);
+  CHECK(limit->context_reserve_bytes == n * 3 && limit->cores_permille == (uint32_t)(n * 5));
 }
 
 static void publish_until(penstock_quota_page *quota, const int *stop) {

@@ -135,6 +135,26 @@ def quota(
     _print_rows(rows, output)
 
 
+@app.command()
+def turns(
+    output: Format = Output.table,
+    simulate: Annotated[str, typer.Option(metavar="PROFILE", help="Simulated device.")] = "h200",
+    seconds: Annotated[
+        float,
+        typer.Option(min=2, max=86400, callback=finite, help="How long each row is measured."),
+    ] = 5,
+) -> None:
+    """Tenants' shares with turns and without, two to eight tenants, even and uneven work."""
+    from penstock.bench.stage import StageError
+    from penstock.bench.turns import run
+
+    try:
+        rows = run(simulate=simulate, seconds=seconds, progress=_progress("row"))
+    except StageError as error:
+        _fail(error)
+    _print_rows(rows, output)
+
+
 def _numbers(text: str, option: str) -> list[float]:
     from penstock.model import PenstockError
 

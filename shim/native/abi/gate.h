@@ -24,7 +24,10 @@ typedef struct penstock_gate_device {
   int64_t short_ns; /* what they fall short of the least part of it; below zero: more than that */
   int64_t over_ns;  /* what they exceed it by; below zero: less */
   uint64_t vain_debts; /* launches let through as debt without need, of late: patience grows */
-  uint64_t reserved[14];
+  /* For whoever hands out turns (mechanism/turn.h): */
+  uint64_t wanted_ns;     /* CLOCK_MONOTONIC when a thread was last seen waiting at the gate */
+  uint64_t busy_until_ns; /* until then, by experience, work that was let go keeps it busy */
+  uint64_t reserved[12];
   uint64_t ring[PENSTOCK_RING_WORDS]; /* epoch (32 bits) | busy bits (32) */
 } penstock_gate_device;
 
@@ -38,5 +41,6 @@ typedef struct penstock_gate_slot {
   /* CLOCK_MONOTONIC since which there have been brackets that are not settled, give or take 100 ms;
    * 0: none. A process that dies with such is charged from then on until its slot is reaped. */
   uint64_t unsettled_since_ns;
-  uint64_t reserved[3];
+  uint64_t waiting_ns; /* CLOCK_MONOTONIC when a thread of it was last seen waiting at the gate */
+  uint64_t reserved[2];
 } penstock_gate_slot;

@@ -5,6 +5,9 @@
  * generation, then store `current`, then bump and wake `change_futex`. A writer that is killed at
  * any instruction leaves the old limits in force. Device i of every copy is the same device: the
  * ledger of the usage page is indexed like this table, so a page's devices never change.
+ *
+ * The turn words are not limits: whoever hands out turns writes those of copies[0] in place, which
+ * are in force whichever copy is current (mechanism/turn.h), and publishing leaves them alone.
  */
 #pragma once
 #define PENSTOCK_QUOTA_MAGIC 0x41544f55514e4550 /* "PENQUOTA", little-endian */
@@ -21,6 +24,8 @@
 
 #define PENSTOCK_DEVICE_MIG 1 /* device_flags: the UUID is a MIG instance's */
 
+#define PENSTOCK_TURN_SHARED 1 /* turn_flags: work of an earlier turn may still run */
+
 typedef struct penstock_device_limit {
   uint8_t uuid[16];               /* as cuDeviceGetUuid gives it */
   uint64_t memory_bytes;          /* hard limit of the ledger */
@@ -29,11 +34,13 @@ typedef struct penstock_device_limit {
   uint32_t allowance_permille; /* share allowed right now: >= cores in elastic mode, else equal */
   uint32_t sharers;            /* tenants with a grant on this device, this one included */
   uint32_t busy_sharers; /* of those, with work in the last second, this one included; 0: unknown */
-  uint64_t turn_begin_ns; /* CLOCK_MONOTONIC; 0 and 0: no turns are handed out */
-  uint64_t turn_end_ns;
-  uint32_t device_flags; /* PENSTOCK_DEVICE_* */
+  uint64_t turn_begin_ns; /* CLOCK_MONOTONIC; 0: no turns are handed out */
+  uint64_t turn_end_ns;   /* not after the begin: it is not this tenant's turn */
+  uint32_t device_flags;  /* PENSTOCK_DEVICE_* */
   uint32_t reserved_too;
-  uint64_t reserved[3];
+  uint64_t turn_alive_ns; /* CLOCK_MONOTONIC, renewed by who hands out turns while it lives */
+  uint64_t turn_flags;    /* PENSTOCK_TURN_* */
+  uint64_t reserved[1];
 } penstock_device_limit;
 
 typedef struct penstock_limits {

@@ -109,7 +109,7 @@ static uint64_t unexplained_ns(uint64_t length_ns, uint64_t cost_ns, uint64_t ot
 static uint32_t least_permille(penstock_process *process, gate_state *state, int grant,
                                const gate_bracket *bracket) {
   enum { EVEN = 250, WAITED = 940, QUEUED = 980, CLUSTERED = 100, TURNS = 800 };
-  uint32_t neighbours = gate_neighbours(process, grant);
+  uint32_t neighbours = gate_neighbours_of(process, grant, bracket);
   uint64_t now_ns = gate_tick_ns();
   bool even = bracket->part_count > 0, clustered = even;
   for (uint32_t i = 0; i < bracket->part_count; i++) {
@@ -138,8 +138,8 @@ void gate_charge_in_crowd(gate_state *state, gate_stream *stream, const gate_bra
     return;
   }
   uint64_t others = gate_others_ns(process, state, grant, 0, NULL);
-  uint64_t long_ns =
-      unexplained_ns(end_ns - begin_ns, cost_ns, others, 1 + gate_neighbours(process, grant));
+  uint64_t long_ns = unexplained_ns(end_ns - begin_ns, cost_ns, others,
+                                    1 + gate_neighbours_of(process, grant, bracket));
   uint64_t covered = penstock_gate_mark(gate, begin_ns, end_ns, UINT64_MAX);
   penstock_gate_charge_within(gate, permille, covered, cost_ns > long_ns ? cost_ns : long_ns,
                               least_permille(process, state, grant, bracket));
@@ -159,7 +159,7 @@ bool gate_in_crowd(gate_state *state, const gate_stream *stream, const gate_brac
   uint64_t settled = 0, now_ns = gate_tick_ns();
   if (!process) return true;
   uint64_t others = gate_others_ns(process, state, grant, now_ns, &settled);
-  bool alone = gate_neighbours(process, grant) == 0;
+  bool alone = gate_neighbours_of(process, grant, bracket) == 0;
   note_company(state, grant, !alone);
   if (bracket->quiet) {
     bool still = gate_quiet_settled(process, state, grant, gate_now_ns());

@@ -22,30 +22,58 @@ uint32_t gate_permille(const penstock_process *process, int grant) {
   return permille ? permille : 1;
 }
 
-uint32_t gate_neighbours(const penstock_process *process, int grant) {
+static uint32_t sharers_beside(const penstock_process *process, int grant) {
   const penstock_device_limit *limit = &penstock_region_limits(&process->region)->devices[grant];
   uint32_t sharers = limit->busy_sharers ? limit->busy_sharers : limit->sharers;
   return sharers > 1 ? sharers - 1 : 0;
+}
+
+uint32_t gate_neighbours(const penstock_process *process, int grant) {
+  uint32_t beside = sharers_beside(process, grant);
+  /* Each has its own turn. */
+  return beside && gate_turns_live(process, grant, gate_tick_ns()) ? 0 : beside;
+}
+
+uint32_t gate_neighbours_of(const penstock_process *process, int grant,
+                            const gate_bracket *bracket) {
+  return bracket->turn_ns ? 0 : sharers_beside(process, grant);
 }
 
 bool gate_is_suspended(const penstock_process *process) {
   return penstock_region_limits(&process->region)->flags & PENSTOCK_TENANT_SUSPENDED;
 }
 
+/* Does anything decide when launches go? */
+static bool is_gated(const penstock_process *process, int grant) {
+  return gate_permille(process, grant) < PENSTOCK_GATE_FULL_PERMILLE ||
+         gate_turns_on(process, grant);
+}
+
+/* In turns, with their account, or by the local gate's. */
+static bool has_credit(penstock_process *process, gate_state *state, int grant, uint64_t now_ns,
+                       uint64_t cost_ns, uint64_t *wait_ns) {
+  uint32_t permille = gate_permille(process, grant);
+  if (__builtin_expect(gate_turns_on(process, grant), 0)) {
+    gate_turn_answer answer = gate_turn_ask(process, state, grant, now_ns, cost_ns, wait_ns);
+    if (answer == GATE_OWN_TURN) {
+      penstock_gate_follow(gate_device(process, grant), permille, now_ns);
+    }
+    if (answer != GATE_NO_TURNS) return answer == GATE_OWN_TURN;
+  }
+  return permille >= PENSTOCK_GATE_FULL_PERMILLE ||
+         penstock_gate_admit(gate_device(process, grant), permille, now_ns,
+                             gate_in_flight_ns(process, state, grant, now_ns), wait_ns);
+}
+
 bool gate_may_go(penstock_process *process, gate_state *state, int grant, uint64_t now_ns,
-                 uint64_t *wait_ns) {
+                 uint64_t cost_ns, uint64_t *wait_ns) {
   if (gate_is_suspended(process)) {
     *wait_ns = ASK_AGAIN_NS;
     return false;
   }
-  uint32_t permille = gate_permille(process, grant);
-  if (permille >= PENSTOCK_GATE_FULL_PERMILLE) return true;
-  /* Turns (turn_begin_ns, turn_end_ns) will be asked for here, once the agent hands them out. */
+  if (!is_gated(process, grant)) return true;
   if (gate_quiet_forbids(process, state, grant, now_ns, wait_ns)) return false;
-  if (!penstock_gate_admit(gate_device(process, grant), permille, now_ns,
-                           gate_in_flight_ns(process, state, grant, now_ns), wait_ns)) {
-    return false;
-  }
+  if (!has_credit(process, state, grant, now_ns, cost_ns, wait_ns)) return false;
   gate_quiet_begin(process, state, grant, now_ns);
   return true;
 }
@@ -83,10 +111,13 @@ static void prepare(gate_state *state, gate_stream *stream, penstock_pass *pass,
   bool unknown =
       !is_known(pass->kind) && (!__atomic_load_n(&pass->kind->changed, __ATOMIC_RELAXED) ||
                                 gate_may_call(stream, now_ns, 4, 16));
+  bool other_turn = stream->open && stream->open->turn_ns != pass->turn_ns;
   if (stream->open && is_dry(stream, now_ns)) {
     gate_bracket_close(state, stream, true);
-  } else if (stream->open && unknown && !pass->overlapping) {
+  } else if (stream->open && (unknown || other_turn) && !pass->overlapping) {
     gate_bracket_end(state, stream, true);
+  } else if (other_turn) {
+    stream->open->turn_ns = 0; /* it lies in two: whose time is in it nobody can tell */
   }
   if (stream->open) return;
   bool idle = stream->idle, due = unknown, rolls = false;
@@ -100,6 +131,7 @@ static void prepare(gate_state *state, gate_stream *stream, penstock_pass *pass,
   gate_bracket_open(state, stream, due && idle, now_ns);
   gate_bracket *open = stream->open;
   if (!open) return;
+  open->turn_ns = pass->turn_ns;
   pass->alone = unknown;
   rolls = rolls || stream->probed || (open->sample && stream->prompt);
   open->rolling = rolls && !unknown && !pass->overlapping;
@@ -151,6 +183,7 @@ static void count(gate_stream *stream, penstock_pass *pass) {
 static bool can_join(const gate_stream *stream, const penstock_pass *pass, uint64_t now_ns) {
   const gate_bracket *oldest = stream->oldest;
   if (!stream->open || stream->working || !is_known(pass->kind)) return false;
+  if (stream->open->turn_ns != pass->turn_ns) return false;
   if (oldest && (stream->word == UINT32_MAX || gate_is_through(stream, oldest))) return false;
   return !is_dry(stream, now_ns);
 }
@@ -178,6 +211,13 @@ static void enlist(gate_state *state, gate_stream *stream, penstock_pass *pass, 
   if (drained > __atomic_load_n(last, __ATOMIC_RELAXED)) {
     __atomic_store_n(last, drained, __ATOMIC_RELAXED); /* of two threads the later one may win */
   }
+  if (pass->turn_ns) gate_turn_launched(penstock_process_get(), stream->context->grant, drained);
+}
+
+/* What a launch of the kind will likely take: as much as others do where it is unknown. */
+static uint64_t likely_ns(const gate_state *state, const gate_kind *kind) {
+  uint64_t typical = __atomic_load_n(&state->typical_ns, __ATOMIC_RELAXED);
+  return penstock_cost_ns(&kind->cost, typical ? typical : GATE_UNKNOWN_NS);
 }
 
 /* What a launch of unknown cost is taken to cost: as much as others do, or as before it was
@@ -185,9 +225,8 @@ static void enlist(gate_state *state, gate_stream *stream, penstock_pass *pass, 
  * one before it, so that a long kernel cannot flood the device. */
 static uint64_t guess_ns(gate_state *state, gate_kind *kind) {
   enum { MOST_FOURFOLD = 6, MOST_NS = 20000000 };
-  uint64_t typical = __atomic_load_n(&state->typical_ns, __ATOMIC_RELAXED);
   uint32_t before = __atomic_fetch_add(&kind->unmeasured, 1, __ATOMIC_RELAXED);
-  uint64_t mean = penstock_cost_ns(&kind->cost, typical ? typical : GATE_UNKNOWN_NS);
+  uint64_t mean = likely_ns(state, kind);
   uint64_t guess = mean << 2 * (before < MOST_FOURFOLD ? before : MOST_FOURFOLD);
   uint64_t most = mean > MOST_NS ? mean : MOST_NS;
   return guess < most ? guess : most;
@@ -215,12 +254,13 @@ CUresult penstock_gate_enter(penstock_pass *pass, CUstream handle, bool per_thre
 
   /* Where nothing is gated, a tick of the kernel's timer is exact enough to tell a busy stream from
    * a dry one, and takes a sixth of the time to read. */
-  bool gated = gate_permille(process, grant) < PENSTOCK_GATE_FULL_PERMILLE;
+  bool turns = gate_turns_on(process, grant);
+  bool gated = turns || gate_permille(process, grant) < PENSTOCK_GATE_FULL_PERMILLE;
   uint64_t now_ns = gated ? gate_now_ns() : gate_tick_ns(), wait_ns;
   if ((gated || gate_is_suspended(process)) &&
-      !gate_may_go(process, state, grant, now_ns, &wait_ns)) {
+      !gate_may_go(process, state, grant, now_ns, likely_ns(state, kind), &wait_ns)) {
     penstock_depth++;
-    gate_wait(process, state, stream, wait_ns);
+    gate_wait(process, state, stream, likely_ns(state, kind), wait_ns);
     penstock_depth--;
     state = gate_state_get(); /* looks up anew what went meanwhile */
     stream = gate_stream_get(state, handle, per_thread_default);
@@ -228,7 +268,9 @@ CUresult penstock_gate_enter(penstock_pass *pass, CUstream handle, bool per_thre
     kind = pass->kind = gate_kind_get(state, key);
     if (!kind) return CUDA_ERROR_OUT_OF_MEMORY;
     now_ns = gate_now_ns();
+    turns = gate_turns_on(process, grant);
   }
+  pass->turn_ns = __builtin_expect(turns, 0) ? gate_turn_own(process, grant, now_ns) : 0;
   pass->cost_ns = penstock_cost_ns(&kind->cost, 0);
   if (__builtin_expect(!is_known(kind), 0)) {
     pass->estimate_ns = pass->cost_ns = guess_ns(state, kind);

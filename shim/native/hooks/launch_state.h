@@ -105,6 +105,7 @@ typedef struct gate_bracket {
   uint64_t held_ns;   /* how long the launch call behind `start` took, if too long: as likely before
                          its kernel as after */
   uint64_t opened_ns; /* its first launch call was entered */
+  uint64_t turn_ns;   /* begin of the own turn that it lies in, no other tenant beside; 0: none */
   uint64_t estimate_ns; /* its part of the slot's estimate */
   uint64_t cost_ns;     /* what its launches cost by experience, when they were launched */
   uint64_t rest_ns;     /* of that: launches that are not in `parts` */
@@ -298,9 +299,25 @@ uint32_t gate_neighbours(const penstock_process *process, int grant);
 bool gate_is_suspended(const penstock_process *process);
 bool gate_is_capturing(const gate_state *state, const gate_stream *stream);
 bool gate_may_mark(const gate_state *state, const gate_stream *stream);
-/* One look: may a launch go now? Otherwise when to look again. */
+/* The same, of those that were when the bracket was made: none in an own turn. */
+uint32_t gate_neighbours_of(const penstock_process *process, int grant,
+                            const gate_bracket *bracket);
+/* One look: may a launch of `cost_ns` go now? Otherwise when to look again. */
 bool gate_may_go(penstock_process *process, gate_state *state, int grant, uint64_t now_ns,
-                 uint64_t *wait_ns);
+                 uint64_t cost_ns, uint64_t *wait_ns);
+
+/* launch_turn.c */
+typedef enum gate_turn_answer { GATE_NO_TURNS, GATE_OWN_TURN, GATE_NOT_NOW } gate_turn_answer;
+bool gate_turns_on(const penstock_process *process, int grant); /* one relaxed load */
+bool gate_turns_live(const penstock_process *process, int grant, uint64_t now_ns);
+/* The begin of the turn that this tenant is in, alone on the device; 0: it is in none such. */
+uint64_t gate_turn_own(const penstock_process *process, int grant, uint64_t now_ns);
+gate_turn_answer gate_turn_ask(penstock_process *process, gate_state *state, int grant,
+                               uint64_t now_ns, uint64_t cost_ns, uint64_t *wait_ns);
+/* A thread waits at the gate. */
+void gate_turn_wanted(penstock_process *process, gate_state *state, int grant, uint64_t now_ns);
+/* By experience this process keeps the device busy until then. */
+void gate_turn_launched(penstock_process *process, int grant, uint64_t until_ns);
 
 /* launch_flight.c: admitted device time that is not charged yet. */
 /* Of the tenant's other processes. `settled` (may be NULL): how many brackets they ever settled. */
@@ -322,7 +339,8 @@ void gate_watch_end(penstock_process *process, gate_state *state, int grant);
 
 /* launch_wait.c */
 /* Returns when the launch may go, or must. */
-void gate_wait(penstock_process *process, gate_state *state, gate_stream *stream, uint64_t wait_ns);
+void gate_wait(penstock_process *process, gate_state *state, gate_stream *stream, uint64_t cost_ns,
+               uint64_t wait_ns);
 /* Settles whatever of this process's brackets the device is through with, or should be. */
 void gate_settle_all(gate_state *state, uint64_t now_ns);
 /* The same for streams that were destroyed, which are freed then. */

@@ -178,7 +178,7 @@ static void judge_debt(penstock_gate_device *gate, const penstock_gate_slot *own
 
 /* Waits for time to pass, never for work to complete: what runs may itself wait for this launch.
  * Should nothing move for long although work is in flight, the launch goes as debt. */
-void gate_wait(penstock_process *process, gate_state *state, gate_stream *stream,
+void gate_wait(penstock_process *process, gate_state *state, gate_stream *stream, uint64_t cost_ns,
                uint64_t wait_ns) {
   int saved_errno = errno;
   int grant = stream->context->grant;
@@ -202,7 +202,8 @@ void gate_wait(penstock_process *process, gate_state *state, gate_stream *stream
     gate_settle_all(state, now_ns);
     foresee(state, grant);
     gate_watch_look(process, state, grant, NULL);
-    if (gate_may_go(process, state, grant, now_ns, &wait_ns)) break;
+    gate_turn_wanted(process, state, grant, now_ns);
+    if (gate_may_go(process, state, grant, now_ns, cost_ns, &wait_ns)) break;
     uint64_t now_progress = progress(process, grant);
     uint64_t estimates = gate_estimates_ns(process, state, grant);
     if (now_progress != seen_progress) tries = 0;

@@ -61,13 +61,28 @@ static void retell_debt(penstock_gate_device *gate, uint32_t permille, uint64_t 
   }
 }
 
-int penstock_gate_admit(penstock_gate_device *gate, uint32_t permille, uint64_t now_ns,
-                        uint64_t in_flight_ns, uint64_t *wait_ns) {
-  if (__builtin_expect(load(&gate->origin_ns) == 0, 0)) {
-    uint64_t none = 0;
-    __atomic_compare_exchange_n(&gate->origin_ns, &none, now_ns, false, __ATOMIC_RELAXED,
+static void begin_once(penstock_gate_device *gate, uint64_t now_ns) {
+  if (__builtin_expect(load(&gate->origin_ns) != 0, 1)) return;
+  uint64_t none = 0;
+  __atomic_compare_exchange_n(&gate->origin_ns, &none, now_ns, false, __ATOMIC_RELAXED,
+                              __ATOMIC_RELAXED);
+}
+
+void penstock_gate_follow(penstock_gate_device *gate, uint32_t permille, uint64_t now_ns) {
+  begin_once(gate, now_ns);
+  retell_debt(gate, permille, now_ns);
+  drop(gate, permille, now_ns, (int64_t)penstock_gate_burst_ns(permille), 0);
+  uint64_t paid = load(&gate->paid_until_ns), most = now_ns + PENSTOCK_GATE_PERIOD_NS;
+  if (paid > most) {
+    __atomic_compare_exchange_n(&gate->paid_until_ns, &paid, most, false, __ATOMIC_RELAXED,
                                 __ATOMIC_RELAXED);
   }
+  if (load(&gate->closed)) __atomic_store_n(&gate->closed, 0, __ATOMIC_RELAXED);
+}
+
+int penstock_gate_admit(penstock_gate_device *gate, uint32_t permille, uint64_t now_ns,
+                        uint64_t in_flight_ns, uint64_t *wait_ns) {
+  begin_once(gate, now_ns);
   retell_debt(gate, permille, now_ns);
   int64_t burst = (int64_t)penstock_gate_burst_ns(permille);
   bool closed = load(&gate->closed) != 0;

@@ -42,6 +42,10 @@ int64_t penstock_gate_credit_ns(const penstock_gate_device *gate, uint32_t permi
 int penstock_gate_admit(penstock_gate_device *gate, uint32_t permille, uint64_t now_ns,
                         uint64_t in_flight_ns, uint64_t *wait_ns);
 
+/* A launch goes in the tenant's own turn: who hands out turns keeps the account. Keeps the balance
+ * within a period of zero, so that the gate can take over should the turns end. */
+void penstock_gate_follow(penstock_gate_device *gate, uint32_t permille, uint64_t now_ns);
+
 /* Marks [begin_ns, end_ns) as busy, at most `limit_ns` of it, oldest first, and returns what was
  * not marked before: the part that is to be charged. Resolution is PENSTOCK_RING_BIT_NS, unbiased
  * over many intervals: both ends are rounded down. `limit_ns` is rounded down as well: the caller

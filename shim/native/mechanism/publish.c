@@ -2,6 +2,7 @@
 
 #include <limits.h>
 #include <linux/futex.h>
+#include <stddef.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -25,12 +26,28 @@ static void copy_words(uint64_t *to, const uint64_t *from, size_t count) {
   for (size_t i = 0; i < count; i++) __atomic_store_n(&to[i], from[i], __ATOMIC_RELEASE);
 }
 
+#define WORD(type, field) (offsetof(type, field) / 8)
+
+/* All of a device but its turn words, which another thread writes (turn.c). */
+static void copy_device(penstock_device_limit *to, const penstock_device_limit *from) {
+  enum { BEGIN = WORD(penstock_device_limit, turn_begin_ns) };
+  enum { BETWEEN = WORD(penstock_device_limit, device_flags) };
+  enum { ALIVE = WORD(penstock_device_limit, turn_alive_ns) };
+  enum { REST = WORD(penstock_device_limit, reserved) };
+  copy_words((uint64_t *)to, (const uint64_t *)from, BEGIN);
+  copy_words((uint64_t *)to + BETWEEN, (const uint64_t *)from + BETWEEN, ALIVE - BETWEEN);
+  copy_words((uint64_t *)to + REST, (const uint64_t *)from + REST, sizeof *to / 8 - REST);
+}
+
 static void fill(penstock_limits *copy, const penstock_limits *limits, uint64_t generation) {
   _Static_assert(sizeof(penstock_limits) % 8 == 0, "limits are whole words");
-  const uint64_t *from = (const uint64_t *)limits;
-  uint64_t *to = (uint64_t *)copy;
+  _Static_assert(offsetof(penstock_limits, devices) % 8 == 0, "devices begin at a whole word");
   __atomic_store_n(&copy->generation, 0, __ATOMIC_RELAXED);
-  copy_words(to + 1, from + 1, sizeof *copy / 8 - 1);
+  copy_words((uint64_t *)copy + 1, (const uint64_t *)limits + 1,
+             WORD(penstock_limits, devices) - 1);
+  for (int i = 0; i < PENSTOCK_MAX_DEVICES; i++) {
+    copy_device(&copy->devices[i], &limits->devices[i]);
+  }
   __atomic_store_n(&copy->generation, generation, __ATOMIC_RELEASE);
 }
 

@@ -64,8 +64,8 @@ static inline const penstock_limits *penstock_region_limits(const penstock_regio
   return &region->quota->copies[__atomic_load_n(&region->quota->current, __ATOMIC_ACQUIRE) & 1];
 }
 
-/* A consistent copy of one device's limit, for readers of several fields that belong together
- * (turns). False when there is no such device. */
+/* A consistent copy of one device's limit, for readers of several fields that belong together; for
+ * its turn see turn.h. False when there is no such device. */
 bool penstock_region_device_limit(const penstock_region *region, unsigned device,
                                   penstock_device_limit *out);
 

@@ -1,0 +1,176 @@
+"""What becomes of tenants when somebody dies, lies or changes while turns are handed out."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from penstock.bench.quota import Workload
+from penstock_shim.pages import PageError, page_bytes
+from penstock_shim.turns import Turns
+
+LONG_S = 120
+BACKLOGGED = Workload(500).arguments(LONG_S)
+GIVER = """
+import sys, time
+from pathlib import Path
+from penstock_shim.turns import Turns
+turns = Turns()
+for directory in sys.argv[1:]:
+    turns.add(Path(directory).name, Path(directory))
+while True:
+    time.sleep(0.05)
+    print(sum(device.turns for device in turns.devices().values()), flush=True)
+"""
+
+
+def used_ns(stage, name):
+    return stage.sample().busy_ns.get(name, 0)
+
+
+def pair(stage, *cores):
+    return [stage.tenant(f"t{i}", share, sharers=len(cores)) for i, share in enumerate(cores)]
+
+
+def percent(stage, names, seconds):
+    samples = stage.watch(seconds)
+    whole = samples[-1].at_ns - samples[0].at_ns
+    return [100 * (samples[-1].busy_ns[n] - samples[0].busy_ns[n]) / whole for n in names]
+
+
+def giver_of(tenants):
+    giver = subprocess.Popen(
+        [sys.executable, "-c", GIVER, *(str(tenant.directory) for tenant in tenants)],
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    for line in giver.stdout:
+        if int(line) > 5:
+            return giver
+    raise AssertionError("the giver ended")
+
+
+def test_tenants_go_on_when_the_giver_is_killed_in_the_middle_of_turns(stage):
+    tenants = pair(stage, 50, 30)
+    for tenant in tenants:
+        stage.start(tenant, BACKLOGGED)
+    stage.wait_until_busy(["t0", "t1"], 30)
+    for _ in range(3):
+        giver = giver_of(tenants)
+        giver.kill()
+        giver.communicate()
+        before = [used_ns(stage, t.name) for t in tenants]
+        stage.watch(0.5)
+        assert all(used_ns(stage, t.name) > b for t, b in zip(tenants, before, strict=True))
+    shares = percent(stage, ["t0", "t1"], 2)
+    assert 44 <= shares[0] <= 56
+    assert 24 <= shares[1] <= 36
+
+
+def test_the_next_giver_goes_on_where_one_was_killed(stage):
+    tenants = pair(stage, 50, 30)
+    for tenant in tenants:
+        stage.start(tenant, BACKLOGGED)
+    stage.wait_until_busy(["t0", "t1"], 30)
+    giver = giver_of(tenants)
+    giver.kill()
+    giver.communicate()
+    with Turns() as turns:
+        for tenant in tenants:
+            turns.add(tenant.name, tenant.directory)
+        stage.watch(1)
+        shares = percent(stage, ["t0", "t1"], 2)
+    assert 46 <= shares[0] <= 52
+    assert 26 <= shares[1] <= 32
+
+
+def test_a_tenant_killed_in_its_turn_holds_nobody_up(stage, wait_until):
+    tenants = pair(stage, 40, 40)
+    with Turns() as turns:
+        for tenant in tenants:
+            turns.add(tenant.name, tenant.directory)
+        programs = [stage.start(tenant, BACKLOGGED) for tenant in tenants]
+        stage.wait_until_busy(["t0", "t1"], 30)
+        wait_until(lambda: next(iter(turns.devices().values())).turns > 5, "turns")
+        stage.kill(programs[0])
+        before = used_ns(stage, "t1")
+        stage.watch(0.5)
+        assert used_ns(stage, "t1") - before > 0.5e9 * 0.25
+        wait_until(lambda: not next(iter(turns.devices().values())).handed_out, "turns are over", 5)
+
+
+@pytest.mark.parametrize("garbage", [b"\xff", b"\x55", b""], ids=["ones", "bits", "truncated"])
+def test_a_tenant_that_spoils_its_usage_page_harms_itself_alone(stage, garbage):
+    bad, good = pair(stage, 40, 40)
+    with Turns() as turns:
+        for tenant in (bad, good):
+            turns.add(tenant.name, tenant.directory)
+        stage.start(good, BACKLOGGED)
+        program = stage.start(bad, BACKLOGGED)
+        stage.wait_until_busy(["t0", "t1"], 30)
+        stage.watch(0.5)
+        program.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, program.pid, os.WSTOPPED | os.WNOWAIT)
+        path = bad.directory / "usage"
+        if garbage:
+            path.write_bytes(garbage * page_bytes())
+        else:
+            os.truncate(path, 0)
+        stage.watch(0.5)
+        (share,) = percent(stage, ["t1"], 2)
+        stage.kill(program)
+        assert 36 <= share <= 42
+
+
+def test_a_suspended_tenant_gets_no_turns_and_its_neighbour_keeps_its_share(stage):
+    first, second = pair(stage, 40, 40)
+    with Turns() as turns:
+        for tenant in (first, second):
+            turns.add(tenant.name, tenant.directory)
+            stage.start(tenant, BACKLOGGED)
+        stage.wait_until_busy(["t0", "t1"], 30)
+        first.change(suspended=True)
+        stage.watch(0.5)
+        shares = percent(stage, ["t0", "t1"], 1)
+        assert shares[0] == 0
+        assert 35 <= shares[1] <= 45
+        first.change(suspended=False)
+        stage.watch(0.5)
+        assert percent(stage, ["t0"], 1)[0] > 30
+
+
+def test_tenants_come_and_go_while_turns_are_handed_out(stage, wait_until):
+    tenants = pair(stage, 30, 30, 30)
+    with Turns() as turns:
+        for tenant in tenants:
+            stage.start(tenant, BACKLOGGED)
+        stage.wait_until_busy(["t0", "t1", "t2"], 30)
+        end = time.monotonic() + 2
+        while time.monotonic() < end:
+            for tenant in tenants:
+                turns.add(tenant.name, tenant.directory)
+            time.sleep(0.05)
+            assert turns.remove("t1")
+        assert not turns.remove("t1")
+        assert turns.tenants() == {"t0", "t2"}
+        before = [used_ns(stage, tenant.name) for tenant in tenants]
+        stage.watch(1)
+        after = [used_ns(stage, tenant.name) for tenant in tenants]
+        assert all(b > a for a, b in zip(before, after, strict=True))
+
+
+def test_pages_that_are_none_are_refused(stage, tmp_path):
+    with Turns() as turns:
+        with pytest.raises(PageError):
+            turns.add("nobody", tmp_path)
+        (tenant,) = pair(stage, 30)
+        (tenant.directory / "usage").write_bytes(b"no page")
+        with pytest.raises(PageError):
+            turns.add("t0", tenant.directory)
+        assert turns.tenants() == frozenset()
+    with pytest.raises(ValueError, match="stopped"):
+        turns.add("late", tmp_path)

@@ -1,0 +1,131 @@
+"""Shares of a simulated device while turns are handed out, by the device's own record.
+
+Bounds leave room for a loaded machine; what is usual stands in docs/decisions.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock.bench.quota import Workload
+from penstock_shim.turns import Turns
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from penstock.bench.stage import Sample, Stage, StageTenant
+
+LONG_S = 120  # programs are ended with the stage
+CHARGING = Path(__file__).parent.parent / "gate" / "charging.py"
+
+
+@pytest.fixture
+def turns() -> Iterator[Turns]:
+    with Turns() as made:
+        yield made
+
+
+def percent(samples: list[Sample], name: str) -> float:
+    used = samples[-1].busy_ns.get(name, 0) - samples[0].busy_ns.get(name, 0)
+    return 100 * used / (samples[-1].at_ns - samples[0].at_ns)
+
+
+def watched(
+    stage: Stage, tenants: Sequence[StageTenant], seconds: float = 3, warm_up_s: float = 1
+) -> dict[str, float]:
+    names = [tenant.name for tenant in tenants]
+    stage.wait_until_busy(names, 30)
+    stage.watch(warm_up_s)
+    samples = stage.watch(seconds)
+    return {name: percent(samples, name) for name in names}
+
+
+def tenants_of(stage: Stage, turns: Turns, *cores: float, **more: object) -> list[StageTenant]:
+    made = [stage.tenant(f"t{i}", c, sharers=len(cores), **more) for i, c in enumerate(cores)]
+    for tenant in made:
+        turns.add(tenant.name, tenant.directory)
+    return made
+
+
+def backlogged(kernel_us: float) -> list[str]:
+    return Workload(kernel_us).arguments(LONG_S)
+
+
+@pytest.mark.parametrize("cores", [(60, 30), (35, 25, 20, 10)], ids=str)
+def test_strict_tenants_get_their_shares(stage, turns, cores):
+    made = tenants_of(stage, turns, *cores)
+    for tenant in made:
+        stage.start(tenant, backlogged(500))
+    for got, due in zip(watched(stage, made).values(), cores, strict=True):
+        assert due - 2.5 <= got <= due + 1.5
+    (figures,) = turns.devices().values()
+    assert figures.handed_out
+    assert figures.turns > 0
+
+
+def test_kernels_of_two_lengths_are_charged_what_they_take_beside_others(stage, turns):
+    uneven, even = tenants_of(stage, turns, 25, 60)
+    stage.start(
+        uneven,
+        [str(CHARGING), "costs_that_alternate_in_the_background"],
+        program=sys.executable,
+    )
+    stage.start(even, backlogged(500))
+    got = watched(stage, [uneven, even], seconds=4, warm_up_s=2)
+    assert 20 <= got["t0"] <= 28  # without turns it is let through more than twice as much
+    assert 56 <= got["t1"] <= 62
+
+
+def test_a_loop_that_launches_and_waits_gets_its_share_beside_a_backlogged_one(stage, turns):
+    loop, busy = tenants_of(stage, turns, 40, 40)
+    stage.start(loop, Workload(2000, sync_every=1).arguments(LONG_S))
+    stage.start(busy, backlogged(2000))
+    got = watched(stage, [loop, busy])
+    assert 36 <= got["t0"] <= 42
+    assert 36 <= got["t1"] <= 42
+
+
+def test_elastic_tenants_share_all_of_the_device_by_their_cores(stage, turns):
+    made = tenants_of(stage, turns, 30, 10, mode="elastic")
+    for tenant in made:
+        stage.start(tenant, backlogged(500))
+    got = watched(stage, made)
+    assert sum(got.values()) >= 93
+    assert 2.6 <= got["t0"] / got["t1"] <= 3.4
+
+
+def test_an_elastic_tenant_uses_what_a_strict_one_leaves(stage, turns):
+    strict, elastic = (
+        stage.tenant("t0", 40, sharers=2),
+        stage.tenant("t1", 10, sharers=2, mode="elastic"),
+    )
+    for tenant in (strict, elastic):
+        turns.add(tenant.name, tenant.directory)
+        stage.start(tenant, backlogged(500))
+    got = watched(stage, [strict, elastic])
+    assert 37 <= got["t0"] <= 41.5
+    assert got["t1"] >= 52
+
+
+def test_a_changed_share_is_followed(stage, turns):
+    first, second = tenants_of(stage, turns, 60, 30)
+    for tenant in (first, second):
+        stage.start(tenant, backlogged(500))
+    watched(stage, [first, second], seconds=1)
+    first.change(cores_permille=200, allowance_permille=200)
+    got = watched(stage, [first, second], seconds=2)
+    assert 17 <= got["t0"] <= 22
+    assert 27 <= got["t1"] <= 32
+
+
+def test_one_tenant_alone_is_handed_no_turns_and_keeps_its_share(stage, turns):
+    tenant, _idle = tenants_of(stage, turns, 30, 60)
+    stage.start(tenant, backlogged(500))
+    assert 28 <= watched(stage, [tenant])["t0"] <= 32
+    (figures,) = turns.devices().values()
+    assert not figures.handed_out
+    assert figures.turns == 0
