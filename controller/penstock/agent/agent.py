@@ -20,6 +20,7 @@ from penstock.node.processes import TENANT_VARIABLE, environments, members_of
 from penstock.node.supervisor import PERIOD_S
 from penstock.node.tenant import SUPERVISOR_LOCK, Tenant, has_processes, tenants_of
 from penstock_shim.pages import PageError, survive_lost_pages
+from penstock_shim.turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,6 +53,7 @@ class Agent:
         self.lock = threading.RLock()
         self.neighbourhood = Neighbourhood(state)
         self.devices: list[Device] = []
+        self.turns = Turns()
         self.containers: Containers | None = None  # None: tenants are not offered to containers
         # What else is done in each round, with its time (CLOCK_MONOTONIC, ns), and before a tenant
         # that has ended goes.
@@ -139,6 +141,14 @@ class Agent:
     def add(self, ward: Ward) -> None:
         """Looks after a new tenant from now on. Call it with `lock` held."""
         self._wards[ward.tenant.name] = ward
+        self._give_turns(ward)
+
+    def _give_turns(self, ward: Ward) -> None:
+        """Without turns a tenant keeps to its quota all the same, only less exactly."""
+        try:
+            self.turns.add(ward.tenant.name, ward.tenant.directory)
+        except (PageError, OSError) as error:
+            record_event(ward.tenant.directory, "no-turns", reason=str(error))
 
     def drop(self, ward: Ward) -> None:
         """Ends a tenant that has no process any more: its directory goes."""
@@ -148,6 +158,7 @@ class Agent:
             if self._wards.get(ward.tenant.name) is not ward:
                 return
             del self._wards[ward.tenant.name]
+            self.turns.remove(ward.tenant.name)
             if self.containers is not None:
                 with contextlib.suppress(PenstockError, OSError):  # the next start takes it away
                     self.containers.withdraw(ward.tenant.name)
@@ -246,11 +257,12 @@ class Agent:
                 self._damaged.add(tenant.name)
                 record_event(tenant.directory, "damaged", reason=str(error))
             return False
-        self._wards[tenant.name] = ward
+        self.add(ward)
         record_event(tenant.directory, "adopted", by=self.node)
         return True
 
     def _let_go(self) -> None:
+        self.turns.stop()
         with self.lock:
             for ward in self._wards.values():
                 ward.close()
