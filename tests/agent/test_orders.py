@@ -213,3 +213,14 @@ def test_a_program_sees_its_quota_through_the_agents_environment(node):
         check=True,
     )
     assert int(done.stdout) == 3 * GIB
+
+
+def test_penstock_quota_set_asks_the_agent(node):
+    node.tenant("t", cores=300)
+    done = node("quota", "set", "t", "--cores", "45")
+    assert done.returncode == 0, done.stderr
+    with node.client() as agent:
+        assert agent.tenants()[0].shares[0].cores_permille == 450
+        assert agent.node().devices[0].free_cores_permille == 550
+    refused = node("quota", "set", "t", "--cores", "200")
+    assert refused.returncode == 2

@@ -112,7 +112,7 @@ class Agent:
                 raise PenstockError(
                     f"tenant {name!r} is not the agent's",
                     "its penstock run was started before the agent and looks after it",
-                    "change it with penstock quota set --no-agent, or wait for it to end",
+                    "change it with penstock quota set, as its own user, or wait for it to end",
                     reason="not-now",
                 )
             names = ", ".join(sorted(self._wards)) or "there is none"

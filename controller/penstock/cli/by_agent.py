@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from penstock.api import AgentClient, TenantMessage
     from penstock.node.admit import Request
     from penstock.node.launch import Child
+    from penstock.node.resize import Resize
 
 LOOK_S = 3600.0  # nothing is to be looked after here: only signals wake us
 
@@ -40,6 +41,31 @@ def run_by_agent(state_dir: Path | None, request: Request, *, quiet: bool) -> in
         child = _start(agent, request, blocked, quiet=quiet)
     # The agent sees us end, and ends the tenant with its last process.
     return child if isinstance(child, int) else child.wait(lambda: None, LOOK_S)
+
+
+def resize_by_agent(state_dir: Path | None, name: str, change: Resize) -> list[str] | None:
+    """Changes the quota of a tenant of the agent's; what is to be said. None: it is not an agent's.
+
+    Raises `PenstockError`: the agent does not change it.
+    """
+    from penstock.model import PenstockError
+    from penstock.node.state import agent_sockets
+
+    if not agent_sockets(state_dir):
+        return None
+    from penstock.api import find_agent
+
+    agent = find_agent(state_dir)
+    if agent is None:
+        return None
+    with agent:
+        try:
+            answer = agent.resize(name, change)
+        except PenstockError as error:
+            if error.reason == "not-now":  # its own penstock run looks after it
+                return None
+            raise
+    return [*answer.notes, _summary(answer.tenant)]
 
 
 def _start(agent: AgentClient, request: Request, blocked: set[int], *, quiet: bool) -> Child | int:

@@ -39,6 +39,7 @@ def set_(
     state_dir: StateDir = None,
 ) -> None:
     """Change the quota of a running tenant. It holds from the next launch and allocation on."""
+    from penstock.cli.by_agent import resize_by_agent
     from penstock.model import parse_cores, parse_memory
     from penstock.node.resize import Resize, resize
     from penstock.node.state import State
@@ -51,6 +52,10 @@ def set_(
         device=device,
         oversubscribe=oversubscribe,
     )
+    if (answer := resize_by_agent(state_dir, tenant, change)) is not None:
+        for line in answer:
+            say(line)
+        return
     state = State.read(state_dir)
     find_tenant(state, tenant)  # where nothing was ever started, there is not even a lock
     for note in resize(state, tenant, change):
