@@ -22,7 +22,6 @@ from penstock.meter.snapshot import (
 from penstock.model import PenstockError
 from penstock.node.admission import free_shares
 from penstock.node.events import record_event
-from penstock_shim.pages import PageError, read_quota
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -139,22 +138,17 @@ class Books:
         except OSError:
             return None  # it ends
         usage = ward.supervisor.usage
-        limits = heartbeat_ns = None
-        try:
-            quota = read_quota(ward.tenant.quota_page)
-            limits, heartbeat_ns = quota.limits, quota.heartbeat_ns
-        except PageError:
-            pass
+        limits = ward.supervisor.limits
         problems = {"damaged": ward.supervisor.page_problem, "failed": ward.problem}
         return TenantSnapshot(
             identity=identity,
             mode=ward.grant.mode,
-            suspended=limits.suspended if limits else ward.grant.suspended,
+            suspended=ward.grant.suspended or bool(limits and limits.suspended),
             processes=len(usage.slots) if usage else None,
             shares=share_snapshots(identity, ward.grant, limits, usage, meter=self._meter),
             events=dict(self._events.get(ward.tenant.name, ())),
             findings={kind: 1 for kind, problem in problems.items() if problem},
-            heartbeat_ns=heartbeat_ns,
+            heartbeat_ns=ward.looked_after_ns,
         )
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 # A tenant whose caller cannot be told any more (the agent was restarted) keeps its name for so long
 # without a process: its first one may be about to start.
 FIRST_PROCESS_NS = 10_000_000_000
+REAP_PERIOD_NS = 2_000_000_000
 
 
 class Ward:
@@ -39,8 +40,11 @@ class Ward:
         """Raises `PageError` when its pages cannot be used; `lock` stays the caller's then."""
         self.tenant = tenant
         self.grant = grant
-        self.supervisor = Supervisor(tenant, neighbourhood, adopted=adopted)
+        self.supervisor = Supervisor(
+            tenant, neighbourhood, adopted=adopted, reap_period_ns=REAP_PERIOD_NS
+        )
         self.problem: str | None = None
+        self.looked_after_ns: int | None = None  # when its page got its last heartbeat
         self.since_ns = time.monotonic_ns()
         self._lock = lock
         self._caller = _watch(caller_pid) if grant.lifetime == "processes" else None
@@ -51,6 +55,7 @@ class Ward:
         """One round; what fails is recorded once and disturbs nobody else."""
         try:
             self.supervisor.look_after(now_ns)
+            self.looked_after_ns = now_ns
         except Exception as error:  # noqa: BLE001 - one bad tenant must not end the node's agent
             self.problem = f"{type(error).__name__}: {error}"
             if self.problem not in self._said:

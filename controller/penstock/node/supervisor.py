@@ -22,11 +22,14 @@ if TYPE_CHECKING:
     from penstock.node.grant import DeviceGrant, Grant
     from penstock.node.neighbourhood import Neighbour, Neighbourhood
     from penstock.node.tenant import Tenant
-    from penstock_shim.pages import UsageSnapshot
+    from penstock_shim.pages import SlotUsage, UsageSnapshot
 
 PERIOD_S = 0.1
 PAGE_PERIOD_NS = 5_000_000_000
 DEVICE_PERIOD_NS = 1_000_000_000  # how often the device's own figures are asked for
+
+
+_OWN_NAMESPACE = os.stat("/proc/self/ns/pid").st_ino & 0xFFFFFFFF  # noqa: PTH116 - as slots hold it
 
 
 class Held(Protocol):
@@ -46,6 +49,7 @@ class Supervisor:
         source: DeviceSource | None = None,
         *,
         adopted: bool = False,
+        reap_period_ns: int = 0,
     ) -> None:
         """Raises `PageError`.
 
@@ -54,7 +58,11 @@ class Supervisor:
             neighbourhood: Its own part and that of others.
             source: Tells the device's own figures; without it nothing is compared with them.
             adopted: It was looked after before: what it was refused then is on record.
+            reap_period_ns: How often each slot's process is looked at closely: a zombie, or another
+                process under its number, is told only then. One that is gone is told at once.
         """
+        self._reap_period_ns = reap_period_ns
+        self._reaped_ns = 0
         self.tenant = tenant
         self._source = source
         self._watches: dict[str, Watch] = {}  # by device UUID
@@ -65,6 +73,7 @@ class Supervisor:
         self._usage = UsagePage.open(tenant.usage_page)
         self.usage: UsageSnapshot | None = None  # as of the last round …
         self.page_problem: str | None = None  # … or why it cannot be read
+        self.limits: Limits | None = None  # as this wrote them last
         self.held: Held | None = None  # what is kept back of the grant for now
         self._published: object = None
         self._published_ns = 0
@@ -93,7 +102,7 @@ class Supervisor:
         if me.problem is not None:
             self._damage(me.problem)
         elif me.usage is not None and me.usage.slots:
-            self._reap(me.usage)
+            self._reap(me.usage, now_ns)
         if me.grant is None:
             return
         if me.usage is not None:
@@ -108,7 +117,12 @@ class Supervisor:
         self._quota.close()
         self._usage.close()
 
-    def _reap(self, usage: UsageSnapshot) -> None:
+    def _reap(self, usage: UsageSnapshot, now_ns: int) -> None:
+        """Takes back what dead processes hold."""
+        due = now_ns - self._reaped_ns >= self._reap_period_ns
+        if not due and not any(_is_gone(slot) for slot in usage.slots):
+            return
+        self._reaped_ns = now_ns
         try:
             for slot in self._outsiders.dead(usage.slots):
                 self._quota.mark_dead(slot.slot, slot.owner)
@@ -237,7 +251,8 @@ class Supervisor:
             return self.held.applied(whole) if self.held else whole
 
         limits = self._quota.limits
-        if edit(limits) != limits:
+        self.limits = edit(limits)
+        if self.limits != limits:
             self._quota.change(edit)
         self._published, self._published_ns = wanted, now_ns
 
@@ -252,3 +267,16 @@ class Supervisor:
             busy_sharers=shared.busy_sharers,
             allowance_permille=allowance,
         )
+
+
+def _is_gone(slot: SlotUsage) -> bool:
+    """Whether its process has ended, where its number tells that."""
+    if slot.pid_namespace != _OWN_NAMESPACE:
+        return False
+    try:
+        os.kill(slot.pid, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        pass
+    return False
