@@ -155,6 +155,23 @@ def turns(
     _print_rows(rows, output)
 
 
+@app.command()
+def node(
+    output: Format = Output.table,
+    tenants: Annotated[int, typer.Option(min=1, max=800, help="How many.")] = 500,
+    processes: Annotated[int, typer.Option(min=0, max=4000, help="How many they have.")] = 2000,
+) -> None:
+    """What an agent costs with many tenants, how fast it grants, and how fast it comes back."""
+    from penstock.bench.node import run
+    from penstock.bench.stage import StageError
+
+    try:
+        rows = run(tenants=tenants, processes=processes, progress=_progress("row"))
+    except StageError as error:
+        _fail(error)
+    _print_rows(rows, output)
+
+
 def _numbers(text: str, option: str) -> list[float]:
     from penstock.model import PenstockError
 

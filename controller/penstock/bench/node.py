@@ -1,0 +1,176 @@
+"""What an agent costs and how fast it answers, with many tenants and real processes of theirs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.api import AgentClient
+from penstock.bench.scratch import scratch_folder
+from penstock.bench.stage import StageError
+from penstock.node.admit import Request
+from penstock.node.environment import program_environment
+from penstock_shim import paths
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+MIB = 1 << 20
+SETTLE_S = 5.0  # after which the rounds of new tenants are as they stay
+PAUSE_EVERY, PAUSE_S = 4, 0.01  # between grants, as if callers came one by one
+
+
+@dataclass(frozen=True)
+class NodeRow:
+    """An agent under one load."""
+
+    tenants: int
+    processes: int  # with the shim, a context and memory
+    grant_median_ms: float
+    grant_p99_ms: float
+    cpu_percent: float  # of one core, by the agent, while nothing is asked of it
+    slowest_round_ms: float
+    restart_s: float  # from the start of a new agent after kill -9 to its first answer
+
+
+def run(
+    *,
+    tenants: int = 500,
+    processes: int = 2000,
+    seconds: float = 10,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[NodeRow]:
+    """Measures with `tenants` that have no process, then with `processes` shared among them.
+
+    Raises:
+        StageError: the agent or a program failed.
+    """
+    with scratch_folder("node") as folder, contextlib.ExitStack() as stack:
+        node = _Node(folder)
+        stack.callback(node.close)
+        node.start()
+        variables, took_ms = _grant(node, tenants)
+        rows = [_row(node, tenants, 0, took_ms, seconds)]
+        if progress:
+            progress(1, 2)
+        if processes:
+            node.hold(variables, processes)
+            rows.append(_row(node, tenants, processes, took_ms, seconds))
+        if progress:
+            progress(2, 2)
+    return rows
+
+
+class _Node:
+    def __init__(self, folder: Path) -> None:
+        self.socket = folder / "state" / "agent.sock"
+        self._command = [
+            *(sys.executable, "-m", "penstock", "agent", "--simulate=h200,8", "--metrics="),
+            f"--state-dir={folder / 'state'}",
+            f"--meter-dir={folder / 'meter'}",
+            f"--cdi-dir={folder / 'cdi'}",
+            f"--shim-dir={folder / 'shim'}",
+        ]
+        self._agent: subprocess.Popen[str] | None = None
+        self._held: list[subprocess.Popen[bytes]] = []
+
+    def start(self) -> None:
+        self._agent = subprocess.Popen(self._command, stderr=subprocess.PIPE, text=True)
+        line = self._agent.stderr.readline() if self._agent.stderr else ""
+        if '"started"' not in line:
+            raise StageError(f"the agent did not start: {line}")
+
+    def kill(self) -> None:
+        if self._agent is not None:
+            self._agent.kill()
+            self._agent.communicate()
+
+    def client(self) -> AgentClient:
+        return AgentClient.local(self.socket)
+
+    def cpu_seconds(self) -> float:
+        if self._agent is None:
+            return 0.0
+        stat = Path(f"/proc/{self._agent.pid}/stat").read_text(encoding="ascii")
+        fields = stat.rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def hold(self, variables: list[Mapping[str, str]], count: int) -> None:
+        program = str(paths.workload_path("penstock-start"))
+        for number in range(count):
+            child = subprocess.Popen(
+                [program, "--hold"],
+                env=program_environment(variables[number % len(variables)]),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+            )
+            self._held.append(child)
+            line = child.stdout.readline() if child.stdout else b""
+            if not line:
+                raise StageError(f"process {number} of the tenants ended")
+            json.loads(line)
+
+    def close(self) -> None:
+        for child in self._held:
+            child.kill()
+        for child in self._held:
+            child.communicate()
+        self.kill()
+
+
+def _grant(node: _Node, count: int) -> tuple[list[Mapping[str, str]], list[float]]:
+    variables: list[Mapping[str, str]] = []
+    took_ms = []
+    with node.client() as agent:
+        for number in range(count):
+            request = Request(
+                command=("bench",),
+                memory_bytes=[1024 * MIB],
+                cores_permille=[10],
+                name=f"t{number}",
+                lifetime="until-revoked",
+            )
+            begun = time.perf_counter()
+            answer = agent.grant(request)
+            took_ms.append((time.perf_counter() - begun) * 1e3)
+            variables.append(dict(answer.environment))
+            if number % PAUSE_EVERY == 0:
+                time.sleep(PAUSE_S)
+    return variables, took_ms
+
+
+def _row(
+    node: _Node, tenants: int, processes: int, took_ms: list[float], seconds: float
+) -> NodeRow:
+    time.sleep(SETTLE_S)
+    before, begun = node.cpu_seconds(), time.monotonic()
+    time.sleep(seconds)
+    cpu = (node.cpu_seconds() - before) / (time.monotonic() - begun)
+    with node.client() as agent:
+        slowest_ms = agent.node().slowest_round.ToNanoseconds() / 1e6
+    node.kill()
+    begun = time.monotonic()
+    node.start()
+    with node.client() as agent:
+        found = len(agent.tenants())
+    restart_s = time.monotonic() - begun
+    if found != tenants:
+        raise StageError(f"the new agent took up {found} of {tenants} tenants")
+    took_ms = sorted(took_ms)
+    return NodeRow(
+        tenants=tenants,
+        processes=processes,
+        grant_median_ms=round(statistics.median(took_ms), 1),
+        grant_p99_ms=round(took_ms[int(len(took_ms) * 0.99)], 1),
+        cpu_percent=round(100 * cpu, 1),
+        slowest_round_ms=round(slowest_ms, 1),
+        restart_s=round(restart_s, 2),
+    )
