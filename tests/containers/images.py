@@ -43,7 +43,12 @@ def need(*programs: str) -> None:
     if not missing:
         return
     os.environ.setdefault("DEBIAN_FRONTEND", "noninteractive")
-    _run("apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing)
+    install = ("apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing)
+    try:
+        _run(*install, timeout_s=600)
+    except NotToBeHadError:  # a fresh machine has no lists of packages, or old ones
+        _run("apt-get", "update", "-qq", timeout_s=300)
+        _run(*install, timeout_s=600)
 
 
 def bullseye() -> Path:
