@@ -220,17 +220,6 @@ def _print_rows(rows: Sequence[object], output: Output) -> None:
     if output is not Output.table:
         print_data(plain, output)
         return
-    from rich.box import SIMPLE_HEAD
-    from rich.markup import escape
-    from rich.table import Table
+    from penstock.cli.table import console, plain_table
 
-    from penstock.cli.table import console
-
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for heading in plain[0]:
-        table.add_column(heading, justify="right")
-    for row in plain:
-        table.add_row(
-            *(f"{v:.2f}" if isinstance(v, float) else escape(str(v)) for v in row.values())
-        )
-    console().print(table)
+    console().print(plain_table(plain))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.model import format_cores, human_memory
@@ -127,6 +127,22 @@ def _coloured(text: str, row: Row) -> str:
 
 def _refusals(count: int | None) -> str:
     return NOT_KNOWN if count is None else f"[yellow]{count}[/yellow]" if count else "0"
+
+
+def plain_table(rows: Sequence[Mapping[str, object]]) -> Table:
+    """Rows as they are, one at least: their keys are the columns."""
+    from rich.box import SIMPLE_HEAD
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for heading in rows[0]:
+        table.add_column(heading, justify="right")
+    for row in rows:
+        table.add_row(
+            *(f"{v:.2f}" if isinstance(v, float) else escape(str(v)) for v in row.values())
+        )
+    return table
 
 
 def usage_table(rows: Iterable[UsageRow], by: str) -> Table:
