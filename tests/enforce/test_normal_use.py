@@ -11,7 +11,7 @@ from penstock_shim.pages import QuotaWriter
 
 from .conftest import expect
 
-SECONDS = float(os.environ.get("PENSTOCK_SOAK_SECONDS", "15"))
+SECONDS = float(os.environ.get("PENSTOCK_SOAK_SECONDS", "8"))
 LAUNCHER = str(paths.workload_path("penstock-launcher"))
 
 

@@ -154,6 +154,11 @@ static uint64_t patience_ns(const penstock_gate_device *gate, uint64_t estimates
   return stuck_ns + (2 * estimates_ns < STUCK_NS ? 2 * estimates_ns : STUCK_NS);
 }
 
+/* Launches that went as debt, of all processes of the tenant. */
+static uint64_t debts_of(const penstock_gate_device *gate) {
+  return __atomic_load_n(&gate->debts, __ATOMIC_RELAXED);
+}
+
 /* This thread's last launch as debt, if it has been at the gate ever since. */
 static __thread struct {
   uint64_t at_ns; /* 0: none */
@@ -184,7 +189,7 @@ void gate_wait(penstock_process *process, gate_state *state, gate_stream *stream
   int grant = stream->context->grant;
   penstock_gate_device *gate = gate_device(process, grant);
   uint64_t began_ns = gate_now_ns(), now_ns = began_ns, moved_ns = began_ns;
-  uint64_t seen_progress = progress(process, grant);
+  uint64_t seen_progress = progress(process, grant), seen_debts = debts_of(gate);
   unsigned tries = 0;
   if (debt.grant != grant || debt.progress != seen_progress || began_ns > debt.at_ns + AWAY_NS) {
     debt.at_ns = 0;
@@ -213,7 +218,12 @@ void gate_wait(penstock_process *process, gate_state *state, gate_stream *stream
     if (now_progress != seen_progress || !estimates || gate_is_suspended(process))
       moved_ns = now_ns;
     seen_progress = now_progress;
-    if (now_ns - moved_ns > patience_ns(gate, estimates)) {
+    uint64_t patience = patience_ns(gate, estimates), debts = debts_of(gate);
+    if (debts != seen_debts) { /* another thread's: what that does is to be seen first */
+      seen_debts = debts;
+      if (moved_ns + patience / 2 < now_ns) moved_ns = now_ns - patience / 2;
+    }
+    if (now_ns - moved_ns > patience) {
       __atomic_fetch_add(&gate->debts, 1, __ATOMIC_RELAXED);
       debt.at_ns = now_ns;
       debt.progress = now_progress;
