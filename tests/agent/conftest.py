@@ -55,18 +55,7 @@ class Node:
     def start(self) -> None:
         """Starts the agent; returns when it takes orders."""
         self.process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "penstock",
-                "agent",
-                "--simulate=h200",
-                f"--meter-dir={self.state}-meter",
-                "--metrics=127.0.0.1:0",
-                f"--cdi-dir={self.state}-cdi",
-                f"--shim-dir={self.state}-shim",
-                *self.options,
-            ],
+            [sys.executable, "-m", "penstock", *self.agent_command()],
             env=self.environment,
             stderr=subprocess.PIPE,
             text=True,
@@ -75,6 +64,12 @@ class Node:
         assert line, self.process.wait()
         self.started = json.loads(line)
         assert self.started["event"] == "started", line
+
+    def agent_command(self, *options: str) -> list[str]:
+        """`agent`, which leaves nothing outside the test's folder."""
+        places = {"meter-dir": "meter", "cdi-dir": "cdi", "shim-dir": "shim"}
+        kept = [f"--{option}={self.state}-{folder}" for option, folder in places.items()]
+        return ["agent", "--simulate=h200", "--metrics=127.0.0.1:0", *kept, *self.options, *options]
 
     def kill(self) -> None:
         """SIGKILL, as an out-of-memory killer does it."""

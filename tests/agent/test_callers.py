@@ -140,7 +140,7 @@ def test_over_tcp_only_who_holds_a_certificate_of_the_nodes_ca_gives_orders(
 )
 def test_an_agent_that_cannot_listen_safely_does_not_start(make_node, options, says):
     node = make_node(start=False)
-    done = node("agent", "--simulate=h200", *options)
+    done = node(*node.agent_command(*options))
     assert done.returncode == 2
     assert says in done.stderr
     assert not node.socket.exists()

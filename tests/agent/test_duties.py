@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import urllib.request
 from pathlib import Path
@@ -46,12 +47,10 @@ def test_a_policy_that_only_suspends_ends_nothing_and_survives_the_agent(node):
     assert Path(f"/proc/{program.pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T"
 
 
-def test_an_operators_suspension_stays_when_enforcement_lifts_its_own(node):
+def test_an_operators_suspension_is_not_taken_for_enforcements_by_the_next_agent(node):
     node.tenant("t", cores=200)
     with node.client() as agent:
         agent.suspend("t")
-        wait_until(lambda: agent.node().slowest_round.ToMilliseconds() >= 0)
-        assert agent.tenants()[0].suspended
     node.kill()
     node.start()
     with node.client() as agent:
@@ -89,3 +88,14 @@ def test_prometheus_finds_the_tenants(node):
 
     text = wait_until(shown)
     assert "penstock_" in text
+
+
+def test_a_node_whose_devices_cannot_be_asked_says_so_once(node):
+    node.tenant("t")
+    machine = node.state / "machines" / "h200x1"
+    os.truncate(machine, 0)
+    line = json.loads(node.process.stderr.readline())
+    assert (line["event"], line["duty"]) == ("failing", "Enforcing")
+    assert line["reason"]
+    with node.client() as agent:
+        assert [tenant.name for tenant in agent.tenants()] == ["t"]

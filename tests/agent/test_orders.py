@@ -181,7 +181,8 @@ def test_a_command_that_cannot_be_started_leaves_no_tenant(node):
 
 
 def test_two_agents_do_not_share_a_state_directory(node):
-    done = node("agent", "--simulate=h200")
+    other = [option for option in node.agent_command() if "meter-dir" not in option]
+    done = node(*other, f"--meter-dir={node.state}-other")
     assert done.returncode == 2
     assert "an agent runs on" in done.stderr
 

@@ -59,7 +59,9 @@ class Agent:
         # that has ended goes.
         self.duties: list[Callable[[int], None]] = []
         self.at_end: list[Callable[[Ward], None]] = []
-        self.problems: dict[str, str] = {}  # of duties: why they failed in the last round
+        self._problems: dict[str, str | None] = {}  # of duties: why they failed in the last round
+        # Who is told what goes wrong on the node, beside any one tenant.
+        self.report: Callable[..., None] = lambda event, **fields: None  # noqa: ARG005
         self._wards: dict[str, Ward] = {}
         self._others: dict[str, Tenant] = {}  # looked after by a `penstock run` of their own
         self._damaged: set[str] = set()  # whose grant or pages cannot be used
@@ -218,9 +220,16 @@ class Agent:
         try:
             duty(now_ns)
         except Exception as error:  # noqa: BLE001 - the rounds go on whatever happens in one of them
-            self.problems[type(duty).__name__] = f"{type(error).__name__}: {error}"
+            self._tell(type(duty).__name__, f"{type(error).__name__}: {error}")
         else:
-            self.problems.pop(type(duty).__name__, None)
+            self._tell(type(duty).__name__, None)
+
+    def _tell(self, duty: str, problem: str | None) -> None:
+        """Says once that a duty fails, and once that it does no more."""
+        if problem == self._problems.get(duty):
+            return
+        self._problems[duty] = problem
+        self.report("failing" if problem else "works again", duty=duty, reason=problem)
 
     def _keep_house(self, wards: list[Ward], now_ns: int) -> None:
         """Ends tenants without processes, takes over those whose `penstock run` was killed."""

@@ -73,6 +73,7 @@ class Books:
                 self._meter.flush(at)
             for gone in self._identities.keys() - set(wards):
                 del self._identities[gone]
+                self._events.pop(gone.tenant.name, None)
         self._count_events()
         self._exporter.publish(self._snapshot(wards, at), self._agent.last_round_ns() / 1e9)
 

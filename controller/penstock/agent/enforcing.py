@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.enforce import Enforcer, Hold
-from penstock.model import PenstockError
 
 if TYPE_CHECKING:
     from penstock.agent.agent import Agent
+    from penstock.agent.ward import Ward
 
 _NOTHING = Hold()
 
@@ -19,10 +19,12 @@ class Enforcing:
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self.enforcer = Enforcer(agent.source)
-        self.problem: str | None = None  # why the devices cannot be asked
 
     def __call__(self, now_ns: int) -> None:
-        """One round: looks when a second has passed, and puts in force what is held back."""
+        """One round: looks when a second has passed, and puts in force what is held back.
+
+        Raises `PenstockError`: the devices cannot be asked.
+        """
         wards = self._agent.wards()
         pages = {
             ward.tenant.name: ward.supervisor.usage
@@ -31,9 +33,10 @@ class Enforcing:
         }
         try:
             self.enforcer.step(now_ns, [ward.subject() for ward in wards], pages)
-            self.problem = None
-        except PenstockError as error:
-            self.problem = str(error)
+        finally:  # what was held back stays so while the devices cannot be asked
+            self._hold_back(wards)
+
+    def _hold_back(self, wards: list[Ward]) -> None:
         for ward in wards:
             hold = self.enforcer.hold(ward.tenant.directory)
             ward.supervisor.held = None if hold == _NOTHING else hold

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from typing import TYPE_CHECKING
 
 from penstock.agent.ending import end_processes
@@ -84,13 +85,12 @@ class Orders:
                     names=agent.names(),
                 )
                 tenant, lock = create_tenant(agent.state, grant, self._libraries(request))
-                ward = Ward(
-                    tenant,
-                    grant,
-                    lock,
-                    agent.neighbourhood,
-                    caller_pid=caller.pid,
-                )
+                try:
+                    ward = Ward(tenant, grant, lock, agent.neighbourhood, caller_pid=caller.pid)
+                except BaseException:
+                    tenant.remove()
+                    os.close(lock)
+                    raise
                 agent.add(ward)
         variables: dict[str, str] = {}
         cdi_devices: tuple[str, ...] = ()
