@@ -97,5 +97,17 @@ def test_a_node_whose_devices_cannot_be_asked_says_so_once(node):
     line = json.loads(node.process.stderr.readline())
     assert (line["event"], line["duty"]) == ("failing", "Enforcing")
     assert line["reason"]
+    url = f"http://127.0.0.1:{node.started['metrics_port']}/metrics"
+
+    def is_shown():
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            lines = answer.read().decode().splitlines()
+        return [
+            one
+            for one in lines
+            if one.startswith("penstock_device_available{") and one.endswith(" 0.0")
+        ]
+
+    wait_until(is_shown)
     with node.client() as agent:
         assert [tenant.name for tenant in agent.tenants()] == ["t"]

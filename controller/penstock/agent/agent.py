@@ -224,6 +224,10 @@ class Agent:
         else:
             self._tell(type(duty).__name__, None)
 
+    def fails(self, duty: type) -> bool:
+        """Whether the duty of this kind failed in the last round."""
+        return self._problems.get(duty.__name__) is not None
+
     def _tell(self, duty: str, problem: str | None) -> None:
         """Says once that a duty fails, and once that it does no more."""
         if problem == self._problems.get(duty):

@@ -8,6 +8,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from penstock import __version__
+from penstock.agent.enforcing import Enforcing
 from penstock.agent.events import EventTail
 from penstock.meter.clock import now
 from penstock.meter.exporter import Exporter
@@ -127,7 +128,10 @@ class Books:
             at_mono_ns=at.mono_ns,
             began_wall_ns=int(agent.started_at * 1e9),
             version=__version__,
-            devices=tuple(_device(device, free) for device in agent.devices),
+            devices=tuple(
+                _device(device, free, available=not agent.fails(Enforcing))
+                for device in agent.devices
+            ),
             tenants=tuple(one for ward in wards if (one := self._tenant(ward)) is not None),
             meter=self._meter.health(at),
             damaged_tenants=agent.damaged_tenants(),
@@ -153,13 +157,14 @@ class Books:
         )
 
 
-def _device(device: Device, free: dict[str, Free]) -> DeviceSnapshot:
+def _device(device: Device, free: dict[str, Free], *, available: bool) -> DeviceSnapshot:
+    """`available`: enforcement, which asks all devices once a second, got its answers."""
     left = free.get(device.uuid)
     return DeviceSnapshot(
         device_uuid=device.uuid,
         name=device.name,
         simulated=device.simulated,
-        available=True,
+        available=available,
         memory_capacity_bytes=device.memory_bytes,
         memory_used_bytes=None,
         memory_granted_bytes=device.memory_bytes - left.memory_bytes if left else 0,
