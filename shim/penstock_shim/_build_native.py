@@ -20,6 +20,8 @@ HEADERS = (
     "abi/usage.h",
     "mechanism/gate.h",
     "mechanism/cost.h",
+    "mechanism/recent.h",
+    "mechanism/survey.h",
     "mechanism/binding.h",
     "turns/account.h",
     "turns/giver.h",

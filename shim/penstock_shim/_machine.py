@@ -6,7 +6,7 @@ import os
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from ._native import ffi, lib
 
@@ -49,8 +49,7 @@ class Device:
     lost: bool  # a device-lost fault was injected
 
 
-@dataclass(frozen=True)
-class ProcessRecord:
+class ProcessRecord(NamedTuple):
     """One process on one device since the machine was made, ended processes included."""
 
     device: int

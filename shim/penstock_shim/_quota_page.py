@@ -178,6 +178,10 @@ class QuotaWriter:
         """Says that the writer lives; CLOCK_MONOTONIC nanoseconds as written."""
         return int(lib.penstock_quota_heartbeat(self._mapping.page))
 
+    def words(self) -> CData:
+        """The page as a C struct, for whoever writes heartbeats natively; NULL after `close`."""
+        return ffi.NULL if self._mapping.page is None else self._mapping.page
+
     def mark_dead(self, slot: int, owner: int) -> None:
         """Says that the process with owner word `owner` (0: none) in `slot` is dead."""
         if not 0 <= slot < _limits.MAX_SLOTS:

@@ -164,9 +164,9 @@ class UsagePage:
         """Reads the page, of its first `devices` devices. Raises PageError if it was damaged."""
         return _snapshot(self._fd, self.path, devices)
 
-    def digest(self, devices: int = MAX_DEVICES) -> int:
-        """Another number whenever `snapshot` would tell something new; 0: it cannot be read."""
-        return int(lib.penstock_usage_digest(self._fd, devices))
+    def fileno(self) -> int:
+        """The open file, for whoever reads it natively; it goes with `close`."""
+        return self._fd
 
     def asked(self) -> Asked:
         """Names asked for that the shim did not answer itself. Raises PageError."""

@@ -143,8 +143,8 @@ def run(penstock, tmp_path):
     meter.observe(at, [reading_of(who, grant, usage)])
     assert meter.flush(at, wait_s=10)
     snapshot = node_snapshot(tenant, grant, who, usage=usage, meter=meter, at=at)
-    exporter.publish(snapshot, loop_s=0.004)
-    exporter.publish(snapshot, loop_s=0.3)
+    exporter.publish(lambda: snapshot, loop_s=0.004)
+    exporter.publish(lambda: snapshot, loop_s=0.3)
     charged_ns = meter.used(who.incarnation, grant.devices[0].uuid).charged_ns
     yield Run(scrape(port), usage, grant, charged_ns)
     exporter.close()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.node.use import RecentUse
 from penstock_shim.pages import DeviceUsage, SlotUsage, UsageSnapshot
+from penstock_shim.recent import RecentUse
 
 MS = 1_000_000
 
@@ -35,7 +35,24 @@ def test_use_is_the_share_charged_over_the_last_second():
     use, now = fed(*busy)
     assert use.permille == 300
     assert use.is_active(now)
-    assert len(use.samples) <= 12
+
+
+def test_what_was_used_before_the_last_second_does_not_count():
+    burst = [snapshot(spent_ms=100 * i, launches=i) for i in range(10)]
+    use, now = fed(*burst, *[snapshot(spent_ms=900, launches=9)] * 12)
+    assert (use.permille, use.is_active(now)) == (0, False)
+
+
+def test_samples_that_come_too_often_to_be_kept_shorten_the_window():
+    use, now = fed(*[snapshot(spent_ms=3 * i, launches=i) for i in range(500)], every_ms=10)
+    assert use.permille == 300
+    assert use.is_active(now)
+
+
+def test_a_counter_that_a_tenant_set_back_or_far_ahead_is_kept_within_what_has_passed():
+    back, _ = fed(snapshot(spent_ms=900), snapshot(spent_ms=100))
+    ahead, _ = fed(snapshot(spent_ms=0), snapshot(spent_ms=10**9))
+    assert (back.permille, ahead.permille) == (0, 1000)
 
 
 def test_a_tenant_that_never_worked_is_idle():

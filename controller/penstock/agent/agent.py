@@ -16,6 +16,7 @@ from penstock.model import PenstockError
 from penstock.node.events import record_event
 from penstock.node.grant import read_grant
 from penstock.node.neighbourhood import Neighbourhood
+from penstock.node.outsiders import Outsiders
 from penstock.node.processes import TENANT_VARIABLE, environments, members_of
 from penstock.node.supervisor import PERIOD_S
 from penstock.node.tenant import SUPERVISOR_LOCK, Tenant, has_processes, tenants_of
@@ -23,7 +24,7 @@ from penstock_shim.pages import PageError, survive_lost_pages
 from penstock_shim.turns import Turns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from penstock.container import Containers
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from penstock.node.state import State
 
 HOUSEKEEPING_NS = 1_000_000_000
+OUTSIDERS_PERIOD_NS = 1_000_000_000  # between looks at all processes of the machine
 REMEMBERED_NS = 60_000_000_000  # how long the slowest round is remembered
 
 
@@ -51,18 +53,20 @@ class Agent:
         self.started_at = time.time()
         self.enforces = os.geteuid() == 0  # else a tenant of ours could undo its quota
         self.lock = threading.RLock()
-        self.neighbourhood = Neighbourhood(state)
+        self.neighbourhood = Neighbourhood(state, Outsiders(scan_period_ns=OUTSIDERS_PERIOD_NS))
         self.devices: list[Device] = []
         self.turns = Turns()
         self.containers: Containers | None = None  # None: tenants are not offered to containers
-        # What else is done in each round, with its time (CLOCK_MONOTONIC, ns), and before a tenant
-        # that has ended goes.
-        self.duties: list[Callable[[int], None]] = []
+        # What else is done in a round, with its time (CLOCK_MONOTONIC, ns), if it is due, which is
+        # what it returns; and what is done before a tenant that has ended goes.
+        self.duties: list[Callable[[int], bool]] = []
         self.at_end: list[Callable[[Ward], None]] = []
         self._problems: dict[str, str | None] = {}  # of duties: why they failed in the last round
         # Who is told what goes wrong on the node, beside any one tenant.
         self.report: Callable[..., None] = lambda event, **fields: None  # noqa: ARG005
         self._wards: dict[str, Ward] = {}
+        self._sorted: tuple[Ward, ...] | None = None  # of them, by name; None: they have changed
+        self._directories: tuple[Path, ...] | None = None  # of all tenants; None: likewise
         self._others: dict[str, Tenant] = {}  # looked after by a `penstock run` of their own
         self._damaged: set[str] = set()  # whose grant or pages cannot be used
         self._own_lock = -1
@@ -99,10 +103,12 @@ class Agent:
             self._thread.join()
         self._let_go()
 
-    def wards(self) -> list[Ward]:
+    def wards(self) -> tuple[Ward, ...]:
         """The tenants that it looks after, by name."""
         with self.lock:
-            return [self._wards[name] for name in sorted(self._wards)]
+            if self._sorted is None:
+                self._sorted = tuple(self._wards[name] for name in sorted(self._wards))
+            return self._sorted
 
     def ward(self, name: str) -> Ward:
         """The tenant called `name`. Raises `PenstockError`."""
@@ -143,7 +149,14 @@ class Agent:
     def add(self, ward: Ward) -> None:
         """Looks after a new tenant from now on. Call it with `lock` held."""
         self._wards[ward.tenant.name] = ward
+        self._sorted = self._directories = None
+        self.neighbourhood.granted(ward.tenant.directory, ward.grant)
         self._give_turns(ward)
+
+    def changed(self, ward: Ward, grant: Grant) -> None:
+        """Its grant was just written anew. Call it with `lock` held."""
+        ward.grant = grant
+        self.neighbourhood.granted(ward.tenant.directory, grant)
 
     def _give_turns(self, ward: Ward) -> None:
         """Without turns a tenant keeps to its quota all the same, only less exactly."""
@@ -160,6 +173,8 @@ class Agent:
             if self._wards.get(ward.tenant.name) is not ward:
                 return
             del self._wards[ward.tenant.name]
+            self._sorted = self._directories = None
+            self.neighbourhood.granted(ward.tenant.directory, None)
             self.turns.remove(ward.tenant.name)
             if self.containers is not None:
                 with contextlib.suppress(PenstockError, OSError):  # the next start takes it away
@@ -199,10 +214,13 @@ class Agent:
 
     def _round(self) -> None:
         begun_ns = time.monotonic_ns()
-        wards = self.wards()
         with self.lock:
-            others = [tenant.directory for tenant in self._others.values()]
-        self.neighbourhood.look(begun_ns, [*(w.tenant.directory for w in wards), *others])
+            wards = self.wards()
+            if self._directories is None:
+                others = (tenant.directory for tenant in self._others.values())
+                self._directories = (*(ward.tenant.directory for ward in wards), *others)
+            directories = self._directories
+        self.neighbourhood.look(begun_ns, directories)
         for ward in wards:
             ward.look_after(begun_ns)
         for duty in self.duties:
@@ -215,17 +233,18 @@ class Agent:
         while self._rounds[0][0] < ended_ns - REMEMBERED_NS:
             self._rounds.popleft()
 
-    def _do(self, duty: Callable[[int], None], now_ns: int) -> None:
+    def _do(self, duty: Callable[[int], bool], now_ns: int) -> None:
         """One that fails is tried again in the next round, and keeps nothing else back."""
         try:
-            duty(now_ns)
+            done = duty(now_ns)
         except Exception as error:  # noqa: BLE001 - the rounds go on whatever happens in one of them
             self._tell(type(duty).__name__, f"{type(error).__name__}: {error}")
         else:
-            self._tell(type(duty).__name__, None)
+            if done:
+                self._tell(type(duty).__name__, None)
 
     def fails(self, duty: type) -> bool:
-        """Whether the duty of this kind failed in the last round."""
+        """Whether the duty of this kind failed when it was last due."""
         return self._problems.get(duty.__name__) is not None
 
     def _tell(self, duty: str, problem: str | None) -> None:
@@ -235,7 +254,7 @@ class Agent:
         self._problems[duty] = problem
         self.report("failing" if problem else "works again", duty=duty, reason=problem)
 
-    def _keep_house(self, wards: list[Ward], now_ns: int) -> None:
+    def _keep_house(self, wards: Sequence[Ward], now_ns: int) -> None:
         """Ends tenants without processes, takes over those whose `penstock run` was killed."""
         ending = [ward for ward in wards if ward.may_end(now_ns) and not ward.holds_slots()]
         if ending:
@@ -249,6 +268,7 @@ class Agent:
                     not tenant.is_supervised() and self._take_up(tenant)
                 ):
                     del self._others[name]
+                    self._directories = None
 
     def _adopt(self) -> None:
         for tenant in tenants_of(self.state):

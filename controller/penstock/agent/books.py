@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -25,7 +26,7 @@ from penstock.node.admission import free_shares
 from penstock.node.events import record_event
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from penstock.agent.agent import Agent
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from penstock.meter.meter import TenantSuspicion
     from penstock.meter.reading import Identity, TenantReading
     from penstock.node.admission import Free
+    from penstock_shim.pages import UsageSnapshot
 
 OBSERVE_NS = 1_000_000_000
 FLUSH_NS = 10_000_000_000
@@ -49,6 +51,7 @@ class Books:
         self._agent = agent
         self._meter = Meter(directory)
         self._lock = threading.Lock()  # tenants end in the threads of whoever ends them
+        self._scrape_lock = threading.Lock()  # of counted events
         self._exporter = Exporter(agent.node)
         self._identities: dict[Ward, Identity] = {}
         self._events: dict[str, Counter[str]] = {}  # by tenant: kinds
@@ -59,30 +62,29 @@ class Books:
         """Serves metrics; returns the port. Raises `PenstockError`."""
         return self._exporter.serve(address, port)
 
-    def __call__(self, now_ns: int) -> None:
-        """One round."""
+    def __call__(self, now_ns: int) -> bool:
+        """One round; whether it was due."""
         if now_ns - self._observed_ns < OBSERVE_NS:
-            return
+            return False
         self._observed_ns = now_ns
         at = now()
         wards = self._agent.wards()
         with self._lock:
-            readings = [reading for ward in wards if (reading := self._reading(ward)) is not None]
+            readings = [reading for ward in wards if (reading := self._newest(ward)) is not None]
             self._record(self._meter.observe(at, readings))
             if now_ns - self._flushed_ns >= FLUSH_NS:
                 self._flushed_ns = now_ns
                 self._meter.flush(at)
             for gone in self._identities.keys() - set(wards):
                 del self._identities[gone]
-                self._events.pop(gone.tenant.name, None)
-        self._count_events()
-        self._exporter.publish(self._snapshot(wards, at), self._agent.last_round_ns() / 1e9)
+        look = functools.partial(self._snapshot, wards, at)
+        self._exporter.publish(look, self._agent.last_round_ns() / 1e9)
+        return True
 
     def close_tenant(self, ward: Ward) -> None:
         """Takes the last reading of a tenant that has ended."""
         with self._lock:
-            ward.read_once_more()
-            reading = self._reading(ward)
+            reading = self._reading(ward, ward.last_usage())
             if reading is not None:
                 self._record(self._meter.close_tenant(now(), reading)[1])
 
@@ -92,10 +94,13 @@ class Books:
         with self._lock:
             self._meter.close()
 
-    def _reading(self, ward: Ward) -> TenantReading | None:
+    def _newest(self, ward: Ward) -> TenantReading | None:
+        usage = ward.supervisor.newest()
+        return self._reading(ward, usage if ward.supervisor.page_problem is None else None)
+
+    def _reading(self, ward: Ward, usage: UsageSnapshot | None) -> TenantReading | None:
         """None: its page is damaged or gone."""
-        usage = ward.supervisor.usage
-        if usage is None or ward.supervisor.page_problem is not None:
+        if usage is None:
             return None
         try:
             return reading_of(self._identity(ward), ward.grant, usage)
@@ -115,11 +120,16 @@ class Books:
             if ward is not None:
                 record_event(ward.tenant.directory, "suspicious", reason=str(one.suspicion))
 
-    def _count_events(self) -> None:
-        for tenant, fields in self._tail.read():
-            self._events.setdefault(tenant, Counter())[str(fields.get("event", ""))] += 1
+    def _count_events(self, wards: Sequence[Ward]) -> None:
+        with self._scrape_lock:
+            for tenant, fields in self._tail.read():
+                self._events.setdefault(tenant, Counter())[str(fields.get("event", ""))] += 1
+            for gone in self._events.keys() - {ward.tenant.name for ward in wards}:
+                del self._events[gone]
 
-    def _snapshot(self, wards: list[Ward], at: Moment) -> NodeSnapshot:
+    def _snapshot(self, wards: Sequence[Ward], at: Moment) -> NodeSnapshot:
+        """After the round at `at`; in the thread of whoever asks."""
+        self._count_events(wards)
         agent = self._agent
         free: dict[str, Free] = {}
         with contextlib.suppress(PenstockError):  # a grant that cannot be read: nobody knows

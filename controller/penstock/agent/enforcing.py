@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.enforce import Enforcer, Hold
+from penstock.enforce import Enforcer
 
 if TYPE_CHECKING:
     from penstock.agent.agent import Agent
-    from penstock.agent.ward import Ward
-
-_NOTHING = Hold()
 
 
 class Enforcing:
@@ -20,23 +17,23 @@ class Enforcing:
         self._agent = agent
         self.enforcer = Enforcer(agent.source)
 
-    def __call__(self, now_ns: int) -> None:
-        """One round: looks when a second has passed, and puts in force what is held back.
+    def __call__(self, now_ns: int) -> bool:
+        """Looks when a second has passed, and puts in force what is held back.
 
         Raises `PenstockError`: the devices cannot be asked.
         """
+        if not self.enforcer.is_due(now_ns):
+            return False
         wards = self._agent.wards()
         pages = {
-            ward.tenant.name: ward.supervisor.usage
+            ward.tenant.name: usage
             for ward in wards
-            if ward.supervisor.usage is not None and ward.supervisor.page_problem is None
+            if (usage := ward.supervisor.newest()) is not None
+            and ward.supervisor.page_problem is None
         }
         try:
             self.enforcer.step(now_ns, [ward.subject() for ward in wards], pages)
         finally:  # what was held back stays so while the devices cannot be asked
-            self._hold_back(wards)
-
-    def _hold_back(self, wards: list[Ward]) -> None:
-        for ward in wards:
-            hold = self.enforcer.hold(ward.tenant.directory)
-            ward.supervisor.held = None if hold == _NOTHING else hold
+            for ward in wards:
+                ward.supervisor.held = self.enforcer.hold(ward.tenant.directory)
+        return True

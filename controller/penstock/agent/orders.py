@@ -115,7 +115,7 @@ class Orders:
                 lambda: [grant for grant in agent.grants() if grant.tenant != name],
             )
             notes += change_grant(ward.tenant, after)
-            ward.grant = after
+            agent.changed(ward, after)
         return view_of(ward), notes
 
     def suspend(self, name: str, caller: Caller, reason: str = "") -> TenantView:
@@ -187,7 +187,7 @@ class Orders:
             before, held = ward.grant.suspended, ward.supervisor.held
             after = dataclasses.replace(ward.grant, suspended=suspended)
             write_grant(ward.tenant.directory, after)
-            ward.grant = after
+            self._agent.changed(ward, after)
             with QuotaWriter.open(ward.tenant.quota_page) as page:
                 page.change(lambda limits: _with_order(limits, held, suspended=suspended))
         if before != suspended:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from penstock.node.grant import Grant
     from penstock.node.neighbourhood import Neighbourhood
     from penstock.node.tenant import Tenant
+    from penstock_shim.pages import UsageSnapshot
 
 # A tenant whose caller cannot be told any more (the agent was restarted) keeps its name for so long
 # without a process: its first one may be about to start.
@@ -40,6 +41,7 @@ class Ward:
         """Raises `PageError` when its pages cannot be used; `lock` stays the caller's then."""
         self.tenant = tenant
         self.grant = grant
+        self._subject: Subject | None = None
         self.supervisor = Supervisor(
             tenant, neighbourhood, adopted=adopted, reap_period_ns=REAP_PERIOD_NS
         )
@@ -74,19 +76,25 @@ class Ward:
 
     def subject(self) -> Subject:
         """The tenant as enforcement is told of it."""
-        parents = frozenset({self.caller_pid} if self.caller_pid else ())
-        suspended = self.grant.suspended
-        return Subject.of(self.tenant, self.grant, parents=parents, suspended=suspended)
+        if self._subject is None or self._subject.grant is not self.grant:
+            parents = frozenset({self.caller_pid} if self.caller_pid else ())
+            suspended = self.grant.suspended
+            self._subject = Subject.of(
+                self.tenant, self.grant, parents=parents, suspended=suspended
+            )
+        return self._subject
 
     def holds_slots(self) -> bool:
         """Whether a process of it has a slot, by the last look."""
         usage = self.supervisor.usage
         return usage is not None and bool(usage.slots)
 
-    def read_once_more(self) -> None:
-        """Takes in its usage page as it is now, after its last process."""
-        with contextlib.suppress(PageError):
-            self.supervisor.usage = read_usage(self.tenant.usage_page)
+    def last_usage(self) -> UsageSnapshot | None:
+        """Its usage page as it is now, after its last process; None: it cannot be read."""
+        try:
+            return read_usage(self.tenant.usage_page)
+        except PageError:
+            return None
 
     def close(self) -> None:
         """Lets go of its files; the tenant stays as it is."""

@@ -18,14 +18,16 @@ from penstock.api import convert
 from penstock.api.status import CODES, trailer_of
 from penstock.model import PenstockError
 from penstock.node.grant import DEFAULT_GRACE_NS
-from penstock.node.use import RecentUse
 from penstock_api.v1 import agent_pb2 as pb
 from penstock_api.v1 import agent_pb2_grpc
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Mapping
 
     from penstock.agent import Agent, Caller, Orders
+    from penstock.node.grant import Grant
+    from penstock_shim.pages import UsageSnapshot
+    from penstock_shim.recent import RecentUse
 
 Answer = TypeVar("Answer", bound=Message)
 Result = TypeVar("Result")
@@ -146,8 +148,9 @@ class AgentService(agent_pb2_grpc.AgentServicer):
             for ward in self._agent.wards():
                 if not wanted or ward.tenant.name in wanted:
                     neighbour = self._agent.neighbourhood.of(ward.tenant.directory)
-                    if neighbour is not None and neighbour.usage is not None:
-                        yield _report(ward.tenant.name, ward.grant, neighbour, now)
+                    usage = neighbour.newest() if neighbour is not None else None
+                    if neighbour is not None and usage is not None:
+                        yield _report(ward.tenant.name, ward.grant, usage, neighbour.use, now)
             await asyncio.sleep(max(LEAST_INTERVAL_S, interval_s))
 
     async def _answer(self, context: Context, order: Callable[[Caller], Answer]) -> Answer:
@@ -204,8 +207,13 @@ def _event(tenant: str, fields: dict[str, Any]) -> pb.Event:
     return message
 
 
-def _report(tenant: str, grant: Any, neighbour: Any, now: float) -> pb.UsageReport:  # noqa: ANN401
-    usage = neighbour.usage
+def _report(
+    tenant: str,
+    grant: Grant,
+    usage: UsageSnapshot,
+    use: Mapping[str, RecentUse],
+    now: float,
+) -> pb.UsageReport:
     devices = []
     for index, device in enumerate(grant.devices):
         figures = usage.devices[index]
@@ -215,7 +223,7 @@ def _report(tenant: str, grant: Any, neighbour: Any, now: float) -> pb.UsageRepo
                 memory_bytes=figures.total_bytes,
                 peak_memory_bytes=figures.peak_bytes,
                 spent_ns=figures.spent_ns,
-                cores_permille=neighbour.use.get(device.uuid, RecentUse()).permille,
+                cores_permille=use[device.uuid].permille if device.uuid in use else 0,
                 launches=figures.launches,
                 waits=figures.waits,
                 refusals=figures.refusals,

@@ -23,7 +23,7 @@ from penstock_shim import paths
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-MIB = 1 << 20
+PROCESS_BYTES = 560 << 20  # what one of them takes with its context
 SETTLE_S = 5.0  # after which the rounds of new tenants are as they stay
 PAUSE_EVERY, PAUSE_S = 4, 0.01  # between grants, as if callers came one by one
 
@@ -57,7 +57,8 @@ def run(
         node = _Node(folder)
         stack.callback(node.close)
         node.start()
-        variables, took_ms = _grant(node, tenants)
+        each = max(1, -(-processes // tenants))
+        variables, took_ms = _grant(node, tenants, each * PROCESS_BYTES)
         rows = [_row(node, tenants, 0, took_ms, seconds)]
         if progress:
             progress(1, 2)
@@ -126,14 +127,16 @@ class _Node:
         self.kill()
 
 
-def _grant(node: _Node, count: int) -> tuple[list[Mapping[str, str]], list[float]]:
+def _grant(
+    node: _Node, count: int, memory_bytes: int
+) -> tuple[list[Mapping[str, str]], list[float]]:
     variables: list[Mapping[str, str]] = []
     took_ms = []
     with node.client() as agent:
         for number in range(count):
             request = Request(
                 command=("bench",),
-                memory_bytes=[1024 * MIB],
+                memory_bytes=[memory_bytes],
                 cores_permille=[10],
                 name=f"t{number}",
                 lifetime="until-revoked",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from penstock.model import PenstockError, human_memory
 
@@ -29,8 +29,7 @@ class Device:
         return f"{kind}device {self.index} ({self.name}, {human_memory(self.memory_bytes)})"
 
 
-@dataclass(frozen=True)
-class DeviceProcess:
+class DeviceProcess(NamedTuple):
     """A process as the device or its driver sees it, never as a shim reports it."""
 
     pid: int

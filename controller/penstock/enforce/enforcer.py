@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 LOOK_NS = 950_000_000  # a step before that does nothing: ticks may come more often
 
 
+_NOTHING = Hold()
+
+
 @dataclass
 class _Case:
     """One tenant, from look to look."""
@@ -58,6 +61,10 @@ class Enforcer:
         self.foreign: tuple[Foreign, ...] = ()
         """Processes of no tenant on the devices, as of the last look. They are left alone."""
 
+    def is_due(self, now_ns: int) -> bool:
+        """Whether the last look was about a second ago."""
+        return self._looked_at_ns is None or now_ns - self._looked_at_ns >= LOOK_NS
+
     def step(
         self,
         now_ns: int,
@@ -74,7 +81,7 @@ class Enforcer:
         Raises:
             PenstockError: the devices cannot be asked.
         """
-        if self._looked_at_ns is not None and now_ns - self._looked_at_ns < LOOK_NS:
+        if not self.is_due(now_ns):
             return []
         self._looked_at_ns = now_ns
         self._members.scan(now_ns, subjects)
@@ -89,10 +96,10 @@ class Enforcer:
                 events += self._look_at(now_ns, subject, seen, page)
         return events
 
-    def hold(self, directory: Path) -> Hold:
+    def hold(self, directory: Path) -> Hold | None:
         """What is held back of the tenant in `directory`: whoever writes its page applies it."""
         case = self._cases.get(directory)
-        return case.hold if case else Hold()
+        return case.hold if case and case.hold != _NOTHING else None
 
     def members(self, tenant: str) -> list[Process]:
         """All processes of the tenant as of the last look."""
@@ -103,7 +110,8 @@ class Enforcer:
         case = self._cases.get(directory)
         if case is None:
             case = self._cases[directory] = _Case(read_ladder(directory))
-        case.ladder.forget(one for one in case.ladder.processes if not is_alive(one))
+        if case.ladder.killed or not case.ladder.is_idle:
+            case.ladder.forget(one for one in case.ladder.processes if not is_alive(one))
         judgements, events = self._judge(now_ns, subject, case, seen, page)
         if not judgements and case.ladder.is_idle:
             case.hold = Hold()
@@ -126,6 +134,9 @@ class Enforcer:
             judge = case.judges.setdefault(share.uuid, Judge())
             ended = seen.ended_busy_ns[share.uuid]
             at_ns = seen.at_ns[share.uuid] or now_ns
+            if not users and not judge.busy.seen:
+                judge.idle(at_ns, share)
+                continue
             judge.busy.add(at_ns, users, ended, _allowed_permille(subject, share))
             judgements += judge.judge(now_ns, share, index, users, page)
             lacking = judge.undetectable(share)

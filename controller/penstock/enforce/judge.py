@@ -71,14 +71,15 @@ class Judge:
             users: The tenant's processes on the device.
             page: Its usage page.
         """
+        strangers = self._strangers(users, page)
         found = {
             one.kind: one
             for one in (
                 self._of_page(share, users, page),
-                self._of_slots(share, users, page),
-                self._of_charges(share, index, users, page),
-                self._of_memory(share, users, page),
-                self._of_cores(share, users, page),
+                self._of_slots(share, strangers, page),
+                self._of_charges(share, index, users, strangers, page),
+                self._of_memory(share, users, strangers),
+                self._of_cores(share, users, strangers),
             )
             if one is not None
         }
@@ -86,6 +87,11 @@ class Judge:
         return [
             one for kind, one in found.items() if now_ns - self.since_ns[kind] >= CONFIRM_NS[kind]
         ]
+
+    def idle(self, at_ns: int, share: DeviceGrant) -> None:
+        """Takes in a look at which there was no process of the tenant: nothing can be wrong."""
+        self.busy.add(at_ns, (), {}, share.cores_permille)
+        self.since_ns.clear()
 
     def undetectable(self, share: DeviceGrant) -> str | None:
         """What the device does not tell, as a sentence; None: it tells all that is judged."""
@@ -106,9 +112,10 @@ class Judge:
             "damaged", share, f"its usage page is damaged ({page.problem})", working, working
         )
 
-    def _of_slots(self, share: DeviceGrant, users: Sequence[User], page: Page) -> Judgement | None:
-        strangers = self._strangers(users, page) if page.usage else []
-        if not strangers:
+    def _of_slots(
+        self, share: DeviceGrant, strangers: Sequence[User], page: Page
+    ) -> Judgement | None:
+        if not strangers or page.usage is None:
             return None
         first = strangers[0].process
         held = _sum(user.memory_bytes for user in strangers)
@@ -120,10 +127,14 @@ class Judge:
         return _judgement("uncharged", share, reason, strangers, strangers)
 
     def _of_charges(
-        self, share: DeviceGrant, index: int, users: Sequence[User], page: Page
+        self,
+        share: DeviceGrant,
+        index: int,
+        users: Sequence[User],
+        strangers: Sequence[User],
+        page: Page,
     ) -> Judgement | None:
-        strangers = {user.process for user in self._strangers(users, page)}
-        users = [user for user in users if user.process not in strangers]
+        users = [user for user in users if user not in strangers]
         held = _sum(user.memory_bytes for user in users)
         if page.usage is None or held is None:
             return None
@@ -136,7 +147,9 @@ class Judge:
         )
         return _judgement("mismatch", share, reason, _liable(users, page.usage, index), [])
 
-    def _of_memory(self, share: DeviceGrant, users: Sequence[User], page: Page) -> Judgement | None:
+    def _of_memory(
+        self, share: DeviceGrant, users: Sequence[User], strangers: Sequence[User]
+    ) -> Judgement | None:
         held = _sum(user.memory_bytes for user in users)
         # What a context takes is an estimate on real devices.
         slack = SLACK_BYTES + len(users) * share.context_bytes // 4
@@ -146,10 +159,11 @@ class Judge:
             f"the device holds {human_memory(held)} for it, its quota is "
             f"{human_memory(share.memory_bytes)}"
         )
-        unshimmed = self._strangers(users, page)
-        return _judgement("memory", share, reason, unshimmed or users, unshimmed)
+        return _judgement("memory", share, reason, strangers or users, strangers)
 
-    def _of_cores(self, share: DeviceGrant, users: Sequence[User], page: Page) -> Judgement | None:
+    def _of_cores(
+        self, share: DeviceGrant, users: Sequence[User], strangers: Sequence[User]
+    ) -> Judgement | None:
         window, lately = self.busy.window(), self.busy.lately()
         if window is None or lately is None or not self.busy.is_told or not users:
             return None
@@ -160,9 +174,8 @@ class Judge:
             f"the device worked {format_cores(used)} percent of the last "
             f"{WINDOW_NS // 10**9} s for it, {format_cores(allowed)} were allowed"
         )
-        unshimmed = self._strangers(users, page)
         return _judgement(
-            "cores", share, reason, unshimmed or users, unshimmed, cut_permille=used - allowed
+            "cores", share, reason, strangers or users, strangers, cut_permille=used - allowed
         )
 
     def _strangers(self, users: Iterable[User], page: Page) -> list[User]:

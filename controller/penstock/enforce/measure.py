@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.enforce.process import Process, command_line
 
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 WINDOW_NS = 4_000_000_000  # over which cores are judged
 
 
-@dataclass(frozen=True)
-class User:
+class User(NamedTuple):
     """A living process on a device."""
 
     process: Process

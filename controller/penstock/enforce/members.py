@@ -16,6 +16,7 @@ its parents.
 
 from __future__ import annotations
 
+import operator
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +44,7 @@ class _Seen:
     first_ns: int
     tenant: str | None = None
     look: int = 0  # in which it was decided last
+    process: Process | None = None  # made once: it is asked for at every look
 
 
 class Members:
@@ -50,8 +52,11 @@ class Members:
 
     def __init__(self) -> None:
         self._known: dict[int, _Seen] = {}
+        self._young: set[int] = set()  # of them, to be looked at again
         self._led: dict[int, str] = {}  # sessions and process groups that a tenant's process began
-        self._subjects: Sequence[Subject] = ()
+        self._taken: tuple[Subject, ...] = ()  # as they were told last
+        self._new_subjects = False  # they are others than at the look before
+        self._subjects: Sequence[Subject] = ()  # those with cgroups
         self._handshakes: dict[int, str] = {}
         self._parents: dict[int, str] = {}
         self._directories: dict[str, Subject] = {}
@@ -68,21 +73,29 @@ class Members:
         for pid in self._known.keys() - living:
             del self._known[pid]
         self._check_some()
-        names = {subject.name for subject in subjects}
-        new = living - self._known.keys()
-        for pid in new:
+        came = living - self._known.keys()
+        for pid in came:
             stat = read_stat(pid)
             self._led.pop(pid, None)  # a number that is given again is no session any more
             if stat is not None:
                 self._known[pid] = _Seen(stat, now_ns)
-        for seen in self._known.values():
-            if seen.tenant is not None and seen.tenant not in names:
-                seen.tenant = None  # that tenant has ended
-        for pid, seen in self._known.items():
-            if seen.tenant is None and now_ns - seen.first_ns <= YOUNG_NS:
+                self._young.add(pid)
+        if self._new_subjects:
+            names = {subject.name for subject in subjects}
+            for seen in self._known.values():
+                if seen.tenant is not None and seen.tenant not in names:
+                    seen.tenant = None  # that tenant has ended
+        self._young &= self._known.keys()
+        for pid in list(self._young):
+            seen = self._known[pid]
+            if now_ns - seen.first_ns > YOUNG_NS:
+                self._young.discard(pid)
+            elif seen.tenant is None:
                 self._decide(pid, seen)
-        in_use = {number for seen in self._known.values() for number in _numbers(seen)}
-        self._led = {n: name for n, name in self._led.items() if n in in_use and name in names}
+        if self._led:
+            in_use = {number for seen in self._known.values() for number in _numbers(seen)}
+            names = {subject.name for subject in subjects}
+            self._led = {n: name for n, name in self._led.items() if n in in_use and name in names}
 
     def tenant_of(self, pid: int) -> str | None:
         """The tenant of the process that has `pid`; who was nobody's is looked at again."""
@@ -101,7 +114,11 @@ class Members:
     def process(self, pid: int) -> Process | None:
         """The process as it was first seen; None: it was not."""
         seen = self._known.get(pid)
-        return Process(pid, seen.stat.start_ticks, seen.stat.comm) if seen else None
+        if seen is None:
+            return None
+        if seen.process is None or seen.process.start_ticks != seen.stat.start_ticks:
+            seen.process = Process(pid, seen.stat.start_ticks, seen.stat.comm)
+        return seen.process
 
     def of(self, tenant: str) -> list[Process]:
         """All processes of the tenant as of the last scan."""
@@ -112,6 +129,11 @@ class Members:
         ]
 
     def _take(self, subjects: Sequence[Subject]) -> None:
+        same = len(subjects) == len(self._taken) and all(map(operator.is_, subjects, self._taken))
+        self._new_subjects = not same
+        if same:
+            return
+        self._taken = tuple(subjects)
         self._subjects = [one for one in subjects if one.cgroups]
         self._handshakes = {pid: one.name for one in subjects for pid in one.handshake}
         self._parents = {pid: one.name for one in subjects for pid in one.parents}

@@ -1,7 +1,8 @@
-"""The Prometheus endpoint: serves the newest snapshot that the agent published.
+"""The Prometheus endpoint: serves what the agent's last round left behind.
 
-A scrape runs in a thread of its own and takes nothing from the agent's loop but a reference; should
-the loop hang, the endpoint goes on and its heartbeat age says so.
+A scrape runs in a thread of its own, which also does the work of putting figures together: a node
+that nobody scrapes pays nothing. Should the loop hang, the endpoint goes on and its heartbeat age
+says so.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from penstock.model import PenstockError
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from wsgiref.simple_server import WSGIServer
 
     from prometheus_client.metrics_core import Metric as Family
@@ -43,18 +44,21 @@ class Exporter(Collector):
     def __init__(self, node: str) -> None:
         """`node`: this node's name, the first label of every metric."""
         self._node = node
-        self._snapshot: NodeSnapshot | None = None
+        self._look: Callable[[], NodeSnapshot] | None = None
         self._loop_counts = [0] * (len(metrics.LOOP.bounds_s) + 1)
         self._loop_s = 0.0
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
         self._server: tuple[WSGIServer, threading.Thread] | None = None
 
-    def publish(self, snapshot: NodeSnapshot, loop_s: float) -> None:
-        """From now on scrapes see `snapshot`; the round that made it took `loop_s`."""
+    def publish(self, look: Callable[[], NodeSnapshot], loop_s: float) -> None:
+        """From now on scrapes see what `look` tells, asked in their threads.
+
+        The last round took `loop_s`.
+        """
         self._loop_counts[bisect.bisect_left(metrics.LOOP.bounds_s, loop_s)] += 1
         self._loop_s += loop_s
-        self._snapshot = snapshot
+        self._look = look
 
     def serve(self, address: str = DEFAULT_ADDRESS, port: int = DEFAULT_PORT) -> int:
         """Serves /metrics over HTTP; returns the port (0 asks for a free one).
@@ -87,9 +91,9 @@ class Exporter(Collector):
 
     def collect(self) -> Iterator[Family]:
         """All families; those without a sample now have their name, type and help."""
-        snapshot, now_ns = self._snapshot, time.monotonic_ns()
-        if snapshot is None:
+        if self._look is None:
             return
+        snapshot, now_ns = self._look(), time.monotonic_ns()
         node = (self._node,)
         yield from _families(metrics.AGENT, metrics.NODE, [(node, (snapshot, now_ns))])
         yield self._loop_family()

@@ -24,38 +24,65 @@ Identity = tuple[int, int, int]  # pid namespace, pid there, start time
 
 
 class Outsiders:
-    """Remembers which namespaces it saw: one that it never saw may be where we cannot look.
+    """Remembers where it saw whom, and which namespaces.
 
-    From the machine's first namespace all others are seen.
+    One that it never saw may be where we cannot look; from the machine's first namespace all others
+    are seen.
     """
 
-    def __init__(self, *, sees_all: bool | None = None) -> None:
+    def __init__(self, *, sees_all: bool | None = None, scan_period_ns: int = 0) -> None:
+        """`scan_period_ns`: how often, at most, all processes of the machine are looked at."""
         self._own = _namespace("self")
         if sees_all is None:  # a /proc that hides processes hides the first one too
             sees_all = self._own == _FIRST_NAMESPACE and Path("/proc/1").exists()
         self._sees_all = sees_all
         self._seen: set[int] = set()
+        self._pids: dict[Identity, int] = {}  # of living processes, as of the last scan
+        self._scan_period_ns = scan_period_ns
+        self._scanned_ns: int | None = None
 
-    def dead(self, slots: Iterable[SlotUsage]) -> list[SlotUsage]:
-        """Slots in other pid namespaces whose processes have ended."""
-        foreign = {
-            slot: slot.pid_namespace
-            for slot in slots
-            if slot.state == "live" and slot.pid_namespace not in {None, self._own}
-        }
-        if not foreign:
+    def dead(self, slots: Iterable[SlotUsage], now_ns: int = 0) -> list[SlotUsage]:
+        """Slots in other pid namespaces whose processes have ended.
+
+        Args:
+            slots: Read from a page just now: who is not there has ended since.
+            now_ns: CLOCK_MONOTONIC; before the next scan is due, nobody new is found dead.
+        """
+        lost = [slot for slot in slots if self.watches(slot) and not self._is_where_it_was(slot)]
+        if not lost or not self._scan(now_ns):
             return []
-        alive = _alive({_HIDDEN, *(namespace or 0 for namespace in foreign.values())})
-        if alive is None:
-            return []
-        self._seen |= {namespace for namespace, _, _ in alive}
         return [
             slot
-            for slot, namespace in foreign.items()
-            if (self._sees_all or namespace in self._seen)
-            and (namespace, slot.pid, slot.start_ticks) not in alive
-            and (_HIDDEN, slot.pid, slot.start_ticks) not in alive
+            for slot in lost
+            if (self._sees_all or slot.pid_namespace in self._seen)
+            and not any(identity in self._pids for identity in _identities(slot))
         ]
+
+    def watches(self, slot: SlotUsage) -> bool:
+        """Whether it is of a process in another pid namespace."""
+        return slot.state == "live" and slot.pid_namespace not in {None, self._own}
+
+    def _is_where_it_was(self, slot: SlotUsage) -> bool:
+        pid = next((self._pids[one] for one in _identities(slot) if one in self._pids), None)
+        return pid is not None and _start_ticks(pid) == slot.start_ticks
+
+    def _scan(self, now_ns: int) -> bool:
+        """Looks at all processes; False: not again so soon, or some cannot be told."""
+        if self._scanned_ns is not None and now_ns < self._scanned_ns + self._scan_period_ns:
+            return False
+        self._scanned_ns = now_ns
+        alive = _outsiders(self._own)
+        if alive is None:
+            return False
+        self._pids = alive
+        self._seen |= {namespace for namespace, _, _ in alive}
+        return True
+
+
+def _identities(slot: SlotUsage) -> tuple[Identity, Identity]:
+    """Under which a process of the slot is known."""
+    rest = (slot.pid, slot.start_ticks)
+    return (slot.pid_namespace or 0, *rest), (_HIDDEN, *rest)
 
 
 def _namespace(process: str) -> int | None:
@@ -68,23 +95,31 @@ def _namespace(process: str) -> int | None:
     return inode & (1 << _INODE_BITS) - 1
 
 
-def _alive(namespaces: set[int]) -> set[Identity] | None:
-    """Processes of these namespaces, zombies left out. None: some cannot be told."""
-    found = set()
+def _start_ticks(pid: int) -> int | None:
+    """When the process began, as an owner word holds it; None: it has ended, or cannot be told."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return None
+    fields = stat.rpartition(")")[2].split()  # from the third on: state, parent, …
+    return None if fields[0] in {"Z", "X"} else int(fields[19]) & (1 << _START_BITS) - 1
+
+
+def _outsiders(own: int | None) -> dict[Identity, int] | None:
+    """Living processes of other namespaces, and their pids here. None: some cannot be told."""
+    found = {}
     for entry in os.listdir("/proc"):  # noqa: PTH208
         namespace = _namespace(entry) if entry.isdigit() else None
-        if namespace not in namespaces or namespace is None:
+        if namespace in {None, own} or namespace is None:
             continue
         try:
             status = Path(f"/proc/{entry}/status").read_text(errors="replace")
-            stat = Path(f"/proc/{entry}/stat").read_text(errors="replace")
         except PermissionError:
             return None
         except OSError:  # it ended
             continue
-        fields = stat.rpartition(")")[2].split()  # from the third on: state, parent, …
         inner = [line for line in status.splitlines() if line.startswith("NSpid:")]
-        if fields[0] not in {"Z", "X"} and inner:
-            start = int(fields[19]) & (1 << _START_BITS) - 1
-            found.add((namespace, int(inner[0].split()[-1]), start))
+        start = _start_ticks(int(entry))
+        if start is not None and inner:
+            found[namespace, int(inner[0].split()[-1]), start] = int(entry)
     return found

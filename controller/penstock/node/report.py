@@ -12,8 +12,8 @@ from penstock.model import PenstockError
 from penstock.node.processes import TENANT_VARIABLE, environments, members_of
 from penstock.node.tenant import Tenant, tenants_of
 from penstock.node.uncharged import read_finding
-from penstock.node.use import RecentUse
 from penstock_shim.pages import PageError, UsageSnapshot, read_quota, read_usage
+from penstock_shim.recent import RecentUse
 
 if TYPE_CHECKING:
     from penstock.node.grant import DeviceGrant, Grant

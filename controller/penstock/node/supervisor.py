@@ -7,29 +7,28 @@ works out its elastic allowance, and writes down refusals. It decides for its ow
 from __future__ import annotations
 
 import dataclasses
+import operator
 import os
 import time
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.model import PenstockError
 from penstock.node.events import record_event
-from penstock.node.outsiders import Outsiders
 from penstock.node.uncharged import Watch, belongs, own_processes, write_finding
 from penstock_shim.pages import DeviceLimit, Limits, PageError, QuotaWriter, UsagePage
 
 if TYPE_CHECKING:
     from penstock.devices import DeviceSource
     from penstock.node.grant import DeviceGrant, Grant
-    from penstock.node.neighbourhood import Neighbour, Neighbourhood
+    from penstock.node.neighbourhood import Neighbour, Neighbourhood, Shared
     from penstock.node.tenant import Tenant
-    from penstock_shim.pages import SlotUsage, UsageSnapshot
+    from penstock_shim.pages import UsageSnapshot
 
 PERIOD_S = 0.1
-PAGE_PERIOD_NS = 5_000_000_000
+PAGE_PERIOD_NS = 10_000_000_000
+# So soon a tenant that does nothing is told how many others are at work.
+IDLE_PERIOD_NS = 1_000_000_000
 DEVICE_PERIOD_NS = 1_000_000_000  # how often the device's own figures are asked for
-
-
-_OWN_NAMESPACE = os.stat("/proc/self/ns/pid").st_ino & 0xFFFFFFFF  # noqa: PTH116 - as slots hold it
 
 
 class Held(Protocol):
@@ -58,8 +57,8 @@ class Supervisor:
             neighbourhood: Its own part and that of others.
             source: Tells the device's own figures; without it nothing is compared with them.
             adopted: It was looked after before: what it was refused then is on record.
-            reap_period_ns: How often each slot's process is looked at closely: a zombie, or another
-                process under its number, is told only then. One that is gone is told at once.
+            reap_period_ns: How often it is looked for processes in other pid namespaces that have
+                ended. Those in this one are told by the neighbourhood. 0: in every round.
         """
         self._reap_period_ns = reap_period_ns
         self._reaped_ns = 0
@@ -77,11 +76,15 @@ class Supervisor:
         self.held: Held | None = None  # what is kept back of the grant for now
         self._published: object = None
         self._published_ns = 0
+        self._shares: list[Shared] = []  # as they were published
+        self._held: Held | None = None  # as it was published
+        self._looked_after_ns = 0
+        self._due_ns = 0  # when there is something to do in any case
+        self._kept: Neighbour | None = None  # who has its heartbeat renewed
         self._refusals: dict[str, int] | None = None if adopted else {}
         self._asked_changes = 0
         self._asked: dict[str, int] = {}  # refused names, how often
         self._damaged = False
-        self._outsiders = Outsiders()
 
     def tick(self) -> None:
         """One round, of a tenant that is supervised alone: the neighbours are looked at as well."""
@@ -94,39 +97,72 @@ class Supervisor:
 
         A usage page that was damaged is recorded once and never stops the tenant.
         """
-        self._quota.heartbeat()
         me = self._neighbourhood.of(self.tenant.directory)
         if me is None:
             return
-        self.usage, self.page_problem = me.usage, me.problem
-        if me.problem is not None:
-            self._damage(me.problem)
-        elif me.usage is not None and me.usage.slots:
-            self._reap(me.usage, now_ns)
+        if self._kept is not me:
+            self._quota.heartbeat()
+            self._kept = me
+            me.beat(self._quota)
+        if not self._is_due(me, now_ns):
+            return
+        self._looked_after_ns, self._held = now_ns, self.held
+        self.newest()
+        if self.page_problem is not None:
+            self._damage(self.page_problem)
+        elif self.usage is not None:
+            self._reap(me, self.usage, now_ns)
         if me.grant is None:
             return
-        if me.usage is not None:
-            self._record_refusals(me.grant, me.usage)
+        if self.usage is not None:
+            self._record_refusals(me.grant, self.usage)
         self._publish(me, me.grant, now_ns)
-        if now_ns - self._looked_at_ns >= DEVICE_PERIOD_NS:
+        if self._source is not None and now_ns - self._looked_at_ns >= DEVICE_PERIOD_NS:
             self._looked_at_ns = now_ns
             self._compare(me.grant)
+        apart = self.usage and any(
+            self._neighbourhood.outsiders.watches(s) for s in self.usage.slots
+        )
+        period_ns = self._reap_period_ns if apart or not self._reap_period_ns else PAGE_PERIOD_NS
+        self._due_ns = now_ns + (min(period_ns, DEVICE_PERIOD_NS) if self._source else period_ns)
+
+    def newest(self) -> UsageSnapshot | None:
+        """The usage page as of the last round, also in `usage`.
+
+        Once it cannot be read any more, what was read last; `page_problem` tells why.
+        """
+        me = self._neighbourhood.of(self.tenant.directory)
+        if me is not None:
+            self.usage, self.page_problem = me.newest(), me.problem
+        return self.usage
+
+    def _is_due(self, me: Neighbour, now_ns: int) -> bool:
+        if me.stirred or now_ns >= self._due_ns or self.held != self._held:
+            return True
+        if me.grant is None or all(map(operator.is_, self._shares, self._shares_of(me.grant))):
+            return False
+        return me.part.active or now_ns - self._looked_after_ns >= IDLE_PERIOD_NS
+
+    def _shares_of(self, grant: Grant) -> list[Shared]:
+        return [self._neighbourhood.shared(grant.machine, d.uuid) for d in grant.devices]
 
     def close(self) -> None:
         """Lets go of the pages; they stay as they are."""
-        self._quota.close()
+        self._neighbourhood.close_quota(self._quota)
         self._usage.close()
 
-    def _reap(self, usage: UsageSnapshot, now_ns: int) -> None:
+    def _reap(self, me: Neighbour, usage: UsageSnapshot, now_ns: int) -> None:
         """Takes back what dead processes hold."""
-        due = now_ns - self._reaped_ns >= self._reap_period_ns
-        if not due and not any(_is_gone(slot) for slot in usage.slots):
+        due = bool(usage.slots) and now_ns - self._reaped_ns >= self._reap_period_ns
+        if not due and not me.part.gone:
             return
         self._reaped_ns = now_ns
         try:
-            for slot in self._outsiders.dead(usage.slots):
+            dead = self._neighbourhood.outsiders.dead(usage.slots, now_ns)
+            for slot in dead:
                 self._quota.mark_dead(slot.slot, slot.owner)
-            self._usage.reap()
+            if dead or me.part.gone or not self._reap_period_ns:
+                self._usage.reap()
         except PageError as error:
             self._damage(str(error))
 
@@ -224,7 +260,7 @@ class Supervisor:
 
     def _publish(self, me: Neighbour, grant: Grant, now_ns: int) -> None:
         """Writes what was granted, sharers and allowances into the page when they changed."""
-        shares = [self._neighbourhood.shared(grant.machine, d.uuid) for d in grant.devices]
+        shares = self._shares_of(grant)
         name = self.tenant.name
         wanted = (
             me.stamp,
@@ -232,6 +268,7 @@ class Supervisor:
             self.held,
         )
         # Somebody else may have written into the page: it is looked at now and then all the same.
+        self._shares = shares
         if wanted == self._published and now_ns - self._published_ns < PAGE_PERIOD_NS:
             return
 
@@ -267,16 +304,3 @@ class Supervisor:
             busy_sharers=shared.busy_sharers,
             allowance_permille=allowance,
         )
-
-
-def _is_gone(slot: SlotUsage) -> bool:
-    """Whether its process has ended, where its number tells that."""
-    if slot.pid_namespace != _OWN_NAMESPACE:
-        return False
-    try:
-        os.kill(slot.pid, 0)
-    except ProcessLookupError:
-        return True
-    except OSError:
-        pass
-    return False

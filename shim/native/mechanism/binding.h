@@ -14,10 +14,6 @@ uint64_t penstock_quota_publish(penstock_quota_page *page, const penstock_limits
 uint64_t penstock_quota_heartbeat(penstock_quota_page *page);
 void penstock_quota_mark_dead(penstock_quota_page *page, uint32_t slot, uint64_t owner);
 
-/* digest.c: another number whenever what the first `devices` devices of the usage page behind `fd`
- * or its slots hold has changed; 0: it cannot be read. Costs some microseconds. */
-uint64_t penstock_usage_digest(int fd, uint32_t devices);
-
 /* reap.c */
 unsigned penstock_reap_all(penstock_usage_page *usage, const penstock_quota_page *quota);
 

@@ -67,20 +67,30 @@ static uint64_t inode_of(const char *path) {
   return stat(path, &stat_) == 0 ? (uint64_t)stat_.st_ino : 0;
 }
 
-/* Finds or enters this process's namespaces in the table; one compare-and-swap an entry. */
-static uint32_t namespace_index(penstock_usage_page *usage) {
+static uint64_t own_namespaces(void) {
   uint64_t pid_inode = inode_of("/proc/self/ns/pid");
-  if (pid_inode == 0) return PENSTOCK_NAMESPACE_UNKNOWN;
-  uint64_t key = (pid_inode & 0xffffffff) | inode_of("/proc/self/ns/time") << 32;
-  for (uint32_t i = 0; i < PENSTOCK_MAX_PID_NAMESPACES; i++) {
+  return pid_inode ? (pid_inode & 0xffffffff) | inode_of("/proc/self/ns/time") << 32 : 0;
+}
+
+void penstock_identity_find(const penstock_usage_page *usage, penstock_identity *identity) {
+  identity->pid_namespace = PENSTOCK_NAMESPACE_UNKNOWN;
+  for (uint32_t i = 0; identity->namespaces && i < PENSTOCK_MAX_PID_NAMESPACES; i++) {
     uint64_t seen = __atomic_load_n(&usage->pid_namespaces[i], __ATOMIC_ACQUIRE);
-    if (seen == 0 && __atomic_compare_exchange_n(&usage->pid_namespaces[i], &seen, key, 0,
-                                                 __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
-      return i;
-    }
-    if (seen == key) return i;
+    if (seen == identity->namespaces) identity->pid_namespace = i;
+    if (seen == identity->namespaces || seen == 0) return;
   }
-  return PENSTOCK_NAMESPACE_UNKNOWN;
+}
+
+/* Enters `key` into the table if it is not there; one compare-and-swap an entry. */
+static void enter_namespaces(penstock_usage_page *usage, uint64_t key) {
+  for (uint32_t i = 0; key && i < PENSTOCK_MAX_PID_NAMESPACES; i++) {
+    uint64_t seen = __atomic_load_n(&usage->pid_namespaces[i], __ATOMIC_ACQUIRE);
+    if (seen == key ||
+        (seen == 0 && __atomic_compare_exchange_n(&usage->pid_namespaces[i], &seen, key, 0,
+                                                  __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)))
+      return;
+    if (seen == key) return;
+  }
 }
 
 void penstock_identity_read(penstock_usage_page *usage, penstock_identity *out) {
@@ -93,7 +103,9 @@ void penstock_identity_read(penstock_usage_page *usage, penstock_identity *out) 
   out->image = line.image;
   /* After unshare(CLONE_NEWPID) without a new /proc mount, /proc shows other pids than ours. */
   out->proc_is_ours = line.pid == out->pid;
-  out->pid_namespace = namespace_index(usage);
+  out->namespaces = own_namespaces();
+  enter_namespaces(usage, out->namespaces);
+  penstock_identity_find(usage, out);
 }
 
 static bool differs(uint64_t a, uint64_t b) { return a != 0 && b != 0 && a != b; }

@@ -23,6 +23,7 @@
 typedef struct penstock_identity {
   uint64_t start_ticks; /* field 22 of /proc/self/stat; 0: no /proc */
   uint64_t image;       /* field 28 of /proc/self/stat: start of the stack; 0: unknown */
+  uint64_t namespaces;  /* key of its namespaces in usage pages' tables; 0: not known */
   uint32_t pid;
   uint32_t pid_namespace; /* index in the usage page's table; PENSTOCK_NAMESPACE_UNKNOWN */
   bool proc_is_ours;      /* /proc shows this pid namespace: other pids can be looked up there */
@@ -58,6 +59,9 @@ int penstock_slot_take_free(penstock_region *region, uint32_t from, uint32_t to,
 
 /* Fills in who this process is, entering its namespace into the usage page's table. */
 void penstock_identity_read(penstock_usage_page *usage, penstock_identity *out);
+
+/* Sets `pid_namespace` of an identity that was read before to what this page's table says. */
+void penstock_identity_find(const penstock_usage_page *usage, penstock_identity *identity);
 
 /* True when the owner `owner` of slot `slot` is certainly dead. `thorough` also looks into /proc
  * (about 10 us), which finds reused pids, zombies and replaced images. `quota` may be NULL. */

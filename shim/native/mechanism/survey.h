@@ -1,0 +1,37 @@
+/* A look at many tenants at once, about ten times a second, by whoever supervises them: renews
+ * heartbeats, and tells whose page has anything that is worth a closer look.
+ *
+ * Usage pages are read by pread: one that its tenant truncates must not take the reader with it.
+ *
+ * Plain C without inline code: cffi reads this very file.
+ */
+#pragma once
+
+#include <stdint.h>
+
+#include "mechanism/region.h"
+#include "mechanism/recent.h"
+
+/* Whether processes are still there is looked at once in so many rounds; whether one is a zombie,
+ * or another one under its number, takes a look into /proc. */
+#define PENSTOCK_SURVEY_REAPS 4
+#define PENSTOCK_SURVEY_THOROUGH 16
+
+typedef struct penstock_survey_entry {
+  int32_t usage_fd; /* below zero: leave the usage page out */
+  uint32_t devices; /* of the tenant, at most PENSTOCK_MAX_DEVICES */
+  /* Whose heartbeat is renewed; NULL: it is somebody else's. */
+  penstock_quota_page *quota;
+  /* Told by each survey: */
+  uint64_t digest;  /* another number when anything in the page is new; 0: it cannot be read */
+  uint64_t notable; /* another number for new refusals, names asked for, other processes */
+  uint32_t slots;   /* living processes, as they say */
+  uint32_t gone;    /* slots to be reaped, as far as the caller's pid namespace tells */
+  uint32_t active;  /* 1: it had work in the last second, or waited lately, on any device */
+  uint32_t reserved;
+  penstock_recent use[PENSTOCK_MAX_DEVICES];
+} penstock_survey_entry;
+
+/* One round at `now_ns`. `room`: where pages are read to, the caller's. `round`: counts. */
+void penstock_survey(penstock_survey_entry *const *entries, uint32_t count,
+                     penstock_usage_page *room, uint64_t now_ns, uint32_t round);

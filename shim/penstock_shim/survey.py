@@ -1,0 +1,107 @@
+"""A look at the pages of many tenants at once, in one native call a round.
+
+It renews heartbeats and tells whose usage page is worth a closer look; most are not, most of the
+time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import TYPE_CHECKING
+
+from penstock_shim._native import ffi, lib
+from penstock_shim.recent import RecentUse
+
+if TYPE_CHECKING:
+    from penstock_shim._native import CData
+    from penstock_shim.pages import QuotaWriter, UsagePage
+
+
+class Part:
+    """One tenant in a survey: what the last look at it told."""
+
+    def __init__(self) -> None:
+        self.words: CData = ffi.new("penstock_survey_entry *", {"usage_fd": -1})
+
+    def watch(self, usage: UsagePage | None, devices: int = 0) -> None:
+        """Looks at this page from now on, at its first `devices` devices; it is to stay open."""
+        self.words.usage_fd = -1 if usage is None else usage.fileno()
+        self.words.devices = devices
+        self.words.digest = self.words.notable = 0
+
+    def use(self, device: int) -> RecentUse:
+        """Recent use of the device at this index of the grant; goes on with each look."""
+        return RecentUse(self.words, self.words.use[device])
+
+    @property
+    def digest(self) -> int:
+        """Another number whenever anything in the page is new; 0: it cannot be read."""
+        return int(self.words.digest)
+
+    @property
+    def notable(self) -> int:
+        """Another number for new refusals, names asked for, and processes come or gone."""
+        return int(self.words.notable)
+
+    @property
+    def slots(self) -> int:
+        """How many processes it has, by its page."""
+        return int(self.words.slots)
+
+    @property
+    def gone(self) -> int:
+        """How many slots there are to be reaped, as far as this pid namespace tells."""
+        return int(self.words.gone)
+
+    @property
+    def active(self) -> bool:
+        """Whether it had work in the last second, or waited lately, on any device."""
+        return bool(self.words.active)
+
+
+class Survey:
+    """Parts of tenants. `look` is one thread's; the rest may be called from any."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # of the pages that are written to
+        self._parts: list[Part] = []
+        self._array = ffi.new("penstock_survey_entry *[]", 0)
+        self._room = ffi.new("penstock_usage_page *")
+        self._round = 0
+
+    def add(self, part: Part) -> None:
+        """Looks at `part` from the next round on."""
+        with self._lock:
+            self._parts.append(part)
+            self._lay_out()
+
+    def remove(self, part: Part) -> None:
+        """Forgets `part`; its pages may be closed afterwards. May be called twice."""
+        with self._lock:
+            with contextlib.suppress(ValueError):
+                self._parts.remove(part)
+            self._lay_out()
+
+    def beat(self, part: Part, quota: QuotaWriter) -> None:
+        """Renews the heartbeat of `quota` in each round; end that with `close_quota`."""
+        with self._lock:
+            part.words.quota = quota.words()
+
+    def close_quota(self, quota: QuotaWriter) -> None:
+        """Closes a page whose heartbeat may be renewed here."""
+        with self._lock:
+            words = quota.words()
+            for part in self._parts:
+                if part.words.quota == words:
+                    part.words.quota = ffi.NULL
+            quota.close()
+
+    def look(self, now_ns: int) -> None:
+        """One round at CLOCK_MONOTONIC `now_ns`."""
+        with self._lock:
+            self._round = (self._round + 1) & 0xFFFFFFFF
+            lib.penstock_survey(self._array, len(self._parts), self._room, now_ns, self._round)
+
+    def _lay_out(self) -> None:
+        self._array = ffi.new("penstock_survey_entry *[]", [part.words for part in self._parts])
