@@ -73,18 +73,25 @@ class Members:
         for pid in self._known.keys() - living:
             del self._known[pid]
         self._check_some()
-        came = living - self._known.keys()
-        for pid in came:
-            stat = read_stat(pid)
+        for pid in living - self._known.keys():
             self._led.pop(pid, None)  # a number that is given again is no session any more
+            stat = read_stat(pid)
             if stat is not None:
                 self._known[pid] = _Seen(stat, now_ns)
                 self._young.add(pid)
-        if self._new_subjects:
-            names = {subject.name for subject in subjects}
-            for seen in self._known.values():
-                if seen.tenant is not None and seen.tenant not in names:
-                    seen.tenant = None  # that tenant has ended
+        if self._new_subjects or self._led:
+            self._forget_ended({subject.name for subject in subjects})
+        self._decide_young(now_ns)
+
+    def _forget_ended(self, names: set[str]) -> None:
+        """Nobody belongs to a tenant that is not there any more."""
+        for seen in self._known.values():
+            if seen.tenant is not None and seen.tenant not in names:
+                seen.tenant = None
+        in_use = {number for seen in self._known.values() for number in _numbers(seen)}
+        self._led = {n: name for n, name in self._led.items() if n in in_use and name in names}
+
+    def _decide_young(self, now_ns: int) -> None:
         self._young &= self._known.keys()
         for pid in list(self._young):
             seen = self._known[pid]
@@ -92,10 +99,6 @@ class Members:
                 self._young.discard(pid)
             elif seen.tenant is None:
                 self._decide(pid, seen)
-        if self._led:
-            in_use = {number for seen in self._known.values() for number in _numbers(seen)}
-            names = {subject.name for subject in subjects}
-            self._led = {n: name for n, name in self._led.items() if n in in_use and name in names}
 
     def tenant_of(self, pid: int) -> str | None:
         """The tenant of the process that has `pid`; who was nobody's is looked at again."""

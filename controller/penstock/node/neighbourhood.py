@@ -152,6 +152,8 @@ class Neighbourhood:
         self._members: dict[Key, list[tuple[Neighbour, DeviceGrant]]] | None = None
         self._shared: dict[Key, Shared] = {}
         self._round = 0
+        self.changes = 0
+        """How often the sharing of any device has changed."""
         self.outsiders = outsiders or Outsiders()
         """Tells who has died of those in other pid namespaces; one for all."""
 
@@ -236,13 +238,13 @@ class Neighbourhood:
     def _refresh(self) -> None:
         """Those without a grant at once, some of the others in turn."""
         turns = max(1, len(self._neighbours) // GRANTS_A_ROUND)
-        for number, neighbour in enumerate(self._neighbours.values()):
-            if neighbour.grant is not None and (number + self._round) % turns:
-                continue
+        everybody = list(self._neighbours.values())
+        unknown = [neighbour for neighbour in everybody if neighbour.grant is None]
+        for neighbour in (*unknown, *everybody[self._round % turns :: turns]):
             try:
                 if neighbour.refresh():
                     self._members = None
-            except (OSError, PenstockError):
+            except (OSError, PenstockError):  # noqa: PERF203 - one at a time is what is wanted
                 continue  # about to end
 
     def _share_out(self, now_ns: int) -> None:
@@ -254,6 +256,7 @@ class Neighbourhood:
             found = _shared(len(members), at_work, key[1], now_ns)
             if found != self._shared.get(key):
                 self._shared[key] = found
+                self.changes += 1
 
 
 def _stamp(directory: Path) -> tuple[int, int]:

@@ -77,6 +77,7 @@ class Supervisor:
         self._published: object = None
         self._published_ns = 0
         self._shares: list[Shared] = []  # as they were published
+        self._changes = -1  # of the neighbourhood, up to which these are the same
         self._held: Held | None = None  # as it was published
         self._looked_after_ns = 0
         self._due_ns = 0  # when there is something to do in any case
@@ -139,7 +140,11 @@ class Supervisor:
     def _is_due(self, me: Neighbour, now_ns: int) -> bool:
         if me.stirred or now_ns >= self._due_ns or self.held != self._held:
             return True
-        if me.grant is None or all(map(operator.is_, self._shares, self._shares_of(me.grant))):
+        changes = self._neighbourhood.changes
+        if me.grant is None or changes == self._changes:
+            return False
+        if all(map(operator.is_, self._shares, self._shares_of(me.grant))):
+            self._changes = changes
             return False
         return me.part.active or now_ns - self._looked_after_ns >= IDLE_PERIOD_NS
 
