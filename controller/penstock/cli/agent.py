@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.options import StateDir
+from penstock.cli.options import Simulate, StateDir
 
 if TYPE_CHECKING:
     from penstock.api.server import Tls
@@ -22,9 +22,7 @@ STOPPING = (signal.SIGTERM, signal.SIGINT)
 
 
 def agent(
-    simulate: Annotated[
-        str | None, typer.Option(metavar="PROFILE[,N]", help="Own a simulated GPU: h200, l4,2.")
-    ] = None,
+    simulate: Simulate = None,
     node: Annotated[str | None, typer.Option(help="Name of the node (default: host name).")] = None,
     listen: Annotated[
         str | None,

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated
 
-import typer
-
-from penstock.cli.options import Output, StateDir, one_of
+from penstock.cli.options import Output, OutputFormat, StateDir
 
 WINDOW_S = 0.5  # rates need two looks
 
 
 def ps(
-    output: Annotated[
-        Output,
-        typer.Option(
-            "--output", "-o", parser=one_of(Output), metavar="FORMAT", help="table, json or yaml."
-        ),
-    ] = Output.table,
+    output: OutputFormat = Output.table,
     state_dir: StateDir = None,
 ) -> None:
     """List tenants with what they use beside their quota, by the shim and by the device."""

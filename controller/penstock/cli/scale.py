@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from penstock.cli.options import Output, StateDir, check_command, one_of
+from penstock.cli.options import Grace, Output, OutputFormat, Simulate, StateDir, check_command
 from penstock.cli.request import (
     open_source,
     policy_of,
@@ -50,10 +50,6 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-Grace = Annotated[
-    str, typer.Option(metavar="TIME", help="Between SIGTERM and SIGKILL when a replica is ended.")
-]
-
 
 @app.command()
 def run(
@@ -82,9 +78,7 @@ def run(
         str | None,
         typer.Option(metavar="QUANTITY", help="Host memory of one replica: 100 % memory."),
     ] = None,
-    simulate: Annotated[
-        str | None, typer.Option(metavar="PROFILE[,N]", help="Run on a simulated GPU: h200, l4,2.")
-    ] = None,
+    simulate: Simulate = None,
     grace: Grace = "10s",
     ready_after: Annotated[
         str | None,
@@ -213,12 +207,7 @@ def _say_plan(state: State, spec: SetSpec, scale: Scale, source: DeviceSource) -
 
 @app.command()
 def status(
-    output: Annotated[
-        Output,
-        typer.Option(
-            "--output", "-o", parser=one_of(Output), metavar="FORMAT", help="table, json or yaml."
-        ),
-    ] = Output.table,
+    output: OutputFormat = Output.table,
     state_dir: StateDir = None,
 ) -> None:
     """List sets of replicas: how many are wanted and why, and what each replica does."""
