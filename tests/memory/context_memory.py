@@ -1,4 +1,4 @@
-"""Programs that take what contexts take, and check each charge."""
+"""Programs that make contexts, and check each charge."""
 
 from __future__ import annotations
 

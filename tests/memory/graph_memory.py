@@ -1,4 +1,4 @@
-"""Programs that take memory that graphs allocate, and check each charge."""
+"""Programs that take memory by graphs, and check each charge."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs that take linear memory, arrays and what the program is told of it, and check each charge."""
+"""Programs that take linear memory and arrays, and check each charge."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs that take code and variables of modules, and check each charge."""
+"""Programs that load code and variables, and check each charge."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs that take memory of pools, in the order of a stream, and check each charge."""
+"""Programs that take memory of pools, and check each charge."""
 
 from __future__ import annotations
 
