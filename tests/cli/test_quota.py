@@ -181,7 +181,7 @@ def test_ps_shows_every_tenant_in_each_format(penstock):
 def test_top_prints_one_snapshot_or_a_line_an_interval(penstock):
     hold(penstock, "t")
     assert json.loads(penstock("top", "-o", "json").stdout)[0]["tenant"] == "t"
-    assert " t " in penstock("top").stdout
+    assert "\nt " in penstock("top").stdout
     with pytest.raises(subprocess.TimeoutExpired) as caught:
         subprocess.run(
             [*penstock_command(), "top", "-o", "json", "--watch", "--interval", "0.1"],

@@ -43,37 +43,6 @@ def run_by_agent(state_dir: Path | None, request: Request, *, quiet: bool) -> in
     return child if isinstance(child, int) else child.wait(lambda: None, LOOK_S)
 
 
-def tenants_of_others_agent(state_dir: Path | None) -> list[dict[str, object]] | None:
-    """What an agent of another user says of its tenants; None: there is no such agent.
-
-    Raises `PenstockError`: it does not answer.
-    """
-    from penstock.node.state import agent_sockets
-
-    sockets = agent_sockets(state_dir)
-    if not sockets or sockets[0].parent.stat().st_uid == os.geteuid():
-        return None
-    from penstock.api import find_agent
-
-    agent = find_agent(state_dir)
-    if agent is None:
-        return None
-    with agent:
-        return [
-            {
-                "tenant": tenant.name,
-                "user": tenant.user,
-                "device": ", ".join(str(share.device_index) for share in tenant.shares),
-                "memory_bytes": ", ".join(str(share.memory_bytes) for share in tenant.shares),
-                "cores_permille": ", ".join(str(share.cores_permille) for share in tenant.shares),
-                "processes": tenant.processes,
-                "suspended": tenant.suspended,
-                "finding": tenant.finding or None,
-            }
-            for tenant in agent.tenants()
-        ]
-
-
 def resize_by_agent(state_dir: Path | None, name: str, change: Resize) -> list[str] | None:
     """Changes the quota of a tenant of the agent's; what is to be said. None: it is not an agent's.
 
