@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -31,16 +30,13 @@ def agent(root, *arguments, program=PROGRAM, umask=0o077) -> subprocess.Complete
 
 def everything(root) -> dict[str, str | None]:
     """Every file and link below `root` by its place, folders as None."""
-    found: dict[str, str | None] = {}
-    for folder, folders, names in os.walk(root):
-        for name in folders:
-            found[os.path.relpath(os.path.join(folder, name), root)] = None  # noqa: PTH118
-        for name in names:
-            file = os.path.join(folder, name)  # noqa: PTH118
-            link = os.path.islink(file)  # noqa: PTH114
-            text = os.readlink(file) if link else open(file).read()  # noqa: PTH115, PTH123, SIM115
-            found[os.path.relpath(file, root)] = text
-    return found
+
+    def content(path):
+        if path.is_symlink():
+            return str(path.readlink())
+        return None if path.is_dir() else path.read_text()
+
+    return {str(path.relative_to(root)): content(path) for path in sorted(root.rglob("*"))}
 
 
 def files_of(root) -> set[str]:
@@ -61,7 +57,7 @@ def test_what_is_installed_is_said_runs_that_program_and_is_taken_away_whole(roo
         assert f"would write {root}/{place}" in wanted.stderr or "bin/penstock" in place
         if not (root / place).is_symlink():
             assert (root / place).stat().st_mode & 0o777 == 0o644, place
-    assert os.readlink(root / "usr/local/bin/penstock") == PROGRAM  # noqa: PTH115
+    assert str((root / "usr/local/bin/penstock").readlink()) == PROGRAM
     assert (root / "etc/penstock/policies").is_dir()
     unit = (root / "etc/systemd/system/penstock-agent.service").read_text()
     assert f"ExecStart={PROGRAM} agent" in unit

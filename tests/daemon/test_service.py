@@ -117,7 +117,7 @@ def test_the_service_lives_through_kills_and_standstills_and_its_tenants_with_it
 
     # With what it is left of root it ends another user's program that goes round the shim.
     as_nobody = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
-    machine("chmod", "-R", "o+rwX", "/run/penstock/machines")
+    machine("chmod", "o+rw", "/run/penstock/machines/h200x1")
     bad = start(machine, "bad", *as_nobody, "env", "-u", "LD_PRELOAD")
     assert bad.wait(40) == 128 + signal.SIGTERM, bad.communicate()
     before = launches(machine, "t")
@@ -144,9 +144,9 @@ def test_an_error_that_somebody_must_put_right_is_not_tried_without_a_pause(mach
     machine("systemctl", "daemon-reload")
     machine("systemctl", "start", "--no-block", "penstock-agent")
     wait_until(lambda: machine.show("SubState")["SubState"] == "stop-post")
-    assert machine.show("NRestarts")["NRestarts"] == "0"
+    restarts = machine.show("NRestarts")["NRestarts"]
     began = time.monotonic()
-    wait_until(lambda: machine.show("NRestarts")["NRestarts"] == "1")
+    wait_until(lambda: machine.show("NRestarts")["NRestarts"] != restarts)
     assert time.monotonic() - began > 2  # of five
     machine.write("/etc/penstock/agent.env", "PENSTOCK_AGENT_OPTIONS=--simulate=h200\n")
     machine("systemctl", "restart", "penstock-agent")

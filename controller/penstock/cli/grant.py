@@ -35,10 +35,10 @@ def grant(
     """
     import dataclasses
 
-    from penstock.cli.request import policy_of, request_of
+    from penstock.cli.request import chosen_policy, request_of
     from penstock.cli.tenant import agent_of
 
-    loaded = policy_of(policy, name) if policy else None
+    loaded = chosen_policy(policy, name, memory, cores)
     request = request_of([name], memory, cores, device or [], mode, loaded, name, False)
     wanted = dataclasses.replace(request, container=True, lifetime="until-revoked")
     with agent_of(state_dir) as agent:

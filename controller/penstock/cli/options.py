@@ -106,7 +106,11 @@ ModeChoice = Annotated[
 ]
 PolicyFile = Annotated[
     Path | None,
-    typer.Option("--policy", metavar="FILE", help="QuotaPolicy; options override it."),
+    typer.Option(
+        "--policy",
+        metavar="FILE",
+        help="QuotaPolicy; options override it (default: the node's, /etc/penstock/policies).",
+    ),
 ]
 Simulate = Annotated[
     str | None,

@@ -19,8 +19,8 @@ from penstock.cli.options import (
     check_command,
 )
 from penstock.cli.request import (
+    chosen_policy,
     open_source,
-    policy_of,
     refuse_inside_a_tenant,
     request_of,
     summary,
@@ -61,7 +61,7 @@ def run(
 
     refuse_inside_a_tenant()
     check_command(command)
-    loaded = policy_of(policy, command[0]) if policy else None
+    loaded = chosen_policy(policy, command[0], memory, cores)
     if not quiet:
         warn_of_obstacles(command[0])
     request = request_of(command, memory, cores, device or [], mode, loaded, name, oversubscribe)
