@@ -33,7 +33,7 @@ def said(bench, words):
 
 def test_replicas_follow_load_and_outlive_agent_and_scaler(bench):
     node = bench.node
-    policy = bench.policy(least=2, most=5, cores=15, metrics="cores: {up: 80, down: 30}")
+    policy = bench.policy(least=2, most=5, metrics="cores: {up: 80, down: 30}")
     fits = node("scale", str(policy), "--dry-run", "--", *bench.command())
     assert "web: 2 to 5 replicas" in fits.stdout, fits.stderr
     assert "5 more fit now" in fits.stdout
@@ -42,7 +42,7 @@ def test_replicas_follow_load_and_outlive_agent_and_scaler(bench):
     with node.client() as agent:
         granted = {tenant.name: tenant for tenant in agent.tenants()}
     assert set(granted) == {"web-1", "web-2"}
-    assert granted["web-1"].shares[0].cores_permille == 150
+    assert granted["web-1"].shares[0].cores_permille == 100
     assert granted["web-1"].policy.startswith("web (")
 
     # While nobody grants, what runs goes on, and what died waits.
@@ -61,7 +61,7 @@ def test_replicas_follow_load_and_outlive_agent_and_scaler(bench):
     again = bench.scale()
     wait_until(said(bench, "takes over 2 replicas"))
     assert bench.running() == now
-    bench.orders(cores=2.6)
+    bench.orders(cores=3)
     wait_until(lambda: len(bench.running()) >= 3, "a third replica", 60)
     with node.client() as agent:
         assert "web-3" in {tenant.name for tenant in agent.tenants()}

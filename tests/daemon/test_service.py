@@ -20,6 +20,12 @@ from penstock_shim.pages import read_usage
 
 UNIT = booted.REPOSITORY / "controller/penstock/daemon/penstock-agent.service"
 NOBODY = 65534
+POLICY = """\
+apiVersion: penstock.io/v1alpha1
+kind: QuotaPolicy
+metadata: {name: node}
+spec: {limits: {memory: 4Gi, cores: 30}, onExceed: {measured: terminate, grace: 1s}}
+"""
 EXPOSURE = 4.0  # of 10: "OK" in systemd's own words
 
 
@@ -29,7 +35,8 @@ def machine(tmp_path_factory):
         made = booted.Booted(tmp_path_factory.mktemp("machine") / "base")
     except booted.NotToBeHadError as why:
         pytest.skip(f"no real systemd: {why}")
-    made("mkdir", "-p", "/etc/penstock")
+    made("mkdir", "-p", "/etc/penstock/policies")
+    made.write("/etc/penstock/policies/node.yaml", POLICY)
     made.write("/etc/penstock/agent.env", "PENSTOCK_AGENT_OPTIONS=--simulate h200\n")
     yield made
     made.close()
@@ -42,7 +49,7 @@ def launcher() -> str:
 
 def start(machine, name: str, *before: str) -> subprocess.Popen[str]:
     """A tenant that launches without a pause. `before`: what its command begins with."""
-    options = ["--memory=4Gi", "--cores=30", f"--name={name}", "-q"]
+    options = [f"--name={name}", "-q"]  # the quota is the node's policy's
     command = [*before, launcher(), *backlogged(300)]
     return machine.start("penstock", "run", *options, "--", *command,
                          PENSTOCK_SIM_KERNELS=KERNEL_RULES)  # fmt: skip
@@ -91,8 +98,8 @@ def test_the_service_lives_through_kills_and_standstills_and_its_tenants_with_it
     tenant = start(machine, "t")
     wait_until(lambda: launches(machine, "t") > 50)
 
-    # Killed more often than systemd's own limit would let it come back.
-    for _ in range(7):
+    # Killed more often (5) than systemd's own limit would let it come back.
+    for _ in range(6):
         pid = agent_pid(machine)
         os.kill(outer_pid(machine, pid), signal.SIGKILL)
         wait_until(lambda pid=pid: agent_pid(machine) not in {0, pid})
@@ -120,6 +127,7 @@ def test_the_service_lives_through_kills_and_standstills_and_its_tenants_with_it
     machine("chmod", "o+rw", "/run/penstock/machines/h200x1")
     bad = start(machine, "bad", *as_nobody, "env", "-u", "LD_PRELOAD")
     assert bad.wait(40) == 128 + signal.SIGTERM, bad.communicate()
+    wait_until(lambda: not machine.path("/run/penstock/tenants/bad").exists())
     before = launches(machine, "t")
     wait_until(lambda: launches(machine, "t") > before)
     assert tenant.poll() is None
@@ -127,6 +135,7 @@ def test_the_service_lives_through_kills_and_standstills_and_its_tenants_with_it
     # Stopped, and gone: the tenant still goes on.
     gone = machine("/opt/penstock/bin/penstock", "agent", "uninstall")
     assert "keep /etc/penstock/agent.env (--purge removes it)" in gone.stderr
+    assert "keep /etc/penstock/policies (--purge removes it)" in gone.stderr
     assert machine("systemctl", "is-active", "penstock-agent", check=False).returncode != 0
     assert not machine.path("/etc/systemd/system/penstock-agent.service").exists()
     before = launches(machine, "t")
@@ -134,8 +143,10 @@ def test_the_service_lives_through_kills_and_standstills_and_its_tenants_with_it
     refused = machine("/opt/penstock/bin/penstock", "agent", "uninstall", "--purge", check=False)
     assert refused.returncode == 2
     assert "1 tenants are there: t" in refused.stderr.replace("\n", " ")
-    tenant.terminate()
-    tenant.communicate(timeout=30)
+    (program,) = read_usage(machine.path("/run/penstock/tenants/t/usage")).slots
+    machine("kill", str(program.pid))
+    assert tenant.wait(30) == 128 + signal.SIGTERM
+    tenant.communicate()
 
 
 def test_an_error_that_somebody_must_put_right_is_not_tried_without_a_pause(machine):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from penstock.node.admit import Request
     from penstock.scale import SetSpec, SetStore
 
+SET_LABEL = "penstock.io/replica-set"  # of a replica's tenant: the set's directory
 # Run by `python -c`: a file of the user's in the working directory must not stand for a module.
 PROGRAM = (
     "import sys\n"
@@ -67,15 +69,29 @@ def main(arguments: list[str]) -> None:
 
     blocked = block_signals()  # before gRPC has threads, which would swallow them
 
-    def run(_store: SetStore, spec: SetSpec, number: int, started: Callable[[], None]) -> int:
+    def run(store: SetStore, spec: SetSpec, number: int, started: Callable[[], None]) -> int:
         from penstock.cli.by_agent import LOOK_S, start_by_agent
 
+        labels = {SET_LABEL: str(store.directory)}
+        request = dataclasses.replace(spec.request_of(number), labels=labels)
         with agent_at(spec.agent or "") as agent:
-            child, _ = start_by_agent(agent, spec.request_of(number), blocked)
+            _end_predecessor(agent, request)
+            child, _ = start_by_agent(agent, request, blocked)
         started()
         return child.wait(lambda: None, LOOK_S)
 
     keeper.main(arguments, run)
+
+
+def _end_predecessor(agent: AgentClient, request: Request) -> None:
+    """Frees the replica's name at once where an agent that was started anew waits for processes.
+
+    Whoever keeps the replica holds its lock: none of its processes is left, and none is coming.
+    """
+    for tenant in agent.tenants():
+        ours = tenant.labels.get(SET_LABEL) == request.labels[SET_LABEL]
+        if tenant.name == request.name and ours and not tenant.processes:
+            agent.revoke(tenant.name, 0, "its replica is started again")
 
 
 def room_by_agent(socket: str, request: Request, most: int) -> tuple[int, str]:
