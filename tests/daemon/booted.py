@@ -104,6 +104,7 @@ class Booted:
         }
         self.cgroup = _cgroup()
         self.pid = 0
+        self.programs: list[subprocess.Popen[str]] = []
         enter = f"echo $$ > {self.cgroup}/cgroup.procs; exec unshare --mount --pid --fork "
         enter += '--kill-child --cgroup --uts --ipc --net sh -c "$1"'
         with self.log.open("wb") as log:
@@ -164,11 +165,13 @@ class Booted:
 
     def start(self, *command: str, **environment: str) -> subprocess.Popen[str]:
         """The command in the background, there."""
-        return subprocess.Popen(
+        program = subprocess.Popen(
             [*self._entered(), *command], text=True, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             env={"PATH": "/usr/local/bin:/usr/bin:/bin", **environment},
         )  # fmt: skip
+        self.programs.append(program)
+        return program
 
     def _entered(self) -> list[str]:
         spaces = ["--mount", "--pid", "--uts", "--ipc", "--net", "--cgroup", "--root", "--wd"]
@@ -193,6 +196,9 @@ class Booted:
                 os.kill(self.pid, signal.SIGKILL)  # process 1: all of its namespace ends
             self.process.kill()
         self.process.wait()
+        for program in self.programs:
+            program.kill()
+            program.communicate()
         deadline = time.monotonic() + 10
         while self.cgroup.exists() and time.monotonic() < deadline:
             for folder, _, _ in os.walk(self.cgroup, topdown=False):
