@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -154,23 +153,3 @@ def test_an_agent_that_is_asked_to_stop_leaves_its_tenants(node):
     node.start()
     with node.client() as agent:
         wait_until(lambda: [tenant.name for tenant in agent.tenants()] == ["t"])
-
-
-@needs_root
-def test_a_user_sees_the_tenants_of_roots_agent(node):
-    node.tenant("roots", memory=GIB)
-    for folder in (node.state, *list(node.state.parents)[:3]):
-        folder.chmod(folder.stat().st_mode | 0o011)
-    # All is imported before: the interpreter's own files may be root's alone.
-    code = (
-        "import json, os, penstock.api, penstock.node.state; from penstock.cli import by_agent; "
-        f"os.setgid({NOBODY}); os.setuid({NOBODY}); "
-        "print(json.dumps(by_agent.tenants_of_others_agent(None)))"
-    )
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(
-        command, env=node.environment, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    (row,) = json.loads(done.stdout)
-    assert (row["tenant"], row["user"], row["suspended"]) == ("roots", "root", False)

@@ -148,3 +148,14 @@ def test_a_tenant_whose_grant_was_scribbled_over_is_named_and_others_go_on(node)
         with pytest.raises(PenstockError, match="bad"):
             agent.grant(request("more"))
         agent.resize("good", Resize(cores_permille=100))
+
+
+def test_a_run_that_meets_an_agent_which_is_started_anew_waits_for_it(node):
+    node.kill()
+    run = subprocess.Popen(
+        [sys.executable, "-m", "penstock", "run", "--memory=1Gi", "--cores=10", "--", "true"],
+        env=node.environment, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    node.start()
+    assert "granted by the agent" in run.communicate(timeout=60)[1]
+    assert run.returncode == 0

@@ -181,7 +181,7 @@ def test_ps_shows_every_tenant_in_each_format(penstock):
 def test_top_prints_one_snapshot_or_a_line_an_interval(penstock):
     hold(penstock, "t")
     assert json.loads(penstock("top", "-o", "json").stdout)[0]["tenant"] == "t"
-    assert " t " in penstock("top").stdout
+    assert "\nt " in penstock("top").stdout
     with pytest.raises(subprocess.TimeoutExpired) as caught:
         subprocess.run(
             [*penstock_command(), "top", "-o", "json", "--watch", "--interval", "0.1"],
@@ -222,3 +222,21 @@ def test_a_full_disk_leaves_the_old_quota_and_says_which_file(penstock):
     assert (directory / "grant.yaml").read_text() == before
     assert read_quota(directory / "quota").limits.devices[0].memory_bytes == 8 << 30
     assert [one.name for one in directory.iterdir() if one.name.startswith(".grant")] == []
+
+
+def test_the_nodes_policy_holds_for_who_names_neither_policy_nor_quota(penstock, tmp_path):
+    policies = tmp_path / "policies"
+    policies.mkdir()
+    (policies / "node.yaml").write_text(
+        "apiVersion: penstock.io/v1alpha1\nkind: QuotaPolicy\nmetadata: {name: small}\n"
+        "spec: {selector: {command: sh}, limits: {memory: 2Gi, cores: 15}}\n"
+    )
+    node = {"PENSTOCK_POLICIES": str(policies)}
+    arguments = ["run", "--simulate=h200"]
+    done = penstock(*arguments, "--", "sh", "-c", "exit 4", env=node)
+    assert done.returncode == 4, done.stderr
+    assert "2Gi and 15 cores" in done.stderr
+    said = penstock(*arguments, "--cores=20", "--", "sh", "-c", ":", env=node).stderr
+    assert "2Gi and 20 cores" in said
+    other = penstock(*arguments, "--", "true", env=node)
+    assert (other.returncode, "no policy is given" in other.stderr) == (2, True)

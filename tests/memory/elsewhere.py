@@ -12,8 +12,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from cuda_calls import MIB, begin, charged, cu, expect, ok, old, old_ok, refused
-from families import PTX, RESERVED, array3d, keep_all, pool_on
+from linear_memory import array3d
+from module_memory import PTX
 from physical import physical
+from pool_memory import RESERVED, keep_all, pool_on
 
 from penstock_shim import simulator
 

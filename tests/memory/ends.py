@@ -6,7 +6,8 @@ import ctypes
 
 from cuda_calls import MIB, begin, charged, cu, expect, ok, old, old_ok, refused
 from elsewhere import HERE, THERE, agree, current, on_the_device
-from families import PTX, SLAB
+from linear_memory import SLAB
+from module_memory import PTX
 
 HEAP = cu.CUlimit.CU_LIMIT_MALLOC_HEAP_SIZE
 CODE = SLAB  # small as it is, the first opens one

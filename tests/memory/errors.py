@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 
 from cuda_calls import MIB, begin, cu, old
-from families import array3d, pool_on
+from linear_memory import array3d
+from pool_memory import pool_on
 
 HUGE = 1 << 40  # beyond any quota and any device
 NULL = ctypes.c_void_p(None)

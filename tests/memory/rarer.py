@@ -7,8 +7,9 @@ import os
 import socket
 
 from cuda_calls import MIB, begin, charged, cu, expect, ok, old, old_ok, refused
-from families import array3d, keep_all
+from linear_memory import array3d
 from physical import physical
+from pool_memory import keep_all
 
 FILE_DESCRIPTOR = cu.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 RESERVED = cu.CUmemPool_attribute.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT

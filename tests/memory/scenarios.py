@@ -21,8 +21,9 @@ from cuda_calls import (
     old_ok,
     refused,
 )
-from families import array3d, pool_on
+from linear_memory import array3d
 from physical import physical
+from pool_memory import pool_on
 
 
 def in_another_namespace() -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import families
+import context_memory
+import graph_memory
+import linear_memory
+import module_memory
 import physical
+import pool_memory
 import pytest
 
 MIB = 1 << 20
@@ -13,15 +17,15 @@ LIMIT = 1024 * MIB
 @pytest.mark.parametrize(
     "family",
     [
-        families.linear,
-        families.pitched,
-        families.managed,
-        families.host_memory,
-        families.stream_ordered,
-        families.stream_ordered_per_thread,
-        families.own_pool,
-        families.pool_kept_over_frees,
-        families.pool_memory_freed_by_cumemfree,
+        linear_memory.linear,
+        linear_memory.pitched,
+        linear_memory.managed,
+        linear_memory.host_memory,
+        pool_memory.stream_ordered,
+        pool_memory.stream_ordered_per_thread,
+        pool_memory.own_pool,
+        pool_memory.pool_kept_over_frees,
+        pool_memory.pool_memory_freed_by_cumemfree,
         physical.vmm_released_then_unmapped,
         physical.vmm_unmapped_then_released,
         physical.vmm_mapped_twice,
@@ -29,16 +33,16 @@ LIMIT = 1024 * MIB
         physical.vmm_retained,
         physical.vmm_imported_from_itself,
         physical.vmm_on_a_device_not_granted,
-        families.arrays,
-        families.mipmapped_arrays,
-        families.graph_memory,
-        families.captured_memory,
-        families.context_limits,
-        families.modules,
-        families.module_variables,
-        families.cubin_variables,
-        families.linked_modules,
-        families.unknown_frees,
+        linear_memory.arrays,
+        linear_memory.mipmapped_arrays,
+        graph_memory.graph_memory,
+        graph_memory.captured_memory,
+        context_memory.context_limits,
+        module_memory.modules,
+        module_memory.module_variables,
+        module_memory.cubin_variables,
+        module_memory.linked_modules,
+        linear_memory.unknown_frees,
     ],
     ids=lambda family: family.__name__,
 )
@@ -49,7 +53,7 @@ def test_a_family_is_charged_exactly_and_back_to_nothing(tenant, family):
 
 
 def test_a_size_beyond_any_device_is_refused_by_the_simulated_pool(tenant):
-    tenant.run(families.pool_size_that_wraps, LD_PRELOAD="")
+    tenant.run(pool_memory.pool_size_that_wraps, LD_PRELOAD="")
 
 
 def test_memory_is_charged_to_the_device_where_it_lies(tenants):
@@ -59,12 +63,12 @@ def test_memory_is_charged_to_the_device_where_it_lies(tenants):
 @pytest.mark.parametrize(
     "scenario",
     [
-        families.pool_over_the_limit,
-        families.idle_pool_makes_room,
-        families.frees_not_reached_in_other_streams,
-        families.a_pool_with_room_serves_every_size,
-        families.graph_memory_over_the_limit,
-        families.view,
+        pool_memory.pool_over_the_limit,
+        pool_memory.idle_pool_makes_room,
+        pool_memory.frees_not_reached_in_other_streams,
+        pool_memory.a_pool_with_room_serves_every_size,
+        graph_memory.graph_memory_over_the_limit,
+        linear_memory.view,
     ],
     ids=lambda scenario: scenario.__name__,
 )
@@ -75,7 +79,7 @@ def test_pools_graphs_and_the_view_keep_to_the_limit(tenant, scenario):
 
 @pytest.mark.parametrize(
     "scenario",
-    [families.primary_context, families.reset_context, families.several_contexts],
+    [context_memory.primary_context, context_memory.reset_context, context_memory.several_contexts],
     ids=lambda scenario: scenario.__name__,
 )
 def test_contexts_are_charged_their_reserve_and_take_along_what_was_in_them(tenants, scenario):
@@ -84,11 +88,11 @@ def test_contexts_are_charged_their_reserve_and_take_along_what_was_in_them(tena
 
 def test_a_context_that_does_not_fit_is_refused_as_out_of_memory(tenants):
     small = tenants(memory_bytes=200 * MIB, context_reserve_bytes=300 * MIB)
-    small.run(families.no_room_for_a_context)
+    small.run(context_memory.no_room_for_a_context)
 
 
 def test_the_first_version_of_an_allocation_is_charged_or_leaves_nothing(tenant):
-    with tenant.start(families.first_version) as program:
+    with tenant.start(linear_memory.first_version) as program:
         _, errors = program.communicate(timeout=60)
     # 32-bit addresses: a driver may well refuse them; then nothing may stay charged.
     assert program.returncode == 0 or errors.startswith("unsupported"), errors

@@ -54,6 +54,7 @@ class Bench:
     """A policy, a control file for its replicas, and the scalers that were started."""
 
     folder: Path
+    simulate: tuple[str, ...] = ("--simulate=h200",)  # nothing: the devices are an agent's
     started: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     @property
@@ -96,7 +97,7 @@ class Bench:
 
     def scale(self, *options: str, command=None) -> subprocess.Popen[bytes]:
         """A scaler in the background; what it says is in `said`."""
-        arguments = ["scale", str(self.folder / "policy.yaml"), "--simulate=h200", *options]
+        arguments = ["scale", str(self.folder / "policy.yaml"), *self.simulate, *options]
         with (self.folder / "said").open("ab") as said:
             process = subprocess.Popen(
                 [sys.executable, "-m", "penstock", *arguments, "--", *(command or self.command())],

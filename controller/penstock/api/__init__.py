@@ -1,6 +1,17 @@
 """Orders over gRPC: the agent's server, and the client of commands. Only here is grpc used."""
 
-from penstock.api.client import AgentClient, find_agent
+from penstock.api.client import AgentClient, find_agent, find_agent_socket
+from penstock.api.convert import mode_of
+from penstock_api.v1.agent_pb2 import Node as NodeMessage
 from penstock_api.v1.agent_pb2 import Tenant as TenantMessage
+from penstock_api.v1.agent_pb2 import UsageReport as UsageMessage
 
-__all__ = ["AgentClient", "TenantMessage", "find_agent"]
+__all__ = [
+    "AgentClient",
+    "NodeMessage",
+    "TenantMessage",
+    "UsageMessage",
+    "find_agent",
+    "find_agent_socket",
+    "mode_of",
+]

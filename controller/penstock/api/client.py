@@ -140,10 +140,13 @@ class AgentClient:
 
 def find_agent(state_dir: Path | None = None) -> AgentClient | None:
     """The agent that owns `state_dir`; without one, the user's own or the system's. None: none."""
-    for file in agent_sockets(state_dir):
-        if _answers(file):
-            return AgentClient.local(file)
-    return None
+    found = find_agent_socket(state_dir)
+    return AgentClient.local(found) if found is not None else None
+
+
+def find_agent_socket(state_dir: Path | None = None) -> Path | None:
+    """Where that agent takes orders. None: there is none."""
+    return next((file for file in agent_sockets(state_dir) if _answers(file)), None)
 
 
 def _answers(file: Path) -> bool:

@@ -146,6 +146,11 @@ def tenant_to(view: TenantView) -> pb.Tenant:
     return message
 
 
+def mode_of(message: pb.Tenant) -> Mode:
+    """The tenant's mode as a word."""
+    return MODES.get(message.mode, "strict")
+
+
 def node_to(view: NodeView, version: str) -> pb.Node:
     """The node as a message."""
     message = pb.Node(

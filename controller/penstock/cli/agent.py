@@ -1,4 +1,4 @@
-"""`penstock agent`: runs a node."""
+"""`penstock agent`: runs a node; `install` and `uninstall` make it a service."""
 
 from __future__ import annotations
 
@@ -13,18 +13,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.options import StateDir
+from penstock.cli import install
+from penstock.cli.options import Simulate, StateDir
 
 if TYPE_CHECKING:
     from penstock.api.server import Tls
 
 STOPPING = (signal.SIGTERM, signal.SIGINT)
 
+app = typer.Typer(help="Run this node; as a service: penstock agent install.")
+app.command()(install.install)
+app.command()(install.uninstall)
 
+
+@app.callback(invoke_without_command=True)
 def agent(
-    simulate: Annotated[
-        str | None, typer.Option(metavar="PROFILE[,N]", help="Own a simulated GPU: h200, l4,2.")
-    ] = None,
+    context: typer.Context,
+    simulate: Simulate = None,
     node: Annotated[str | None, typer.Option(help="Name of the node (default: host name).")] = None,
     listen: Annotated[
         str | None,
@@ -64,6 +69,8 @@ def agent(
 
     Tenants run on when it stops, under their last quota; started again, it takes them up.
     """
+    if context.invoked_subcommand:
+        return
     from penstock.agent import Agent
     from penstock.agent.books import Books
     from penstock.agent.enforcing import Enforcing
@@ -81,7 +88,7 @@ def agent(
     if one.enforces:
         one.containers = Containers(state, releases=shim_dir, specs=cdi_dir)
     books = Books(one, meter_dir)
-    one.duties += [Enforcing(one), books]
+    one.duties += [Enforcing(one), books, Watchdog()]
     one.at_end.append(books.close_tenant)
     one.start()
     try:
@@ -152,6 +159,25 @@ def _log(event: str, **fields: object) -> None:
         return
     time = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
     print(json.dumps({"time": time, "event": event, **fields}), file=sys.stderr, flush=True)
+
+
+class Watchdog:
+    """A duty of the rounds: tells systemd that they go on, where it asks for that.
+
+    systemd kills an agent that was silent for $WATCHDOG_USEC: it is told four times as often.
+    """
+
+    def __init__(self) -> None:
+        asked_us = os.environ.get("WATCHDOG_USEC", "")
+        ours = os.environ.get("WATCHDOG_PID") in {None, str(os.getpid())}
+        self._period_ns = int(asked_us) * 1000 // 4 if asked_us.isdecimal() and ours else None
+        self._told_ns = 0
+
+    def __call__(self, now_ns: int) -> None:
+        """One round."""
+        if self._period_ns is not None and now_ns - self._told_ns >= self._period_ns:
+            self._told_ns = now_ns
+            _notify("WATCHDOG=1")
 
 
 def _notify(state: str) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.options import Output, finite, one_of
+from penstock.cli.options import Output, OutputFormat, finite
 from penstock.cli.say import say
 
 if TYPE_CHECKING:
@@ -22,19 +22,14 @@ app = typer.Typer(
     help="Measure what the shim costs and how exact it is; without a sub-command, all of it."
 )
 
-Format = Annotated[
-    Output,
-    typer.Option(
-        "--output", "-o", parser=one_of(Output), metavar="FORMAT", help="table, json or yaml."
-    ),
-]
+Profile = Annotated[str, typer.Option(metavar="PROFILE", help="Simulated device.")]
 
 
 @app.callback(invoke_without_command=True)
 def everything(
     context: typer.Context,
-    output: Format = Output.table,
-    simulate: Annotated[str, typer.Option(metavar="PROFILE", help="Simulated device.")] = "h200",
+    output: OutputFormat = Output.table,
+    simulate: Profile = "h200",
     seconds: Annotated[
         float,
         typer.Option(min=2, max=3600, callback=finite, help="How long each quota is watched."),
@@ -81,7 +76,7 @@ def _markdown(rows: Sequence[dict[str, object]]) -> Iterator[str]:
 
 @app.command()
 def launch(
-    output: Format = Output.table,
+    output: OutputFormat = Output.table,
     simulate: Annotated[
         str, typer.Option(metavar="PROFILE", help="Simulated device; 'none': the real device 0.")
     ] = "h200",
@@ -105,8 +100,8 @@ def launch(
 
 @app.command()
 def quota(
-    output: Format = Output.table,
-    simulate: Annotated[str, typer.Option(metavar="PROFILE", help="Simulated device.")] = "h200",
+    output: OutputFormat = Output.table,
+    simulate: Profile = "h200",
     quotas: Annotated[str, typer.Option(help="Percent, comma-separated.")] = "10,30,50,70,90",
     kernels_us: Annotated[str, typer.Option(help="Microseconds, comma-separated.")] = "200,2000",
     launches: Annotated[str, typer.Option(help="plain, graph or both.")] = "plain,graph",
@@ -137,8 +132,8 @@ def quota(
 
 @app.command()
 def turns(
-    output: Format = Output.table,
-    simulate: Annotated[str, typer.Option(metavar="PROFILE", help="Simulated device.")] = "h200",
+    output: OutputFormat = Output.table,
+    simulate: Profile = "h200",
     seconds: Annotated[
         float,
         typer.Option(min=2, max=86400, callback=finite, help="How long each row is measured."),
@@ -157,7 +152,7 @@ def turns(
 
 @app.command()
 def node(
-    output: Format = Output.table,
+    output: OutputFormat = Output.table,
     tenants: Annotated[int, typer.Option(min=1, max=800, help="How many.")] = 500,
     processes: Annotated[int, typer.Option(min=0, max=4000, help="How many they have.")] = 2000,
 ) -> None:

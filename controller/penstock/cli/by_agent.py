@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import os
 import secrets
+import signal
+import time
 from typing import TYPE_CHECKING
 
 from penstock.cli.say import say
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from penstock.node.resize import Resize
 
 LOOK_S = 3600.0  # nothing is to be looked after here: only signals wake us
+AWAITED_S, AWAITED_LOOK_S = 3.0, 0.05
+ENDING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
 
 
 def run_by_agent(state_dir: Path | None, request: Request, *, quiet: bool) -> int | None:
@@ -25,7 +29,7 @@ def run_by_agent(state_dir: Path | None, request: Request, *, quiet: bool) -> in
 
     Raises `PenstockError`: the agent does not grant it.
     """
-    from penstock.node.launch import block_signals, unblock_signals
+    from penstock.node.launch import CommandNotStartedError, block_signals, unblock_signals
     from penstock.node.state import agent_sockets
 
     if not agent_sockets(state_dir):  # found out without loading gRPC
@@ -34,44 +38,25 @@ def run_by_agent(state_dir: Path | None, request: Request, *, quiet: bool) -> in
     from penstock.api import find_agent
 
     agent = find_agent(state_dir)
+    # One that was killed leaves its socket, and is back in a moment where somebody starts it anew.
+    deadline = time.monotonic() + AWAITED_S
+    while agent is None and agent_sockets(state_dir) and time.monotonic() < deadline:
+        if (received := signal.sigtimedwait(ENDING, AWAITED_LOOK_S)) is not None:
+            return 128 + received.si_signo
+        agent = find_agent(state_dir)
     if agent is None:
         unblock_signals(blocked)
         return None
     with agent:
-        child = _start(agent, request, blocked, quiet=quiet)
+        try:
+            child, lines = start_by_agent(agent, request, blocked)
+        except CommandNotStartedError as error:
+            say(error)
+            return error.exit_code
+    for line in [] if quiet else lines:
+        say(line)
     # The agent sees us end, and ends the tenant with its last process.
-    return child if isinstance(child, int) else child.wait(lambda: None, LOOK_S)
-
-
-def tenants_of_others_agent(state_dir: Path | None) -> list[dict[str, object]] | None:
-    """What an agent of another user says of its tenants; None: there is no such agent.
-
-    Raises `PenstockError`: it does not answer.
-    """
-    from penstock.node.state import agent_sockets
-
-    sockets = agent_sockets(state_dir)
-    if not sockets or sockets[0].parent.stat().st_uid == os.geteuid():
-        return None
-    from penstock.api import find_agent
-
-    agent = find_agent(state_dir)
-    if agent is None:
-        return None
-    with agent:
-        return [
-            {
-                "tenant": tenant.name,
-                "user": tenant.user,
-                "device": ", ".join(str(share.device_index) for share in tenant.shares),
-                "memory_bytes": ", ".join(str(share.memory_bytes) for share in tenant.shares),
-                "cores_permille": ", ".join(str(share.cores_permille) for share in tenant.shares),
-                "processes": tenant.processes,
-                "suspended": tenant.suspended,
-                "finding": tenant.finding or None,
-            }
-            for tenant in agent.tenants()
-        ]
+    return child.wait(lambda: None, LOOK_S)
 
 
 def resize_by_agent(state_dir: Path | None, name: str, change: Resize) -> list[str] | None:
@@ -99,8 +84,14 @@ def resize_by_agent(state_dir: Path | None, name: str, change: Resize) -> list[s
     return [*answer.notes, _summary(answer.tenant)]
 
 
-def _start(agent: AgentClient, request: Request, blocked: set[int], *, quiet: bool) -> Child | int:
-    """The running command; an exit code where it could not be started."""
+def start_by_agent(
+    agent: AgentClient, request: Request, blocked: set[int]
+) -> tuple[Child, list[str]]:
+    """The running command of a new tenant, and what is to be said of it.
+
+    `blocked`: as `block_signals` returned them. Raises `PenstockError`: the agent does not grant
+    it; `CommandNotStartedError`, and there is no tenant.
+    """
     from penstock.node.environment import program_environment
     from penstock.node.launch import Child, CommandNotStartedError
 
@@ -115,13 +106,10 @@ def _start(agent: AgentClient, request: Request, blocked: set[int], *, quiet: bo
     )
     try:
         child = Child(request.command, program_environment(granted.environment), blocked)
-    except CommandNotStartedError as error:
+    except CommandNotStartedError:
         agent.revoke(granted.tenant.name, 0, "its command could not be started")
-        say(error)
-        return error.exit_code
-    for line in [] if quiet else [*granted.notes, _summary(granted.tenant)]:
-        say(line)
-    return child
+        raise
+    return child, [*granted.notes, _summary(granted.tenant)]
 
 
 def _summary(tenant: TenantMessage) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.options import Output, StateDir, one_of
+from penstock.cli.options import Output, OutputFormat, Simulate, StateDir
 
 if TYPE_CHECKING:
     from penstock.doctor import Finding
@@ -23,15 +23,8 @@ def doctor(
         list[str] | None,
         typer.Argument(metavar="[-- COMMAND]", help="A program to look at; it is not run."),
     ] = None,
-    simulate: Annotated[
-        str | None, typer.Option(metavar="PROFILE[,N]", help="Look at a simulated GPU: h200, l4,2.")
-    ] = None,
-    output: Annotated[
-        Output,
-        typer.Option(
-            "--output", "-o", parser=one_of(Output), metavar="FORMAT", help="table, json or yaml."
-        ),
-    ] = Output.table,
+    simulate: Simulate = None,
+    output: OutputFormat = Output.table,
     state_dir: StateDir = None,
 ) -> None:
     """Check driver, versions, names, preload, pages and machine; say what to do about each fault.

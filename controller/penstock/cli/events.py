@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.options import Output, StateDir, one_of
+from penstock.cli.options import Output, OutputFormat, StateDir, TenantName
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,13 +19,8 @@ LOOK_S = 0.2
 
 
 def events(
-    tenant: Annotated[str, typer.Argument(metavar="TENANT", help="As penstock ps names it.")],
-    output: Annotated[
-        Output,
-        typer.Option(
-            "--output", "-o", parser=one_of(Output), metavar="FORMAT", help="table, json or yaml."
-        ),
-    ] = Output.table,
+    tenant: TenantName,
+    output: OutputFormat = Output.table,
     follow: Annotated[
         bool,
         typer.Option("--follow", "-f", help="Go on with what happens, until the tenant ends."),

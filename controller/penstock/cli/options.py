@@ -68,6 +68,7 @@ def one_of(kind: type[Choice]) -> Callable[[str], Choice]:
     return parse
 
 
+# What an option means is said once, here; what it defaults to is said by each command.
 StateDir = Annotated[
     Path | None,
     typer.Option(
@@ -76,3 +77,46 @@ StateDir = Annotated[
         "$XDG_RUNTIME_DIR/penstock).",
     ),
 ]
+OutputFormat = Annotated[
+    Output,
+    typer.Option(
+        "--output", "-o", parser=one_of(Output), metavar="FORMAT", help="table, json or yaml."
+    ),
+]
+TenantName = Annotated[str, typer.Argument(metavar="TENANT", help="As penstock ps names it.")]
+Memory = Annotated[
+    str | None, typer.Option(metavar="QUANTITY", help="Device memory: 8Gi; 8Gi,4Gi on two.")
+]
+Cores = Annotated[
+    str | None,
+    typer.Option(metavar="PERCENT", help="Share of device time: 0.1 to 100; 30,50 on two."),
+]
+Devices = Annotated[
+    list[str] | None,
+    typer.Option("--device", metavar="WHICH", help="Index, UUID or start of one; 0,1 is two."),
+]
+ModeChoice = Annotated[
+    Mode | None,
+    typer.Option(
+        "--mode",
+        parser=one_of(Mode),
+        metavar="MODE",
+        help="strict (never above the quota) or elastic (uses idle time).",
+    ),
+]
+PolicyFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--policy",
+        metavar="FILE",
+        help="QuotaPolicy; options override it (default: the node's, /etc/penstock/policies).",
+    ),
+]
+Simulate = Annotated[
+    str | None,
+    typer.Option("--simulate", metavar="PROFILE[,N]", help="On a simulated GPU: h200, l4,2."),
+]
+Oversubscribe = Annotated[
+    bool, typer.Option("--oversubscribe", help="Grant what is granted already; warns.")
+]
+Grace = Annotated[str, typer.Option(metavar="TIME", help="Between SIGTERM and SIGKILL: 10s, 1m.")]

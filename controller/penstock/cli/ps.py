@@ -2,48 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import time
-from typing import Annotated
+from typing import TYPE_CHECKING
 
-import typer
+from penstock.cli.options import Output, OutputFormat, StateDir
 
-from penstock.cli.options import Output, StateDir, one_of
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from penstock.node.report import Row
 
 WINDOW_S = 0.5  # rates need two looks
 
 
-def ps(
-    output: Annotated[
-        Output,
-        typer.Option(
-            "--output", "-o", parser=one_of(Output), metavar="FORMAT", help="table, json or yaml."
-        ),
-    ] = Output.table,
-    state_dir: StateDir = None,
-) -> None:
+def ps(output: OutputFormat = Output.table, state_dir: StateDir = None) -> None:
     """List tenants with what they use beside their quota, by the shim and by the device."""
-    from penstock.cli.by_agent import tenants_of_others_agent
-    from penstock.node.report import Reporter
-    from penstock.node.state import State
-    from penstock.node.tenant import collect_if_writable
-
-    others = tenants_of_others_agent(state_dir)
-    if others is not None:
-        from penstock.cli.output import print_data
-        from penstock.cli.table import console, plain_table
-
-        if output is Output.table:
-            console().print(plain_table(others)) if others else print("no tenants")
-        else:
-            print_data(others, output)
-        return
-    state = State.read(state_dir)
-    collect_if_writable(state)
-    reporter = Reporter(state)
-    rows = reporter.rows()
-    if rows:
-        time.sleep(WINDOW_S)
-        rows = reporter.rows()
+    rows = _rows_by_agent(state_dir)
+    if rows is None:
+        rows = _rows_by_files(state_dir)
     if output is Output.table:
         from penstock.cli.table import console, tenant_table
 
@@ -56,3 +33,41 @@ def ps(
     from penstock.cli.output import print_data
 
     print_data([row.as_dict() for row in rows], output)
+
+
+def _rows_by_agent(state_dir: Path | None) -> list[Row] | None:
+    """What an agent of another user tells of its tenants, whose files are not ours to read.
+
+    None: there is no such agent. Raises `PenstockError`: it does not answer.
+    """
+    from penstock.node.state import agent_sockets
+
+    sockets = agent_sockets(state_dir)
+    if not sockets or sockets[0].parent.stat().st_uid == os.geteuid():
+        return None
+    from penstock.api import find_agent
+    from penstock.cli.feed import AgentFeed
+
+    agent = find_agent(state_dir)
+    if agent is None:
+        return None
+    feed = AgentFeed(agent, lambda: None, WINDOW_S)
+    try:
+        return [line.row for line in feed.picture().tenants]
+    finally:
+        feed.close()
+
+
+def _rows_by_files(state_dir: Path | None) -> list[Row]:
+    from penstock.node.report import Reporter
+    from penstock.node.state import State
+    from penstock.node.tenant import collect_if_writable
+
+    state = State.read(state_dir)
+    collect_if_writable(state)
+    reporter = Reporter(state)
+    rows = reporter.rows()
+    if rows:
+        time.sleep(WINDOW_S)
+        rows = reporter.rows()
+    return rows

@@ -6,15 +6,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.options import Mode, Output, StateDir, one_of
+from penstock.cli.options import (
+    ModeChoice,
+    Output,
+    OutputFormat,
+    Oversubscribe,
+    StateDir,
+    TenantName,
+)
 from penstock.cli.say import say
 
 if TYPE_CHECKING:
     from penstock.node.state import State
 
 app = typer.Typer(help="Show or change the quota of a running tenant.", no_args_is_help=True)
-
-TenantName = Annotated[str, typer.Argument(metavar="TENANT", help="As penstock ps names it.")]
 
 
 @app.command("set")
@@ -26,16 +31,12 @@ def set_(
     cores: Annotated[
         str | None, typer.Option(metavar="PERCENT", help="Share of device time.")
     ] = None,
-    mode: Annotated[
-        Mode | None, typer.Option(parser=one_of(Mode), metavar="MODE", help="strict or elastic.")
-    ] = None,
+    mode: ModeChoice = None,
     device: Annotated[
         str | None,
         typer.Option(metavar="WHICH", help="Only this device of the tenant's (index, UUID)."),
     ] = None,
-    oversubscribe: Annotated[
-        bool, typer.Option("--oversubscribe", help="Grant what is granted already; warns.")
-    ] = False,
+    oversubscribe: Oversubscribe = False,
     state_dir: StateDir = None,
 ) -> None:
     """Change the quota of a running tenant. It holds from the next launch and allocation on."""
@@ -66,12 +67,7 @@ def set_(
 @app.command()
 def show(
     tenant: TenantName,
-    output: Annotated[
-        Output,
-        typer.Option(
-            "--output", "-o", parser=one_of(Output), metavar="FORMAT", help="table, json or yaml."
-        ),
-    ] = Output.table,
+    output: OutputFormat = Output.table,
     state_dir: StateDir = None,
 ) -> None:
     """Show what a tenant was granted, and what holds right now."""

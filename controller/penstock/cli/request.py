@@ -49,6 +49,32 @@ def policy_of(file: Path, command: str) -> LoadedPolicy:
     return policy_for_command(load_files([file]), command, user_name(), os.getuid())
 
 
+POLICIES = Path("/etc/penstock/policies")  # of the node, for who says neither policy nor quota
+
+
+def chosen_policy(
+    file: Path | None, command: str, memory: str | None, cores: str | None
+) -> LoadedPolicy | None:
+    """The policy of `file`; without one, and without a whole quota, the node's for this command.
+
+    The node's lie in $PENSTOCK_POLICIES or /etc/penstock/policies. None: there is none. Raises
+    `PenstockError`.
+    """
+    if file is not None:
+        return policy_of(file, command)
+    folder = Path(os.environ.get("PENSTOCK_POLICIES") or POLICIES)
+    if (memory is not None and cores is not None) or not folder.is_dir():
+        return None
+    from penstock.node.admit import user_name
+    from penstock.policy import load_files, policy_for_command
+    from penstock.policy.match import matches_command
+
+    user, uid = user_name(), os.getuid()
+    loaded = load_files(sorted(folder.glob("*.yaml")))
+    found = [p for p in loaded if matches_command(p.policy.spec.selector, command, user, uid)]
+    return policy_for_command(found, command, user, uid) if found else None
+
+
 def request_of(
     command: list[str],
     memory: str | None,

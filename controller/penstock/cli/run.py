@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from penstock.cli.options import Mode, StateDir, check_command, one_of
+from penstock.cli.options import (
+    Cores,
+    Devices,
+    Memory,
+    ModeChoice,
+    Oversubscribe,
+    PolicyFile,
+    Simulate,
+    StateDir,
+    check_command,
+)
 from penstock.cli.request import (
+    chosen_policy,
     open_source,
-    policy_of,
     refuse_inside_a_tenant,
     request_of,
     summary,
@@ -22,37 +31,16 @@ from penstock.cli.say import say
 
 def run(
     command: Annotated[list[str], typer.Argument(metavar="-- COMMAND…", help="What to run.")],
-    memory: Annotated[
-        str | None, typer.Option(metavar="QUANTITY", help="Device memory: 8Gi; 8Gi,4Gi on two.")
-    ] = None,
-    cores: Annotated[
-        str | None,
-        typer.Option(metavar="PERCENT", help="Share of device time: 0.1 to 100; 30,50 on two."),
-    ] = None,
-    device: Annotated[
-        list[str] | None,
-        typer.Option(metavar="WHICH", help="Index, UUID or start of one; 0,1 is two."),
-    ] = None,
-    mode: Annotated[
-        Mode | None,
-        typer.Option(
-            parser=one_of(Mode),
-            metavar="MODE",
-            help="strict (never above the quota) or elastic (uses idle time).",
-        ),
-    ] = None,
-    policy: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="QuotaPolicy; options override it.")
-    ] = None,
-    simulate: Annotated[
-        str | None, typer.Option(metavar="PROFILE[,N]", help="Run on a simulated GPU: h200, l4,2.")
-    ] = None,
+    memory: Memory = None,
+    cores: Cores = None,
+    device: Devices = None,
+    mode: ModeChoice = None,
+    policy: PolicyFile = None,
+    simulate: Simulate = None,
     name: Annotated[
         str | None, typer.Option(help="Name of the tenant (default: the command's).")
     ] = None,
-    oversubscribe: Annotated[
-        bool, typer.Option("--oversubscribe", help="Grant what is granted already; warns.")
-    ] = False,
+    oversubscribe: Oversubscribe = False,
     no_agent: Annotated[
         bool,
         typer.Option("--no-agent", help="Look after the tenant here, though an agent runs."),
@@ -73,7 +61,7 @@ def run(
 
     refuse_inside_a_tenant()
     check_command(command)
-    loaded = policy_of(policy, command[0]) if policy else None
+    loaded = chosen_policy(policy, command[0], memory, cores)
     if not quiet:
         warn_of_obstacles(command[0])
     request = request_of(command, memory, cores, device or [], mode, loaded, name, oversubscribe)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from penstock.cli.options import Output, StateDir, check_command, one_of
+from penstock.cli.options import Grace, Output, OutputFormat, Simulate, StateDir, check_command
 from penstock.cli.request import (
     open_source,
     policy_of,
@@ -25,8 +25,6 @@ from penstock.cli.say import say
 if TYPE_CHECKING:
     from types import FrameType
 
-    from penstock.devices import DeviceSource
-    from penstock.node.state import State
     from penstock.policy.schema import Scale
     from penstock.scale import Scaler, SetSpec
 
@@ -49,10 +47,6 @@ app = typer.Typer(
     help="Keep as many replicas of a command as its load needs: penstock scale POLICY -- COMMAND.",
     no_args_is_help=True,
 )
-
-Grace = Annotated[
-    str, typer.Option(metavar="TIME", help="Between SIGTERM and SIGKILL when a replica is ended.")
-]
 
 
 @app.command()
@@ -82,9 +76,7 @@ def run(
         str | None,
         typer.Option(metavar="QUANTITY", help="Host memory of one replica: 100 % memory."),
     ] = None,
-    simulate: Annotated[
-        str | None, typer.Option(metavar="PROFILE[,N]", help="Run on a simulated GPU: h200, l4,2.")
-    ] = None,
+    simulate: Simulate = None,
     grace: Grace = "10s",
     ready_after: Annotated[
         str | None,
@@ -104,10 +96,17 @@ def run(
     Ctrl-C ends the replicas, a second one at once. When this process is killed they run on, and the
     same command takes them over.
     """
+    from penstock.cli.scale_by_agent import (
+        AgentTenancy,
+        agent_is_anothers,
+        agent_socket,
+        room_by_agent,
+    )
     from penstock.model import PenstockError, parse_duration_ns, parse_memory
     from penstock.node.state import State
     from penstock.scale import Requests, Sampler, Scaler, SetSpec, SetStore, window_ns_of
     from penstock.scale.decide import thresholds_of
+    from penstock.scale.fit import room_for
 
     refuse_inside_a_tenant()
     check_command(command)
@@ -128,29 +127,35 @@ def run(
             "give both, or neither",
         )
     requests = Requests(qps_url, qps_metric, window_ns) if qps_url and qps_metric else None
-    state = State.open(state_dir)
-    if state.has_agent():
-        raise PenstockError(
-            f"an agent owns {state.directory}",
-            "two would grant the same devices twice, and it does not scale yet",
-            "end the agent, or name another --state-dir",
-        )
+    warn_of_obstacles(command[0])
+    request = request_of(command, None, None, [], None, loaded, None, oversubscribe=False)
+    set_name = name or loaded.policy.metadata.name.replace(".", "-")[:57].rstrip("-")
+    store = SetStore(State.open(None if agent_is_anothers(state_dir) else state_dir), set_name)
+    agent = agent_socket(state_dir, store) if simulate is None else None
     sampler = Sampler(
-        state,
+        State(Path(agent).parent) if agent else store.state,
         thresholds_of(scale),
         window_ns,
         cpu_request=cpu_request,
         memory_request_bytes=parse_memory(memory_request) if memory_request else None,
         requests=requests,
     )
-    warn_of_obstacles(command[0])
-    request = request_of(command, None, None, [], None, loaded, None, oversubscribe=False)
-    store = SetStore(state, name or loaded.policy.metadata.name.replace(".", "-")[:57].rstrip("-"))
+    if agent is None and store.state.has_agent():
+        raise PenstockError(
+            f"an agent owns {store.state.directory}",
+            "two would grant the same devices twice",
+            "leave --simulate out, or name another --state-dir",
+        )
+    source = None if agent else open_source(store.state, simulate)
     if dry_run:
-        _say_plan(state, SetSpec(store.name, request), scale, open_source(state, simulate))
+        if source is None:
+            room, why = room_by_agent(agent or "", request, scale.max)
+        else:
+            room, why = room_for(store.state, request, source, scale.max)
+        _say_plan(SetSpec(store.name, request), scale, room, why)
         return
-    source = open_source(state, simulate)
-    spec = SetSpec(store.name, request, str(source.machine) if source.machine else None)
+    machine = str(source.machine) if source is not None and source.machine else None
+    spec = SetSpec(store.name, request, machine, agent)
     ready_ns = parse_duration_ns(ready_after) if ready_after else 0
     scaler = Scaler(
         store,
@@ -160,6 +165,7 @@ def run(
         grace_ns=grace_ns,
         ready_after_ns=ready_ns,
         requests=requests,
+        tenancy=AgentTenancy() if agent else None,
     )
     _loop(scaler, store.name, detach=detach_replicas)
 
@@ -197,11 +203,9 @@ def _say_all(name: str, lines: list[str]) -> None:
         say(f"{name}: {line}")
 
 
-def _say_plan(state: State, spec: SetSpec, scale: Scale, source: DeviceSource) -> None:
+def _say_plan(spec: SetSpec, scale: Scale, room: int, why: str) -> None:
     from penstock.scale.decide import METRIC_NAMES, floor_of, thresholds_of
-    from penstock.scale.fit import room_for
 
-    room, why = room_for(state, spec.request, source, scale.max)
     command = " ".join(spec.request.command)
     print(f"{spec.name}: {floor_of(scale)} to {scale.max} replicas of {command}")
     for metric, threshold in thresholds_of(scale).items():
@@ -213,12 +217,7 @@ def _say_plan(state: State, spec: SetSpec, scale: Scale, source: DeviceSource) -
 
 @app.command()
 def status(
-    output: Annotated[
-        Output,
-        typer.Option(
-            "--output", "-o", parser=one_of(Output), metavar="FORMAT", help="table, json or yaml."
-        ),
-    ] = Output.table,
+    output: OutputFormat = Output.table,
     state_dir: StateDir = None,
 ) -> None:
     """List sets of replicas: how many are wanted and why, and what each replica does."""

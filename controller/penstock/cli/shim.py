@@ -5,12 +5,21 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.options import AS_IS, Mode, Output, StateDir, check_command, one_of
+from penstock.cli.options import (
+    AS_IS,
+    Devices,
+    Mode,
+    Output,
+    OutputFormat,
+    PolicyFile,
+    Simulate,
+    StateDir,
+    check_command,
+)
 from penstock.cli.request import (
     open_source,
     policy_of,
@@ -39,28 +48,16 @@ def shim() -> None:
 @app.command(context_settings=AS_IS)
 def coverage(
     command: Annotated[list[str], typer.Argument(metavar="-- COMMAND…", help="What to run.")],
-    output: Annotated[
-        Output,
-        typer.Option(
-            "--output", "-o", parser=one_of(Output), metavar="FORMAT", help="table, json or yaml."
-        ),
-    ] = Output.table,
+    output: OutputFormat = Output.table,
     memory: Annotated[
         str | None, typer.Option(metavar="QUANTITY", help="Device memory (default: all free).")
     ] = None,
     cores: Annotated[
         str | None, typer.Option(metavar="PERCENT", help="Device time (default: all free).")
     ] = None,
-    device: Annotated[
-        list[str] | None,
-        typer.Option(metavar="WHICH", help="Index, UUID or start of one; 0,1 is two."),
-    ] = None,
-    policy: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="QuotaPolicy; options override it.")
-    ] = None,
-    simulate: Annotated[
-        str | None, typer.Option(metavar="PROFILE[,N]", help="Run on a simulated GPU: h200, l4,2.")
-    ] = None,
+    device: Devices = None,
+    policy: PolicyFile = None,
+    simulate: Simulate = None,
     state_dir: StateDir = None,
 ) -> None:
     """Run a command as a tenant; then list what it asked for that the shim does not answer.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.options import StateDir
+from penstock.cli.options import Grace, StateDir, TenantName
 from penstock.cli.say import say
 
 if TYPE_CHECKING:
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
     from penstock.api import AgentClient
 
-TenantName = Annotated[str, typer.Argument(metavar="TENANT", help="As penstock ps names it.")]
 Reason = Annotated[str, typer.Option(metavar="WORDS", help="Why; kept in the tenant's events.")]
 
 
@@ -34,9 +33,7 @@ def resume(tenant: TenantName, state_dir: StateDir = None) -> None:
 
 def revoke(
     tenant: TenantName,
-    grace: Annotated[
-        str, typer.Option(metavar="TIME", help="Between SIGTERM and SIGKILL: 10s, 1m.")
-    ] = "10s",
+    grace: Grace = "10s",
     reason: Reason = "",
     state_dir: StateDir = None,
 ) -> None:

@@ -1,16 +1,28 @@
-"""`penstock top`: tenants, live."""
+"""`penstock top`: devices and tenants, live."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
+import select
+import signal
 import sys
 import time
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.options import Output, StateDir, finite, one_of
+from penstock.cli.options import Output, OutputFormat, StateDir, finite
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
+
+    from penstock.cli.feed import Feed
+
+HELP = "q quits, c m n sort"
+ORDER_OF = {"c": "cores", "m": "memory", "n": "name"}
 
 
 def top(
@@ -18,54 +30,122 @@ def top(
         float,
         typer.Option(min=0.1, max=86400, callback=finite, help="Seconds between updates."),
     ] = 1.0,
-    output: Annotated[
-        Output,
-        typer.Option(
-            "--output",
-            "-o",
-            parser=one_of(Output),
-            metavar="FORMAT",
-            help="table, or json for programs.",
-        ),
-    ] = Output.table,
+    output: OutputFormat = Output.table,
+    once: Annotated[bool, typer.Option("--once", help="Print one picture and end.")] = False,
     watch: Annotated[
         bool, typer.Option("--watch", help="With -o json: a line every interval, until stopped.")
     ] = False,
     state_dir: StateDir = None,
 ) -> None:
-    """Show tenants live, with what they use beside their quota. Ends with Ctrl-C."""
-    from penstock.cli.table import console, tenant_table
-    from penstock.node.report import Reporter
-    from penstock.node.state import State
-    from penstock.node.tenant import collect_if_writable
+    """Show devices and tenants live: who uses what beside its quota. q or Ctrl-C ends it.
 
-    state = State.read(state_dir)
-    collect_if_writable(state)
-    reporter = Reporter(state)
-    reporter.rows()
-    if output is not Output.table:
-        from penstock.cli.output import print_data
+    Where an agent runs, every user sees what it tells; else one's own tenants are shown. c, m and n
+    sort by cores, memory and name.
+    """
+    from penstock.cli.feed import open_feed
 
-        time.sleep(min(interval, 0.5))
-        if not watch:
-            print_data([row.as_dict() for row in reporter.rows()], output)
-            return
-        while True:
-            print(json.dumps([row.as_dict() for row in reporter.rows()]), flush=True)
-            time.sleep(interval)
-    if not sys.stdout.isatty():
-        time.sleep(min(interval, 0.5))
-        screen = console()
-        screen.print(tenant_table(reporter.rows(), width=screen.width))
+    feed = open_feed(state_dir, interval)
+    try:
+        if output is not Output.table:
+            _print_data(feed, output, interval, watch=watch)
+        elif once or not sys.stdout.isatty():
+            from penstock.cli.screen import screen
+            from penstock.cli.table import console
+
+            page = console()
+            page.print(screen(feed.picture(), width=page.width))
+        else:
+            _show(feed, interval)
+    finally:
+        feed.close()
+
+
+def _print_data(feed: Feed, output: Output, interval_s: float, *, watch: bool) -> None:
+    from penstock.cli.output import print_data
+
+    if not watch:
+        print_data([line.as_dict() for line in feed.picture().tenants], output)
         return
+    while True:
+        print(json.dumps([line.as_dict() for line in feed.picture().tenants]), flush=True)
+        time.sleep(interval_s)
+
+
+def _show(feed: Feed, interval_s: float) -> None:
+    """Live until q, Ctrl-C or a signal; the terminal is given back as it was, also to Ctrl-Z."""
+    asked: list[int] = []
+
+    def ask(number: int, _frame: FrameType | None) -> None:
+        asked.append(number)
+
+    for size in ("COLUMNS", "LINES"):  # a shell may export what the terminal's size once was
+        os.environ.pop(size, None)
+    ending = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    for number in (*ending, signal.SIGTSTP, signal.SIGWINCH):
+        signal.signal(number, ask)
+    order = "cores"
+    while True:
+        order = _draw(feed, interval_s, order, asked)
+        if any(number in ending for number in asked):
+            first = next(number for number in asked if number in ending)
+            if first != signal.SIGINT:
+                sys.exit(128 + first)
+            return
+        if signal.SIGTSTP not in asked:
+            return
+        asked.clear()
+        os.kill(os.getpid(), signal.SIGSTOP)  # here we wait for `fg`
+
+
+def _draw(feed: Feed, interval_s: float, order: str, asked: list[int]) -> str:
+    """Draws until q or a signal that is not the terminal's new size; the order chosen last."""
     from rich.live import Live
 
-    title = "penstock top (Ctrl-C ends)"
-    with (
-        contextlib.suppress(KeyboardInterrupt),
-        Live(console=console(), screen=True, auto_refresh=False) as live,
-    ):
+    from penstock.cli.screen import screen
+    from penstock.cli.table import console
+
+    with _keys() as keys, Live(console=console(), screen=True, auto_refresh=False) as live:
+        picture, due = feed.picture(), time.monotonic() + interval_s
         while True:
-            table = tenant_table(reporter.rows(), title, width=live.console.width)
-            live.update(table, refresh=True)
-            time.sleep(interval)
+            size = live.console.size
+            live.update(
+                screen(picture, width=size.width, height=size.height, order=order, help_=HELP),
+                refresh=True,
+            )
+            ready, _, _ = select.select(keys, [], [], max(0.0, due - time.monotonic()))
+            for descriptor in ready:
+                typed = os.read(descriptor, 64).decode(errors="replace")
+                if descriptor != sys.stdin.fileno():
+                    continue  # a signal woke us
+                if "q" in typed.lower() or not typed:
+                    return order
+                order = next((ORDER_OF[key] for key in typed if key in ORDER_OF), order)
+            if any(number != signal.SIGWINCH for number in asked):
+                return order
+            asked.clear()
+            if time.monotonic() >= due:
+                picture, due = feed.picture(), time.monotonic() + interval_s
+
+
+@contextlib.contextmanager
+def _keys() -> Iterator[list[int]]:
+    """What to wait for: keys as they are typed, where there is a keyboard, and signals."""
+    import termios
+    import tty
+
+    wake, woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    before = signal.set_wakeup_fd(woken)
+    settings = None
+    try:
+        watched = [wake]
+        if sys.stdin is not None and sys.stdin.isatty():
+            settings = termios.tcgetattr(sys.stdin)
+            tty.setcbreak(sys.stdin)
+            watched.append(sys.stdin.fileno())
+        yield watched
+    finally:
+        if settings is not None:
+            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, settings)
+        signal.set_wakeup_fd(before)
+        os.close(wake)
+        os.close(woken)

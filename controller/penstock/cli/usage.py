@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from penstock.cli.options import Output, one_of
+from penstock.cli.options import Output, OutputFormat, one_of
 
 NS = 1_000_000_000
 
@@ -36,12 +36,7 @@ def usage(
     by: Annotated[
         By, typer.Option(parser=one_of(By), metavar="WHAT", help="tenant, user, policy, device.")
     ] = By.tenant,
-    output: Annotated[
-        Output,
-        typer.Option(
-            "--output", "-o", parser=one_of(Output), metavar="FORMAT", help="table, json or yaml."
-        ),
-    ] = Output.table,
+    output: OutputFormat = Output.table,
     meter_dir: Annotated[
         Path | None,
         typer.Option(

@@ -19,6 +19,7 @@ from penstock.scale.sample import Sampler, window_ns_of
 from penstock.scale.scaler import Scaler
 from penstock.scale.status import SetStatus, statuses, stop
 from penstock.scale.store import SetSpec, SetStore
+from penstock.scale.tenancy import Tenancy
 
 __all__ = [
     "METRIC_NAMES",
@@ -37,6 +38,7 @@ __all__ = [
     "SetSpec",
     "SetStatus",
     "SetStore",
+    "Tenancy",
     "decide",
     "statuses",
     "stop",

@@ -11,7 +11,10 @@ from penstock.node.admission import check_admission, check_size, free_share, roo
 from penstock.node.tenant import live_grants, tenants_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from penstock.devices import Device, DeviceSource
+    from penstock.node.admission import Free
     from penstock.node.admit import Request
     from penstock.node.state import State
 
@@ -21,7 +24,19 @@ def room_for(state: State, request: Request, source: DeviceSource, most: int) ->
     machine = str(source.machine) if source.machine else None
     grants = live_grants(tenants_of(state))
     devices = source.devices()
-    free = {device.uuid: free_share(device, machine, grants) for device in devices}
+    return room_in(
+        devices,
+        {device.uuid: free_share(device, machine, grants) for device in devices},
+        request,
+        most,
+    )
+
+
+def room_in(
+    devices: Sequence[Device], free: Mapping[str, Free], request: Request, most: int
+) -> tuple[int, str]:
+    """The same where `free` is left of `devices`, by UUID."""
+    free = dict(free)
     for count in range(most):
         try:
             if request.devices:

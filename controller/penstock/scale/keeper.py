@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from penstock.devices import open_devices, open_machine
@@ -17,7 +18,7 @@ from penstock.node.admit import admit
 from penstock.node.launch import CommandNotStartedError
 from penstock.node.run import run_tenant
 from penstock.node.state import State
-from penstock.scale.store import Record, RecordPhase, SetStore
+from penstock.scale.store import Record, RecordPhase, SetSpec, SetStore
 
 REFUSED_EXIT_CODE = 125  # as `timeout` and `env` say that they themselves failed
 # Run by `python -c`: a file of the user's in the working directory must not stand for a module.
@@ -28,7 +29,22 @@ PROGRAM = (
 )
 
 
-def main(arguments: list[str]) -> None:
+# Runs a replica as a tenant to its end; returns its exit code. It calls the function that it is
+# given when the command has started; what it raises before that is why there is no replica.
+Runner = Callable[["SetStore", "SetSpec", int, Callable[[], None]], int]
+
+
+def run_here(store: SetStore, spec: SetSpec, number: int, started: Callable[[], None]) -> int:
+    """A `Runner` for machines without an agent."""
+    if store.state.has_agent():
+        raise PenstockError("an agent owns the devices now", "its tenants are not ours to make")
+    # Not `simulated_machine`: keepers that start together must share the scaler's machine.
+    source = open_machine(Path(spec.machine)) if spec.machine else open_devices()
+    admitted = admit(store.state, spec.request_of(number), source)
+    return run_tenant(store.state, admitted, source, started)
+
+
+def main(arguments: list[str], run: Runner = run_here) -> None:
     """`keeper STATE_DIRECTORY SET NUMBER`: runs the replica to its end, exits with its code."""
     try:
         store, number = SetStore(State.open(Path(arguments[1])), arguments[2]), int(arguments[3])
@@ -38,37 +54,38 @@ def main(arguments: list[str]) -> None:
         sys.exit(REFUSED_EXIT_CODE)
     if lock is None:  # another scaler's keeper was first
         sys.exit(0)
-    sys.exit(keep(store, number))
+    sys.exit(keep(store, number, run))
 
 
-def keep(store: SetStore, number: int) -> int:
+def keep(store: SetStore, number: int, run: Runner) -> int:
     """Runs replica `number`; the caller holds its lock. Returns the exit code."""
+    has_started = False
 
     def say(phase: RecordPhase, reason: str = "", exit_code: int | None = None) -> None:
         # A full disk loses the word; the replica runs.
         with contextlib.suppress(OSError):
             store.write_record(number, Record(phase, os.getpid(), exit_code, reason))
 
+    def started() -> None:
+        nonlocal has_started
+        has_started = True
+        say("running")
+
     say("starting")
     spec = store.read_spec()
     if spec is None:
         say("refused", f"{store.directory / 'set.json'} cannot be read")
         return REFUSED_EXIT_CODE
-    if store.state.has_agent():
-        say("refused", "an agent owns the devices now")
-        return REFUSED_EXIT_CODE
     try:
-        # Not `simulated_machine`: keepers that start together must share the scaler's machine.
-        source = open_machine(Path(spec.machine)) if spec.machine else open_devices()
-        admitted = admit(store.state, spec.request_of(number), source)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the scaler says it and tries again
-        text = f"{error.what}: {error.why}" if isinstance(error, PenstockError) else str(error)
-        say("refused", text or type(error).__name__)
-        return REFUSED_EXIT_CODE
-    try:
-        code = run_tenant(store.state, admitted, source, lambda: say("running"))
+        code = run(store, spec, number, started)
     except CommandNotStartedError as error:
         say("ended", str(error), error.exit_code)
         return error.exit_code
+    except Exception as error:  # whatever it is, the scaler says it and tries again
+        if has_started:
+            raise
+        text = f"{error.what}: {error.why}" if isinstance(error, PenstockError) else str(error)
+        say("refused", text or type(error).__name__)
+        return REFUSED_EXIT_CODE
     say("ended", exit_code=code)
     return code

@@ -6,7 +6,6 @@ that its keeper holds and by its processes, so that a scaler that was killed fin
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -17,15 +16,15 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from penstock.node.processes import MACHINE_VARIABLE, TENANT_VARIABLE
-from penstock.node.tenant import Tenant, collect
-from penstock.scale.keeper import PROGRAM
 from penstock.scale.store import REPLICA_VARIABLE, SET_VARIABLE, Record
+from penstock.scale.tenancy import OwnTenancy
 from penstock.scale.tree import Tree, children_of_all, descendants, roots, send, trees_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from penstock.scale.store import SetSpec, SetStore
+    from penstock.scale.tenancy import Tenancy
 
 LOOK_PERIOD_NS = 500_000_000  # /proc is read at most as often
 FIRST_WAIT_NS, LONGEST_WAIT_NS = 10**9, 60 * 10**9  # before a replica that died is started again
@@ -82,11 +81,16 @@ class ReplicaSet:
         spec: SetSpec,
         grace_ns: int,
         environment: Mapping[str, str] | None = None,
+        tenancy: Tenancy | None = None,
     ) -> None:
-        """`grace_ns` lies between SIGTERM and SIGKILL; `environment` is the replicas'."""
+        """`grace_ns` lies between SIGTERM and SIGKILL; `environment` is the replicas'.
+
+        `tenancy`: who makes them tenants; None: we do.
+        """
         self._store = store
         self._spec = spec
         self._grace_ns = grace_ns
+        self._tenancy = tenancy or OwnTenancy(store.state)
         self._environment = dict(os.environ if environment is None else environment)
         self._entries: dict[int, _Entry] = {}
         self._looked_ns: int | None = None
@@ -175,7 +179,7 @@ class ReplicaSet:
     def _note_end(self, number: int, entry: _Entry, now_ns: int) -> None:
         """A replica that lived is gone: on our order, for want of room, or by itself."""
         record = self._store.read_record(number)
-        self._clear_tenant(number)
+        self._tenancy.clear(f"{self._spec.name}-{number}")
         ordered = entry.kill_at_ns is not None
         ran = entry.running_since_ns
         entry.kill_at_ns = entry.running_since_ns = None
@@ -194,13 +198,6 @@ class ReplicaSet:
         entry.deaths += 1
         entry.start_at_ns = now_ns + wait_ns
         entry.reason = f"{_how_it_ended(record)}; started again in {wait_ns / 1e9:g} s"
-
-    def _clear_tenant(self, number: int) -> None:
-        """The directory of a tenant whose keeper was killed; a keeper removes its own."""
-        tenant = Tenant(self._store.state.tenants / f"{self._spec.name}-{number}")
-        if tenant.directory.exists():
-            with contextlib.suppress(OSError), self._store.state.lock():
-                collect(self._store.state)
 
     def _start_missing(self, wanted: int, now_ns: int) -> None:
         """Starts what is missing. While something was refused, one at a time tries its luck."""
@@ -236,7 +233,7 @@ class ReplicaSet:
         (self._store.directory / f"replica-{number}.json").unlink(missing_ok=True)
         try:
             entry.child = subprocess.Popen(
-                [sys.executable, "-c", PROGRAM, *arguments],
+                [sys.executable, "-c", self._tenancy.keeper, *arguments],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,  # the terminal's Ctrl-C is for the scaler, which decides

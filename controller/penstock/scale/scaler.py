@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from penstock.scale.requests import Requests
     from penstock.scale.sample import Sampler
     from penstock.scale.store import SetSpec, SetStore
+    from penstock.scale.tenancy import Tenancy
 
 DECIDE_PERIOD_NS = 10**9
 REPORT_PERIOD_NS = 5 * 10**9  # how old the report on disk may be when nothing changes
@@ -47,8 +48,9 @@ class Scaler:
         grace_ns: int,
         ready_after_ns: int = 0,
         requests: Requests | None = None,
+        tenancy: Tenancy | None = None,
     ) -> None:
-        """Takes the set; adopts what runs of it.
+        """Takes the set; adopts what runs of it. `tenancy`: who makes tenants; None: we do.
 
         `grace_ns` lies between SIGTERM and SIGKILL. A replica counts as ready `ready_after_ns`
         after its command started. Raises `PenstockError` when another scaler has the set, or when
@@ -65,7 +67,7 @@ class Scaler:
         try:
             self._refuse_another_command()
             store.write_spec(spec)
-            self._set = ReplicaSet(store, spec, grace_ns)
+            self._set = ReplicaSet(store, spec, grace_ns, tenancy=tenancy)
         except BaseException:
             os.close(self._lock)
             raise

@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from penstock.model import PenstockError, check_tenant_name
 from penstock.node.admit import Request
+from penstock.node.grant import DEFAULT_GRACE_NS
 from penstock.node.state import is_locked
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from penstock.node.grant import Mode
+    from penstock.node.grant import Mode, Step
     from penstock.node.state import State
 
 FOLDER = "scale"
@@ -40,6 +41,7 @@ class SetSpec:
     name: str
     request: Request  # without a name: a replica's follows from its number
     machine: str | None = None  # the simulated machine's file
+    agent: str | None = None  # the socket of the agent that grants; None: none does
 
     def request_of(self, number: int) -> Request:
         """The request of replica `number`."""
@@ -137,8 +139,11 @@ class SetStore:
                     oversubscribe=bool(request["oversubscribe"]),
                     policy=request["policy"],
                     allow_unknown=bool(request["allow_unknown"]),
+                    measured=cast("Step", str(request.get("measured", "terminate"))),
+                    grace_ns=int(request.get("grace_ns", DEFAULT_GRACE_NS)),
                 ),
                 machine=plain["machine"],
+                agent=plain.get("agent"),
             )
         except _NOT_READABLE:
             return None

@@ -1,0 +1,300 @@
+"""What `penstock top` shows, from the node's agent or, without one, from the state directory."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from penstock.model import PenstockError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable
+    from pathlib import Path
+
+    from penstock.api import AgentClient, NodeMessage, TenantMessage, UsageMessage
+    from penstock.node.report import Row
+    from penstock.node.state import State
+
+FIRST_FIGURES_S = 1.0  # how long the first figures of all tenants are waited for
+
+
+@dataclass(frozen=True)
+class DeviceLine:
+    """One device, and what its tenants have of it."""
+
+    index: int
+    name: str
+    simulated: bool
+    memory_bytes: int
+    memory_granted_bytes: int
+    memory_used_bytes: int
+    cores_granted_permille: int
+    cores_used_permille: int
+
+
+@dataclass(frozen=True)
+class TenantLine:
+    """One tenant on one device."""
+
+    row: Row
+    processes: int  # that hold a slot
+    suspended: bool | None  # None: not known
+
+    def as_dict(self) -> dict[str, object]:
+        """Base units and plain values, for JSON and YAML."""
+        counts = {"process_count": self.processes, "suspended": self.suspended}
+        return {**self.row.as_dict(), **counts}
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A moment of the node."""
+
+    title: str
+    devices: tuple[DeviceLine, ...]
+    tenants: tuple[TenantLine, ...]
+    problem: str | None = None  # why it is an old one
+
+
+class Feed(Protocol):
+    """Where pictures come from."""
+
+    def picture(self) -> Picture:
+        """The node as it is now. Raises `PenstockError` when it was never seen."""
+
+    def close(self) -> None:
+        """Ends connections."""
+
+
+def open_feed(state_dir: Path | None, interval_s: float) -> Feed:
+    """The agent's where one answers, else the state directory's. Raises `PenstockError`."""
+    from penstock.node.state import State, agent_sockets
+
+    if agent_sockets(state_dir):  # found out without loading gRPC
+        from penstock.api import find_agent
+
+        agent = find_agent(state_dir)
+        if agent is not None:
+            return AgentFeed(agent, lambda: find_agent(state_dir), interval_s)
+    return StateFeed(State.read(state_dir))
+
+
+class StateFeed:
+    """Tenants as their files and the devices show them to the user who owns them."""
+
+    def __init__(self, state: State) -> None:
+        """Rates need two pictures, some time apart; the first look is taken here."""
+        from penstock.node.report import Reporter
+        from penstock.node.tenant import collect_if_writable
+
+        collect_if_writable(state)
+        self._state = state
+        self._reporter = Reporter(state)
+        self._reporter.rows()
+        self._began_s = time.monotonic()
+        self._sizes: dict[str, int] = {}  # of devices: bytes
+
+    def picture(self) -> Picture:
+        """See `Feed`."""
+        time.sleep(max(0.0, self._began_s + 0.5 - time.monotonic()))
+        rows = self._reporter.rows()
+        for row in rows:
+            if row.device_uuid and row.device_uuid not in self._sizes:
+                self._learn_sizes(row.tenant)
+        count = len({row.tenant for row in rows})
+        return Picture(
+            f"{self._state.directory}: {count} tenants, no agent",
+            _devices_of(rows, self._sizes),
+            tuple(TenantLine(row, len(row.processes), None) for row in rows),
+        )
+
+    def close(self) -> None:
+        """See `Feed`."""
+
+    def _learn_sizes(self, tenant: str) -> None:
+        from penstock.node.tenant import Tenant
+
+        try:
+            grant = Tenant(self._state.tenants / tenant).grant()
+        except PenstockError:
+            return  # it has just ended
+        self._sizes |= {share.uuid: share.device_memory_bytes for share in grant.devices}
+
+
+def _devices_of(rows: Iterable[Row], sizes: dict[str, int]) -> tuple[DeviceLine, ...]:
+    """The devices that have tenants: of others a state directory knows nothing."""
+    found: dict[tuple[int, str], list[Row]] = {}
+    for row in rows:
+        if row.device_index is not None:
+            found.setdefault((row.device_index, row.device_uuid), []).append(row)
+    return tuple(
+        DeviceLine(
+            index,
+            own[0].device_name,
+            own[0].simulated,
+            sizes.get(uuid, 0),
+            sum(row.memory_quota_bytes or 0 for row in own),
+            sum(row.memory_used_bytes or 0 for row in own),
+            sum(row.cores_quota_permille or 0 for row in own),
+            sum(row.cores_used_permille or 0 for row in own),
+        )
+        for (index, uuid), own in sorted(found.items())
+    )
+
+
+class AgentFeed:
+    """Tenants as the agent tells them to whoever asks; goes on when the agent is started anew."""
+
+    def __init__(
+        self,
+        agent: AgentClient,
+        find: Callable[[], AgentClient | None],
+        interval_s: float,
+    ) -> None:
+        """`find` looks for the agent again, `interval_s` lies between pictures."""
+        self._find = find
+        self._interval_s = interval_s
+        self._agent: AgentClient | None = agent
+        self._usage = _Usage(agent, interval_s)
+        self._last: Picture | None = None
+
+    def picture(self) -> Picture:
+        """See `Feed`; the last one, with the reason, while the agent does not answer."""
+        try:
+            if self._agent is None:
+                self._connect()
+            self._last = self._look()
+        except PenstockError as error:
+            if self._last is None:
+                raise
+            self.close()
+            why = f"{error.what}: {error.why}; trying again"
+            last = self._last
+            return Picture(last.title, last.devices, last.tenants, why)
+        return self._last
+
+    def close(self) -> None:
+        """See `Feed`."""
+        if self._agent is not None:
+            self._agent.close()
+            self._agent = None
+
+    def _connect(self) -> None:
+        agent = self._find()
+        if agent is None:
+            raise PenstockError("no agent answers", "it has ended, or is being started")
+        self._agent = agent
+        self._usage = _Usage(agent, self._interval_s)
+
+    def _look(self) -> Picture:
+        agent = self._agent
+        if agent is None:
+            raise AssertionError
+        node, tenants = agent.node(), agent.tenants()
+        if self._usage.ended:
+            raise PenstockError("the agent tells no figures any more", "its stream has ended")
+        reports = self._usage.of({tenant.name for tenant in tenants})
+        lines = [
+            TenantLine(row, tenant.processes, tenant.suspended)
+            for tenant in tenants
+            for row in _rows_of(tenant, reports.get(tenant.name), node)
+        ]
+        words = "enforced" if node.enforces else "cooperative: the agent is not root"
+        title = f"{node.name}: {node.tenants} tenants, {words}, agent {node.version}"
+        return Picture(title, _devices_by(node, lines), tuple(lines))
+
+
+class _Usage:
+    """The newest report of each tenant, taken in by a thread of its own."""
+
+    def __init__(self, agent: AgentClient, interval_s: float) -> None:
+        self.ended = False
+        self._reports: dict[str, UsageMessage] = {}
+        self._came = threading.Condition()
+        arguments = (agent, interval_s)
+        threading.Thread(target=self._listen, args=arguments, name="usage", daemon=True).start()
+
+    def of(self, names: set[str]) -> dict[str, UsageMessage]:
+        """Those of `names`; waits a moment for the first ones. What others left is forgotten."""
+        with self._came:
+            self._came.wait_for(
+                lambda: self.ended or names <= self._reports.keys(),
+                0 if self._reports else FIRST_FIGURES_S,
+            )
+            self._reports = {name: one for name, one in self._reports.items() if name in names}
+            return dict(self._reports)
+
+    def _listen(self, agent: AgentClient, interval_s: float) -> None:
+        try:
+            for report in agent.usage(min(interval_s, 1.0)):
+                with self._came:
+                    self._reports[report.tenant] = report
+                    self._came.notify_all()
+        except (PenstockError, ValueError):  # the agent is gone, or we closed the connection
+            pass
+        finally:
+            with self._came:
+                self.ended = True
+                self._came.notify_all()
+
+
+def _rows_of(tenant: TenantMessage, report: UsageMessage | None, node: NodeMessage) -> list[Row]:
+    """Of each device of the tenant. What an agent does not tell is not known."""
+    from penstock.api import mode_of
+    from penstock.node.report import Row
+
+    used = {one.device_uuid: one for one in report.devices} if report else {}
+    rows = []
+    for share in tenant.shares:
+        figures = used.get(share.device_uuid)
+        rows.append(
+            Row(
+                tenant=tenant.name,
+                user=tenant.user,
+                command=tuple(tenant.command),
+                mode=mode_of(tenant),
+                device_index=share.device_index,
+                device_uuid=share.device_uuid,
+                device_name=share.device_name,
+                simulated=bool(node.machine),
+                memory_used_bytes=figures.memory_bytes if figures else None,
+                memory_peak_bytes=figures.peak_memory_bytes if figures else None,
+                memory_quota_bytes=share.memory_bytes,
+                cores_used_permille=figures.cores_permille if figures else None,
+                cores_quota_permille=share.cores_permille,
+                allowance_permille=share.allowance_permille,
+                refusals=figures.refusals if figures else None,
+                waits=figures.waits if figures else None,
+                processes=(),
+                members=(),
+                device_memory_bytes=None,
+                device_cores_permille=None,
+                supervised=True,
+                problem=tenant.finding or None,
+            )
+        )
+    return rows
+
+
+def _devices_by(node: NodeMessage, lines: Collection[TenantLine]) -> tuple[DeviceLine, ...]:
+    memory: dict[str, int] = {}
+    cores: dict[str, int] = {}
+    for line in lines:
+        row = line.row
+        memory[row.device_uuid] = memory.get(row.device_uuid, 0) + (row.memory_used_bytes or 0)
+        cores[row.device_uuid] = cores.get(row.device_uuid, 0) + (row.cores_used_permille or 0)
+    return tuple(
+        DeviceLine(
+            device.index,
+            device.name,
+            device.simulated,
+            device.memory_bytes,
+            max(0, device.memory_bytes - device.free_memory_bytes),
+            memory.get(device.uuid, 0),
+            max(0, 1000 - device.free_cores_permille),
+            cores.get(device.uuid, 0),
+        )
+        for device in node.devices
+    )

@@ -1,0 +1,123 @@
+"""`penstock scale` where an agent runs: replicas are its tenants, and outlive it and us."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.model import PenstockError
+from penstock.node.state import State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.api import AgentClient
+    from penstock.node.admit import Request
+    from penstock.scale import SetSpec, SetStore
+
+SET_LABEL = "penstock.io/replica-set"  # of a replica's tenant: the set's directory
+# Run by `python -c`: a file of the user's in the working directory must not stand for a module.
+PROGRAM = (
+    "import sys\n"
+    "if sys.path and sys.path[0] == '': del sys.path[0]\n"
+    "from penstock.cli.scale_by_agent import main; main(sys.argv)"
+)
+
+
+class AgentTenancy:
+    """Tenants that the agent grants, looks after, and takes away when their processes are gone."""
+
+    keeper = PROGRAM
+
+    def clear(self, tenant: str) -> None:
+        """Nothing is left to do: see above."""
+
+
+def agent_is_anothers(state_dir: Path | None) -> bool:
+    """Whether `state_dir` is an agent's of another user: a set of ours lies elsewhere then."""
+    return (
+        state_dir is not None
+        and State(state_dir).agent_socket.exists()
+        and state_dir.stat().st_uid != os.geteuid()
+    )
+
+
+def agent_socket(state_dir: Path | None, store: SetStore) -> str | None:
+    """Where the agent takes orders that is to grant replicas; None: none is.
+
+    One whose replicas run stays theirs while it is started anew.
+    """
+    from penstock.node.state import agent_sockets
+    from penstock.scale.tree import trees_of
+
+    if agent_sockets(state_dir):  # found out without loading gRPC
+        from penstock.api import find_agent_socket
+
+        found = find_agent_socket(state_dir)
+        if found is not None:
+            return str(found)
+    before = store.read_spec()
+    return before.agent if before and before.agent and trees_of(store.directory) else None
+
+
+def main(arguments: list[str]) -> None:
+    """The keeper of one replica: see `penstock.scale.keeper.main`."""
+    from penstock.node.launch import block_signals
+    from penstock.scale import keeper
+
+    blocked = block_signals()  # before gRPC has threads, which would swallow them
+
+    def run(store: SetStore, spec: SetSpec, number: int, started: Callable[[], None]) -> int:
+        from penstock.cli.by_agent import LOOK_S, start_by_agent
+
+        labels = {SET_LABEL: str(store.directory)}
+        request = dataclasses.replace(spec.request_of(number), labels=labels)
+        with agent_at(spec.agent or "") as agent:
+            _end_predecessor(agent, request)
+            child, _ = start_by_agent(agent, request, blocked)
+        started()
+        return child.wait(lambda: None, LOOK_S)
+
+    keeper.main(arguments, run)
+
+
+def _end_predecessor(agent: AgentClient, request: Request) -> None:
+    """Frees the replica's name at once where an agent that was started anew waits for processes.
+
+    Whoever keeps the replica holds its lock: none of its processes is left, and none is coming.
+    """
+    for tenant in agent.tenants():
+        ours = tenant.labels.get(SET_LABEL) == request.labels[SET_LABEL]
+        if tenant.name == request.name and ours and not tenant.processes:
+            agent.revoke(tenant.name, 0, "its replica is started again")
+
+
+def room_by_agent(socket: str, request: Request, most: int) -> tuple[int, str]:
+    """How many more of `request` fit on the agent's devices: see `penstock.scale.fit`."""
+    from penstock.devices import Device
+    from penstock.node.admission import Free
+    from penstock.scale.fit import room_in
+
+    with agent_at(socket) as agent:
+        told = agent.node().devices
+    devices = [
+        Device(one.index, one.uuid, one.name, one.memory_bytes, 0,
+               one.tflops if one.HasField("tflops") else None, one.simulated)
+        for one in told
+    ]  # fmt: skip
+    free = {one.uuid: Free(one.free_memory_bytes, one.free_cores_permille, ()) for one in told}
+    return room_in(devices, free, request, most)
+
+
+def agent_at(socket: str) -> AgentClient:
+    """The agent that takes orders there. Raises `PenstockError`: it does not answer now."""
+    from penstock.api import find_agent
+
+    agent = find_agent(Path(socket).parent) if Path(socket).exists() else None
+    if agent is None:
+        raise PenstockError(
+            "no agent answers", f"{socket} is its socket", "start it again", reason="unavailable"
+        )
+    return agent

@@ -1,0 +1,144 @@
+"""`penstock agent install` and `uninstall` on a root of their own."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = "/opt/penstock/bin/penstock"
+
+
+@pytest.fixture
+def root(tmp_path):
+    """A machine that has penstock in /opt/penstock."""
+    program = tmp_path / "root" / PROGRAM.lstrip("/")
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\n")
+    return tmp_path / "root"
+
+
+def agent(root, *arguments, program=PROGRAM, umask=0o077) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "penstock", "agent", *arguments]
+    options = [f"--root={root}", f"--program={program}"]
+    return subprocess.run(
+        [*command, *options], capture_output=True, text=True, timeout=60, check=False, umask=umask
+    )
+
+
+def everything(root) -> dict[str, str | None]:
+    """Every file and link below `root` by its place, folders as None."""
+
+    def content(path):
+        if path.is_symlink():
+            return str(path.readlink())
+        return None if path.is_dir() else path.read_text()
+
+    return {str(path.relative_to(root)): content(path) for path in sorted(root.rglob("*"))}
+
+
+def files_of(root) -> set[str]:
+    return {place for place, text in everything(root).items() if text is not None}
+
+
+def test_what_is_installed_is_said_runs_that_program_and_is_taken_away_whole(root):
+    before = files_of(root)
+    wanted = agent(root, "install", "--dry-run")
+    assert wanted.returncode == 0, wanted.stderr
+    assert files_of(root) == before
+    done = agent(root, "install")
+    assert done.returncode == 0, done.stderr
+    made = files_of(root) - before
+    assert "etc/systemd/system/penstock-agent.service" in made
+    for place in made:
+        assert f"{root}/{place}" in done.stderr
+        assert f"would write {root}/{place}" in wanted.stderr or "bin/penstock" in place
+        if not (root / place).is_symlink():
+            assert (root / place).stat().st_mode & 0o777 == 0o644, place
+    assert str((root / "usr/local/bin/penstock").readlink()) == PROGRAM
+    assert (root / "etc/penstock/policies").is_dir()
+    unit = (root / "etc/systemd/system/penstock-agent.service").read_text()
+    assert f"ExecStart={PROGRAM} agent" in unit
+    gone = agent(root, "uninstall")
+    assert gone.returncode == 0, gone.stderr
+    assert files_of(root) == before
+    assert not (root / "etc/penstock").exists()
+
+
+def test_done_again_it_keeps_what_administrators_wrote_and_renews_what_is_ours(root):
+    agent(root, "install")
+    first = everything(root)
+    again = agent(root, "install")
+    assert everything(root) == first
+    assert "write" not in again.stderr
+    options = root / "etc/penstock/agent.env"
+    options.write_text("PENSTOCK_AGENT_OPTIONS=--node n1\n")
+    (root / "etc/penstock/policies/ours.yaml").write_text("mine")
+    unit = root / "etc/systemd/system/penstock-agent.service"
+    unit.write_text(unit.read_text().replace("Restart=always", "Restart=no"))
+    assert agent(root, "install").returncode == 0
+    assert unit.read_text() == first["etc/systemd/system/penstock-agent.service"]
+    assert options.read_text() == "PENSTOCK_AGENT_OPTIONS=--node n1\n"
+    left = agent(root, "uninstall")
+    assert f"keep {options} (--purge removes it)" in left.stderr
+    assert options.exists()
+    assert (root / "etc/penstock/policies/ours.yaml").exists()
+    (root / "var/lib/penstock").mkdir(parents=True)
+    assert agent(root, "uninstall", "--purge").returncode == 0
+    assert files_of(root) == {PROGRAM.lstrip("/")}
+    assert not (root / "var/lib/penstock").exists()
+
+
+def test_what_others_wrote_is_neither_replaced_nor_removed(root):
+    unit = root / "etc/systemd/system/penstock-agent.service"
+    unit.parent.mkdir(parents=True)
+    unit.write_text("[Service]\n")
+    before = everything(root)
+    done = agent(root, "install")
+    assert done.returncode == 2
+    assert f"{unit} is there already" in done.stderr
+    assert everything(root) == before
+    assert agent(root, "uninstall").returncode == 0
+    assert everything(root) == before
+
+
+@pytest.mark.parametrize(
+    ("program", "says"),
+    [
+        ("/tmp/venv/bin/penstock", "the service cannot run /tmp/venv/bin/penstock"),
+        ("penstock", "the service cannot run penstock"),
+        ("/opt/other/penstock", "there is no /opt/other/penstock below"),
+    ],
+)
+def test_a_program_that_the_service_could_not_run_is_refused(root, program, says):
+    done = agent(root, "install", program=program)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert files_of(root) == {PROGRAM.lstrip("/")}
+
+
+def test_a_tenants_state_is_not_purged(root):
+    agent(root, "install")
+    (root / "run/penstock/tenants/t").mkdir(parents=True)
+    before = everything(root)
+    done = agent(root, "uninstall", "--purge")
+    assert done.returncode == 2
+    assert "1 tenants are there" in done.stderr
+    assert everything(root) == before
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+def test_the_completion_that_is_installed_completes(root):
+    agent(root, "install")
+    script = root / "usr/local/share/bash-completion/completions/penstock"
+    ask = f"""
+        source {script}
+        COMP_WORDS=(penstock agent uni); COMP_CWORD=2
+        _penstock_completion "{sys.prefix}/bin/penstock"; echo "${{COMPREPLY[@]}}"
+    """
+    done = subprocess.run(
+        ["bash", "-c", ask], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout.strip() == "uninstall", done.stderr

@@ -1,0 +1,167 @@
+"""Programs that take memory of pools, and check each charge."""
+
+from __future__ import annotations
+
+import ctypes
+
+from cuda_calls import MIB, OUT_OF_MEMORY, begin, charged, cu, ok, old, old_ok, refused
+
+RESERVED = cu.CUmemPool_attribute.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT
+
+
+def stream_ordered() -> None:
+    begin()
+    pool = ok(cu.cuDeviceGetDefaultMemPool(0))
+    stream = ok(cu.cuStreamCreate(1))
+    before = charged()
+    pointers = [ok(cu.cuMemAllocAsync(3 * MIB, stream)) for _ in range(8)]
+    reserved = int(ok(cu.cuMemPoolGetAttribute(pool, RESERVED)))
+    assert reserved >= 24 * MIB
+    assert charged() - before == reserved
+    for pointer in pointers:
+        ok(cu.cuMemFreeAsync(pointer, stream))
+    ok(cu.cuStreamSynchronize(stream))
+    ok(cu.cuMemPoolTrimTo(pool, 0))
+    assert int(ok(cu.cuMemPoolGetAttribute(pool, RESERVED))) == 0
+    assert charged() == before
+
+
+def stream_ordered_per_thread() -> None:
+    begin()
+    pool = ok(cu.cuDeviceGetDefaultMemPool(0))
+    pointer = ctypes.c_uint64()
+    before = charged()
+    old_ok(old.cuMemAllocAsync_ptsz(ctypes.byref(pointer), ctypes.c_size_t(3 * MIB), None))
+    assert charged() - before == int(ok(cu.cuMemPoolGetAttribute(pool, RESERVED)))
+    old_ok(old.cuMemFreeAsync_ptsz(pointer, None))
+    old_ok(old.cuStreamSynchronize_ptsz(None))
+    ok(cu.cuMemPoolTrimTo(pool, 0))
+    assert charged() == before
+
+
+def pool_on(device: int) -> object:
+    properties = cu.CUmemPoolProps()
+    properties.allocType = cu.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+    properties.location.type = cu.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+    properties.location.id = device
+    return ok(cu.cuMemPoolCreate(properties))
+
+
+def own_pool() -> None:
+    begin()
+    stream = ok(cu.cuStreamCreate(1))
+    before = charged()
+    pool = pool_on(0)
+    assert charged() == before
+    pointer = ok(cu.cuMemAllocFromPoolAsync(40 * MIB, pool, stream))
+    reserved = int(ok(cu.cuMemPoolGetAttribute(pool, RESERVED)))
+    assert charged() - before == reserved >= 40 * MIB
+    ok(cu.cuMemFreeAsync(pointer, stream))
+    ok(cu.cuStreamSynchronize(stream))
+    ok(cu.cuMemPoolDestroy(pool))
+    assert charged() == before
+
+
+def pool_kept_over_frees() -> None:
+    """With a release threshold the reserve stays, and stays charged; reuse costs nothing more."""
+    begin()
+    stream = ok(cu.cuStreamCreate(1))
+    before = charged()
+    pool = pool_on(0)
+    threshold = cu.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+    ok(cu.cuMemPoolSetAttribute(pool, threshold, cu.cuuint64_t(1 << 40)))
+    first = ok(cu.cuMemAllocFromPoolAsync(40 * MIB, pool, stream))
+    held = charged() - before
+    ok(cu.cuMemFreeAsync(first, stream))
+    ok(cu.cuStreamSynchronize(stream))
+    assert charged() - before == held
+    second = ok(cu.cuMemAllocFromPoolAsync(40 * MIB, pool, stream))
+    assert charged() - before == held
+    ok(cu.cuMemFreeAsync(second, stream))
+    ok(cu.cuStreamSynchronize(stream))
+    ok(cu.cuMemPoolTrimTo(pool, 0))
+    assert charged() == before
+    ok(cu.cuMemPoolDestroy(pool))
+
+
+def pool_memory_freed_by_cumemfree() -> None:
+    begin()
+    stream = ok(cu.cuStreamCreate(1))
+    pool = ok(cu.cuDeviceGetDefaultMemPool(0))
+    before = charged()
+    pointer = ok(cu.cuMemAllocAsync(3 * MIB, stream))
+    ok(cu.cuStreamSynchronize(stream))
+    ok(cu.cuMemFree(pointer))
+    ok(cu.cuMemPoolTrimTo(pool, 0))
+    assert charged() == before
+
+
+def pool_over_the_limit(limit: str) -> None:
+    begin()
+    stream = ok(cu.cuStreamCreate(1))
+    refused(cu.cuMemAllocAsync(int(limit) + 1, stream))
+    assert charged() <= int(limit)
+    pointer = ok(cu.cuMemAllocAsync(int(limit) // 2, stream))
+    refused(cu.cuMemAllocAsync(int(limit) // 2 + 4 * MIB, stream))
+    assert charged() <= int(limit)
+    ok(cu.cuMemFreeAsync(pointer, stream))
+
+
+def idle_pool_makes_room(limit: str) -> None:
+    """What a pool holds idle is found again before an allocation is refused."""
+    begin()
+    stream = ok(cu.cuStreamCreate(1))
+    pointer = ok(cu.cuMemAllocAsync(int(limit) * 3 // 4, stream))
+    ok(cu.cuMemFreeAsync(pointer, stream))
+    ok(cu.cuStreamSynchronize(stream))
+    ok(cu.cuMemFree(ok(cu.cuMemAlloc(int(limit) * 3 // 4))))
+
+
+def keep_all(pool: object) -> None:
+    threshold = cu.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+    ok(cu.cuMemPoolSetAttribute(pool, threshold, cu.cuuint64_t(1 << 40)))
+
+
+def frees_not_reached_in_other_streams(limit: str) -> None:
+    """Memory freed behind unfinished work is of no use to another stream: the pool has to grow."""
+    begin()
+    pool, size = pool_on(0), int(limit) * 3 // 10 // MIB * MIB
+    keep_all(pool)
+    flag = ok(cu.cuMemHostAlloc(4, 0))
+    word = ctypes.c_uint.from_address(int(flag))
+    word.value = 0
+    refusals = 0
+    for _ in range(12):
+        stream = ok(cu.cuStreamCreate(1))
+        ok(cu.cuStreamWaitValue32(stream, int(flag), 1, 0))
+        code, pointer = cu.cuMemAllocFromPoolAsync(size, pool, stream)
+        refusals += int(code) == OUT_OF_MEMORY
+        if not int(code):
+            ok(cu.cuMemFreeAsync(pointer, stream))
+        reserved = int(ok(cu.cuMemPoolGetAttribute(pool, RESERVED)))
+        assert reserved <= int(limit) + size  # one step, and no second one on top
+        assert charged() <= int(limit)
+    assert refusals >= 8
+    word.value = 1
+    ok(cu.cuCtxSynchronize())
+    reserved = int(ok(cu.cuMemPoolGetAttribute(pool, RESERVED)))
+    assert reserved <= int(limit)
+    assert charged() == reserved
+
+
+def a_pool_with_room_serves_every_size(limit: str) -> None:
+    begin()
+    stream, pool = ok(cu.cuStreamCreate(1)), pool_on(0)
+    keep_all(pool)
+    for step in range(300):
+        pointer = ok(cu.cuMemAllocFromPoolAsync((step % 64 + 1) * MIB, pool, stream))
+        ok(cu.cuMemFreeAsync(pointer, stream))
+        assert int(ok(cu.cuMemPoolGetAttribute(pool, RESERVED))) <= int(limit)
+
+
+def pool_size_that_wraps() -> None:
+    """Straight at the driver: below the shim nothing may wrap either."""
+    begin()
+    stream = ok(cu.cuStreamCreate(1))
+    for size in ((1 << 64) - 1, (1 << 64) - 512, 1 << 63):
+        refused(cu.cuMemAllocAsync(size, stream))
