@@ -45,7 +45,7 @@ def devices(
     node = _node(state_dir)
     found = survey(_kinds(kind), machine=_machine(state_dir, simulate, node))
     if node is not None:
-        found = [_as_the_agent_says(one, node) for one in found]
+        found = _as_the_agent_says(found, node)
     if output is Output.table:
         from penstock.cli.device_table import device_table
         from penstock.cli.table import console
@@ -102,30 +102,33 @@ def _node(state_dir: Path | None) -> NodeMessage | None:
         return None
 
 
-def _as_the_agent_says(found: Survey, node: NodeMessage) -> Survey:
+def _as_the_agent_says(found: list[Survey], node: NodeMessage) -> list[Survey]:
     """The agent listens to the driver all the time: it knows what failed, and what went away."""
     from penstock.devices.inventory import Health, NotAvailable, blank
 
-    if found.kind != ("simulated" if node.machine else "nvidia"):
-        return found
-    said = {one.uuid: one for one in node.devices if one.health in {"unhealthy", "lost"}}
-    listed = []
-    for report in found.devices:
-        one = said.get(report.id)
-        if one is not None:
-            health = Health("lost" if one.health == "lost" else "unhealthy", one.health_reason)
-            report = dataclasses.replace(report, health=health)  # noqa: PLW2901
-        listed.append(report)
-    shown = {report.id for report in listed}
-    for uuid in said.keys() - shown:  # its driver lists it no more
-        one = said[uuid]
-        lacking = NotAvailable(f"the device does not answer: {one.health_reason}")
-        listed.append(
-            dataclasses.replace(
-                blank(found.kind, one.index, uuid, one.name, lacking),
-                memory_total_bytes=one.memory_bytes,
-                health=Health("lost", one.health_reason),
-                simulated=one.simulated,
-            )
+    said = {
+        one.uuid: (one, Health("lost" if one.health == "lost" else "unhealthy", one.health_reason))
+        for one in node.devices
+        if one.health in {"unhealthy", "lost"}
+    }
+    shown = {report.id for survey in found for report in survey.devices}
+    kind: Kind = "simulated" if node.machine else "nvidia"
+    gone = [
+        dataclasses.replace(
+            blank(kind, one.index, uuid, one.name, NotAvailable(f"it does not answer: {health}")),
+            memory_total_bytes=one.memory_bytes,
+            health=health,
+            simulated=one.simulated,
         )
-    return dataclasses.replace(found, devices=tuple(listed))
+        for uuid, (one, health) in said.items()
+        if uuid not in shown  # its driver lists it no more
+    ]
+    answer = []
+    for survey in found:
+        reports = [
+            dataclasses.replace(one, health=said[one.id][1]) if one.id in said else one
+            for one in survey.devices
+        ]
+        reports += gone if survey.kind == kind else []
+        answer.append(dataclasses.replace(survey, devices=tuple(reports)))
+    return answer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pynvml
@@ -64,8 +65,14 @@ def memory_of(handle: Any) -> Figure[Any]:  # noqa: ANN401
 
 
 def is_simulated() -> bool:
-    """Whether the library that is loaded is the simulated one."""
-    return pynvml.nvmlLib is not None and hasattr(pynvml.nvmlLib, IS_SIMULATED)
+    """Whether the library that programs find here is the simulated one. Loads it, opens nothing."""
+    library = pynvml.nvmlLib
+    if library is None:
+        try:
+            library = ctypes.CDLL("libnvidia-ml.so.1")
+        except OSError:
+            return False
+    return hasattr(library, IS_SIMULATED)
 
 
 def reopen() -> None:
@@ -136,6 +143,4 @@ class XidEvents:
 
 
 def _address(handle: Any) -> int:  # noqa: ANN401 - a ctypes pointer
-    import ctypes
-
     return ctypes.cast(handle, ctypes.c_void_p).value or 0

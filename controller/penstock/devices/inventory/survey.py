@@ -41,18 +41,17 @@ class NvidiaInventory:
         """What NVML lists; without a driver, what the PCI bus shows."""
         from penstock.devices.nvml import is_simulated
 
+        if is_simulated():
+            why = "the NVML that programs find here is the simulated one"
+            return Survey("nvidia", (), NotAvailable(why, "its devices are listed as simulated"))
         try:
-            found = _by_nvml(self.kind)
+            return _by_nvml(self.kind)
         except PenstockError as error:
             lacking = NotAvailable(f"{error.what}: {error.why}", "install the NVIDIA driver")
             cards = self._by_pci(lacking)
             return Survey(
                 "nvidia", cards, lacking if cards else nothing_there("NVIDIA GPU", lacking)
             )
-        if is_simulated():
-            why = "the NVML that programs find here is the simulated one"
-            return Survey("nvidia", (), NotAvailable(why, "its devices are listed as simulated"))
-        return found
 
     def _by_pci(self, lacking: NotAvailable) -> tuple[DeviceReport, ...]:
         cards = [
@@ -83,15 +82,12 @@ class SimulatedInventory:
         from penstock.devices.simulated import SimulatedDevices
         from penstock_shim.simulator import MachineError
 
+        if is_simulated():
+            with contextlib.suppress(PenstockError):  # it finds no machine: the one that is named
+                return _by_nvml(self.kind)
         if self._machine is None:
             why = "no simulated machine is named"
             return Survey("simulated", (), NotAvailable(why, "name one with --simulate h200"))
-        try:
-            found = _by_nvml(self.kind)
-            if is_simulated():
-                return found
-        except PenstockError:
-            pass  # there is no NVML: the file it is
         try:
             seen = SimulatedDevices(self._machine).observe()
         except (MachineError, OSError) as error:
