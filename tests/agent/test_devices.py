@@ -105,6 +105,9 @@ def test_a_lost_device_is_said_to_be_lost_takes_nothing_away_and_comes_back(make
         assert shown[second]["health"]["state"] == "ok"
         assert "is lost" in refusal(node, "0")
         assert refusal(node) is None  # there is another
+        rows = {row["tenant"]: row for row in json.loads(node("ps", "-o", "json").stdout)}
+        assert rows["hit"]["device_memory_bytes"] is None
+        assert rows["spared"]["device_memory_bytes"] > 0
         hit.wait(30)  # it saw the driver's own error
         assert [page.stat().st_ino for page in pages] == before
         with node.client() as agent:
@@ -202,6 +205,15 @@ def test_an_xid_error_makes_a_device_unhealthy_until_it_was_reset(real):
     real.simulated.lift(0)
     wait_until(lambda: "device-recovered" in kinds_of(real, "t"))
     assert refusal(real, "0") is None
+
+    # Away and back alone, it is listened to as before.
+    real.simulated.inject("device-lost", device=0)
+    wait_until(lambda: "device-lost" in kinds_of(real, "t"))
+    assert Metrics(real).of("penstock_device_healthy", device_uuid=second) == 1
+    real.simulated.lift(0)
+    wait_until(lambda: refusal(real, "0") is None)
+    real.simulated.report_xid(119)
+    wait_until(lambda: "XID 119" in (refusal(real, "0") or ""))
 
 
 def test_a_driver_that_goes_away_and_comes_back_is_found_again(real):

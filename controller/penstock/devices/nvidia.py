@@ -117,9 +117,10 @@ class NvidiaDevices:
         Raises `DeviceLostError`: it does not answer.
         """
         with self._lock:
-            one = next(one for one in self._known if one.device.uuid == device.uuid)
-            if one.handle is None:
-                raise DeviceLostError(f"{device} is lost", one.lost)
+            one = next((one for one in self._known if one.device.uuid == device.uuid), None)
+            if one is None or one.handle is None:
+                why = one.lost if one else "the driver lists no such device"
+                raise DeviceLostError(f"{device} is lost", why)
             now_ns = time.monotonic_ns()
             try:
                 busy = None if device.parent else _utilisation(one.handle)
@@ -147,8 +148,8 @@ class NvidiaDevices:
         """All devices as they are now, with what their driver reported since the last look."""
         with self._lock:
             now_ns = time.monotonic_ns()
+            xids = self._events.read()  # first: finding devices again begins to listen anew
             self._find_again(now_ns)
-            xids = self._events.read()
             signs = {uuid: self._signs(uuid, xids.get(uuid, [])) for uuid in self._boards}
             health = {
                 uuid: self._watches.setdefault(uuid, HealthWatch()).look(now_ns, one)
@@ -220,10 +221,9 @@ class NvidiaDevices:
     def _find_again(self, now_ns: int) -> None:
         """Looks whether what was lost answers again."""
         missing = [one for one in self._known if one.handle is None]
-        if not missing:
-            return
-        everything = len(missing) == len(self._known)
-        if everything or now_ns - self._reopened_ns >= REOPEN_NS:
+        away = [uuid for uuid, handle in self._boards.items() if handle is None]
+        everything = len(away) == len(self._boards)
+        if away and (everything or now_ns - self._reopened_ns >= REOPEN_NS):
             self._reopened_ns = now_ns
             self._events.close()
             try:
@@ -232,9 +232,7 @@ class NvidiaDevices:
                 for uuid in self._boards:
                     self._lose(uuid, str(error))
                 return
-            for uuid in self._boards:
-                self._boards[uuid] = _handle_of(uuid)
-            self._events.register({u: h for u, h in self._boards.items() if h is not None})
+            self._boards = dict.fromkeys(self._boards)
             missing = self._known  # all handles are of the library as it was
         for one in missing:
             if self._boards[one.whole] is None:
@@ -242,6 +240,9 @@ class NvidiaDevices:
             one.handle = _handle_of(one.device.uuid)
             if one.handle is None and not one.lost:
                 one.lost = "NVML does not find it any more"
+        back = {uuid: handle for uuid, handle in self._boards.items() if handle is not None}
+        if away and back.keys() & set(away):
+            self._events.register(back)
 
 
 def _met(handle: Any, index: int, parent: Any = None) -> _Known:  # noqa: ANN401
