@@ -106,8 +106,8 @@ def test_a_lost_device_is_said_to_be_lost_takes_nothing_away_and_comes_back(make
         assert "is lost" in refusal(node, "0")
         assert refusal(node) is None  # there is another
         rows = {row["tenant"]: row for row in json.loads(node("ps", "-o", "json").stdout)}
-        assert rows["hit"]["device_memory_bytes"] is None
-        assert rows["spared"]["device_memory_bytes"] > 0
+        assert rows["hit"]["memory"]["device_measured_bytes"] is None
+        assert rows["spared"]["memory"]["device_measured_bytes"] > 0
         hit.wait(30)  # it saw the driver's own error
         assert [page.stat().st_ino for page in pages] == before
         with node.client() as agent:
