@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 from ._native import ffi, lib
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from types import TracebackType
 
     from ._native import CData
@@ -32,8 +32,18 @@ class MachineError(RuntimeError):
 
 
 @dataclass(frozen=True)
+class MigInstance:
+    """A part of a divided device: what NVML lists. Nothing runs on it."""
+
+    profile: str  # "1g.18gb"
+    memory_bytes: int
+    slices: int  # of seven
+    sm_count: int  # an estimate
+
+
+@dataclass(frozen=True)
 class Device:
-    """A simulated device as it was made."""
+    """A simulated device as it was made, and its state now."""
 
     index: int
     uuid: str  # "GPU-…", as NVML spells it; the same for the n-th device of a kind everywhere
@@ -47,6 +57,10 @@ class Device:
     time_slice_ns: int
     sample_period_ns: int
     lost: bool  # a device-lost fault was injected
+    wants_reset: bool  # an XID error that only a reset puts right: `lift` is one
+    xid_count: int  # XID errors ever reported
+    xids: tuple[int, ...]  # the newest of them, oldest first
+    mig: tuple[MigInstance, ...]  # empty: MIG is off
 
 
 class ProcessRecord(NamedTuple):
@@ -225,6 +239,33 @@ class Machine:
         """
         self._inject(device, ffi.new("sim_fault *"))
 
+    def report_xid(self, xid: int, *, device: int = 0) -> None:
+        """The driver reports XID error `xid` of the device; see `Device.wants_reset`.
+
+        Raises:
+            IndexError: no such device.
+        """
+        lib.sim_machine_report_xid(self._open(), self._checked(device), xid)
+
+    def set_mig(self, instances: Sequence[MigInstance], *, device: int = 0) -> None:
+        """Divide the device into MIG instances, at most seven; none: MIG is off.
+
+        Raises:
+            IndexError: no such device.
+            MachineError: a process uses the device, or there are too many.
+        """
+        raw = ffi.new("sim_mig[]", max(1, len(instances)))
+        for place, one in zip(raw, instances, strict=False):
+            put(place, "profile", one.profile, lib.SIM_MIG_NAME_BYTES)
+            place.memory_bytes, place.slices = one.memory_bytes, one.slices
+            place.sm_count = one.sm_count
+        checked = self._checked(device)
+        if lib.sim_machine_set_mig(self._open(), checked, raw, len(instances)) < 0:
+            raise MachineError(
+                f"device {device} of {self.path} cannot be divided: a process uses it, or there "
+                f"are more than {lib.SIM_MIG_INSTANCES} instances"
+            )
+
     def __len__(self) -> int:
         return int(lib.sim_machine_device_count(self._open()))
 
@@ -314,6 +355,7 @@ def _identity(file: Path) -> tuple[int, int, int]:
 
 def _device(info: CData) -> Device:
     profile = info.profile
+    first_xid = max(0, info.xid_count - lib.SIM_XIDS)
     return Device(
         index=info.index,
         uuid=f"GPU-{uuid.UUID(bytes=bytes(ffi.buffer(info.uuid)))}",
@@ -327,6 +369,13 @@ def _device(info: CData) -> Device:
         time_slice_ns=profile.time_slice_ns,
         sample_period_ns=profile.sample_period_ns,
         lost=bool(info.lost),
+        wants_reset=bool(info.wants_reset),
+        xid_count=info.xid_count,
+        xids=tuple(info.xids[n % lib.SIM_XIDS] for n in range(first_xid, info.xid_count)),
+        mig=tuple(
+            MigInstance(text(one.profile), one.memory_bytes, one.slices, one.sm_count)
+            for one in info.mig[0 : info.mig_count]
+        ),
     )
 
 

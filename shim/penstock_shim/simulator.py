@@ -21,6 +21,7 @@ from ._machine import (
     FaultKind,
     Machine,
     MachineError,
+    MigInstance,
     ProcessRecord,
     Sample,
     put,
@@ -48,6 +49,7 @@ __all__ = [
     "KernelRule",
     "Machine",
     "MachineError",
+    "MigInstance",
     "ProcessRecord",
     "Profile",
     "ProfileError",
@@ -58,6 +60,7 @@ __all__ = [
     "create_machine",
     "environment",
     "load_profile",
+    "mig_instances",
     "parse_spec",
     "profile_names",
 ]
@@ -132,6 +135,35 @@ def create_machine(path: str | os.PathLike[str], spec: str | Spec) -> Machine:
                     "another path, or remove the file when nothing runs on it any more"
                 )
     return machine
+
+
+MIG_MEMORY_EIGHTHS = {1: 1, 2: 2, 3: 4, 4: 4, 7: 8}  # of a device's memory, by compute slices
+
+
+def mig_instances(device: Device, words: str) -> list[MigInstance]:
+    """``1g,1g,3g``: instances of `device` with so many of its seven compute slices each.
+
+    Memory goes in eighths, as on the devices that have MIG; SM counts are estimates.
+
+    Raises:
+        SpecError: no such size, or they do not fit on one device.
+    """
+    found = []
+    for word in (part.strip() for part in words.split(",")):
+        match = re.fullmatch(r"([1-7])g", word)
+        if match is None or int(match[1]) not in MIG_MEMORY_EIGHTHS:
+            raise SpecError(f"{word!r} is no MIG size; there are 1g, 2g, 3g, 4g and 7g")
+        slices = int(match[1])
+        memory_bytes = device.memory_bytes * MIG_MEMORY_EIGHTHS[slices] // 8
+        sm_count = device.sm_count if slices == 7 else device.sm_count // 8 * slices
+        profile = f"{slices}g.{round(memory_bytes / 2**30)}gb"
+        found.append(MigInstance(profile, memory_bytes, slices, sm_count))
+    if (
+        sum(one.slices for one in found) > 7
+        or sum(MIG_MEMORY_EIGHTHS[one.slices] for one in found) > 8
+    ):
+        raise SpecError(f"{words!r} do not fit on one device: it has 7 slices and 8 of memory")
+    return found
 
 
 def environment(

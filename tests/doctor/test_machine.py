@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from penstock_shim import simulator
 from penstock_shim.pages import DeviceLimit, Limits, QuotaWriter, UsagePage
 
 if TYPE_CHECKING:
@@ -28,6 +29,20 @@ def test_on_a_simulated_gpu_all_is_well(doctor):
     assert report.one("devices")["seen"] == "cuInit succeeds, 2 devices"
     assert "glibc" in report.one("libc")["seen"]
     assert "2 devices" in report.one("a tenant's first call")["seen"]
+
+
+def test_a_device_that_must_be_reset_is_a_failure_that_says_so(doctor, tmp_path):
+    with simulator.create_machine(tmp_path / "machine", "l4,2") as machine:
+        machine.report_xid(31, device=0)  # a program's fault
+        report = doctor(PENSTOCK_SIM_MACHINE=str(machine.path))
+        assert report.one("accelerators")["seen"] == "2 simulated: NVIDIA L4"
+        machine.report_xid(79, device=1)
+        found = doctor(PENSTOCK_SIM_MACHINE=str(machine.path)).one("accelerators")
+        assert found["status"] == "failure"
+        assert (
+            f"{machine.devices()[1].uuid} is unhealthy: the driver asks for a GPU reset"
+            in (found["seen"])
+        )
 
 
 def test_every_door_is_tried_and_leads_to_the_shim(doctor):

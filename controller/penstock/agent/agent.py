@@ -11,6 +11,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
+from penstock.agent.device_watch import DeviceWatch
 from penstock.agent.ward import Ward
 from penstock.model import PenstockError
 from penstock.node.events import record_event
@@ -57,9 +58,10 @@ class Agent:
         self.devices: list[Device] = []
         self.turns = Turns()
         self.containers: Containers | None = None  # None: tenants are not offered to containers
+        self.watch = DeviceWatch(self)
         # What else is done in a round, with its time (CLOCK_MONOTONIC, ns), if it is due, which is
         # what it returns; and what is done before a tenant that has ended goes.
-        self.duties: list[Callable[[int], bool]] = []
+        self.duties: list[Callable[[int], bool]] = [self.watch]
         self.at_end: list[Callable[[Ward], None]] = []
         self._problems: dict[str, str | None] = {}  # of duties: why they failed in the last round
         # Who is told what goes wrong on the node, beside any one tenant.

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 from penstock import __version__
 from penstock.agent.enforcing import Enforcing
 from penstock.agent.events import EventTail
+from penstock.devices.inventory import known
 from penstock.meter.clock import now
 from penstock.meter.exporter import Exporter
 from penstock.meter.meter import Meter
-from penstock.meter.reading import identity_of, reading_of
+from penstock.meter.reading import Measured, identity_of, reading_of
 from penstock.meter.snapshot import (
     DeviceSnapshot,
     NodeSnapshot,
@@ -103,9 +104,23 @@ class Books:
         if usage is None:
             return None
         try:
-            return reading_of(self._identity(ward), ward.grant, usage)
+            return reading_of(self._identity(ward), ward.grant, usage, self._measured(ward))
         except OSError:
             return None
+
+    def _measured(self, ward: Ward) -> dict[str, Measured]:
+        """What the devices said of the tenant when enforcement, which asks them, looked last."""
+        enforcing = self._enforcing
+        if enforcing is None:
+            return {}
+        return {
+            one.device_uuid: Measured(busy_ns=one.busy_ns, memory_bytes=one.memory_bytes)
+            for one in enforcing.enforcer.figures(ward.tenant.directory)
+        }
+
+    @property
+    def _enforcing(self) -> Enforcing | None:
+        return next((one for one in self._agent.duties if isinstance(one, Enforcing)), None)
 
     def _identity(self, ward: Ward) -> Identity:
         if ward not in self._identities:
@@ -138,10 +153,7 @@ class Books:
             at_mono_ns=at.mono_ns,
             began_wall_ns=int(agent.started_at * 1e9),
             version=__version__,
-            devices=tuple(
-                _device(device, free, available=not agent.fails(Enforcing))
-                for device in agent.devices
-            ),
+            devices=tuple(self._device(device, free.get(device.uuid)) for device in agent.devices),
             tenants=tuple(one for ward in wards if (one := self._tenant(ward)) is not None),
             meter=self._meter.health(at),
             damaged_tenants=agent.damaged_tenants(),
@@ -160,24 +172,34 @@ class Books:
             mode=ward.grant.mode,
             suspended=ward.grant.suspended or bool(limits and limits.suspended),
             processes=len(usage.slots) if usage else None,
-            shares=share_snapshots(identity, ward.grant, limits, usage, meter=self._meter),
+            shares=share_snapshots(
+                identity,
+                ward.grant,
+                limits,
+                usage,
+                meter=self._meter,
+                measured_bytes={u: one.memory_bytes for u, one in self._measured(ward).items()},
+            ),
             events=dict(self._events.get(ward.tenant.name, ())),
             findings={kind: 1 for kind, problem in problems.items() if problem},
             heartbeat_ns=ward.looked_after_ns,
         )
 
-
-def _device(device: Device, free: dict[str, Free], *, available: bool) -> DeviceSnapshot:
-    """`available`: enforcement, which asks all devices once a second, got its answers."""
-    left = free.get(device.uuid)
-    return DeviceSnapshot(
-        device_uuid=device.uuid,
-        name=device.name,
-        simulated=device.simulated,
-        available=available,
-        memory_capacity_bytes=device.memory_bytes,
-        memory_used_bytes=None,
-        memory_granted_bytes=device.memory_bytes - left.memory_bytes if left else 0,
-        busy_permille=None,
-        cores_granted_permille=1000 - left.cores_permille if left else 0,
-    )
+    def _device(self, device: Device, left: Free | None) -> DeviceSnapshot:
+        watch = self._agent.watch
+        report = watch.report_of(device.uuid)
+        health = watch.health(device.uuid)
+        return DeviceSnapshot(
+            device_uuid=device.uuid,
+            name=device.name,
+            simulated=device.simulated,
+            # Enforcement asks all devices once a second, too, and must get its answers.
+            available=health.state != "lost" and not self._agent.fails(Enforcing),
+            memory_capacity_bytes=device.memory_bytes,
+            memory_used_bytes=known(report.memory_used_bytes) if report else None,
+            memory_granted_bytes=device.memory_bytes - left.memory_bytes if left else 0,
+            busy_permille=known(report.busy_permille) if report else None,
+            cores_granted_permille=1000 - left.cores_permille if left else 0,
+            healthy=health.state == "ok",
+            xids=watch.xids(device.uuid),
+        )

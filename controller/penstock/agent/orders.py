@@ -45,7 +45,10 @@ class Orders:
         return NodeView(
             name=agent.node,
             machine=agent.machine,
-            devices=tuple(DeviceView(device, free[device.uuid]) for device in agent.devices),
+            devices=tuple(
+                DeviceView(device, free[device.uuid], agent.watch.health(device.uuid))
+                for device in agent.devices
+            ),
             started_at=agent.started_at,
             tenants=len(grants),
             slowest_round_ns=agent.slowest_round_ns(),
@@ -71,11 +74,14 @@ class Orders:
             ward = self._granted_before(request)
             notes: list[str] = []
             if ward is None:
+                agent.watch.check(find_devices(agent.devices, request.devices))
                 candidates = (
                     find_devices(agent.devices, request.candidates)
                     if request.candidates
                     else agent.devices
                 )
+                if not request.devices:
+                    candidates = agent.watch.usable(candidates)
                 grant, notes = plan(
                     request,
                     agent.devices,

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.devices import Device
+    from penstock.devices.inventory import Health
     from penstock.node.admission import Free
     from penstock.node.grant import Grant
 
@@ -19,6 +20,7 @@ class DeviceView:
 
     device: Device
     free: Free
+    health: Health
 
 
 @dataclass(frozen=True)

@@ -167,6 +167,8 @@ def node_to(view: NodeView, version: str) -> pb.Node:
                 free_cores_permille=one.free.cores_permille,
                 tflops=one.device.tflops,
                 simulated=one.device.simulated,
+                health=one.health.state,
+                health_reason=one.health.reason,
             )
             for one in view.devices
         ],

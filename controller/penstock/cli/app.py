@@ -11,6 +11,7 @@ from penstock.cli import (
     agent,
     bench,
     demo,
+    devices,
     doctor,
     events,
     grant,
@@ -41,6 +42,7 @@ app.add_typer(quota.app, name="quota")
 app.add_typer(scale.app, name="scale")
 app.command()(ps.ps)
 app.command()(top.top)
+app.command()(devices.devices)
 app.command()(usage.usage)
 app.command()(events.events)
 app.command()(grant.grant)

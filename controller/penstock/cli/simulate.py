@@ -18,6 +18,14 @@ def simulate(
         str, typer.Argument(metavar="PROFILE[,N]", help="h200, h100, a100-80g, l4, t4, or a file.")
     ],
     command: Annotated[list[str], typer.Argument(metavar="-- COMMAND…", help="What to run.")],
+    mig: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZES",
+            help="Divide device 0 into MIG instances (1g,2g,3g): NVML lists them, nothing runs "
+            "on them.",
+        ),
+    ] = None,
     state_dir: StateDir = None,
 ) -> None:
     """Run a command on a simulated GPU, without shim and quota: the baseline of every comparison.
@@ -46,6 +54,11 @@ def simulate(
         )
     check_command(command)
     source = simulated_machine(State.open(state_dir), profile)
+    if mig is not None and source.machine is not None:
+        from penstock_shim.simulator import Machine, mig_instances
+
+        with Machine(source.machine) as machine:
+            machine.set_mig(mig_instances(machine.devices()[0], mig))
     environment = {**os.environ, **source.environment("")}
     for ignored_by_python in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(ignored_by_python, signal.SIG_DFL)

@@ -2,9 +2,11 @@
 
 from penstock.devices.interface import (
     Device,
+    DeviceLostError,
     DeviceProcess,
     DeviceSource,
     DriverLibraries,
+    Observation,
     find_device,
     find_devices,
 )
@@ -12,9 +14,11 @@ from penstock.devices.open import open_devices, open_machine
 
 __all__ = [
     "Device",
+    "DeviceLostError",
     "DeviceProcess",
     "DeviceSource",
     "DriverLibraries",
+    "Observation",
     "find_device",
     "find_devices",
     "open_devices",

@@ -11,10 +11,16 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from penstock.devices.inventory import DeviceReport
+
+
+class DeviceLostError(PenstockError):
+    """One device does not answer; the others may."""
+
 
 @dataclass(frozen=True)
 class Device:
-    """One accelerator. `uuid` as NVML spells it ("GPU-…"); None: the tools do not tell."""
+    """What quotas are granted of. `uuid` as NVML spells it ("GPU-…", "MIG-…"); None: not told."""
 
     index: int
     uuid: str
@@ -23,6 +29,8 @@ class Device:
     context_bytes: int  # what a process's context takes; an estimate on real devices
     tflops: float | None  # rated dense fp16/bf16 tensor rate
     simulated: bool
+    parent: str | None = None  # a MIG instance: its device's UUID
+    profile: str | None = None  # ... and its size: "1g.18gb"
 
     def __str__(self) -> str:
         kind = "simulated " if self.simulated else ""
@@ -43,6 +51,14 @@ class DeviceProcess(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Observation:
+    """A device with processes as it is now, and what its driver reported since the last look."""
+
+    report: DeviceReport  # its `id` is the device's UUID; a lost one says so in its health
+    xids: tuple[int, ...] = ()  # XID errors, those of applications included
+
+
+@dataclass(frozen=True)
 class DriverLibraries:
     """Absolute paths of the driver's libraries below the shim; empty: the shim searches."""
 
@@ -51,14 +67,20 @@ class DriverLibraries:
 
 
 class DeviceSource(Protocol):
-    """One kind of device on this machine."""
+    """Devices that quotas can be granted of: beside inventory and telemetry, who uses them."""
 
     @property
     def machine(self) -> Path | None:
         """The simulated machine's file; None for real devices."""
 
     def devices(self) -> list[Device]:
-        """All devices, in index order."""
+        """All devices, in index order, those included that are lost now.
+
+        Raises `PenstockError`: none can be asked (a simulated machine's file is gone).
+        """
+
+    def observe(self) -> list[Observation]:
+        """All devices as they are now, once a second. Never raises: a lost one is told as lost."""
 
     def libraries(self) -> DriverLibraries:
         """Where the driver is."""
@@ -67,7 +89,10 @@ class DeviceSource(Protocol):
         """What a program needs in its environment to reach these devices."""
 
     def processes(self, device: Device) -> list[DeviceProcess]:
-        """Processes that the device has seen; ended ones too where it remembers them."""
+        """Processes that the device has seen; ended ones too where it remembers them.
+
+        Raises `DeviceLostError`: it does not answer.
+        """
 
 
 def find_device(devices: Sequence[Device], word: str) -> Device:

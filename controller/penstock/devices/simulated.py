@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
+import dataclasses
+import time
 from typing import TYPE_CHECKING
 
+from penstock.devices.health import HealthWatch, Signs
 from penstock.devices.host_pids import HostPids
-from penstock.devices.interface import Device, DeviceProcess, DriverLibraries
+from penstock.devices.interface import (
+    Device,
+    DeviceLostError,
+    DeviceProcess,
+    DriverLibraries,
+    Observation,
+)
+from penstock.devices.inventory import DeviceReport, Figure, Health, NotAvailable, blank
 from penstock.model import PenstockError
 from penstock_shim import paths, simulator
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+NOT_TOLD = NotAvailable(
+    "the simulated machine's record does not hold it",
+    "its NVML tells what a model makes of it: penstock simulate PROFILE -- penstock devices",
+)
+RECENT_NS = 1_000_000_000  # of the device's samples, for how busy it is
 
 
 class SimulatedDevices:
@@ -20,6 +37,9 @@ class SimulatedDevices:
         self._path = machine
         self._machine = simulator.Machine(machine)
         self._pids = HostPids()
+        self._watches: dict[str, HealthWatch] = {}
+        self._xids_seen: dict[str, int] = {}
+        self._last: dict[str, DeviceReport] = {}
 
     @property
     def machine(self) -> Path | None:
@@ -58,8 +78,12 @@ class SimulatedDevices:
         """The device's own record of every process it has seen, with pids as this process has them.
 
         Pid 0: it ended in another pid namespace, or runs where we cannot look.
+
+        Raises `DeviceLostError`: it was lost.
         """
         try:
+            if self._machine.devices()[device.index].lost:
+                raise DeviceLostError(f"{device} is lost", "the GPU is lost")
             records = self._machine.record(device.index)
         except simulator.MachineError as error:  # truncated meanwhile
             raise PenstockError("the simulated device cannot be asked", str(error)) from error
@@ -77,3 +101,58 @@ class SimulatedDevices:
             )
             for record, pid in zip(records, pids, strict=True)
         ]
+
+    def observe(self) -> list[Observation]:
+        """All devices as they are now, with the XID errors reported since the last look."""
+        try:
+            return [self._observation(device) for device in self._machine.devices()]
+        except simulator.MachineError as error:  # truncated meanwhile
+            health = Health("lost", str(error))
+            return [Observation(_lost(last, health)) for last in self._last.values()]
+
+    def _observation(self, device: simulator.Device) -> Observation:
+        seen = self._xids_seen.get(device.uuid, device.xid_count)
+        self._xids_seen[device.uuid] = device.xid_count
+        xids = device.xids[max(0, len(device.xids) - (device.xid_count - seen)) :]
+        signs = Signs(
+            lost="the GPU is lost" if device.lost else None,
+            xids=xids,
+            action="a GPU reset" if device.wants_reset else "",
+        )
+        watch = self._watches.setdefault(device.uuid, HealthWatch())
+        health = watch.look(time.monotonic_ns(), signs)
+        report = self._report(device, health)
+        self._last[device.uuid] = report
+        return Observation(_lost(report, health) if device.lost else report, xids)
+
+    def _report(self, device: simulator.Device, health: Health) -> DeviceReport:
+        usage = self._machine.usage(device.index)
+        major, minor = device.compute_capability
+        attributes = {"compute_capability": f"{major}.{minor}"}
+        if device.mig:
+            attributes["mig"] = ",".join(one.profile for one in device.mig)
+        return dataclasses.replace(
+            blank("simulated", device.index, device.uuid, device.name, NOT_TOLD),
+            memory_total_bytes=usage.memory_total_bytes,
+            memory_used_bytes=usage.memory_used_bytes,
+            busy_permille=self._busy(device.index),
+            health=health,
+            simulated=True,
+            attributes=attributes,
+        )
+
+    def _busy(self, index: int) -> Figure[int]:
+        samples = self._machine.samples(index)
+        if len(samples) < 2:
+            return NotAvailable("the device has taken no samples yet")
+        last = samples[-1]
+        recent = [one for one in samples[:-1] if one.at_ns >= last.at_ns - RECENT_NS]
+        first = recent[0] if recent else samples[-2]
+        return (last.busy_ns - first.busy_ns) * 1000 // max(1, last.at_ns - first.at_ns)
+
+
+def _lost(last: DeviceReport, health: Health) -> DeviceReport:
+    lacking = NotAvailable(f"the device does not answer: {health.reason}")
+    return dataclasses.replace(
+        last, memory_used_bytes=lacking, busy_permille=lacking, health=health
+    )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.devices import DriverLibraries, open_devices
+from penstock.doctor.devices import look_at_devices
 from penstock.doctor.driver import look_at_driver
 from penstock.doctor.finding import Finding, failure, ok, warning
 from penstock.doctor.machine import look_at_machine
@@ -49,6 +50,7 @@ def examine(
         libraries = _search(libraries, environment)
     simulated = source is not None and source.machine is not None
     found += look_at_driver(libraries, environment, simulated=simulated)
+    found += look_at_devices(source.machine if source else None)
     found += look_at_preload(libraries, source.devices() if source else [], environment)
     if command is not None:
         found += _program(command)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from penstock.enforce.event import Event, event_of
 from penstock.enforce.hold import Hold, cut_cores
 from penstock.enforce.judge import Judge, Page
-from penstock.enforce.measure import Foreign, Look, look
+from penstock.enforce.measure import Foreign, Look, User, look
 from penstock.enforce.members import Members
 from penstock.enforce.process import Process, is_alive, send
 from penstock.enforce.saved import read_ladder, write_ladder
@@ -39,6 +39,15 @@ LOOK_NS = 950_000_000  # a step before that does nothing: ticks may come more of
 _NOTHING = Hold()
 
 
+@dataclass(frozen=True)
+class DeviceFigures:
+    """What a device itself says of one tenant. None: it does not tell."""
+
+    device_uuid: str
+    busy_ns: int | None  # cumulative since this enforcer began, ended processes included
+    memory_bytes: int | None
+
+
 @dataclass
 class _Case:
     """One tenant, from look to look."""
@@ -46,6 +55,7 @@ class _Case:
     ladder: Ladder
     judges: dict[str, Judge] = field(default_factory=dict)  # by device
     hold: Hold = field(default_factory=Hold)
+    figures: tuple[DeviceFigures, ...] = ()  # as of the last look
     told: set[str] = field(default_factory=set)  # said once, not to be said again
 
 
@@ -101,6 +111,11 @@ class Enforcer:
         case = self._cases.get(directory)
         return case.hold if case and case.hold != _NOTHING else None
 
+    def figures(self, directory: Path) -> tuple[DeviceFigures, ...]:
+        """What devices said of the tenant in `directory` at last; lost ones are left out."""
+        case = self._cases.get(directory)
+        return case.figures if case else ()
+
     def members(self, tenant: str) -> list[Process]:
         """All processes of the tenant as of the last look."""
         return self._members.of(tenant)
@@ -127,6 +142,7 @@ class Enforcer:
         self, now_ns: int, subject: Subject, case: _Case, seen: Look, page: Page
     ) -> tuple[list[Judgement], list[Event]]:
         judgements, events = [], []
+        figures = []
         for index, share in enumerate(subject.grant.devices):
             if share.uuid not in seen.at_ns:
                 continue  # of another machine, or gone: nothing is known
@@ -136,13 +152,16 @@ class Enforcer:
             at_ns = seen.at_ns[share.uuid] or now_ns
             if not users and not judge.busy.seen:
                 judge.idle(at_ns, share)
+                figures.append(_figures(share, judge, users))
                 continue
             judge.busy.add(at_ns, users, ended, _allowed_permille(subject, share))
             judgements += judge.judge(now_ns, share, index, users, page)
+            figures.append(_figures(share, judge, users))
             lacking = judge.undetectable(share)
             if lacking and lacking not in case.told:
                 case.told.add(lacking)
                 events.append(Event(subject.name, "undetectable", lacking, share.uuid, "cores"))
+        case.figures = tuple(figures)
         return judgements, events
 
     def _carry_out(self, subject: Subject, case: _Case, orders: Orders) -> list[Event]:
@@ -199,6 +218,16 @@ class Enforcer:
             for process in sorted(processes)
             for event in _signal_one(subject, case, process, signals)
         ]
+
+
+def _figures(share: DeviceGrant, judge: Judge, users: Sequence[User]) -> DeviceFigures:
+    busy_ns = judge.busy.busy_ns if judge.busy.is_told else None
+    memory_bytes = 0
+    for user in users:
+        if user.memory_bytes is None:
+            return DeviceFigures(share.uuid, busy_ns, None)
+        memory_bytes += user.memory_bytes
+    return DeviceFigures(share.uuid, busy_ns, memory_bytes)
 
 
 def _signal_one(

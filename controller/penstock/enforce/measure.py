@@ -5,10 +5,12 @@ Figures that a device does not tell are None, and no judgement is passed on them
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock.devices import DeviceLostError
 from penstock.enforce.process import Process, command_line
 
 if TYPE_CHECKING:
@@ -49,10 +51,14 @@ class Look:
 
 
 def look(source: DeviceSource, members: Members) -> Look:
-    """Asks every device. Raises `PenstockError` when the driver or the machine is gone."""
+    """Asks every device; one that is lost is left out.
+
+    Raises `PenstockError`: the simulated machine is gone.
+    """
     seen = Look()
     for device in source.devices():
-        _look_at(device, source.processes(device), members, seen)
+        with contextlib.suppress(DeviceLostError):  # nothing is known of it, the others go on
+            _look_at(device, source.processes(device), members, seen)
     return seen
 
 

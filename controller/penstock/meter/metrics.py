@@ -125,6 +125,16 @@ DEVICES: tuple[Metric[DeviceSnapshot], ...] = (
         "1 while the device answers, 0 when it is lost.", lambda of: float(of.available),
     ),
     Metric(
+        "penstock_device_healthy", "gauge", "",
+        "0 while the device is lost or needs a reset: nothing more of it is granted.",
+        lambda of: None if of.healthy is None else float(of.healthy),
+    ),
+    Metric(
+        "penstock_device_xid_errors_total", "counter", "",
+        "XID errors that the driver reported since the agent began, those of programs included.",
+        lambda of: of.xids, ("xid",),
+    ),
+    Metric(
         "penstock_device_memory_capacity_bytes", "gauge", "bytes", "Memory that the device has.",
         lambda of: of.memory_capacity_bytes,
     ),

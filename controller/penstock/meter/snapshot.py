@@ -64,6 +64,8 @@ class DeviceSnapshot:
     memory_granted_bytes: int
     busy_permille: int | None
     cores_granted_permille: int
+    healthy: bool | None = None  # False: lost, or a fault that only a reset puts right
+    xids: Mapping[str, int] = field(default_factory=dict)  # XID errors since the agent began
 
 
 @dataclass(frozen=True)

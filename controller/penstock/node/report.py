@@ -7,7 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.devices import DeviceProcess, DeviceSource, open_devices, open_machine
+from penstock.devices import (
+    DeviceLostError,
+    DeviceProcess,
+    DeviceSource,
+    open_devices,
+    open_machine,
+)
 from penstock.model import PenstockError
 from penstock.node.processes import TENANT_VARIABLE, environments, members_of
 from penstock.node.tenant import Tenant, tenants_of
@@ -116,7 +122,7 @@ class Reporter:
         tenants = tenants_of(self._state)
         found = environments(TENANT_VARIABLE) if tenants else {}
         rows = []
-        seen: dict[tuple[str | None, str], list[DeviceProcess]] = {}
+        seen: dict[tuple[str | None, str], list[DeviceProcess] | None] = {}
         for tenant in tenants:
             members = tuple(members_of(found, tenant.directory))
             try:
@@ -130,7 +136,7 @@ class Reporter:
         self,
         tenant: Tenant,
         members: tuple[int, ...],
-        seen: dict[tuple[str | None, str], list[DeviceProcess]],
+        seen: dict[tuple[str | None, str], list[DeviceProcess] | None],
     ) -> list[Row]:
         grant = tenant.grant()
         problem, usage = None, None
@@ -184,7 +190,7 @@ class Reporter:
         self,
         grant: Grant,
         share: DeviceGrant,
-        seen: dict[tuple[str | None, str], list[DeviceProcess]],
+        seen: dict[tuple[str | None, str], list[DeviceProcess] | None],
     ) -> list[DeviceProcess] | None:
         source = self._source(grant.machine)
         if source is None:
@@ -192,7 +198,10 @@ class Reporter:
         key = (grant.machine, share.uuid)
         if key not in seen:
             device = next((d for d in source.devices() if d.uuid == share.uuid), None)
-            seen[key] = source.processes(device) if device else []
+            try:
+                seen[key] = source.processes(device) if device else []
+            except DeviceLostError:
+                seen[key] = None
         return seen[key]
 
     def _source(self, machine: str | None) -> DeviceSource | None:

@@ -17,6 +17,9 @@
 #define SIM_TAG_BYTES 64
 #define SIM_ERROR_BYTES 256
 #define SIM_SAMPLES 72 /* utilisation samples kept a device and a process */
+#define SIM_XIDS 16    /* the newest XID errors of a device that are kept */
+#define SIM_MIG_INSTANCES 7
+#define SIM_MIG_NAME_BYTES 16
 
 /* How long a kernel takes, by name. The first rule that matches decides. */
 typedef struct sim_kernel_rule {
@@ -74,10 +77,23 @@ typedef struct sim_profile {
   sim_kernel_rule rules[SIM_MAX_RULES];
 } sim_profile;
 
+/* A MIG instance: what NVML lists of it. Nothing runs on it. */
+typedef struct sim_mig {
+  char profile[SIM_MIG_NAME_BYTES]; /* "1g.18gb" */
+  uint64_t memory_bytes;
+  uint32_t slices;                /* of seven */
+  uint32_t sm_count;
+} sim_mig;
+
 typedef struct sim_device_info {
   uint8_t uuid[16];               /* stable: the n-th device of a kind has the same one everywhere */
   uint32_t index;
   uint32_t lost;                  /* 1: a device-lost fault was injected */
+  uint32_t wants_reset;           /* 1: an XID error that only a reset puts right */
+  uint32_t mig_count;             /* instances; 0: MIG is off */
+  uint64_t xid_count;             /* XID errors ever reported */
+  uint32_t xids[SIM_XIDS];        /* the n-th one, counted from 0, lies at n % SIM_XIDS */
+  sim_mig mig[SIM_MIG_INSTANCES];
   sim_profile profile;            /* with all defaults filled in */
 } sim_device_info;
 
@@ -166,6 +182,14 @@ int sim_machine_samples(sim_machine *machine, uint32_t device, int32_t pid, sim_
                         uint32_t capacity);
 
 int sim_machine_inject(sim_machine *machine, uint32_t device, const sim_fault *fault);
+
+/* The driver reports an XID error of the device. What is no application's fault wants a reset:
+ * lifting the device's faults is one. */
+int sim_machine_report_xid(sim_machine *machine, uint32_t device, uint32_t xid);
+
+/* Divides the device into MIG instances; 0: into none, MIG is off. -1: a process uses it. */
+int sim_machine_set_mig(sim_machine *machine, uint32_t device, const sim_mig *instances,
+                        uint32_t count);
 
 /* Nanoseconds of CLOCK_MONOTONIC, the clock of every figure above. */
 uint64_t sim_now_ns(void);

@@ -12,6 +12,7 @@ int sim_machine_inject(sim_machine *m, uint32_t device, const sim_fault *fault) 
   if (!fault->kind) {
     __atomic_store_n(&d->fault_count, 0, __ATOMIC_RELEASE);
     d->lost = 0;
+    __atomic_store_n(&d->wants_reset, 0, __ATOMIC_RELEASE);
   } else if (fault->kind == SIM_FAULT_DEVICE_LOST) {
     d->lost = 1;
     for (uint32_t client = 0; client < d->clients_high; client++)
@@ -53,4 +54,23 @@ bool sim_fault_hits(sim_machine *m, uint32_t device, uint32_t kind, const char *
   }
   sim_unlock(d);
   return hit;
+}
+
+/* XID errors of programs, which leave the device as it was (NVIDIA's XID catalogue). */
+static bool is_applications(uint32_t xid) {
+  static const uint32_t known[] = {13, 31, 43, 45, 68, 109};
+  for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+    if (known[i] == xid) return true;
+  }
+  return false;
+}
+
+int sim_machine_report_xid(sim_machine *m, uint32_t device, uint32_t xid) {
+  if (!m || device >= m->file->device_count) return -1;
+  sim_device *d = sim_lock(m, device);
+  d->xids[d->xid_count % SIM_XIDS] = xid;
+  __atomic_store_n(&d->xid_count, d->xid_count + 1, __ATOMIC_RELEASE);
+  if (!is_applications(xid)) __atomic_store_n(&d->wants_reset, 1, __ATOMIC_RELEASE);
+  sim_unlock(d);
+  return 0;
 }

@@ -19,7 +19,7 @@
 #include "sim/machine/binding.h"
 
 #define SIM_MAGIC 0x31454e494843414dull /* "MACHINE1" */
-#define SIM_VERSION 4
+#define SIM_VERSION 5
 #define SIM_CLIENTS 4096
 #define SIM_OPS 4096    /* operations a process can have under way on a device, all streams */
 #define SIM_LANES 1024  /* streams of a process with work under way */
@@ -182,6 +182,10 @@ typedef struct sim_device {
   uint64_t want_copy[SIM_ENGINES][SIM_CLIENTS / 64];
   uint64_t live[SIM_CLIENTS / 64];
   uint64_t shared_ids; /* the newest */
+  uint64_t xid_count;  /* ever */
+  uint32_t xids[SIM_XIDS];
+  uint32_t wants_reset, mig_count;
+  sim_mig mig[SIM_MIG_INSTANCES];
   sim_shared shared[SIM_SHARED];
   sim_client clients[SIM_CLIENTS];
 } __attribute__((aligned(4096))) sim_device;

@@ -11,6 +11,11 @@ int sim_machine_device(sim_machine *m, uint32_t device, sim_device_info *info) {
   info->index = device;
   info->lost = __atomic_load_n(&d->lost, __ATOMIC_ACQUIRE);
   info->profile = d->profile;
+  info->wants_reset = __atomic_load_n(&d->wants_reset, __ATOMIC_ACQUIRE);
+  info->xid_count = __atomic_load_n(&d->xid_count, __ATOMIC_ACQUIRE);
+  memcpy(info->xids, d->xids, sizeof info->xids);
+  info->mig_count = __atomic_load_n(&d->mig_count, __ATOMIC_ACQUIRE);
+  memcpy(info->mig, d->mig, sizeof info->mig);
   return 0;
 }
 

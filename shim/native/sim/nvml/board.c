@@ -182,11 +182,21 @@ EXPORT nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, nvmlMemoryE
   return NVML_SUCCESS;
 }
 
-/* Every field has its own result; none is simulated under its number. */
+/* Every field has its own result; of all there are, what would put the device right is told. */
 EXPORT nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count,
                                              nvmlFieldValue_t *values) {
   CHECK_DEVICE(device, values);
   if (count <= 0) return NVML_ERROR_INVALID_ARGUMENT;
-  for (int i = 0; i < count; i++) values[i].nvmlReturn = NVML_ERROR_NOT_SUPPORTED;
+  sim_device_info now;
+  nvmlReturn_t result = sim_nvml_check_any(device, &now);
+  if (result != NVML_SUCCESS) return result;
+  for (int i = 0; i < count; i++) {
+    values[i].nvmlReturn = NVML_ERROR_NOT_SUPPORTED;
+    if (values[i].fieldId != NVML_FI_DEV_GET_GPU_RECOVERY_ACTION) continue;
+    values[i].nvmlReturn = NVML_SUCCESS;
+    values[i].valueType = NVML_VALUE_TYPE_UNSIGNED_INT;
+    values[i].value.uiVal =
+        now.wants_reset ? NVML_GPU_RECOVERY_ACTION_GPU_RESET : NVML_GPU_RECOVERY_ACTION_NONE;
+  }
   return NVML_SUCCESS;
 }

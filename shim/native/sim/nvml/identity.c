@@ -7,8 +7,6 @@
 
 #include "state.h"
 
-#define UUID_TEXT_BYTES 41 /* "GPU-" and 36 characters */
-
 EXPORT nvmlReturn_t nvmlDeviceGetCount_v2(unsigned *count) {
   CHECK_INITIALISED(count);
   *count = sim_nvml_device_count();
@@ -28,22 +26,30 @@ EXPORT nvmlReturn_t nvmlDeviceGetHandleByIndex(unsigned index, nvmlDevice_t *dev
   return nvmlDeviceGetHandleByIndex_v2(index, device);
 }
 
-static void uuid_text(const uint8_t *b, char *text) {
+/* A MIG instance's differs from its device's in the last byte. */
+void sim_nvml_uuid_text(nvmlDevice_t device, char *text) {
+  const uint8_t *b = device->info.uuid;
   snprintf(text, UUID_TEXT_BYTES,
-           "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1],
-           b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14],
-           b[15]);
+           "%s-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x",
+           device->instance ? "MIG" : "GPU", b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7], b[8],
+           b[9], b[10], b[11], b[12], b[13], b[14], (b[15] ^ device->instance) & 0xff);
+}
+
+static bool is_called(nvmlDevice_t device, const char *uuid) {
+  char text[UUID_TEXT_BYTES];
+  sim_nvml_uuid_text(device, text);
+  return strcasecmp(text, uuid) == 0;
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device) {
   CHECK_INITIALISED(device);
   if (!uuid) return NVML_ERROR_INVALID_ARGUMENT;
   for (unsigned i = 0; i < sim_nvml_device_count(); i++) {
-    char text[UUID_TEXT_BYTES];
-    uuid_text(sim_nvml_device(i)->info.uuid, text);
-    if (strcasecmp(text, uuid) == 0) {
-      *device = sim_nvml_device(i);
-      return sim_nvml_check(*device);
+    for (unsigned k = 0; k <= SIM_MIG_INSTANCES; k++) {
+      nvmlDevice_t one = k ? sim_nvml_instance(i, k) : sim_nvml_device(i);
+      if (!is_called(one, uuid)) continue;
+      *device = one;
+      return sim_nvml_check_any(one, NULL);
     }
   }
   return NVML_ERROR_NOT_FOUND;
@@ -55,8 +61,10 @@ EXPORT nvmlReturn_t nvmlDeviceGetHandleByUUIDV(const nvmlUUID_t *uuid, nvmlDevic
   if (uuid->version != nvmlUUID_v1) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
   if (uuid->type == NVML_UUID_TYPE_ASCII) return nvmlDeviceGetHandleByUUID(uuid->value.str, device);
   if (uuid->type != NVML_UUID_TYPE_BINARY) return NVML_ERROR_INVALID_ARGUMENT;
+  struct nvmlDevice_st named = {0};
+  memcpy(named.info.uuid, uuid->value.bytes, sizeof named.info.uuid);
   char text[UUID_TEXT_BYTES];
-  uuid_text(uuid->value.bytes, text);
+  sim_nvml_uuid_text(&named, text);
   return nvmlDeviceGetHandleByUUID(text, device);
 }
 
@@ -85,8 +93,13 @@ EXPORT nvmlReturn_t nvmlDeviceGetHandleByPciBusId(const char *bus_id, nvmlDevice
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned length) {
-  CHECK_DEVICE(device, name);
-  return sim_nvml_text(device->info.profile.name, name, length);
+  sim_device_info now;
+  nvmlReturn_t result = sim_nvml_check_any(device, &now);
+  if (result != NVML_SUCCESS) return result;
+  if (!device->instance) return sim_nvml_text(now.profile.name, name, length);
+  char text[SIM_NAME_BYTES + SIM_MIG_NAME_BYTES + 8];
+  snprintf(text, sizeof text, "%s MIG %s", now.profile.name, now.mig[device->instance - 1].profile);
+  return sim_nvml_text(text, name, length);
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetBrand(nvmlDevice_t device, nvmlBrandType_t *brand) {
@@ -96,9 +109,10 @@ EXPORT nvmlReturn_t nvmlDeviceGetBrand(nvmlDevice_t device, nvmlBrandType_t *bra
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned length) {
-  CHECK_DEVICE(device, uuid);
+  nvmlReturn_t result = sim_nvml_check_any(device, NULL);
+  if (result != NVML_SUCCESS) return result;
   char text[UUID_TEXT_BYTES];
-  uuid_text(device->info.uuid, text);
+  sim_nvml_uuid_text(device, text);
   return sim_nvml_text(text, uuid, length);
 }
 
@@ -236,11 +250,5 @@ EXPORT nvmlReturn_t nvmlDeviceGetNumGpuCores(nvmlDevice_t device, unsigned *core
   const sim_profile *profile = &device->info.profile;
   unsigned version = profile->compute_major * 10 + profile->compute_minor;
   *cores = profile->sm_count * (version >= 86 ? 128 : 64);
-  return NVML_SUCCESS;
-}
-
-EXPORT nvmlReturn_t nvmlDeviceIsMigDeviceHandle(nvmlDevice_t device, unsigned *is_mig) {
-  CHECK_DEVICE(device, is_mig);
-  *is_mig = 0;
   return NVML_SUCCESS;
 }

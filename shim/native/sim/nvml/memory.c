@@ -1,8 +1,18 @@
 /* Device memory: in the real library's two ways of counting what the driver keeps for itself. */
+#include <stddef.h>
+
 #include "state.h"
 
 EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory) {
-  CHECK_DEVICE(device, memory);
+  sim_device_info now;
+  nvmlReturn_t result = sim_nvml_check_any(device, &now);
+  if (result != NVML_SUCCESS) return result;
+  if (!memory) return NVML_ERROR_INVALID_ARGUMENT;
+  if (device->instance) { /* nothing runs there */
+    uint64_t bytes = now.mig[device->instance - 1].memory_bytes;
+    *memory = (nvmlMemory_t){.total = bytes, .free = bytes};
+    return NVML_SUCCESS;
+  }
   sim_device_usage usage;
   if (sim_machine_usage(sim_nvml_machine(), device->index, &usage) < 0) return NVML_ERROR_UNKNOWN;
   memory->total = usage.memory_total_bytes;
@@ -12,13 +22,15 @@ EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *m
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory) {
-  CHECK_DEVICE(device, memory);
+  nvmlReturn_t result = sim_nvml_check_any(device, NULL);
+  if (result != NVML_SUCCESS) return result;
+  if (!memory) return NVML_ERROR_INVALID_ARGUMENT;
   if (memory->version != nvmlMemory_v2) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
   nvmlMemory_t plain;
-  nvmlReturn_t result = nvmlDeviceGetMemoryInfo(device, &plain);
+  result = nvmlDeviceGetMemoryInfo(device, &plain);
   if (result != NVML_SUCCESS) return result;
   memory->total = plain.total;
-  memory->reserved = device->info.profile.reserved_bytes;
+  memory->reserved = device->instance ? 0 : device->info.profile.reserved_bytes;
   memory->free = plain.free;
   memory->used = plain.used - memory->reserved;
   return NVML_SUCCESS;

@@ -9,9 +9,15 @@
 /* The versions of the entry differ in what follows `usedGpuMemory`. */
 static nvmlReturn_t list_processes(nvmlDevice_t device, unsigned *count, void *infos,
                                    size_t entry_bytes) {
-  CHECK_DEVICE(device, count);
+  nvmlReturn_t result = sim_nvml_check_any(device, NULL);
+  if (result != NVML_SUCCESS) return result;
+  if (!count) return NVML_ERROR_INVALID_ARGUMENT;
   unsigned seen, found = 0, capacity = *count;
   uint64_t at_ns;
+  if (device->instance) { /* nothing runs there */
+    *count = 0;
+    return NVML_SUCCESS;
+  }
   sim_process_record *records = sim_nvml_record(device, &seen, &at_ns);
   if (!records) return NVML_ERROR_MEMORY;
   for (unsigned i = 0; i < seen; i++) {

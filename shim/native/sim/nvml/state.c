@@ -14,7 +14,8 @@ static sim_machine
     *machine; /* stays open until another one is named: other threads may be inside */
 static char *machine_path;
 static bool initialised;
-static struct nvmlDevice_st devices[SIM_MAX_DEVICES];
+/* Whole devices, then the places of their MIG instances. */
+static struct nvmlDevice_st devices[SIM_MAX_DEVICES * (1 + SIM_MIG_INSTANCES)];
 static unsigned device_count;
 
 sim_machine *sim_nvml_machine(void) {
@@ -24,6 +25,10 @@ sim_machine *sim_nvml_machine(void) {
 unsigned sim_nvml_device_count(void) { return device_count; }
 
 nvmlDevice_t sim_nvml_device(unsigned index) { return &devices[index]; }
+
+nvmlDevice_t sim_nvml_instance(unsigned index, unsigned instance) {
+  return &devices[SIM_MAX_DEVICES + index * SIM_MIG_INSTANCES + instance - 1];
+}
 
 static nvmlReturn_t open_machine(void) {
   char place[PATH_MAX], error[SIM_ERROR_BYTES];
@@ -45,6 +50,9 @@ static nvmlReturn_t open_machine(void) {
   for (unsigned i = 0; i < device_count; i++) {
     devices[i].index = i;
     sim_machine_device(opened, i, &devices[i].info);
+    for (unsigned k = 1; k <= SIM_MIG_INSTANCES; k++) {
+      *sim_nvml_instance(i, k) = (struct nvmlDevice_st){i, k, devices[i].info};
+    }
   }
   return NVML_SUCCESS;
 }
@@ -78,15 +86,29 @@ EXPORT nvmlReturn_t nvmlShutdown(void) {
   return result;
 }
 
-nvmlReturn_t sim_nvml_check(nvmlDevice_t device) {
+nvmlReturn_t sim_nvml_check_any(nvmlDevice_t device, sim_device_info *now) {
   if (!sim_nvml_machine()) return NVML_ERROR_UNINITIALIZED;
   uintptr_t offset = (uintptr_t)device - (uintptr_t)devices;
-  if (offset % sizeof devices[0] || offset / sizeof devices[0] >= device_count) {
+  if (offset % sizeof devices[0] || offset >= sizeof devices || device->index >= device_count) {
     return NVML_ERROR_INVALID_ARGUMENT;
   }
+  if (!device->instance && device != &devices[device->index]) return NVML_ERROR_INVALID_ARGUMENT;
+  sim_device_info found;
+  if (!now) now = &found;
+  if (sim_machine_device(machine, device->index, now) < 0) return NVML_ERROR_UNKNOWN;
+  if (device->instance > now->mig_count) return NVML_ERROR_NOT_FOUND; /* divided anew meanwhile */
+  return now->lost ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS;
+}
+
+nvmlReturn_t sim_nvml_check(nvmlDevice_t device) {
+  nvmlReturn_t result = sim_nvml_check_any(device, NULL);
+  return result == NVML_SUCCESS && device->instance ? NVML_ERROR_NOT_SUPPORTED : result;
+}
+
+nvmlReturn_t sim_nvml_check_undivided(nvmlDevice_t device) {
   sim_device_info now;
-  if (sim_machine_device(machine, device->index, &now) < 0) return NVML_ERROR_UNKNOWN;
-  return now.lost ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS;
+  nvmlReturn_t result = sim_nvml_check_any(device, &now);
+  return result == NVML_SUCCESS && now.mig_count ? NVML_ERROR_NOT_SUPPORTED : result;
 }
 
 nvmlReturn_t sim_nvml_text(const char *text, char *buffer, unsigned length) {

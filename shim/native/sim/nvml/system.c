@@ -5,6 +5,9 @@
 
 #include "state.h"
 
+/* By this symbol whoever has loaded the library can tell that its figures are simulated. */
+EXPORT const int penstock_sim_nvml = 1;
+
 EXPORT nvmlReturn_t nvmlSystemGetDriverVersion(char *version, unsigned length) {
   CHECK_INITIALISED(version);
   return sim_nvml_text(SIM_DRIVER_VERSION, version, length);

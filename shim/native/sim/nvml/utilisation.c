@@ -6,7 +6,7 @@
 #include "state.h"
 
 EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *rates) {
-  CHECK_DEVICE(device, rates);
+  CHECK_UNDIVIDED(device, rates);
   sim_nvml_last_period(device, &rates->gpu, &rates->memory);
   return NVML_SUCCESS;
 }
@@ -78,7 +78,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device,
                                                     nvmlProcessUtilizationSample_t *utilization,
                                                     unsigned *count,
                                                     unsigned long long last_seen_us) {
-  CHECK_DEVICE(device, count);
+  CHECK_UNDIVIDED(device, count);
   nvmlProcessUtilizationSample_t *entries;
   unsigned found;
   nvmlReturn_t result = collect(device, last_seen_us, &entries, &found);
@@ -102,7 +102,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device,
 
 EXPORT nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device,
                                                           nvmlProcessesUtilizationInfo_t *info) {
-  CHECK_DEVICE(device, info);
+  CHECK_UNDIVIDED(device, info);
   if (info->version != nvmlProcessesUtilizationInfo_v1) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
   nvmlProcessUtilizationSample_t *entries;
   unsigned found;
@@ -130,7 +130,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, nvmlSamplingType_t
                                          unsigned long long last_seen_us,
                                          nvmlValueType_t *value_type, unsigned *count,
                                          nvmlSample_t *out) {
-  CHECK_DEVICE(device, value_type && count);
+  CHECK_UNDIVIDED(device, value_type && count);
   if (type != NVML_GPU_UTILIZATION_SAMPLES && type != NVML_MEMORY_UTILIZATION_SAMPLES) {
     return NVML_ERROR_NOT_SUPPORTED;
   }

@@ -1,0 +1,72 @@
+"""The PCI bus as sysfs shows it: what is plugged in, whether or not a driver or tool is there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DISPLAY, ACCELERATOR = 0x03, 0x12  # base classes of the PCI Code and ID Assignment Specification
+
+
+@dataclass(frozen=True)
+class PciDevice:
+    """One function of the bus."""
+
+    address: str  # "0000:01:00.0"
+    vendor: int
+    device: int
+    base_class: int
+    driver: str | None  # bound to it
+    iommu_group: str | None
+
+
+def pci_devices(root: Path) -> list[PciDevice]:
+    """All of them, by address; what cannot be read is left out. `root`: of the file system."""
+    found = []
+    try:
+        folders = sorted((root / "sys/bus/pci/devices").iterdir())
+    except OSError:
+        return []
+    for folder in folders:
+        try:
+            found.append(
+                PciDevice(
+                    address=folder.name.lower(),
+                    vendor=_hexadecimal(folder / "vendor"),
+                    device=_hexadecimal(folder / "device"),
+                    base_class=_hexadecimal(folder / "class") >> 16,
+                    driver=_target(folder / "driver"),
+                    iommu_group=_target(folder / "iommu_group"),
+                )
+            )
+        except (OSError, ValueError):  # noqa: PERF203 - each by itself
+            continue  # unplugged meanwhile
+    return found
+
+
+def _hexadecimal(file: Path) -> int:
+    return int(read_line(file), 16)
+
+
+def _target(link: Path) -> str | None:
+    try:
+        return link.readlink().name
+    except OSError:
+        return None
+
+
+def try_line(file: Path) -> str | None:
+    """Likewise; None: it cannot be read."""
+    try:
+        return read_line(file)
+    except OSError:
+        return None
+
+
+def read_line(file: Path) -> str:
+    """The first line of a file of sysfs. Raises OSError."""
+    with file.open("rb") as stream:  # some of them never end
+        return stream.read(4096).decode(errors="replace").partition("\n")[0].strip()
