@@ -11,6 +11,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
+from penstock.agent.handshakes import Handshakes
 from penstock.agent.ward import Ward
 from penstock.model import PenstockError
 from penstock.node.events import record_event
@@ -54,10 +55,11 @@ class Agent:
         self.neighbourhood = Neighbourhood(state)
         self.devices: list[Device] = []
         self.turns = Turns()
+        self.handshakes = Handshakes()
         self.containers: Containers | None = None  # None: tenants are not offered to containers
         # What else is done in each round, with its time (CLOCK_MONOTONIC, ns), and before a tenant
         # that has ended goes.
-        self.duties: list[Callable[[int], None]] = []
+        self.duties: list[Callable[[int], None]] = [self.handshakes]
         self.at_end: list[Callable[[Ward], None]] = []
         self._problems: dict[str, str | None] = {}  # of duties: why they failed in the last round
         # Who is told what goes wrong on the node, beside any one tenant.
@@ -143,6 +145,7 @@ class Agent:
     def add(self, ward: Ward) -> None:
         """Looks after a new tenant from now on. Call it with `lock` held."""
         self._wards[ward.tenant.name] = ward
+        self.handshakes.listen(ward.tenant, ward.grant.uid)
         self._give_turns(ward)
 
     def _give_turns(self, ward: Ward) -> None:
@@ -161,6 +164,7 @@ class Agent:
                 return
             del self._wards[ward.tenant.name]
             self.turns.remove(ward.tenant.name)
+            self.handshakes.forget(ward.tenant.name)
             if self.containers is not None:
                 with contextlib.suppress(PenstockError, OSError):  # the next start takes it away
                     self.containers.withdraw(ward.tenant.name)
@@ -276,6 +280,7 @@ class Agent:
 
     def _let_go(self) -> None:
         self.turns.stop()
+        self.handshakes.close()
         with self.lock:
             for ward in self._wards.values():
                 ward.close()

@@ -14,6 +14,7 @@ from penstock.node.supervisor import Supervisor
 from penstock_shim.pages import PageError, read_usage
 
 if TYPE_CHECKING:
+    from penstock.agent.handshakes import Handshakes
     from penstock.node.grant import Grant
     from penstock.node.neighbourhood import Neighbourhood
     from penstock.node.tenant import Tenant
@@ -72,11 +73,18 @@ class Ward:
             return _has_ended(self._caller)
         return now_ns - self.since_ns > FIRST_PROCESS_NS
 
-    def subject(self) -> Subject:
+    def subject(self, handshakes: Handshakes) -> Subject:
         """The tenant as enforcement is told of it."""
         parents = frozenset({self.caller_pid} if self.caller_pid else ())
         suspended = self.grant.suspended
-        return Subject.of(self.tenant, self.grant, parents=parents, suspended=suspended)
+        return Subject.of(
+            self.tenant,
+            self.grant,
+            handshake=handshakes.processes(self.tenant.name),
+            listens_since_ticks=handshakes.listens_since_ticks(self.tenant.name),
+            parents=parents,
+            suspended=suspended,
+        )
 
     def holds_slots(self) -> bool:
         """Whether a process of it has a slot, by the last look."""

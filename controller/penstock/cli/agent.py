@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import socket
 import sys
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from penstock.api.server import Tls
 
 STOPPING = (signal.SIGTERM, signal.SIGINT)
+MOST_FILES = 65536  # as the unit for systemd says
 
 
 def agent(
@@ -67,6 +69,7 @@ def agent(
     from penstock.agent import Agent
     from penstock.agent.books import Books
     from penstock.agent.enforcing import Enforcing
+    from penstock.agent.page_sizes import PageSizes
     from penstock.api.server import Server
     from penstock.cli.request import open_source
     from penstock.container import Containers
@@ -74,6 +77,7 @@ def agent(
 
     tls = _tls(listen, tls_cert, tls_key, tls_ca)
     signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)  # before any thread: all inherit it
+    _allow_many_files()
     sys.setswitchinterval(0.0005)  # an order must not wait for a round's Python
     state = State.open(state_dir, shared=os.geteuid() == 0)
     one = Agent(state, open_source(state, simulate), node)
@@ -81,7 +85,7 @@ def agent(
     if one.enforces:
         one.containers = Containers(state, releases=shim_dir, specs=cdi_dir)
     books = Books(one, meter_dir)
-    one.duties += [Enforcing(one), books]
+    one.duties += [PageSizes(one), Enforcing(one), books]
     one.at_end.append(books.close_tenant)
     one.start()
     try:
@@ -108,6 +112,14 @@ def agent(
     finally:
         one.stop()
         books.close()
+
+
+def _allow_many_files() -> None:
+    """Each tenant takes some ten descriptors; shells allow enough for a hundred tenants."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(MOST_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _address(text: str) -> tuple[str, int]:

@@ -51,6 +51,25 @@ class Page:
     problem: str = ""
 
 
+@dataclass(frozen=True)
+class Shaken:
+    """Who shook hands at the tenant's socket."""
+
+    processes: frozenset[Process] = frozenset()
+    since_ticks: int | None = None  # who started before could not; None: nobody listens
+
+    def words(self, process: Process) -> str:
+        """For the middle of a sentence. A handshake proves nothing: any program can send one."""
+        if process in self.processes:
+            return ", its slot is gone"
+        if self.since_ticks is None or process.start_ticks <= self.since_ticks:
+            return ""
+        return " without a handshake"
+
+
+NOBODY_LISTENS = Shaken()
+
+
 @dataclass
 class Judge:
     """Of one tenant on one device."""
@@ -60,7 +79,14 @@ class Judge:
     slots: dict[Process, int] = field(default_factory=dict)  # inner pids, which cost a look each
 
     def judge(
-        self, now_ns: int, share: DeviceGrant, index: int, users: Sequence[User], page: Page
+        self,
+        now_ns: int,
+        share: DeviceGrant,
+        index: int,
+        users: Sequence[User],
+        page: Page,
+        *,
+        shaken: Shaken = NOBODY_LISTENS,
     ) -> list[Judgement]:
         """What is surely wrong now. `busy` has taken in the same look before.
 
@@ -70,12 +96,13 @@ class Judge:
             index: Of the device in the grant.
             users: The tenant's processes on the device.
             page: Its usage page.
+            shaken: Who shook hands.
         """
         found = {
             one.kind: one
             for one in (
                 self._of_page(share, users, page),
-                self._of_slots(share, users, page),
+                self._of_slots(share, users, page, shaken),
                 self._of_charges(share, index, users, page),
                 self._of_memory(share, users, page),
                 self._of_cores(share, users, page),
@@ -106,7 +133,9 @@ class Judge:
             "damaged", share, f"its usage page is damaged ({page.problem})", working, working
         )
 
-    def _of_slots(self, share: DeviceGrant, users: Sequence[User], page: Page) -> Judgement | None:
+    def _of_slots(
+        self, share: DeviceGrant, users: Sequence[User], page: Page, shaken: Shaken
+    ) -> Judgement | None:
         strangers = self._strangers(users, page) if page.usage else []
         if not strangers:
             return None
@@ -114,7 +143,7 @@ class Judge:
         held = _sum(user.memory_bytes for user in strangers)
         more = f" and {len(strangers) - 1} more" if len(strangers) > 1 else ""
         reason = (
-            f"pid {first.pid}{more} uses it and nothing of that is charged"
+            f"pid {first.pid}{more} uses it{shaken.words(first)} and nothing of that is charged"
             f"{f' ({human_memory(held)})' if held else ''}: {why_unshimmed(first.pid)}"
         )
         return _judgement("uncharged", share, reason, strangers, strangers)

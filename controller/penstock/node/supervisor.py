@@ -124,7 +124,8 @@ class Supervisor:
             return
         self._reaped_ns = now_ns
         try:
-            for slot in self._outsiders.dead(usage.slots):
+            # Costs a look at all processes: a page must not call for it whenever it likes.
+            for slot in self._outsiders.dead(usage.slots) if due else ():
                 self._quota.mark_dead(slot.slot, slot.owner)
             self._usage.reap()
         except PageError as error:
