@@ -14,6 +14,8 @@ file(GLOB SHIM_SOURCES CONFIGURE_DEPENDS ${NATIVE}/*.c ${NATIVE}/hooks/*.c ${NAT
 add_library(penstock_cuda SHARED ${SHIM_SOURCES} ${COMMON_SOURCES} ${MECHANISM_SOURCES} ${GEN}/cuda_forwarders.S
             ${GEN}/cuda_names.c)
 set_target_properties(penstock_cuda PROPERTIES OUTPUT_NAME penstock NO_SONAME ON)
+set_source_files_properties(${NATIVE}/handshake.c PROPERTIES
+  COMPILE_DEFINITIONS "PENSTOCK_VERSION=\"${SKBUILD_PROJECT_VERSION}\"") # empty in builds of C tests
 target_link_options(penstock_cuda PRIVATE -Wl,-soname,libcuda.so.1)
 
 file(GLOB SHIM_NVML_SOURCES CONFIGURE_DEPENDS ${NATIVE}/nvml/*.c)
@@ -68,6 +70,7 @@ add_custom_command(OUTPUT ${GEN}/_native.c
   COMMAND ${Python_EXECUTABLE} ${CMAKE_SOURCE_DIR}/shim/penstock_shim/_build_native.py ${NATIVE} ${GEN}/_native.c
   DEPENDS ${CMAKE_SOURCE_DIR}/shim/penstock_shim/_build_native.py
           ${NATIVE}/abi/quota.h ${NATIVE}/abi/usage.h ${NATIVE}/abi/ledger.h ${NATIVE}/abi/gate.h ${NATIVE}/abi/asked.h
+          ${NATIVE}/abi/handshake.h
           ${NATIVE}/mechanism/gate.h ${NATIVE}/mechanism/cost.h ${NATIVE}/mechanism/binding.h
           ${NATIVE}/turns/account.h ${NATIVE}/turns/giver.h ${NATIVE}/sim/machine/binding.h)
 Python_add_library(native MODULE WITH_SOABI ${GEN}/_native.c ${MECHANISM_SOURCES} ${TURNS_SOURCES}

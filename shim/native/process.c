@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "driver.h"
+#include "handshake.h"
 #include "common/log.h"
 #include "common/tenant_directory.h"
 
@@ -47,6 +48,12 @@ static penstock_error open_region(penstock_region *region, const char *directory
   return error;
 }
 
+/* The child of a fork comes here for itself, with its own slot. */
+static void claimed(const penstock_region *region) {
+  penstock_process *process = __atomic_load_n(&attached, __ATOMIC_ACQUIRE);
+  if (process) penstock_handshake_say(region, process->directory);
+}
+
 static penstock_process *attach(void) {
   const char *directory = penstock_tenant_directory();
   if (!directory || !*directory) {
@@ -54,8 +61,10 @@ static penstock_process *attach(void) {
                  " is not there; start the program with `penstock run`");
     return NULL;
   }
-  penstock_process *process = calloc(1, sizeof *process);
+  size_t length = strlen(directory) + 1;
+  penstock_process *process = calloc(1, sizeof *process + length);
   if (!process) return NULL;
+  memcpy(process->directory, directory, length);
   penstock_error error = open_region(&process->region, directory);
   if (error != PENSTOCK_OK) {
     char why[384];
@@ -64,6 +73,7 @@ static penstock_process *attach(void) {
     free(process);
     return NULL;
   }
+  process->region.claimed = claimed;
   penstock_process *other = NULL;
   if (!__atomic_compare_exchange_n(&attached, &other, process, 0, __ATOMIC_ACQ_REL,
                                    __ATOMIC_ACQUIRE)) {

@@ -16,6 +16,7 @@ typedef struct penstock_process {
   /* Grant index of each CUDA ordinal; -1: a device that the tenant was not granted. */
   int grant_of_ordinal[PENSTOCK_MAX_DEVICES * 4];
   int ordinals;
+  char directory[]; /* the tenant's, as it was when this process attached */
 } penstock_process;
 
 /* Attaches on first use; NULL when no valid quota page can be read: the caller then refuses with

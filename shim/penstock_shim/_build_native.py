@@ -18,6 +18,7 @@ HEADERS = (
     "abi/gate.h",
     "abi/asked.h",
     "abi/usage.h",
+    "abi/handshake.h",
     "mechanism/gate.h",
     "mechanism/cost.h",
     "mechanism/recent.h",

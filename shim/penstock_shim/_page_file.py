@@ -66,6 +66,11 @@ def page_bytes() -> int:
     return page_size("quota") + page_size("usage")
 
 
+def usage_page_bytes() -> int:
+    """What a usage page takes."""
+    return page_size("usage")
+
+
 def open_page(path: Path, kind: Kind, *, writable: bool) -> int:
     """A descriptor of a checked page, close-on-exec. Raises PageError."""
     flags = os.O_RDWR if writable else os.O_RDONLY

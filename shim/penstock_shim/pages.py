@@ -15,7 +15,13 @@ from penstock_shim._limits import (
     uuid_from_bytes,
     uuid_to_bytes,
 )
-from penstock_shim._page_file import PageError, lost_pages, page_bytes, survive_lost_pages
+from penstock_shim._page_file import (
+    PageError,
+    lost_pages,
+    page_bytes,
+    survive_lost_pages,
+    usage_page_bytes,
+)
 from penstock_shim._quota_page import Quota, QuotaWriter, read_quota
 from penstock_shim._usage_page import (
     Asked,
@@ -51,6 +57,7 @@ __all__ = [
     "read_quota",
     "read_usage",
     "survive_lost_pages",
+    "usage_page_bytes",
     "uuid_from_bytes",
     "uuid_to_bytes",
 ]

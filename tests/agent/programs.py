@@ -21,3 +21,9 @@ def environment_for(granted) -> dict[str, str]:
 def backlogged(seconds: float, kernel_us: float = 200) -> list[str]:
     """The launcher's arguments for launching without a pause."""
     return Workload(kernel_us).arguments(seconds)
+
+
+def open_to_nobody(node) -> None:
+    """Lets other users reach the state directory, which lies in a test's own folder."""
+    for folder in (node.state, *list(node.state.parents)[:3]):
+        folder.chmod(folder.stat().st_mode | 0o011)

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from tests.containers.conftest import PROGRAMS, PYNVML, RUN, _programs
 
+from penstock.enforce.cgroup import innermost_containers
+from penstock.node.handshake import read_handshakes
 from penstock_shim.pages import read_usage
 
 LOOK = f"{PROGRAMS}/look.py"
@@ -132,3 +134,45 @@ def _commands_in(directory: Path) -> set[str]:
             if (seen.st_dev, seen.st_ino) == (page.st_dev, page.st_ino):
                 found.add((entry / "comm").read_text().strip())
     return found
+
+
+def test_a_containers_processes_are_known_by_handshake_and_cgroup_and_write_nothing_else(
+    node, python
+):
+    name = f"h-{os.getpid()}"
+    device = node.granted(name)
+    directory = node.state / "tenants" / name
+    assert directory.stat().st_mode & 0o077 == 0, "its pages are open to all, so it is closed"
+    script = (
+        "import ctypes, os, sys, time\n"
+        f"sys.path.insert(0, '{PROGRAMS}')\n"
+        "found = [os.path.join(at, one) for at, folders, files in os.walk('/run/penstock-tenant')\n"
+        "         for one in ['.', *folders, *files]]\n"
+        "mine = []\n"
+        "for path in found:\n"
+        "    try: os.chmod(path, os.stat(path).st_mode & 0o7777); mine.append(path)\n"
+        "    except OSError: pass\n"
+        "cuda = ctypes.CDLL('libcuda.so.1')\n"
+        "context, pointer = ctypes.c_void_p(), ctypes.c_uint64()\n"
+        "assert not cuda.cuInit(0) and not cuda.cuCtxCreate_v2(ctypes.byref(context), 0, 0)\n"
+        "assert not cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(1 << 20))\n"
+        "print(os.getpid(), *sorted(map(os.path.basename, mine)), flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    program = subprocess.Popen(
+        podman_run(device, python, "-c", script), stdout=subprocess.PIPE, text=True
+    )
+    try:
+        inner, *writable = program.stdout.readline().split()
+        assert writable == ["machine", "usage"]
+        (one,) = wait_until(lambda: read_handshakes(directory))
+        assert one.inner_pid == int(inner) != one.pid
+        paths = innermost_containers(one.pid)
+        assert paths, "podman gives each container a cgroup"
+        listed = json.loads(node("ps", "-o", "json").stdout)
+        (row,) = [row for row in listed if row["tenant"] == name]
+        assert [process["pid"] for process in row["processes"]] == [one.pid]
+    finally:
+        node("revoke", name, "--grace=0s")
+        program.kill()
+        program.communicate()

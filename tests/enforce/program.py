@@ -55,6 +55,17 @@ class Device:
         pointer = ctypes.c_uint64()
         return self.driver.cuMemAlloc_v2(ctypes.byref(pointer), mib << 20)
 
+    def launch(self, count: int) -> None:
+        """Without waiting for it."""
+        duration = ctypes.c_uint64(KERNEL_NS)
+        parameters = (ctypes.c_void_p * 1)(ctypes.addressof(duration))
+        for _ in range(count):
+            self.check(
+                self.driver.cuLaunchKernel(
+                    self.function, 1, 1, 1, 1, 1, 1, 0, None, parameters, None
+                )
+            )
+
     def load(self, permille: int) -> None:
         self.check(self.driver.cuCtxSetCurrent(self.context))
         duration = ctypes.c_uint64(KERNEL_NS)

@@ -8,10 +8,12 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from pathlib import Path
 
 import pytest
 
+from penstock.enforce.cgroup import containers_of
 from penstock.enforce.members import Members
 from penstock.enforce.process import Process, find, is_alive, read_stat, send
 
@@ -38,6 +40,10 @@ def start(started, *command: str, env=None) -> subprocess.Popen:
         command, env=env, stdout=subprocess.PIPE, text=True, start_new_session=True
     )
     started.append(program)
+    deadline = time.monotonic() + 10
+    # In the middle of its exec a process has no environment.
+    while not Path(f"/proc/{program.pid}/cmdline").read_bytes() and time.monotonic() < deadline:
+        time.sleep(0.001)
     return program
 
 
@@ -110,7 +116,7 @@ def test_a_handshake_names_a_process_and_all_that_it_starts(node, started):
     members = Members()
     members.scan(0, [guest.subject])
     assert members.tenant_of(child) is None
-    node.change(guest, handshake=frozenset({parent.pid}))
+    node.change(guest, handshake=frozenset({find(parent.pid)}))
     members.scan(S, [guest.subject])
     assert members.tenant_of(child) == "t"
     assert members.tenant_of(parent.pid) == "t"
@@ -192,3 +198,65 @@ def test_a_recycled_pid_is_not_hit(started):
         pytest.skip("both began within a hundredth of a second")
     assert not send(meant, signal.SIGKILL)
     assert state_of(second.pid) in {"S", "R"}
+
+
+def test_a_containers_cgroup_is_told_from_other_peoples():
+    one, two = "a" * 64, "0" * 64
+    for path, containers in {
+        f"/libpod_parent/libpod-{one}": [f"/libpod_parent/libpod-{one}"],
+        f"/system.slice/docker-{one}.scope/init": [f"/system.slice/docker-{one}.scope"],
+        f"/kubepods/burstable/pod1-2/{one}": [f"/kubepods/burstable/pod1-2/{one}"],
+        f"/docker/{one}/docker/{two}/x": [f"/docker/{one}", f"/docker/{one}/docker/{two}"],
+        f"/user.slice/{one[:40]}": [],
+        f"/user.slice/{one}0": [],
+        "/": [],
+    }.items():
+        assert containers_of(path) == containers
+
+
+@pytest.fixture
+def cgroup():
+    """One named as runtimes name a container's."""
+    base = next((f for f in (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/pids"))
+                 if (f / "cgroup.procs").exists()), None)  # fmt: skip
+    made = base / f"libpod-{uuid.uuid4().hex * 2}" if base else None
+    try:
+        made.mkdir()
+    except (AttributeError, OSError):
+        pytest.skip("no cgroup can be made here")
+    yield made
+    while made.exists():
+        with contextlib.suppress(OSError):
+            made.rmdir()
+
+
+def test_what_is_in_a_container_with_the_tenants_page_is_the_tenants_without_it_too(
+    cgroup, node, started
+):
+    guest = node.tenant("t")
+    inside = "mkdir -p /run/penstock-tenant; mount --bind $1 /run/penstock-tenant; exec sleep 60"
+    bare = {"PATH": os.environ["PATH"]}
+    script = f"mount -t tmpfs x /run; {inside}"
+    mounted = start(
+        started, "unshare", "--mount", "sh", "-c", script, "sh", str(guest.directory), env=bare
+    )
+    page = Path(f"/proc/{mounted.pid}/root/run/penstock-tenant/usage")
+    lost = start(started, "sleep", "60", env=bare)
+    try:
+        deadline = time.monotonic() + 10
+        while not page.exists():
+            assert time.monotonic() < deadline, "nothing can be mounted here"
+            time.sleep(0.01)
+        for program in (mounted, lost):
+            (cgroup / "cgroup.procs").write_text(str(program.pid))
+        for mode, owner in ((0o755, None), (0o700, "t")):
+            guest.directory.chmod(mode)  # open: its user can mount it where strangers are
+            members = Members()
+            for look in range(2):
+                members.scan(look * S, [guest.subject])
+            assert members.tenant_of(mounted.pid) == "t"
+            assert members.tenant_of(lost.pid) == owner
+    finally:
+        for program in (mounted, lost):
+            program.kill()
+            program.wait()

@@ -21,6 +21,7 @@ STRUCTS = [
     "penstock_slot",
     "penstock_asked",
     "penstock_usage_page",
+    "penstock_handshake",
 ]
 
 
@@ -39,6 +40,7 @@ def compiled(tmp_path_factory):
     source = directory / "layout.c"
     source.write_text(
         '#include <stdio.h>\n#include <stddef.h>\n#include "mechanism/region.h"\n'
+        '#include "abi/handshake.h"\n'
         f"int main(void) {{ {' '.join(lines)} }}\n"
     )
     program = directory / "layout"

@@ -12,6 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from penstock.agent.device_watch import DeviceWatch
+from penstock.agent.handshakes import Handshakes
 from penstock.agent.ward import Ward
 from penstock.model import PenstockError
 from penstock.node.events import record_event
@@ -57,11 +58,12 @@ class Agent:
         self.neighbourhood = Neighbourhood(state, Outsiders(scan_period_ns=OUTSIDERS_PERIOD_NS))
         self.devices: list[Device] = []
         self.turns = Turns()
+        self.handshakes = Handshakes()
         self.containers: Containers | None = None  # None: tenants are not offered to containers
         self.watch = DeviceWatch(self)
         # What else is done in a round, with its time (CLOCK_MONOTONIC, ns), if it is due, which is
         # what it returns; and what is done before a tenant that has ended goes.
-        self.duties: list[Callable[[int], bool]] = [self.watch]
+        self.duties: list[Callable[[int], bool]] = [self.handshakes, self.watch]
         self.at_end: list[Callable[[Ward], None]] = []
         self._problems: dict[str, str | None] = {}  # of duties: why they failed in the last round
         # Who is told what goes wrong on the node, beside any one tenant.
@@ -153,6 +155,7 @@ class Agent:
         self._wards[ward.tenant.name] = ward
         self._sorted = self._directories = None
         self.neighbourhood.granted(ward.tenant.directory, ward.grant)
+        self.handshakes.listen(ward.tenant, ward.grant.uid)
         self._give_turns(ward)
 
     def changed(self, ward: Ward, grant: Grant) -> None:
@@ -178,6 +181,7 @@ class Agent:
             self._sorted = self._directories = None
             self.neighbourhood.granted(ward.tenant.directory, None)
             self.turns.remove(ward.tenant.name)
+            self.handshakes.forget(ward.tenant.name)
             if self.containers is not None:
                 with contextlib.suppress(PenstockError, OSError):  # the next start takes it away
                     self.containers.withdraw(ward.tenant.name)
@@ -298,6 +302,7 @@ class Agent:
 
     def _let_go(self) -> None:
         self.turns.stop()
+        self.handshakes.close()
         with self.lock:
             for ward in self._wards.values():
                 ward.close()

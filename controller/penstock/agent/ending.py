@@ -10,11 +10,13 @@ import time
 from typing import TYPE_CHECKING
 
 from penstock.agent.view import Ended
+from penstock.enforce.process import is_alive
 from penstock.node.processes import members
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection, Iterable
 
+    from penstock.enforce.process import Process
     from penstock.node.tenant import Tenant
 
 LOOK_AGAIN_S = 0.1
@@ -65,17 +67,25 @@ class _Ending:
         self._asked.clear()
 
 
-def end_processes(tenant: Tenant, grace_ns: int, *, spare: Collection[int] = ()) -> Ended:
+def end_processes(
+    tenant: Tenant,
+    grace_ns: int,
+    *,
+    spare: Collection[int] = (),
+    shaken: Callable[[], Iterable[Process]] = tuple,
+) -> Ended:
     """SIGTERM to all of the tenant's processes, SIGKILL to those left after `grace_ns`.
 
     Processes that are started meanwhile are ended too. `spare`: pids that are left alone.
+    `shaken`: who shook hands, whatever they did to their environment since.
     """
     deadline = time.monotonic() + grace_ns / 1e9
     ending = _Ending()
     try:
         while True:
             now = time.monotonic()
-            left = [pid for pid in members(tenant.directory) if pid not in spare]
+            found = {*members(tenant.directory), *(one.pid for one in shaken() if is_alive(one))}
+            left = sorted(found.difference(spare))
             if not left or now > deadline + KILLED_WITHIN_S:
                 break
             for pid in left:

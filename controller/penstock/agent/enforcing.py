@@ -8,6 +8,9 @@ from penstock.enforce import Enforcer
 
 if TYPE_CHECKING:
     from penstock.agent.agent import Agent
+    from penstock.enforce import Foreign, Process
+
+MOST_TOLD = 16  # of foreign processes in a look
 
 
 class Enforcing:
@@ -16,6 +19,9 @@ class Enforcing:
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self.enforcer = Enforcer(agent.source)
+        self._looked: tuple[Foreign, ...] = ()
+        self._foreign: set[tuple[str, Process]] = set()  # by device, as of the last look
+        self._told: set[tuple[str, Process]] = set()
 
     def __call__(self, now_ns: int) -> bool:
         """Looks when a second has passed, and puts in force what is held back.
@@ -32,8 +38,34 @@ class Enforcing:
             and ward.supervisor.page_problem is None
         }
         try:
-            self.enforcer.step(now_ns, [ward.subject() for ward in wards], pages)
+            handshakes = self._agent.handshakes
+            subjects = [ward.subject(handshakes) for ward in wards]
+            self.enforcer.step(now_ns, subjects, pages)
         finally:  # what was held back stays so while the devices cannot be asked
             for ward in wards:
                 ward.supervisor.held = self.enforcer.hold(ward.tenant.directory)
+        self._tell_of_foreign()
         return True
+
+    def _tell_of_foreign(self) -> None:
+        """Processes of no tenant on the devices: said once each, and left alone.
+
+        Who was so at one look alone may only have been too young to be known.
+        """
+        if self.enforcer.foreign is self._looked:
+            return
+        self._looked = self.enforcer.foreign
+        seen = {(one.device, one.process): one for one in self._looked}
+        lasting = seen.keys() & self._foreign
+        new = sorted(lasting - self._told)[:MOST_TOLD]
+        for one in (seen[key] for key in new):
+            self._agent.report(
+                "foreign",
+                device=one.device,
+                pid=one.process.pid,
+                command=one.process.command,
+                memory_bytes=one.memory_bytes,
+            )
+        self._foreign = set(seen)
+        self._told = (self._told & self._foreign) | set(new)
+

@@ -140,7 +140,12 @@ class Orders:
         ward = self._agent.ward(name)
         caller.check_may_change(ward.grant)
         record_event(ward.tenant.directory, "revoked", by=caller.name, reason=reason)
-        ended = end_processes(ward.tenant, grace_ns, spare={caller.pid} if caller.pid else set())
+        ended = end_processes(
+            ward.tenant,
+            grace_ns,
+            spare={caller.pid} if caller.pid else set(),
+            shaken=lambda: self._agent.handshakes.processes(name),
+        )
         self._agent.drop(ward)
         return ended
 
@@ -168,7 +173,9 @@ class Orders:
         if self._agent.containers is None:
             return ()
         try:
-            return (self._agent.containers.offer(ward.tenant), *companions(ward.tenant))
+            device = self._agent.containers.offer(ward.tenant)
+            self._agent.handshakes.listen(ward.tenant, ward.grant.uid)  # where containers see it
+            return (device, *companions(ward.tenant))
         except (PenstockError, OSError):
             self._agent.drop(ward)
             raise

@@ -14,6 +14,7 @@ from penstock.node.supervisor import Supervisor
 from penstock_shim.pages import PageError, read_usage
 
 if TYPE_CHECKING:
+    from penstock.agent.handshakes import Handshakes
     from penstock.node.grant import Grant
     from penstock.node.neighbourhood import Neighbourhood
     from penstock.node.tenant import Tenant
@@ -74,15 +75,27 @@ class Ward:
             return _has_ended(self._caller)
         return now_ns - self.since_ns > FIRST_PROCESS_NS
 
-    def subject(self) -> Subject:
+    def subject(self, handshakes: Handshakes) -> Subject:
         """The tenant as enforcement is told of it."""
-        if self._subject is None or self._subject.grant is not self.grant:
-            parents = frozenset({self.caller_pid} if self.caller_pid else ())
-            suspended = self.grant.suspended
+        handshake = handshakes.processes(self.tenant.name)
+        since_ticks = handshakes.listens_since_ticks(self.tenant.name)
+        known = self._subject
+        if (
+            known is None
+            or known.grant is not self.grant
+            or known.handshake is not handshake
+            or known.listens_since_ticks != since_ticks
+        ):
             self._subject = Subject.of(
-                self.tenant, self.grant, parents=parents, suspended=suspended
+                self.tenant,
+                self.grant,
+                handshake=handshake,
+                listens_since_ticks=since_ticks,
+                parents=frozenset({self.caller_pid} if self.caller_pid else ()),
+                suspended=self.grant.suspended,
             )
-        return self._subject
+            return self._subject
+        return known
 
     def holds_slots(self) -> bool:
         """Whether a process of it has a slot, by the last look."""

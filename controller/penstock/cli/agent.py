@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import socket
 import sys
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from penstock.api.server import Tls
 
 STOPPING = (signal.SIGTERM, signal.SIGINT)
+MOST_FILES = 65536  # as the unit for systemd says
 
 app = typer.Typer(help="Run this node; as a service: penstock agent install.")
 app.command()(install.install)
@@ -74,6 +76,7 @@ def agent(
     from penstock.agent import Agent
     from penstock.agent.books import Books
     from penstock.agent.enforcing import Enforcing
+    from penstock.agent.page_sizes import PageSizes
     from penstock.api.server import Server
     from penstock.cli.request import open_source
     from penstock.container import Containers
@@ -81,6 +84,7 @@ def agent(
 
     tls = _tls(listen, tls_cert, tls_key, tls_ca)
     signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)  # before any thread: all inherit it
+    _allow_many_files()
     sys.setswitchinterval(0.0005)  # an order must not wait for a round's Python
     state = State.open(state_dir, shared=os.geteuid() == 0)
     one = Agent(state, open_source(state, simulate), node)
@@ -88,7 +92,7 @@ def agent(
     if one.enforces:
         one.containers = Containers(state, releases=shim_dir, specs=cdi_dir)
     books = Books(one, meter_dir)
-    one.duties += [Enforcing(one), books, Watchdog()]
+    one.duties += [PageSizes(one), Enforcing(one), books, Watchdog()]
     one.at_end.append(books.close_tenant)
     one.start()
     try:
@@ -115,6 +119,14 @@ def agent(
     finally:
         one.stop()
         books.close()
+
+
+def _allow_many_files() -> None:
+    """Each tenant takes some ten descriptors; shells allow enough for a hundred tenants."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(MOST_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _address(text: str) -> tuple[str, int]:
@@ -173,11 +185,12 @@ class Watchdog:
         self._period_ns = int(asked_us) * 1000 // 4 if asked_us.isdecimal() and ours else None
         self._told_ns = 0
 
-    def __call__(self, now_ns: int) -> None:
+    def __call__(self, now_ns: int) -> bool:
         """One round."""
         if self._period_ns is not None and now_ns - self._told_ns >= self._period_ns:
             self._told_ns = now_ns
             _notify("WATCHDOG=1")
+        return True
 
 
 def _notify(state: str) -> None:

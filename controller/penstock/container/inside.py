@@ -1,9 +1,9 @@
 """The folder of a tenant that its containers see, and who may read and write what in it.
 
 `<tenant>/container/` is mounted read-only at `places.TENANT`, and over its empty files the real
-ones: the quota page read-only, the usage page writable. Containers run as any user, so what they
-must write is open to all; other users of the node cannot get there, as the tenant's directory is
-closed to them.
+ones: the quota page read-only, the usage page writable. The agent's handshake socket lies in it,
+too. Containers run as any user, so what they must write is open to all; other users of the node
+cannot get there, as the tenant's directory is closed to them.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ def prepare(tenant: Tenant, machine: Path | None) -> None:
     `machine`: the simulated machine's file; None: a real device. Raises OSError, and
     `PenstockError` when the machine is somebody else's.
     """
+    tenant.directory.chmod(0o700)  # before anything in it is open to all
     folder = tenant.directory / FOLDER
     _folder(folder)
     for name in ("quota", "usage"):

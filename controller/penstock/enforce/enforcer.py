@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from penstock.enforce.event import Event, event_of
 from penstock.enforce.hold import Hold, cut_cores
-from penstock.enforce.judge import Judge, Page
+from penstock.enforce.judge import Judge, Page, Shaken
 from penstock.enforce.measure import Foreign, Look, User, look
 from penstock.enforce.members import Members
 from penstock.enforce.process import Process, is_alive, send
@@ -155,7 +155,8 @@ class Enforcer:
                 figures.append(_figures(share, judge, users))
                 continue
             judge.busy.add(at_ns, users, ended, _allowed_permille(subject, share))
-            judgements += judge.judge(now_ns, share, index, users, page)
+            shaken = Shaken(subject.handshake, subject.listens_since_ticks)
+            judgements += judge.judge(now_ns, share, index, users, page, shaken=shaken)
             figures.append(_figures(share, judge, users))
             lacking = judge.undetectable(share)
             if lacking and lacking not in case.told:

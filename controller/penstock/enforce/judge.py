@@ -51,6 +51,25 @@ class Page:
     problem: str = ""
 
 
+@dataclass(frozen=True)
+class Shaken:
+    """Who shook hands at the tenant's socket."""
+
+    processes: frozenset[Process] = frozenset()
+    since_ticks: int | None = None  # who started before could not; None: nobody listens
+
+    def words(self, process: Process) -> str:
+        """For the middle of a sentence. A handshake proves nothing: any program can send one."""
+        if process in self.processes:
+            return ", its slot is gone"
+        if self.since_ticks is None or process.start_ticks <= self.since_ticks:
+            return ""
+        return " without a handshake"
+
+
+NOBODY_LISTENS = Shaken()
+
+
 @dataclass
 class Judge:
     """Of one tenant on one device."""
@@ -60,7 +79,14 @@ class Judge:
     slots: dict[Process, int] = field(default_factory=dict)  # inner pids, which cost a look each
 
     def judge(
-        self, now_ns: int, share: DeviceGrant, index: int, users: Sequence[User], page: Page
+        self,
+        now_ns: int,
+        share: DeviceGrant,
+        index: int,
+        users: Sequence[User],
+        page: Page,
+        *,
+        shaken: Shaken = NOBODY_LISTENS,
     ) -> list[Judgement]:
         """What is surely wrong now. `busy` has taken in the same look before.
 
@@ -70,13 +96,14 @@ class Judge:
             index: Of the device in the grant.
             users: The tenant's processes on the device.
             page: Its usage page.
+            shaken: Who shook hands.
         """
         strangers = self._strangers(users, page)
         found = {
             one.kind: one
             for one in (
                 self._of_page(share, users, page),
-                self._of_slots(share, strangers, page),
+                self._of_slots(share, strangers, page, shaken),
                 self._of_charges(share, index, users, strangers, page),
                 self._of_memory(share, users, strangers),
                 self._of_cores(share, users, strangers),
@@ -113,7 +140,7 @@ class Judge:
         )
 
     def _of_slots(
-        self, share: DeviceGrant, strangers: Sequence[User], page: Page
+        self, share: DeviceGrant, strangers: Sequence[User], page: Page, shaken: Shaken
     ) -> Judgement | None:
         if not strangers or page.usage is None:
             return None
@@ -121,7 +148,7 @@ class Judge:
         held = _sum(user.memory_bytes for user in strangers)
         more = f" and {len(strangers) - 1} more" if len(strangers) > 1 else ""
         reason = (
-            f"pid {first.pid}{more} uses it and nothing of that is charged"
+            f"pid {first.pid}{more} uses it{shaken.words(first)} and nothing of that is charged"
             f"{f' ({human_memory(held)})' if held else ''}: {why_unshimmed(first.pid)}"
         )
         return _judgement("uncharged", share, reason, strangers, strangers)

@@ -2,9 +2,10 @@
 
 For each process, what tells first decides:
 
+    handshake     the kernel named it at the tenant's socket (where others are refused)
     cgroup        its container's, or one below
-    page          the tenant's usage page is mounted where a container has its own
-    handshake     the kernel named it at the tenant's socket
+    page          the tenant's usage page is mounted where a container has its own; whatever else is
+                  in that container's cgroup is the tenant's from then on
     ancestor      its parent is the tenant's, or was when it was first seen
     session       it is in a session or process group that one of the tenant's processes began:
                   these stay when parents have ended
@@ -22,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.enforce.cgroup import containers_of, innermost_containers, paths_of
 from penstock.enforce.process import Process, Stat, read_stat
 from penstock.node.processes import TENANT_VARIABLE, started_with
 from penstock_shim.paths import MOUNTED_TENANT
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 YOUNG_NS = 5_000_000_000
 _SPREAD = 8  # of the known pids, one in so many is checked at each scan for having been given anew
 _DEEPEST = 64
+_MOST_CONTAINERS = 4096  # remembered; the oldest are forgotten first
 
 
 @dataclass
@@ -57,7 +60,8 @@ class Members:
         self._taken: tuple[Subject, ...] = ()  # as they were told last
         self._new_subjects = False  # they are others than at the look before
         self._subjects: Sequence[Subject] = ()  # those with cgroups
-        self._handshakes: dict[int, str] = {}
+        self._handshakes: dict[int, tuple[int, str]] = {}  # by pid: its start, and the tenant
+        self._containers: dict[str, str] = {}  # cgroups of containers that have a tenant's page
         self._parents: dict[int, str] = {}
         self._directories: dict[str, Subject] = {}
         self._pages: dict[tuple[int, int], str] = {}  # device and inode of usage pages
@@ -81,6 +85,8 @@ class Members:
                 self._young.add(pid)
         if self._new_subjects or self._led:
             self._forget_ended({subject.name for subject in subjects})
+        if self._new_subjects:
+            self._take_handshakes()
         self._decide_young(now_ns)
 
     def _forget_ended(self, names: set[str]) -> None:
@@ -90,6 +96,8 @@ class Members:
                 seen.tenant = None
         in_use = {number for seen in self._known.values() for number in _numbers(seen)}
         self._led = {n: name for n, name in self._led.items() if n in in_use and name in names}
+        if any(name not in names for name in self._containers.values()):
+            self._containers = {c: name for c, name in self._containers.items() if name in names}
 
     def _decide_young(self, now_ns: int) -> None:
         self._young &= self._known.keys()
@@ -138,10 +146,23 @@ class Members:
             return
         self._taken = tuple(subjects)
         self._subjects = [one for one in subjects if one.cgroups]
-        self._handshakes = {pid: one.name for one in subjects for pid in one.handshake}
+        self._handshakes = {
+            process.pid: (process.start_ticks, one.name)
+            for one in subjects
+            for process in one.handshake
+        }
         self._parents = {pid: one.name for one in subjects for pid in one.parents}
         self._directories = {str(one.tenant.directory): one for one in subjects}
         self._pages = {key: one.name for one in subjects if (key := _page_of(one)) is not None}
+
+    def _take_handshakes(self) -> None:
+        """What a process is since it shook hands counts more than what it was taken for before."""
+        for pid in self._handshakes.keys() & self._known.keys() - self._ours:
+            seen = self._known[pid]
+            tenant = self._by_handshake(pid, seen)
+            if tenant is not None and tenant != seen.tenant:
+                seen.tenant = tenant
+                self._note_led(pid, seen)
 
     def _check_some(self) -> None:
         """A pid that was given anew since it was seen is forgotten. All are checked in turn."""
@@ -159,9 +180,9 @@ class Members:
             return
         seen.look = self._look
         seen.tenant = (
-            self._by_cgroup(pid)
+            self._by_handshake(pid, seen)
+            or self._by_cgroup(pid)
             or self._by_page(pid)
-            or self._handshakes.get(pid)
             or self._by_ancestor(seen, depth)
             or self._by_session(seen)
             or self._by_environment(pid)
@@ -181,14 +202,17 @@ class Members:
                 return tenant
         return None
 
+    def _by_handshake(self, pid: int, seen: _Seen) -> str | None:
+        start_ticks, tenant = self._handshakes.get(pid, (None, None))
+        return tenant if start_ticks == seen.stat.start_ticks else None
+
     def _by_cgroup(self, pid: int) -> str | None:
-        if not self._subjects:
+        if not self._subjects and not self._containers:
             return None
-        try:
-            lines = Path(f"/proc/{pid}/cgroup").read_text(errors="replace").splitlines()
-        except OSError:
-            return None
-        paths = {line.split(":", 2)[-1] for line in lines}
+        paths = paths_of(pid)
+        for container in (one for path in paths for one in containers_of(path)):
+            if (tenant := self._containers.get(container)) is not None:
+                return tenant
         for subject in self._subjects:
             for wanted in subject.cgroups:
                 if any(path == wanted or path.startswith(f"{wanted}/") for path in paths):
@@ -201,7 +225,21 @@ class Members:
             found = os.stat(f"/proc/{pid}/root{MOUNTED_TENANT}/usage")  # noqa: PTH116 - often
         except OSError:
             return None
-        return self._pages.get((found.st_dev, found.st_ino))
+        tenant = self._pages.get((found.st_dev, found.st_ino))
+        if tenant is not None and self._is_closed(tenant):
+            for container in innermost_containers(pid):
+                self._containers[container] = tenant
+            while len(self._containers) > _MOST_CONTAINERS:
+                del self._containers[next(iter(self._containers))]
+        return tenant
+
+    def _is_closed(self, tenant: str) -> bool:
+        """Whether only a runtime can mount its page: a user might, to draw strangers in."""
+        directory = next((d for d, one in self._directories.items() if one.name == tenant), None)
+        try:
+            return directory is not None and not os.stat(directory).st_mode & 0o077  # noqa: PTH116
+        except OSError:
+            return False
 
     def _by_ancestor(self, seen: _Seen, depth: int) -> str | None:
         parent = seen.stat.parent

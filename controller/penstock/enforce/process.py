@@ -7,6 +7,10 @@ import os
 import signal
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _PF_EXITING = 4  # include/linux/sched.h
 
@@ -116,14 +120,28 @@ def why_unshimmed(pid: int) -> str:
         maps = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return "it has no slot in the tenant's usage page"
-    names = {line.rpartition("/")[2] for line in maps.splitlines() if "/" in line}
+    files = {line[line.index("/") :] for line in maps.splitlines() if "/" in line}
+    names = {file.rpartition("/")[2] for file in files}
     if any(name.startswith("libpenstock") for name in names):
         return "the shim is mapped, and its calls go round it"
-    if any("ld-musl" in name for name in names):
-        return "no shim is mapped: its C library is musl, which reads no preload file"
-    if not any(name.startswith(("libc.so", "libc-", "ld-linux")) for name in names):
-        return "no shim is mapped: it is a static program"
-    return "no shim is mapped: it lost the preload"
+    # Its loader is its C library; Debian has it in a folder of its own: x86_64-linux-musl/libc.so.
+    musl = _first(names, "ld-musl-", "libc.musl-") or next(
+        (name for file in files for name in [file.rpartition("/")[2]] if "-musl/libc.so" in file),
+        None,
+    )
+    if musl:
+        return f"no shim is mapped: its C library is musl ({musl}), which reads no preload file"
+    if glibc := _first(names, "libc.so.6", "libc-2."):
+        return f"no shim is mapped: it lost the preload; its C library is glibc ({glibc})"
+    if other := _first(names, "libc.so", "libuClibc", "ld-"):
+        return f"no shim is mapped: it lost the preload; its C library is {other}"
+    return "no shim is mapped: it is a static program, its C library cannot be seen"
+
+
+def _first(names: Iterable[str], *beginnings: str) -> str | None:
+    """The first file, by name, that begins with one of `beginnings`; the tenant chose its name."""
+    found = sorted(name for name in names if name.startswith(beginnings))
+    return _printable(found[0][:64].encode()) if found else None
 
 
 def _printable(raw: bytes) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.enforce.ladder import KINDS, Ending, Judgement, Ladder, Rung, Step
 from penstock.enforce.process import Process
+from penstock.node.records import read_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -40,7 +41,7 @@ def write_ladder(directory: Path, ladder: Ladder) -> None:
 def read_ladder(directory: Path) -> Ladder:
     """As it was written since the machine was booted; a new one where there is none to use."""
     try:
-        return from_json((directory / FILE).read_text(encoding="utf-8"))
+        return from_json(read_record(directory / FILE))
     except (OSError, *_MALFORMED):
         return Ladder()
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from penstock.policy.schema import OnExceed
 
 if TYPE_CHECKING:
+    from penstock.enforce.process import Process
     from penstock.node.grant import Grant
     from penstock.node.tenant import Tenant
 
@@ -19,8 +20,10 @@ class Subject:
     tenant: Tenant
     grant: Grant
     on_exceed: OnExceed = field(default_factory=OnExceed)
-    handshake: frozenset[int] = frozenset()
+    handshake: frozenset[Process] = frozenset()
     """Processes that its socket named (SO_PEERCRED): they and what they start."""
+    listens_since_ticks: int | None = None
+    """Who started later, as in /proc/PID/stat, could shake hands; None: nobody listens."""
     parents: frozenset[int] = frozenset()
     """What these start is the tenant's, they themselves are not: its `penstock run`."""
     cgroups: tuple[str, ...] = ()
@@ -36,7 +39,8 @@ class Subject:
         tenant: Tenant,
         grant: Grant,
         *,
-        handshake: frozenset[int] = frozenset(),
+        handshake: frozenset[Process] = frozenset(),
+        listens_since_ticks: int | None = None,
         parents: frozenset[int] = frozenset(),
         cgroups: tuple[str, ...] = (),
         suspended: bool = False,
@@ -44,7 +48,17 @@ class Subject:
         """A tenant with the policy and the user that its grant names."""
         # As exact nanoseconds: OnExceed would read a duration with its unit.
         policy = OnExceed.model_construct(measured=grant.measured, grace=grant.grace_ns)
-        return cls(tenant, grant, policy, handshake, parents, cgroups, grant.uid, suspended)
+        return cls(
+            tenant,
+            grant,
+            policy,
+            handshake=handshake,
+            listens_since_ticks=listens_since_ticks,
+            parents=parents,
+            cgroups=cgroups,
+            uid=grant.uid,
+            suspended=suspended,
+        )
 
     @property
     def name(self) -> str:

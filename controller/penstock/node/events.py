@@ -7,6 +7,8 @@ import os
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
+from penstock.node.records import check_regular, read_record
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -30,8 +32,11 @@ def record_event(directory: Path, event: str, **fields: object) -> None:
     try:
         if file.exists() and file.stat().st_size > MAX_BYTES:
             file.replace(directory / f"{FILE}.1")
-        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        # Without a reader a pipe in its place cannot be opened so, and nobody waits.
+        ways = os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | ways, 0o600)
         try:
+            check_regular(descriptor, file)
             os.write(descriptor, line.encode() + b"\n")  # one write: lines of two writers never mix
         finally:
             os.close(descriptor)
@@ -43,9 +48,11 @@ def read_events(directory: Path) -> list[dict[str, object]]:
     """All events kept, oldest first; a line cut by a full disk is left out."""
     events = []
     for file in (directory / f"{FILE}.1", directory / FILE):
-        if not file.exists():
+        try:
+            text = read_record(file, errors="replace")
+        except OSError:
             continue
-        for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
+        for line in text.splitlines():
             try:
                 events.append(json.loads(line))
             except ValueError:  # noqa: PERF203 - bounded file

@@ -14,6 +14,7 @@ from penstock.model import (
     parse_duration_ns,
     parse_memory,
 )
+from penstock.node.records import read_record
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -101,7 +102,7 @@ def read_grant(directory: Path) -> Grant:
 
     file = directory / FILE
     try:
-        document = yaml.load(file.read_text(encoding="utf-8"), Loader=_loader())  # noqa: S506 - safe
+        document = yaml.load(read_record(file), Loader=_loader())  # noqa: S506 - safe
         return _from_plain(document)
     except FileNotFoundError as error:
         why = "grant.yaml was removed" if directory.exists() else "the tenant is gone"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from penstock.devices import (
@@ -15,6 +16,7 @@ from penstock.devices import (
     open_machine,
 )
 from penstock.model import PenstockError
+from penstock.node.handshake import host_pids
 from penstock.node.processes import TENANT_VARIABLE, environments, members_of
 from penstock.node.tenant import Tenant, tenants_of
 from penstock.node.uncharged import read_finding
@@ -22,6 +24,8 @@ from penstock_shim.pages import PageError, UsageSnapshot, read_quota, read_usage
 from penstock_shim.recent import RecentUse
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from penstock.node.grant import DeviceGrant, Grant
     from penstock.node.state import State
 
@@ -148,6 +152,8 @@ class Reporter:
         except PageError as error:
             problem = str(error)
         supervised = tenant.is_supervised()
+        hosts = host_pids(tenant.directory, usage.slots) if usage else {}
+        members = tuple(sorted({*members, *hosts.values()}))
         if problem is None and supervised:
             problem = read_finding(tenant.directory)
         rows = []
@@ -176,7 +182,7 @@ class Reporter:
                     allowance_permille=allowances.get(share.uuid),
                     refusals=figures.refusals if figures else None,
                     waits=figures.waits if figures else None,
-                    processes=_slots(usage),
+                    processes=_slots(usage, hosts),
                     members=members,
                     device_memory_bytes=memory,
                     device_cores_permille=cores,
@@ -247,8 +253,13 @@ def _damaged(tenant: Tenant, members: tuple[int, ...], problem: str) -> Row:
     )
 
 
-def _slots(usage: UsageSnapshot | None) -> tuple[tuple[int, str], ...]:
-    return tuple((slot.pid, slot.command) for slot in usage.slots) if usage else ()
+def _slots(
+    usage: UsageSnapshot | None, hosts: Mapping[int, int] = MappingProxyType({})
+) -> tuple[tuple[int, str], ...]:
+    """`hosts`: pids on this machine, by slot; of others the pid that they have for themselves."""
+    if usage is None:
+        return ()
+    return tuple((hosts.get(slot.slot, slot.pid), slot.command) for slot in usage.slots)
 
 
 def _measured(

@@ -163,7 +163,7 @@ class Supervisor:
             return
         self._reaped_ns = now_ns
         try:
-            dead = self._neighbourhood.outsiders.dead(usage.slots, now_ns)
+            dead = self._neighbourhood.outsiders.dead(usage.slots, now_ns) if due else []
             for slot in dead:
                 self._quota.mark_dead(slot.slot, slot.owner)
             if dead or me.part.gone or not self._reap_period_ns:

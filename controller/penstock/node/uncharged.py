@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from penstock.model import format_cores, human_memory
 from penstock.node.processes import TENANT_VARIABLE, started_with
+from penstock.node.records import read_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -234,7 +235,7 @@ def write_finding(directory: Path, found: str | None) -> None:
 def read_finding(directory: Path) -> str | None:
     """What the supervisor found last; None: nothing."""
     try:
-        text = (directory / FILE).read_text(encoding="utf-8", errors="replace")[:2000]
+        text = read_record(directory / FILE, errors="replace")[:2000]
     except OSError:
         return None
     return " ".join(text.split()) or None

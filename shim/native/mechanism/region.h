@@ -39,6 +39,9 @@ typedef struct penstock_region {
   const penstock_quota_page *quota; /* mapped read-only */
   penstock_usage_page *usage;       /* shared with the tenant's processes; read-only in a view */
   penstock_claim *claim;            /* wiped on fork; NULL in a view */
+  /* Called after each claim of a slot, without a lock held, by the thread that made it. NULL:
+   * nobody asks. Set it after opening, before the region is shared with other threads. */
+  void (*claimed)(const struct penstock_region *region);
 } penstock_region;
 
 /* What the error means, as the end of a sentence: "is shorter than the page it should hold". */

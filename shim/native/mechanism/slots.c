@@ -313,9 +313,11 @@ static __attribute__((noinline)) int own_fresh(penstock_region *region) {
   int saved_errno = errno;
   penstock_claim *claim = region->claim;
   penstock_lock_acquire(&claim->lock);
-  penstock_error error = holds(region) ? PENSTOCK_OK : claim_slot(region);
+  bool fresh = !holds(region);
+  penstock_error error = fresh ? claim_slot(region) : PENSTOCK_OK;
   int slot = error == PENSTOCK_OK ? (int)claim->slot : -(int)error;
   penstock_lock_release(&claim->lock);
+  if (fresh && slot >= 0 && region->claimed) region->claimed(region);
   errno = saved_errno;
   return slot;
 }

@@ -1,0 +1,54 @@
+"""Keeps usage pages at their size: their writers could fill the file system of all tenants."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from typing import TYPE_CHECKING
+
+from penstock.node.events import record_event
+from penstock_shim.pages import usage_page_bytes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from penstock.agent.agent import Agent
+
+LOOK_NS = 1_000_000_000
+
+
+class PageSizes:
+    """A duty of the agent's rounds: once a second cuts back what has grown."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._looked_at_ns = 0
+        self._told: set[Path] = set()
+
+    def __call__(self, now_ns: int) -> bool:
+        """One round. Nobody who has the page mapped notices: it keeps all that they have."""
+        if now_ns - self._looked_at_ns < LOOK_NS:
+            return False
+        self._looked_at_ns = now_ns
+        pages = [ward.tenant.usage_page for ward in self._agent.wards()]
+        self._told.intersection_update(pages)
+        for page in pages:
+            with contextlib.suppress(OSError):  # it ends; or no file stands in its place
+                found = os.stat(page, follow_symlinks=False)  # noqa: PTH116 - of all, every second
+                if stat.S_ISREG(found.st_mode) and found.st_size > usage_page_bytes():
+                    self._cut(page, found.st_size)
+        return True
+
+    def _cut(self, page: Path, size_bytes: int) -> None:
+        flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        descriptor = os.open(page, flags)
+        try:
+            if stat.S_ISREG(os.fstat(descriptor).st_mode):
+                os.ftruncate(descriptor, usage_page_bytes())
+        finally:
+            os.close(descriptor)
+        if page not in self._told:
+            self._told.add(page)
+            reason = f"its usage page had {size_bytes} bytes, and was cut to {usage_page_bytes()}"
+            record_event(page.parent, "page-grown", reason=reason)

@@ -1,0 +1,129 @@
+"""The process at the other end of a local connection, as the kernel knows it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import select
+import socket
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.devices.host_pids import inner_pid
+from penstock.enforce.process import find, read_stat
+from penstock_shim.paths import MOUNTED_TENANT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.node.tenant import Tenant
+
+_SO_PEERPIDFD = 77  # include/uapi/asm-generic/socket.h, since Linux 6.5
+
+
+class NoPeerError(Exception):
+    """It has ended."""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Who called connect(). `of` holds on to it, so that its pid is nobody else's meanwhile."""
+
+    pid: int
+    start_ticks: int
+
+    @classmethod
+    @contextlib.contextmanager
+    def of(cls, connection: socket.socket) -> Iterator[Peer]:
+        """The peer, which has not ended when the block is left.
+
+        Raises:
+            ValueError: it lies in a pid namespace that is not ours or inside of ours.
+            NoPeerError: it has ended.
+        """
+        raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        pid, uid, _ = struct.unpack("3i", raw)
+        if pid <= 0:
+            raise ValueError("its process is in a pid namespace outside of the agent's")
+        descriptor = _pidfd_of(connection)
+        try:
+            stat = read_stat(pid)
+            if stat is None or stat.has_ended:
+                raise NoPeerError
+            # Before 6.5 a connection that was handed on may outlive who made it: the pid can be
+            # another's by now. That one would have to be of the same user.
+            if descriptor is None and _uid_of(pid) not in {uid, None}:
+                raise NoPeerError
+            yield cls(pid, stat.start_ticks)
+            if descriptor is not None and _has_ended(descriptor):
+                raise NoPeerError
+        finally:
+            if descriptor is not None:
+                os.close(descriptor)
+
+    @staticmethod
+    def is_alive(pid: int, start_ticks: int) -> bool:
+        """Whether that very process has not ended."""
+        found = find(pid)
+        return found is not None and found.start_ticks == start_ticks
+
+    def check_pid(self, inner: int, start_ticks: int) -> None:
+        """Raises ValueError unless the process has those, as it sees them; 0 ticks: it cannot."""
+        if inner != inner_pid(self.pid):
+            raise ValueError(f"pid {self.pid} says that it has pid {inner}")
+        if start_ticks not in {0, self.start_ticks} and _time_namespace(
+            self.pid
+        ) == _time_namespace("self"):
+            raise ValueError(f"pid {self.pid} says that it was started at another time")
+
+    def check_place(self, tenant: Tenant, *, contained: bool) -> None:
+        """Raises ValueError when the pages that it has mounted are not those of `tenant`.
+
+        `contained`: in the tenant's containers, and nowhere else, lie its pages.
+        """
+        mounted = _identity(f"/proc/{self.pid}/root{MOUNTED_TENANT}/usage")
+        if mounted is None and not contained:
+            return
+        if mounted is None or mounted != _identity(str(tenant.usage_page)):
+            raise ValueError(f"pid {self.pid} is not in a container of the tenant")
+
+
+def _pidfd_of(connection: socket.socket) -> int | None:
+    """A descriptor of the very process that connected; None: this kernel gives none."""
+    try:
+        raw = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD, 4)
+    except OSError as error:
+        if error.errno in {errno.ENOPROTOOPT, errno.EOPNOTSUPP}:
+            return None
+        raise NoPeerError from error
+    return int(struct.unpack("i", raw)[0])
+
+
+def _has_ended(pidfd: int) -> bool:
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _uid_of(pid: int) -> int | None:
+    try:
+        return os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116
+    except OSError:
+        return None
+
+
+def _time_namespace(pid: int | str) -> int:
+    try:
+        return os.stat(f"/proc/{pid}/ns/time").st_ino  # noqa: PTH116
+    except OSError:
+        return 0
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)  # noqa: PTH116
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

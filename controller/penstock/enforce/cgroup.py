@@ -1,0 +1,31 @@
+"""Which container a process is in, by its cgroup: a place that no program inside can leave."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+# Runtimes name a container's cgroup by its id: libpod-ID, docker-ID.scope, cri-containerd-ID.scope,
+# kubepods/pod…/ID. Other cgroups (sessions, services) hold strangers too and say nothing.
+_CONTAINER = re.compile(r"/(?:[a-z][a-z0-9-]*-)?[0-9a-f]{64}(?:\.scope)?(?=/|$)")
+
+
+def paths_of(pid: int | str) -> frozenset[str]:
+    """Its cgroups as in /proc/PID/cgroup; none when it has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/cgroup").read_text(errors="replace").splitlines()
+    except OSError:
+        return frozenset()
+    return frozenset(line.split(":", 2)[-1] for line in lines)
+
+
+def containers_of(path: str) -> list[str]:
+    """The cgroups of the containers that `path` is in, the outermost first."""
+    return [path[: found.end()] for found in _CONTAINER.finditer(path)]
+
+
+def innermost_containers(pid: int) -> frozenset[str]:
+    """The cgroups of the container that the process is in and that we are not in."""
+    ours = {one for path in paths_of("self") for one in containers_of(path)}
+    found = (containers_of(path) for path in paths_of(pid))
+    return frozenset(one[-1] for one in found if one and one[-1] not in ours)

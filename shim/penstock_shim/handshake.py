@@ -1,0 +1,46 @@
+"""What a process says at its tenant's handshake socket (`shim/native/abi/handshake.h`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock_shim._limits import MAX_SLOTS
+from penstock_shim._native import ffi, lib
+from penstock_shim._page_file import text_of
+
+SOCKET = "handshake"  # its name in the tenant's directory
+MESSAGE_BYTES = int(ffi.sizeof("penstock_handshake"))
+
+
+@dataclass(frozen=True)
+class Hello:
+    """A well-formed message. All of it is the sender's word."""
+
+    slot: int
+    owner: int  # the slot's owner word
+    pid: int  # as the sender sees it
+    start_ticks: int  # likewise; 0: not known
+    abi_version: int
+    library: str  # release of the shim
+
+
+def parse(raw: bytes) -> Hello:
+    """Raises ValueError, in words, for what is no such message."""
+    if len(raw) != MESSAGE_BYTES:
+        raise ValueError(f"{len(raw)} bytes, and a handshake has {MESSAGE_BYTES}")
+    message = ffi.cast("penstock_handshake *", ffi.from_buffer(raw))
+    if message.magic != lib.PENSTOCK_HANDSHAKE_MAGIC:
+        raise ValueError("no handshake")
+    if message.version != lib.PENSTOCK_HANDSHAKE_VERSION:
+        raise ValueError(f"a handshake of version {message.version}")
+    is_ended = b"\0" in bytes(ffi.buffer(message.library))
+    if message.slot >= MAX_SLOTS or not 0 < message.pid < 1 << 31 or not is_ended:
+        raise ValueError("a field out of bounds")
+    return Hello(
+        slot=int(message.slot),
+        owner=int(message.owner),
+        pid=int(message.pid),
+        start_ticks=int(message.start_ticks),
+        abi_version=int(message.abi_version),
+        library=text_of(message.library),
+    )
