@@ -18,6 +18,8 @@ from penstock.bench.machine import machine_facts
 from penstock.bench.quota import QuotaRow, Workload
 from penstock.cli.app import app
 
+pytestmark = pytest.mark.timed
+
 
 def test_starts_are_measured_alone_and_with_neighbours() -> None:
     rows = start.run(rounds=2, neighbours=(0, 3))
