@@ -1,7 +1,8 @@
-"""A pytest plugin: under `pytest -n 2` files run side by side, but those that keep time alone.
+"""A pytest plugin: `pytest -n 2` runs files side by side, those that keep time after all others.
 
-A file of tests that measure shares, latency or grace says `pytestmark = pytest.mark.timed`. These
-come last, and one worker waits while the other runs one. Plain `pytest` runs all one by one.
+A file of tests that measure shares, latency or grace says `pytestmark = pytest.mark.timed`. Such
+tests hardly use a processor: they wait. Two of them beside each other find both cores idle, and no
+compiler beside them. Plain `pytest` runs all one by one.
 """
 
 from __future__ import annotations
@@ -17,44 +18,42 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from xdist.remote import Producer
     from xdist.workermanage import WorkerController
 
-LONGEST_FIRST = ("native", "sanitize", "containers", "cli", "memory")  # two workers end together
+# By folder, so that both workers end together.
+LONGEST_FIRST = ("native", "sanitize", "gate", "enforce", "containers", "turns", "cli", "memory")
+
+
+def is_timed(item: pytest.Item) -> bool:
+    return item.get_closest_marker("timed") is not None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The order in which files are handed out to workers; timed ones last."""
+    """The order in which files are handed out; timed ones last."""
 
     def place(item: pytest.Item) -> tuple[bool, int]:
         folder = item.path.parent.name
         rank = LONGEST_FIRST.index(folder) if folder in LONGEST_FIRST else len(LONGEST_FIRST)
-        return item.get_closest_marker("timed") is not None, rank
+        return is_timed(item), rank
 
     items.sort(key=place)
 
 
-class Beside:
-    """Two workers: one runs a timed file while the other waits; else both run what they like."""
+class Barrier:
+    """In a worker: its first timed test waits until no worker runs others any more."""
 
     def __init__(self, file: Path) -> None:
         self._lock = file.open("r+b")
-        self._held = False
+        self._passed = False
+        fcntl.flock(self._lock, fcntl.LOCK_SH)  # before any test runs, until the first timed one
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> Iterator:
-        if not self._held:  # fixtures of a file live as long as it: so does the lock
-            timed = item.get_closest_marker("timed") is not None
-            fcntl.flock(self._lock, fcntl.LOCK_EX if timed else fcntl.LOCK_SH)
-            self._held = True
-        try:
-            return (yield)
-        finally:
-            if nextitem is None or nextitem.path != item.path:
-                fcntl.flock(self._lock, fcntl.LOCK_UN)
-                self._held = False
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> None:
+        if is_timed(item) and not self._passed:
+            fcntl.flock(self._lock, fcntl.LOCK_EX)  # gives the shared one back while it waits
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
+            self._passed = True
 
 
 class Portions(LoadScopeScheduling):
@@ -80,7 +79,7 @@ LOCK = pytest.StashKey[str]()
 def pytest_configure(config: pytest.Config) -> None:
     worker = getattr(config, "workerinput", None)
     if worker is not None:
-        config.pluginmanager.register(Beside(Path(worker["lock"])))
+        config.pluginmanager.register(Barrier(Path(worker["lock"])))
 
 
 @pytest.hookimpl(optionalhook=True)
