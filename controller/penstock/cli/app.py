@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -27,7 +28,7 @@ from penstock.cli import (
 )
 from penstock.cli.options import AS_IS
 
-SUB_COMMANDS = {
+SUB_COMMANDS: dict[str, Callable[..., None] | typer.Typer] = {
     "run": run.run,
     "simulate": simulate.simulate,
     "quota": quota.app,
