@@ -33,7 +33,7 @@ demo: setup ## Three programs share one simulated H200 (or the real GPU) under q
 	$(BIN)/penstock demo
 
 test: setup lint ## Everything that must hold: lint, types, layers, and all tests
-	$(BIN)/pytest $(PYTEST_ARGS)
+	$(BIN)/pytest -n 2 $(PYTEST_ARGS)
 
 sanitize: setup ## The shim and the simulated GPU under ASan, UBSan and TSan, in many more programs
 	$(BIN)/pytest tests/native tests/sanitize

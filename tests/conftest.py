@@ -7,7 +7,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
-from tests import headers
+from tests import headers, side_by_side
 from tests.interposition import real_driver
 
 # Examples share two cores with programs that keep time: how long one takes says nothing.
@@ -29,7 +29,20 @@ def real_libcuda() -> Path:
         pytest.skip(f"no real driver library to compare with: {why}")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(side_by_side)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What tests told by `record_property`, whichever process ran them; what did not run."""
+    told: dict[str, list[str]] = {}
+    for report in terminalreporter.stats.get("passed", []):
+        for name, line in report.user_properties:
+            told.setdefault(name, []).append(str(line))
+    for name, lines in told.items():
+        terminalreporter.section(name)
+        for line in sorted(lines):
+            terminalreporter.write_line(line)
     skipped = terminalreporter.stats.get("skipped", [])
     if not skipped:
         return

@@ -8,8 +8,11 @@ import subprocess
 import urllib.request
 from pathlib import Path
 
+import pytest
 from tests.agent.conftest import wait_until
 from tests.agent.programs import LAUNCHER, backlogged, environment_for
+
+pytestmark = pytest.mark.timed
 
 
 def start_past_the_shim(node, granted):

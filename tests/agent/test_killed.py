@@ -16,6 +16,8 @@ from penstock.model import PenstockError
 from penstock.node.resize import Resize
 from penstock_shim.pages import read_quota
 
+pytestmark = pytest.mark.timed
+
 KILLS = int(os.environ.get("PENSTOCK_AGENT_KILLS", "6"))
 ADOPTED_WITHIN_S = 2.0
 

@@ -19,6 +19,8 @@ from penstock.node.resize import Resize
 from penstock_api.v1 import agent_pb2, agent_pb2_grpc
 from penstock_shim.pages import read_quota
 
+pytestmark = pytest.mark.timed
+
 
 def test_a_granted_tenant_is_listed_and_its_program_gets_its_quota(node):
     granted = node.tenant("t", cores=250, memory=2 * GIB)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.agent.conftest import wait_until
 from tests.agent.programs import backlogged
 
 from penstock.bench.quota import Workload
+
+pytestmark = pytest.mark.timed
 
 
 def shares(node, names, seconds):

@@ -16,7 +16,9 @@ from penstock.bench import calls, figures, memory, quota, start, suspend, tenant
 from penstock.bench.figures import Figure, Report
 from penstock.bench.machine import machine_facts
 from penstock.bench.quota import QuotaRow, Workload
-from penstock.cli.app import app
+from penstock.cli.app import command_line
+
+pytestmark = pytest.mark.timed
 
 
 def test_starts_are_measured_alone_and_with_neighbours() -> None:
@@ -95,9 +97,9 @@ def test_the_table_prints_as_markdown_and_as_json(
         return Report(machine_facts("h200"), [Figure("a", "<= 1", "2", "3 runs", reached=False)])
 
     monkeypatch.setattr(figures, "run", measured)
-    app(["bench"], standalone_mode=False)
+    command_line("bench")(["bench"], standalone_mode=False)
     assert "| a | <= 1 | 2 | 3 runs | **no** |" in capsys.readouterr().out
-    app(["bench", "-o", "json"], standalone_mode=False)
+    command_line("bench")(["bench", "-o", "json"], standalone_mode=False)
     report = json.loads(capsys.readouterr().out)
     assert report["figures"][0]["reached"] is False
     assert report["machine"]["device"] == "simulated NVIDIA H200"

@@ -20,6 +20,8 @@ from penstock.node.state import locked
 
 from .conftest import alive, wait_until
 
+pytestmark = pytest.mark.timed
+
 NUMBA, CUDA_CORE, C_PROGRAM = PARTS
 SECOND = 10**9
 

@@ -17,6 +17,8 @@ from penstock_shim.simulator import Machine
 
 from .conftest import wait_until
 
+pytestmark = pytest.mark.timed
+
 WORKER = Path(__file__).with_name("gpu_worker.py")
 ENVIRONMENT = {"PENSTOCK_SIM_KERNELS": "spin=param0"}
 GIB = 1 << 30

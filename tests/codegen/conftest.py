@@ -9,6 +9,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from tests import kept
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -47,18 +48,21 @@ def pypi_headers():
 
     def fetch(requirement: str) -> Path:
         folder = REPOSITORY / "build" / "headers" / requirement
-        if not list(folder.glob("**/cuda.h")):
-            folder.mkdir(parents=True, exist_ok=True)
-            command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
-            command += ["--only-binary=:all:", f"--dest={folder}", requirement]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-            if done.returncode:
-                pytest.skip(f"{requirement} is not to be had: {done.stderr.strip()[-200:]}")
-            for wheel in folder.glob("*.whl"):
-                with zipfile.ZipFile(wheel) as archive:
-                    members = [n for n in archive.namelist() if "/include/cuda" in n]
-                    archive.extractall(folder, members)
-                wheel.unlink()
+        with kept.alone_with(folder):
+            if not list(folder.glob("**/cuda.h")):
+                folder.mkdir(parents=True, exist_ok=True)
+                command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+                command += ["--only-binary=:all:", f"--dest={folder}", requirement]
+                done = subprocess.run(
+                    command, capture_output=True, text=True, timeout=120, check=False
+                )
+                if done.returncode:
+                    pytest.skip(f"{requirement} is not to be had: {done.stderr.strip()[-200:]}")
+                for wheel in folder.glob("*.whl"):
+                    with zipfile.ZipFile(wheel) as archive:
+                        members = [n for n in archive.namelist() if "/include/cuda" in n]
+                        archive.extractall(folder, members)
+                    wheel.unlink()
         return next(folder.glob("**/cuda.h")).parent
 
     return fetch

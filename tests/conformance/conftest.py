@@ -16,11 +16,11 @@ HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[1]
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if recordings.table:
-        terminalreporter.section("what real CUDA libraries asked the shim for")
-        for who, line in recordings.table.items():
-            terminalreporter.write_line(f"{who:24} {line}")
+@pytest.fixture
+def tell_asked(record_property):
+    """Has a line printed at the end of the test run (tests/conftest.py)."""
+    what = "what real CUDA libraries asked the shim for"
+    return lambda who, line: record_property(what, f"{who:24} {line}")
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,8 @@ import zipfile
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tests import kept
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -50,8 +52,13 @@ def unpacked(cache: Path, package: str, version: str) -> Path:
         NotToBeHadError: with pip's own words.
     """
     folder = cache / f"{package}-{version}"
-    if folder.exists():
-        return folder
+    with kept.alone_with(folder):
+        if not folder.exists():
+            _fetch(cache, package, version, folder)
+    return folder
+
+
+def _fetch(cache: Path, package: str, version: str, folder: Path) -> None:
     wheels = cache / "wheels"
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
     command = [*pip, "--dest", str(wheels), f"{package}=={version}"]
@@ -67,7 +74,6 @@ def unpacked(cache: Path, package: str, version: str) -> Path:
     aside = cache / f".{folder.name}"
     zipfile.ZipFile(wheel).extractall(aside)
     aside.rename(folder)
-    return folder
 
 
 def only(folder: Path, pattern: str) -> Path:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-table: dict[str, str] = {}  # what each library asked, printed at the end of a test run
-
 
 @dataclass(frozen=True)
 class Ask:

@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.conformance import recordings
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FEWEST_NAMES = 300
@@ -22,14 +21,14 @@ print("linked", nvjitlink.get_linked_cubin_size(linker) > 0)
 
 @pytest.mark.parametrize("client", ["cuda_core", "numba"])
 def test_what_a_python_client_asks_for_is_answered_by_the_shim(
-    client, record, by_simulated_driver, make_tenant
+    client, record, by_simulated_driver, make_tenant, tell_asked
 ):
     tenant = make_tenant(memory_bytes=8 << 30)
     recording = record(tenant, sys.executable, EXAMPLES / f"{client}_tenant.py", "0.2")
     assert len(recording.asks) >= FEWEST_NAMES
     assert recording.passed_by == []
     assert set(by_simulated_driver(recording.asks)) == {"same"}
-    recordings.table[client] = f"{len(recording.asks)} asked, {recording.answered} answered"
+    tell_asked(client, f"{len(recording.asks)} asked, {recording.answered} answered")
 
 
 def test_nvjitlink_links_in_a_tenant_as_outside(record, make_tenant):

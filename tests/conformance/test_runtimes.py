@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 
 import pytest
-from tests.conformance import packages, recordings
+from tests.conformance import packages
 
 FEWEST_NAMES = 380  # CUDA 11.8's runtime asks for as many
 NO_DEVICE, DRIVER_TOO_OLD = 100, 35  # as runtimes up to 12.x and from 13.0 on say over 12.2
@@ -27,7 +27,7 @@ def recording(program, record, make_tenant):
 
 
 def test_every_entry_that_a_runtime_asks_for_is_answered_by_the_shim(
-    runtime, recording, by_simulated_driver, by_real_driver
+    runtime, recording, by_simulated_driver, by_real_driver, tell_asked
 ):
     asks = recording.asks
     assert len(asks) >= FEWEST_NAMES
@@ -39,10 +39,11 @@ def test_every_entry_that_a_runtime_asks_for_is_answered_by_the_shim(
     assert [ask for ask, verdict in zip(asks, real, strict=True) if verdict == "other"] == []
     assert real.count("same") >= FEWEST_NAMES - 20
     per_thread = sum(ask.flags == "2" for ask in asks)
-    recordings.table[f"CUDA runtime {runtime}"] = (
+    tell_asked(
+        f"CUDA runtime {runtime}",
         f"{len(asks)} asked ({per_thread} per-thread), {recording.answered} answered, "
         f"{len(asks) - recording.answered} the driver below lacks; "
-        f"{real.count('same')} as driver 535 answers, {real.count('lacks')} it lacks"
+        f"{real.count('same')} as driver 535 answers, {real.count('lacks')} it lacks",
     )
 
 

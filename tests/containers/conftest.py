@@ -147,7 +147,7 @@ def node(tmp_path):
     made.close()
 
 
-def or_skip(what, *arguments: str):
+def or_skip(what, *arguments):
     try:
         return what(*arguments)
     except images.NotToBeHadError as why:
@@ -178,18 +178,18 @@ def bullseye_root(podman) -> Path:
 
 
 @pytest.fixture(scope="session")
-def static_root(podman) -> Path:
-    return or_skip(images.static_only)
+def static_root(podman, tmp_path_factory) -> Path:
+    return or_skip(images.static_only, tmp_path_factory.mktemp("static"))
 
 
 @pytest.fixture(scope="session")
-def musl_root(podman) -> Path:
-    return or_skip(images.musl)
+def musl_root(podman, tmp_path_factory) -> Path:
+    return or_skip(images.musl, tmp_path_factory.mktemp("musl"))
 
 
 @pytest.fixture(scope="session")
-def distroless_root(podman) -> Path:
-    return or_skip(images.distroless)
+def distroless_root(podman, tmp_path_factory) -> Path:
+    return or_skip(images.distroless, tmp_path_factory.mktemp("distroless"))
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Roots that containers are started on, made from Debian's packages and kept below build/."""
+"""Roots that containers are started on, made from Debian's packages; the large one is kept."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from tests import kept
 from tests.interposition import debian
 
 HERE = Path(__file__).parent
@@ -39,6 +40,11 @@ def need(*programs: str) -> None:
     """Installs the packages of those programs that are missing. Raises NotToBeHadError."""
     if os.geteuid() != 0:
         raise NotToBeHadError("real containers and their roots need root")
+    with kept.alone_with(CACHE / "packages"):
+        _install(*programs)
+
+
+def _install(*programs: str) -> None:
     missing = [PACKAGES[program] for program in programs if not shutil.which(program)]
     if not missing:
         return
@@ -54,22 +60,27 @@ def need(*programs: str) -> None:
 def bullseye() -> Path:
     """Debian 11: glibc 2.31, Python 3.9. Raises NotToBeHadError."""
     root = CACHE / "bullseye"
-    if not root.is_dir():
-        need("debootstrap")
-        aside = CACHE / f".bullseye-{os.getpid()}"
-        shutil.rmtree(aside, ignore_errors=True)
-        mirror = debian.sources("main")[0].split("] ")[-1].removeprefix("deb ").split()[0]
-        include = "--include=python3-minimal,libpython3-stdlib"
-        try:
-            _run(
-                "debootstrap", "--variant=minbase", include, "bullseye", aside, mirror,
-                timeout_s=400,
-            )  # fmt: skip
-            shutil.rmtree(aside / "var/cache/apt/archives")
-            aside.rename(root)
-        finally:
-            shutil.rmtree(aside, ignore_errors=True)
+    with kept.alone_with(root):
+        if not root.is_dir():
+            _bootstrap(root)
     return root
+
+
+def _bootstrap(root: Path) -> None:
+    need("debootstrap")
+    aside = CACHE / f".bullseye-{os.getpid()}"
+    shutil.rmtree(aside, ignore_errors=True)
+    mirror = debian.sources("main")[0].split("] ")[-1].removeprefix("deb ").split()[0]
+    include = "--include=python3-minimal,libpython3-stdlib"
+    try:
+        _run(
+            "debootstrap", "--variant=minbase", include, "bullseye", aside, mirror,
+            timeout_s=400,
+        )  # fmt: skip
+        shutil.rmtree(aside / "var/cache/apt/archives")
+        aside.rename(root)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 NVIDIA_TOOLKIT = "1.17.8"
@@ -78,8 +89,13 @@ NVIDIA_TOOLKIT = "1.17.8"
 def nvidia_hook() -> Path:
     """NVIDIA's own hook program, built from its source. Raises NotToBeHadError."""
     program = CACHE / f"bin/nvidia-cdi-hook-{NVIDIA_TOOLKIT}"
-    if program.exists():
-        return program
+    with kept.alone_with(program):
+        if not program.exists():
+            _build(program)
+    return program
+
+
+def _build(program: Path) -> None:
     if not shutil.which("go"):
         raise NotToBeHadError("NVIDIA's CDI hooks are built with Go, and there is none")
     module = "github.com/NVIDIA/nvidia-container-toolkit/cmd/nvidia-cdi-hook"
@@ -88,24 +104,23 @@ def nvidia_hook() -> Path:
     command = ["env", f"GOBIN={folder}", "go", "install", f"{module}@v{NVIDIA_TOOLKIT}"]
     _run(*command, timeout_s=600)
     (folder / "nvidia-cdi-hook").rename(program)
-    return program
 
 
-def static_only() -> Path:
+def static_only(root: Path) -> Path:
     """One static program, Debian's busybox, and no library at all. Raises NotToBeHadError."""
     try:
         busybox = debian.find(CACHE / "busybox", "busybox-static", "main", "bin/busybox")
     except debian.NotToBeHadError as error:
         raise NotToBeHadError(str(error)) from error
-    root = _fresh("static")
+    _folders(root)
     shutil.copy(busybox, root / "bin/busybox")
     return root
 
 
-def musl() -> Path:
+def musl(root: Path) -> Path:
     """Musl's loader and one program linked with it. Raises NotToBeHadError."""
     need("musl-gcc")
-    root = _fresh("musl")
+    _folders(root)
     loader = root / "lib/ld-musl-x86_64.so.1"
     loader.parent.mkdir()
     shutil.copy("/usr/lib/x86_64-linux-musl/libc.so", loader)
@@ -114,9 +129,9 @@ def musl() -> Path:
     return root
 
 
-def distroless() -> Path:
+def distroless(root: Path) -> Path:
     """The host's glibc, one program, and a preload of the image's own: no shell, no package."""
-    root = _fresh("distroless")
+    _folders(root)
     libraries = root / "lib/x86_64-linux-gnu"
     libraries.mkdir(parents=True)
     (root / "lib64").mkdir()
@@ -131,10 +146,6 @@ def distroless() -> Path:
     return root
 
 
-def _fresh(name: str) -> Path:
-    """Made anew each time: it is small, and its program may have changed."""
-    root = CACHE / name
-    shutil.rmtree(root, ignore_errors=True)
+def _folders(root: Path) -> None:
     for folder in ("bin", "etc", "opt"):
-        (root / folder).mkdir(parents=True)
-    return root
+        (root / folder).mkdir()

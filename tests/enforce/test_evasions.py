@@ -14,6 +14,8 @@ from penstock_shim import paths
 
 from .conftest import PROGRAM, expect, is_running, state_of
 
+pytestmark = pytest.mark.timed
+
 S = 1_000_000_000
 STATIC = """
 #include <stdlib.h>

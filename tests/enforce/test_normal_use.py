@@ -6,10 +6,14 @@ import os
 import signal
 import time
 
+import pytest
+
 from penstock_shim import paths
 from penstock_shim.pages import QuotaWriter
 
 from .conftest import expect
+
+pytestmark = pytest.mark.timed
 
 SECONDS = float(os.environ.get("PENSTOCK_SOAK_SECONDS", "8"))
 LAUNCHER = str(paths.workload_path("penstock-launcher"))

@@ -11,6 +11,8 @@ from penstock_shim import paths
 
 from .conftest import expect, state_of
 
+pytestmark = pytest.mark.timed
+
 
 @pytest.fixture
 def copy(tmp_path) -> str:

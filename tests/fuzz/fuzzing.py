@@ -13,6 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tests import kept
 from tests.fuzz import clang
 from tests.native import builds
 
@@ -38,6 +39,11 @@ def build() -> Path:
         clang.NotToBeHadError: there is no clang with libFuzzer.
         builds.BuildError: it does not compile.
     """
+    with kept.alone_with(BUILD):
+        return _build()
+
+
+def _build() -> Path:
     compiler = clang.find(builds.ROOT / "build" / "clang")
     builds.configure(
         BUILD,

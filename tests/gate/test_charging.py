@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from penstock.bench.stage import StageTenant
 
+pytestmark = pytest.mark.timed
+
 PROGRAM = str(Path(__file__).with_name("charging.py"))
 WATCHED_S = 2.0
 LONG_S = 120  # programs are ended with the stage

@@ -10,6 +10,8 @@ import pytest
 
 from penstock.bench.stage import Stage, windows
 
+pytestmark = pytest.mark.timed
+
 PROGRAM = str(Path(__file__).with_name("patterns.py"))
 
 

@@ -13,6 +13,8 @@ from penstock.bench.stage import Stage, windows
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+pytestmark = pytest.mark.timed
+
 # What runs to its end and prints nothing that depends on time.
 COMPARED = [
     (name, case)

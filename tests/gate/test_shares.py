@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from penstock.bench.stage import Sample
 
+pytestmark = pytest.mark.timed
+
 WATCHED_S = 2.2
 LONG_S = 120  # programs are ended with the stage
 

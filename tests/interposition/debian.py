@@ -8,6 +8,8 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests import kept
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -86,12 +88,13 @@ def find(cache: Path, package: str, component: str, path: str) -> Path:
     Raises:
         NotToBeHadError: with the reason.
     """
-    if not list(cache.glob(f"unpacked/**/{path}")):
-        cache.mkdir(parents=True, exist_ok=True)
-        try:
-            _download(cache, package, component)
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise NotToBeHadError(str(error)) from error
+    with kept.alone_with(cache):
+        if not list(cache.glob(f"unpacked/**/{path}")):
+            cache.mkdir(parents=True, exist_ok=True)
+            try:
+                _download(cache, package, component)
+            except (OSError, subprocess.TimeoutExpired) as error:
+                raise NotToBeHadError(str(error)) from error
     found = list(cache.glob(f"unpacked/**/{path}"))
     if not found:
         raise NotToBeHadError(f"Debian's {package} holds no {path}")

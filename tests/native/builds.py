@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests import kept
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -56,9 +58,13 @@ def compile_targets(
     _run(_tool("cmake"), "--build", directory, "-j", "2", "--target", *targets, variables=variables)
 
 
+def _folder(name: str) -> Path:
+    return ROOT / "build" / f"native-tests-{name}"
+
+
 @functools.cache
 def _configured(name: str) -> Path:
-    directory = ROOT / "build" / f"native-tests-{name}"
+    directory = _folder(name)
     configure(directory, "-DPENSTOCK_TESTS=ON", f"-DPENSTOCK_SANITIZE={SANITIZERS[name]}")
     return directory
 
@@ -70,6 +76,7 @@ def build(name: str, *targets: str) -> Path:
     Raises:
         BuildError: it does not compile. (Not remembered: the next call compiles again.)
     """
-    directory = _configured(name)
-    compile_targets(directory, *targets)
+    with kept.alone_with(_folder(name)):
+        directory = _configured(name)
+        compile_targets(directory, *targets)
     return directory

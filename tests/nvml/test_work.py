@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+pytestmark = pytest.mark.timed
+
 MIB = 1 << 20
 MS = 1_000_000
 NOT_FOUND, INSUFFICIENT_SIZE = 6, 7

@@ -8,11 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from tests.memory.tenant_programs import MIB, make_tenant
 
 from penstock.bench.quota import Workload
 from penstock.bench.stage import Stage, windows
 from penstock_shim import paths, simulator
+
+pytestmark = pytest.mark.timed
 
 LONG_S = 120
 SCENARIOS = Path(__file__).with_name("scenarios_of_peers.py")

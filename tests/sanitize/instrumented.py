@@ -14,12 +14,17 @@ import functools
 import os
 import subprocess
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+from tests import kept
 from tests.headers import cuda_include
 from tests.native import builds
 
 from penstock_shim import paths
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 HERE = Path(__file__).parent
 REPORTED = 99  # exit status of a program about which a sanitizer had something to say
@@ -34,17 +39,28 @@ def libraries(sanitizer: str) -> Path:
 
 @functools.cache
 def program(sanitizer: str, *sources: Path) -> Path:
-    """Give a program linked with `-lcuda`, instrumented too; its first source names it."""
-    folder = libraries(sanitizer) / "programs" / sources[0].parents[1].name
-    folder.mkdir(parents=True, exist_ok=True)
-    output = folder / sources[0].stem
+    """Give a program linked with `-lcuda`, instrumented too; its first source names it.
+
+    It is compiled when something beside its sources, or this file, has changed.
+    """
+    output = libraries(sanitizer) / "programs" / sources[0].parents[1].name / sources[0].stem
+    with kept.alone_with(output):
+        inputs = [Path(__file__), *(file for one in sources for file in one.parent.iterdir())]
+        newest = max(file.stat().st_mtime for file in inputs)
+        if not output.exists() or output.stat().st_mtime < newest:
+            _compile(sanitizer, sources, output)
+    return output
+
+
+def _compile(sanitizer: str, sources: Sequence[Path], output: Path) -> None:
     flags = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fno-omit-frame-pointer"]
     flags += ["-Wno-missing-field-initializers", f"-fsanitize={builds.SANITIZERS[sanitizer]}"]
     flags += ["-fno-sanitize-recover=all", "-isystem", str(cuda_include())]
     flags += [f"-I{source.parent}" for source in sources]
     links = [f"-L{libraries(sanitizer)}/sim", "-l:libcuda.so.1", "-ldl", "-pthread"]
-    subprocess.run(["gcc", *flags, "-o", output, *sources, *links], check=True)
-    return output
+    aside = output.with_suffix(".new")
+    subprocess.run(["gcc", *flags, "-o", aside, *sources, *links], check=True)
+    aside.replace(output)
 
 
 @functools.cache

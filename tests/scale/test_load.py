@@ -11,6 +11,8 @@ import pytest
 
 from .conftest import wait_until
 
+pytestmark = pytest.mark.timed
+
 
 def assert_one_rise_and_one_fall(counts):
     peak = counts.index(max(counts))

@@ -13,6 +13,8 @@ import pytest
 
 from penstock_shim import simulator
 
+pytestmark = pytest.mark.timed
+
 MIB = 1 << 20
 CONTEXT_BYTES = 200 * MIB
 RESERVED_BYTES = 96 * MIB

@@ -14,6 +14,8 @@ from penstock.bench.quota import Workload
 from penstock_shim.pages import PageError, page_bytes
 from penstock_shim.turns import Turns
 
+pytestmark = pytest.mark.timed
+
 LONG_S = 120
 BACKLOGGED = Workload(500).arguments(LONG_S)
 GIVER = """

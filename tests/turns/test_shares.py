@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from penstock.bench.stage import Sample, Stage, StageTenant
 
+pytestmark = pytest.mark.timed
+
 LONG_S = 120  # programs are ended with the stage
 CHARGING = Path(__file__).parent.parent / "gate" / "charging.py"
 

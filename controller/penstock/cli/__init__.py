@@ -12,14 +12,14 @@ import sys
 
 def main() -> None:
     """Run the command line; errors that a user can put right are one message and exit code 2."""
-    from penstock.cli.app import app
+    from penstock.cli.app import command_line
     from penstock.cli.errors import user_message
     from penstock.cli.say import say
 
     _fill_closed_descriptors()
     try:
         try:
-            app()
+            command_line(*sys.argv[1:2])()
         finally:
             if sys.stdout is not None:
                 sys.stdout.flush()  # what cannot be written is an error, not a traceback at exit

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -28,33 +29,51 @@ from penstock.cli import (
 )
 from penstock.cli.options import AS_IS
 
-app = typer.Typer(
-    name="penstock",
-    help="Apportions AI compute: slices of accelerators with hard memory and compute quotas.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.command(context_settings=AS_IS)(run.run)
-app.command(context_settings=AS_IS)(simulate.simulate)
-app.add_typer(quota.app, name="quota")
-app.add_typer(scale.app, name="scale")
-app.command()(ps.ps)
-app.command()(top.top)
-app.command()(devices.devices)
-app.command()(usage.usage)
-app.command()(events.events)
-app.command()(grant.grant)
-app.command()(tenant.suspend)
-app.command()(tenant.resume)
-app.command()(tenant.revoke)
-app.add_typer(agent.app, name="agent")
-app.add_typer(policy.app, name="policy")
-app.add_typer(shim.app, name="shim")
-app.add_typer(bench.app, name="bench")
-app.command()(demo.demo)
-app.command(context_settings=AS_IS)(doctor.doctor)
+SUB_COMMANDS: dict[str, Callable[..., None] | typer.Typer] = {
+    "run": run.run,
+    "simulate": simulate.simulate,
+    "quota": quota.app,
+    "scale": scale.app,
+    "ps": ps.ps,
+    "top": top.top,
+    "devices": devices.devices,
+    "usage": usage.usage,
+    "events": events.events,
+    "grant": grant.grant,
+    "suspend": tenant.suspend,
+    "resume": tenant.resume,
+    "revoke": tenant.revoke,
+    "agent": agent.app,
+    "policy": policy.app,
+    "shim": shim.app,
+    "bench": bench.app,
+    "demo": demo.demo,
+    "doctor": doctor.doctor,
+}
+WRAPPERS = {"run", "simulate", "doctor"}  # of another command
+
+
+def command_line(word: str = "") -> typer.Typer:
+    """The command line that begins with `word`.
+
+    If that is a sub-command no other is made: making all of them takes as long as many a command.
+    """
+    app = typer.Typer(
+        name="penstock",
+        help="Apportions AI compute: slices of accelerators with hard memory and compute quotas.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(root)
+    for name in [word] if word in SUB_COMMANDS else SUB_COMMANDS:
+        command = SUB_COMMANDS[name]
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=name)
+        else:
+            app.command(name, context_settings=AS_IS if name in WRAPPERS else None)(command)
+    return app
 
 
 def _print_version(wanted: bool) -> None:
@@ -63,7 +82,6 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def root(
     version: Annotated[
         bool,

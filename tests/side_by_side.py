@@ -1,0 +1,98 @@
+"""A pytest plugin: `pytest -n 2` runs files side by side, those that keep time after all others.
+
+A file of tests that measure shares, latency or grace says `pytestmark = pytest.mark.timed`. Such
+tests hardly use a processor: they wait. Two of them beside each other find both cores idle, and no
+compiler beside them. Plain `pytest` runs all one by one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+if TYPE_CHECKING:
+    from xdist.remote import Producer
+    from xdist.workermanage import WorkerController
+
+# By folder, so that both workers end together.
+LONGEST_FIRST = ("native", "sanitize", "gate", "enforce", "containers", "turns", "cli", "memory")
+
+
+def is_timed(item: pytest.Item) -> bool:
+    return item.get_closest_marker("timed") is not None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The order in which files are handed out; timed ones last."""
+
+    def place(item: pytest.Item) -> tuple[bool, int]:
+        folder = item.path.parent.name
+        rank = LONGEST_FIRST.index(folder) if folder in LONGEST_FIRST else len(LONGEST_FIRST)
+        return is_timed(item), rank
+
+    items.sort(key=place)
+
+
+class Barrier:
+    """In a worker: its first timed test waits until no worker runs others any more."""
+
+    def __init__(self, file: Path) -> None:
+        self._lock = file.open("r+b")
+        self._passed = False
+        fcntl.flock(self._lock, fcntl.LOCK_SH)  # before any test runs, until the first timed one
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> None:
+        if is_timed(item) and not self._passed:
+            fcntl.flock(self._lock, fcntl.LOCK_EX)  # gives the shared one back while it waits
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
+            self._passed = True
+
+
+class Portions(LoadScopeScheduling):
+    """What a worker is given at a time: a file, mostly."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        folder = Path(file).parent.name
+        if folder == "native":  # tests share nothing, and one takes as long as a file of others
+            return nodeid
+        return folder if folder == "containers" else file  # CDI specs have one writer a machine
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Portions:
+    config.option.loadscopereorder = False  # the order is ours
+    return Portions(config, log)
+
+
+LOCK = pytest.StashKey[str]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    worker = getattr(config, "workerinput", None)
+    if worker is not None:
+        config.pluginmanager.register(Barrier(Path(worker["lock"])))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: WorkerController) -> None:
+    """Before a worker starts, in the process that hands out the tests."""
+    config = node.config
+    if LOCK not in config.stash:
+        descriptor, config.stash[LOCK] = tempfile.mkstemp(prefix="penstock-tests-")
+        os.close(descriptor)
+    node.workerinput["lock"] = config.stash[LOCK]
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if LOCK in config.stash:
+        with contextlib.suppress(FileNotFoundError):
+            Path(config.stash[LOCK]).unlink()
