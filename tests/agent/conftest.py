@@ -106,9 +106,13 @@ class Node:
 
     def launch(self, granted, *arguments: str) -> subprocess.Popen[str]:
         """The launcher as that tenant's program."""
+        return self.launch_in(environment_for(granted), LAUNCHER, *arguments)
+
+    def launch_in(self, environment: dict[str, str], *command: str) -> subprocess.Popen[str]:
+        """A program in an environment of its own, ended with the node."""
         program = subprocess.Popen(
-            [LAUNCHER, *arguments],
-            env=environment_for(granted),
+            command,
+            env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
