@@ -43,6 +43,7 @@ class Node:
     def __init__(self, state: Path, *options: str) -> None:
         self.state = state
         self.options = options
+        self.python = sys.executable
         self.socket = state / "agent.sock"
         self.process: subprocess.Popen[str] | None = None
         self.programs: list[subprocess.Popen[str]] = []
@@ -55,7 +56,7 @@ class Node:
     def start(self) -> None:
         """Starts the agent; returns when it takes orders."""
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "penstock", *self.agent_command()],
+            [self.python, "-m", "penstock", *self.agent_command()],
             env=self.environment,
             stderr=subprocess.PIPE,
             text=True,
@@ -90,7 +91,7 @@ class Node:
     def __call__(self, *arguments: str, **options) -> subprocess.CompletedProcess[str]:
         """`penstock …` to its end, output captured."""
         return subprocess.run(
-            [sys.executable, "-m", "penstock", *arguments],
+            [self.python, "-m", "penstock", *arguments],
             env={**self.environment, **options.pop("env", {})},
             capture_output=True,
             text=True,

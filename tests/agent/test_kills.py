@@ -48,7 +48,7 @@ class Starts:
         self.codes: list[int] = []
         self.complaints: list[str] = []
 
-    def __enter__(self) -> Starts:
+    def __enter__(self):
         self._thread.start()
         return self
 

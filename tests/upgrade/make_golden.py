@@ -1,8 +1,8 @@
 """Writes down what an agent of this very release leaves on disk, for later releases to read.
 
 `python -m tests.upgrade.make_golden NAME`, once a release: NAME is its version. It makes
-`golden/NAME/`, as the next agent finds it after a machine's upgrade: a tenant that computed and holds
-memory, one that an operator suspended, one that enforcement stopped, and the meter's file.
+`golden/NAME/`, as the next agent finds it: a tenant that computed and holds memory,
+one that an operator suspended, one that enforcement stopped, and the meter's file.
 """
 
 from __future__ import annotations

@@ -31,6 +31,8 @@ def left(request, tmp_path) -> Path:
     """A state directory and a meter's, as that release left them on this machine."""
     state = tmp_path / "state"
     golden = GOLDEN / request.param
+    libraries = {"driver_path": "libcuda.so.1", "nvml_path": "libnvidia-ml.so.1"}
+    driver = {field: str(paths.sim_dir() / name) for field, name in libraries.items()}
     here = {STATE: str(state), BOOT: boot_id()}
     for directory in sorted((golden / "tenants").iterdir()):
         target = state / "tenants" / directory.name
@@ -39,9 +41,7 @@ def left(request, tmp_path) -> Path:
             if file.suffix == ".gz":
                 page = gzip.decompress(file.read_bytes())
                 if file.stem == "quota":
-                    driver = paths.sim_dir()
-                    page = with_paths(page, {"driver_path": str(driver / "libcuda.so.1"),
-                                             "nvml_path": str(driver / "libnvidia-ml.so.1")})  # fmt: skip
+                    page = with_paths(page, driver)
                 (target / file.stem).write_bytes(page)
             else:
                 text = file.read_text()
