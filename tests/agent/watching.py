@@ -16,6 +16,8 @@ from penstock.bench.stage import Sample, windows
 if TYPE_CHECKING:
     from tests.agent.conftest import Node
 
+    from penstock_shim.simulator import Machine
+
 HERE = Path(__file__).parent
 NATIVE = HERE.parents[1] / "shim" / "native"
 SAMPLE_S = 0.02
@@ -60,8 +62,9 @@ class Witness:
 class Sampler:
     """The device's own record of each tenant, from `with` to its end."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, node: Node, machine: Machine | None = None) -> None:
+        """`machine`: opened before; without it, it is opened now, for writing."""
+        self._machine = machine or node.machine()
         self.samples: list[Sample] = []
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -75,13 +78,12 @@ class Sampler:
         self._thread.join()
 
     def _run(self) -> None:
-        with self._node.machine() as machine:
-            while not self._ended.wait(SAMPLE_S):
-                records = machine.record(0)
-                busy_ns: dict[str, int] = {}
-                for record in records:
-                    busy_ns[record.tag] = busy_ns.get(record.tag, 0) + record.busy_ns
-                self.samples.append(Sample(records[0].at_ns, busy_ns))
+        while not self._ended.wait(SAMPLE_S):
+            records = self._machine.record(0)
+            busy_ns: dict[str, int] = {}
+            for record in records:
+                busy_ns[record.tag] = busy_ns.get(record.tag, 0) + record.busy_ns
+            self.samples.append(Sample(records[0].at_ns, busy_ns))
 
     def percents(self, name: str, window_s: float) -> list[float]:
         """The tenant's share of the device over every stretch of `window_s`."""

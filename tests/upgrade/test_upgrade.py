@@ -5,7 +5,6 @@ The next version is this tree with another number and the next page version, bui
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import subprocess
@@ -15,7 +14,7 @@ import pytest
 from tests.agent.conftest import GIB, Node, wait_until
 from tests.agent.programs import LAUNCHER, backlogged, environment_for
 from tests.agent.watching import Sampler, Witness, build_witness
-from tests.containers.conftest import PODMAN, RUN, podman  # noqa: F401 - a fixture
+from tests.containers.conftest import PODMAN, RUN, host_pid, podman  # noqa: F401 - a fixture
 from tests.upgrade.installation import (
     NEXT,
     Installation,
@@ -110,16 +109,6 @@ def mapped_shim(pid: int) -> str:
     return next(line for line in lines if "/libpenstock.so" in line)
 
 
-def host_pid(program: Path, page: Path) -> int | None:
-    """Of the program in the container that has this usage page mounted."""
-    for entry in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            is_there = (entry / "root/run/penstock-tenant/usage").samefile(page)
-            if is_there and (entry / "comm").read_text().strip() == program.name:
-                return int(entry.name)
-    return None
-
-
 class Old:
     """Tenants that the release before began: on the machine, in a container, by `penstock run`."""
 
@@ -143,7 +132,7 @@ class Old:
         wait_until((node.state / "tenants" / "run").exists)
         self.abi = node.page_version("host")
         page = node.state / "tenants" / self.inside / "usage"
-        self.contained_pid = host_pid(program, page)
+        self.contained_pid = host_pid(program.name, page)
         self.shim_in_container = mapped_shim(self.contained_pid)
 
     def assert_its_shim_is_whole(self, content: bytes) -> None:

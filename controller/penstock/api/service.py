@@ -167,7 +167,7 @@ class AgentService(agent_pb2_grpc.AgentServicer):
             await _abort(
                 context,
                 PenstockError(
-                    "the order was not carried out", f"{error.strerror}: {error.filename or ''}",
+                    "the order was not carried out", ": ".join(filter(None, (error.strerror or str(error), error.filename))),
                     "make room, or mend the agent's state directory; nothing was changed",
                     reason="unavailable",
                 ),
