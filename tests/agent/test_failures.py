@@ -1,4 +1,4 @@
-"""The table of failures (ARCHITECTURE.md) under a running agent whose tenants launch all the while."""
+"""The table of failures (ARCHITECTURE.md) under a running agent whose tenants launch on."""
 
 from __future__ import annotations
 
@@ -229,7 +229,7 @@ def test_an_agent_that_gets_no_processor_harms_nobody(node, witness_program):
     loop = [sys.executable, "-c", "while True: pass"]
     burners = [subprocess.Popen(loop) for _ in range(2 * os.cpu_count())]
     try:
-        # The simulated device is as slow as its machine: no more than the quota is what can be told.
+        # The simulated device is as slow as its machine: that it is no more is all there is to see.
         assert share(node, "t", 3.0) < 30 + POINTS
         beats(node)
         with node.client() as agent:
