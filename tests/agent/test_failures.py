@@ -242,3 +242,13 @@ def test_an_agent_that_gets_no_processor_harms_nobody(node, witness_program):
     wait_until(lambda: abs(share(node, "t") - 30) < POINTS)
     kinds = {event["event"] for event in node.events("t")}
     assert kinds == {"granted"}
+
+
+def test_every_row_of_the_table_names_tests_that_are_there():
+    text = (HERE.parents[1] / "ARCHITECTURE.md").read_text().split("## What fails how")[1]
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    assert len(rows) > 20
+    for row in rows[1:]:
+        assert len(row) == 3, row
+        for name in row[2].split(", "):
+            assert (HERE.parent / name).is_file(), row
