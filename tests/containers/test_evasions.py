@@ -162,6 +162,7 @@ def test_a_container_does_not_get_out_of_its_quota_and_a_neighbour_keeps_its_sha
         wait_until(lambda: sampler.samples[-1].at_ns - sampler.samples[0].at_ns > WINDOW_NS)
     seconds = (sampler.samples[-1].at_ns - sampler.samples[0].at_ns) / 1e9
     shares = {name: sampler.percents(name, seconds - 0.1)[0] for name in (neighbour, wiped, other)}
+    print(took_s, shares)  # for bench/README.md
     with AgentClient.local(node.state / "agent.sock") as agent:
         late_s = agent.node().slowest_round.ToNanoseconds() / 1e9
     for took in took_s.values():
