@@ -175,7 +175,12 @@ def test_a_container_does_not_get_out_of_its_quota_and_a_neighbour_keeps_its_sha
     # What wiped its environment or named another preload is under its quota as if it had not.
     assert shares[wiped] < 12, shares
     assert shares[other] < 12, shares
-    assert abs(shares[neighbour] - 30) < 2, (shares, took_s)
+    # While nobody has the device past the shim a neighbour has what its machine lets it have.
+    calm = [one for one in sampler.samples if one.at_ns < process.began_ns]
+    alone = 100 * (calm[-1].busy_ns[neighbour] - calm[0].busy_ns[neighbour])
+    alone /= calm[-1].at_ns - calm[0].at_ns
+    assert shares[neighbour] > min(alone, 30) - 2, (alone, shares, took_s)
+    assert shares[neighbour] < 32, shares
 
 
 def test_nothing_of_the_shim_can_be_taken_out_of_a_container(node, tools):
