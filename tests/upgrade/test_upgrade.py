@@ -213,6 +213,7 @@ def test_old_tenants_run_on_over_an_upgrade_and_new_ones_begin_with_the_new_rele
         assert node.installation.shim.read_bytes() != content
         old.assert_its_shim_is_whole(content)
         node.start()
+        wait_until(lambda: meanwhile.percents("host", WINDOW_S))
     with node.client() as agent:
         assert agent.node().version == NEXT
         assert {tenant.name for tenant in agent.tenants()} == {"host", old.inside, "run"}
