@@ -42,9 +42,10 @@ sanitize: setup ## The shim and the simulated GPU under ASan, UBSan and TSan, in
 fuzz: setup ## libFuzzer on every target, FUZZ_SECONDS (60) each: pages, images, names, rules
 	$(BIN)/python -m tests.fuzz.fuzzing $(or $(FUZZ_SECONDS),60)
 
-soak: setup ## A million slot claims by fork, ten thousand starts, honest programs under enforcement (ten minutes)
+soak: setup ## A million slot claims by fork, ten thousand starts, 50 kills of an agent, honest programs under enforcement (twelve minutes)
 	PENSTOCK_SOAK_CLAIMS=1000000 PENSTOCK_SOAK_STARTS=10000 $(BIN)/pytest -s \
 	  tests/native/test_native.py tests/memory/test_starts.py -k 'claims_by_fork or thousand_starts or kill_machine'
+	PENSTOCK_AGENT_KILLS=50 $(BIN)/pytest tests/agent/test_kills.py
 	PENSTOCK_SOAK_SECONDS=300 $(BIN)/pytest tests/enforce/test_normal_use.py
 
 numba-suite: setup ## Numba-CUDA's own tests on the simulated GPU, without the shim and with it (20 minutes)

@@ -107,10 +107,11 @@ def check_page(fd: int, path: Path, kind: Kind) -> None:
 def _versions(fd: int) -> str:
     """Which version the page has, and which one this release reads."""
     (found,) = struct.unpack_from("=I", os.pread(fd, 16, 0), 8)
-    reads = int(lib.PENSTOCK_ABI_VERSION)
-    if found == reads:
+    oldest, newest = int(lib.PENSTOCK_ABI_OLDEST), int(lib.PENSTOCK_ABI_VERSION)
+    if oldest <= found <= newest:
         return f" (version {found}, but of another size)"
-    return f" (version {found}; this release reads version {reads})"
+    before = " and the one before" if oldest < newest else ""
+    return f" (version {found}; this release reads version {newest}{before})"
 
 
 def text_of(pointer: CData) -> str:

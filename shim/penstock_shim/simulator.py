@@ -115,12 +115,15 @@ def create_machine(path: str | os.PathLike[str], spec: str | Spec) -> Machine:
     """
     wanted = parse_spec(spec) if isinstance(spec, str) else spec
     path = Path(path)
-    with tempfile.TemporaryDirectory(prefix=".machine-", dir=_folder(path)) as folder:
+    is_there = path.exists()  # its disk may be full by now: what it is compared with lies elsewhere
+    beside = None if is_there else _folder(path)
+    with tempfile.TemporaryDirectory(prefix=".machine-", dir=beside) as folder:
         # The machine is made aside and linked into place whole, so nobody sees half of one.
         aside = Path(folder) / "machine"
         _make(aside, wanted, path)
         try:
-            os.link(aside, path)
+            if not is_there:
+                os.link(aside, path)
         except FileExistsError:
             pass
         except OSError as error:

@@ -43,6 +43,7 @@ class Node:
     def __init__(self, state: Path, *options: str) -> None:
         self.state = state
         self.options = options
+        self.python = sys.executable
         self.socket = state / "agent.sock"
         self.process: subprocess.Popen[str] | None = None
         self.programs: list[subprocess.Popen[str]] = []
@@ -55,7 +56,7 @@ class Node:
     def start(self) -> None:
         """Starts the agent; returns when it takes orders."""
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "penstock", *self.agent_command()],
+            [self.python, "-m", "penstock", *self.agent_command()],
             env=self.environment,
             stderr=subprocess.PIPE,
             text=True,
@@ -90,7 +91,7 @@ class Node:
     def __call__(self, *arguments: str, **options) -> subprocess.CompletedProcess[str]:
         """`penstock …` to its end, output captured."""
         return subprocess.run(
-            [sys.executable, "-m", "penstock", *arguments],
+            [self.python, "-m", "penstock", *arguments],
             env={**self.environment, **options.pop("env", {})},
             capture_output=True,
             text=True,
@@ -106,9 +107,13 @@ class Node:
 
     def launch(self, granted, *arguments: str) -> subprocess.Popen[str]:
         """The launcher as that tenant's program."""
+        return self.launch_in(environment_for(granted), LAUNCHER, *arguments)
+
+    def launch_in(self, environment: dict[str, str], *command: str) -> subprocess.Popen[str]:
+        """A program in an environment of its own, ended with the node."""
         program = subprocess.Popen(
-            [LAUNCHER, *arguments],
-            env=environment_for(granted),
+            command,
+            env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

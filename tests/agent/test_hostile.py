@@ -28,7 +28,10 @@ GRANT = (
     "name='bad', lifetime='until-revoked', measured='deny')); "
     "import json; print(json.dumps(dict(granted.environment)))"
 )
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="has tenants of another user")
+pytestmark = [
+    pytest.mark.timed,
+    pytest.mark.skipif(os.geteuid() != 0, reason="has tenants of another user"),
+]
 
 
 @pytest.fixture

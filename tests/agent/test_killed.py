@@ -18,9 +18,6 @@ from penstock_shim.pages import read_quota
 
 pytestmark = pytest.mark.timed
 
-KILLS = int(os.environ.get("PENSTOCK_AGENT_KILLS", "6"))
-ADOPTED_WITHIN_S = 2.0
-
 
 def share(node, name, seconds):
     """Percent of the device that it had over the next `seconds`, by the device's own record."""
@@ -33,37 +30,6 @@ def share(node, name, seconds):
     wait_until(lambda: busy()[1] - at_ns >= seconds * 1e9)
     later_ns, until_ns = busy()
     return 100 * (later_ns - busy_ns) / (until_ns - at_ns)
-
-
-def test_tenants_launch_on_under_their_quota_while_the_agent_is_killed_again_and_again(node):
-    quotas = {"a": 200, "b": 500}
-    programs = {
-        name: node.launch(node.tenant(name, cores=cores), *backlogged(600))
-        for name, cores in quotas.items()
-    }
-    for name in quotas:
-        wait_until(lambda name=name: node.usage(name).devices[0].launches > 200)
-    spent = dict.fromkeys(quotas, 0)
-    for _ in range(KILLS):
-        node.kill()
-        begun = time.monotonic()
-        node.start()
-        took = time.monotonic() - begun
-        with node.client() as agent:
-            tenants = {tenant.name: tenant for tenant in agent.tenants()}
-        assert set(tenants) == set(quotas)
-        assert sorted(node.started["tenants"]) == sorted(quotas)
-        assert took < 10 * ADOPTED_WITHIN_S  # a start of Python on a loaded machine included
-        for name, cores in quotas.items():
-            assert programs[name].poll() is None
-            assert tenants[name].shares[0].cores_permille == cores
-            assert abs(share(node, name, 0.5) - cores / 10) < 8
-            now = node.usage(name).devices[0].spent_ns
-            assert now > spent[name]
-            spent[name] = now
-    for name in quotas:
-        adopted = [event for event in node.events(name) if event["event"] == "adopted"]
-        assert len(adopted) == KILLS
 
 
 def test_without_an_agent_a_tenant_keeps_its_quota(node):

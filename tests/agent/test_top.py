@@ -179,7 +179,8 @@ def test_a_user_sees_the_tenants_of_roots_agent(node):
     code = f"""
 import contextlib, io, os, sys
 import penstock.api, penstock.cli.feed
-from penstock.cli.app import app
+from penstock.cli.app import command_line
+app = command_line(sys.argv[1])
 with contextlib.redirect_stdout(io.StringIO()):
     app(sys.argv[1:], standalone_mode=False)
 os.setgid({NOBODY}); os.setuid({NOBODY})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -137,6 +138,23 @@ class Node:
 def _programs() -> list[str]:
     folder = Path(pynvml.__file__).parent
     return ["-v", f"{HERE / 'programs'}:{PROGRAMS}:ro", "-v", f"{folder}:{PYNVML}:ro"]
+
+
+def remove_specs(state: Path) -> None:
+    """Of an agent that was ended without its tenants."""
+    for spec in Path("/var/run/cdi").glob("penstock.io-vgpu_*.json"):
+        if f"{state}/" in spec.read_text():
+            spec.unlink()
+
+
+def host_pid(command: str, page: Path) -> int | None:
+    """Of the program so called in a container that has this usage page mounted."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            is_there = (entry / "root/run/penstock-tenant/usage").samefile(page)
+            if is_there and (entry / "comm").read_text().strip() == command:
+                return int(entry.name)
+    return None
 
 
 @pytest.fixture

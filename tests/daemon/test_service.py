@@ -18,6 +18,8 @@ from tests.daemon import booted
 from penstock.bench.stage import KERNEL_RULES
 from penstock_shim.pages import read_usage
 
+pytestmark = pytest.mark.timed
+
 UNIT = booted.REPOSITORY / "controller/penstock/daemon/penstock-agent.service"
 NOBODY = 65534
 POLICY = """\

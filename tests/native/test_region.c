@@ -85,9 +85,21 @@ TEST(a_page_of_another_version_or_size_is_refused_not_guessed) {
   uint32_t version = PENSTOCK_ABI_VERSION + 1;
   overwrite("t/quota", offsetof(penstock_quota_page, version), &version, sizeof version);
   CHECK_EQUAL(open_error(), PENSTOCK_E_OTHER_VERSION);
+  version = PENSTOCK_ABI_OLDEST - 1;
+  overwrite("t/quota", offsetof(penstock_quota_page, version), &version, sizeof version);
+  CHECK_EQUAL(open_error(), PENSTOCK_E_OTHER_VERSION);
   uint32_t right[2] = {PENSTOCK_ABI_VERSION, sizeof(penstock_quota_page) + 8};
   overwrite("t/quota", offsetof(penstock_quota_page, version), right, sizeof right);
   CHECK_EQUAL(open_error(), PENSTOCK_E_OTHER_VERSION);
+}
+
+TEST(pages_of_every_version_from_the_oldest_on_are_read) {
+  tenant_create("t", 1, MIB);
+  for (uint32_t version = PENSTOCK_ABI_OLDEST; version <= PENSTOCK_ABI_VERSION; version++) {
+    overwrite("t/quota", offsetof(penstock_quota_page, version), &version, sizeof version);
+    overwrite("t/usage", offsetof(penstock_usage_page, version), &version, sizeof version);
+    CHECK_EQUAL(open_error(), PENSTOCK_OK);
+  }
 }
 
 TEST(a_directory_a_link_or_a_pipe_in_a_pages_place_is_refused_without_hanging) {

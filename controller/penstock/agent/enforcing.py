@@ -68,4 +68,3 @@ class Enforcing:
             )
         self._foreign = set(seen)
         self._told = (self._told & self._foreign) | set(new)
-

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _CHUNK_BYTES = 1 << 16
 MOST_CONNECTIONS = 256
+LOOK_S = 1.0
 _PREFIX = "unix-abstract:"
 
 
@@ -35,17 +36,42 @@ class Door:
         self._callers: dict[str, Caller] = {}  # by address
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._mode = 0o600
+        self._inode = 0  # of the socket as it was bound last
+        self._keeper: asyncio.Task[None] | None = None
 
     async def open(self, mode: int) -> None:
         """Begins to accept; `mode`: who may connect. A socket that a killed agent left goes."""
+        self._mode = mode
+        await self._listen()
+        self._keeper = asyncio.create_task(self._keep())
+
+    async def _listen(self) -> None:
         aside = self._outside.with_name(f".{self._outside.name}.{os.getpid()}")
         aside.unlink(missing_ok=True)
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(str(aside))
-        aside.chmod(mode)
+        aside.chmod(self._mode)
+        self._inode = aside.stat().st_ino
         aside.replace(self._outside)  # whoever connects finds it whole
         listener.listen(MOST_CONNECTIONS)
+        if self._server is not None:
+            self._server.close()  # connections there are go on
         self._server = await asyncio.start_unix_server(self._join, sock=listener)
+
+    async def _keep(self) -> None:
+        """Makes the socket again when somebody took it away."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            with contextlib.suppress(OSError):  # no room for it, say: the next look tries again
+                if not self._is_there():
+                    await self._listen()
+
+    def _is_there(self) -> bool:
+        try:
+            return self._outside.stat().st_ino == self._inode
+        except FileNotFoundError:
+            return False
 
     def caller(self, peer: str) -> Caller | None:
         """Whose connection gRPC means by `peer`; None: none of ours."""
@@ -53,6 +79,8 @@ class Door:
 
     async def close(self) -> None:
         """Ends all connections and removes the socket."""
+        if self._keeper is not None:
+            self._keeper.cancel()
         if self._server is not None:
             self._server.close()
         for task in list(self._tasks):

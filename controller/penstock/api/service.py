@@ -170,7 +170,7 @@ class AgentService(agent_pb2_grpc.AgentServicer):
             await _abort(
                 context,
                 PenstockError(
-                    "the order was not carried out", f"{error.strerror}: {error.filename or ''}",
+                    "the order was not carried out", _words(error),
                     "make room, or mend the agent's state directory; nothing was changed",
                     reason="unavailable",
                 ),
@@ -232,3 +232,8 @@ def _report(
     report = pb.UsageReport(tenant=tenant, devices=devices, processes=len(usage.slots))
     convert.set_time(report.time, now)
     return report
+
+
+def _words(error: OSError) -> str:
+    words = [error.strerror or str(error), *([str(error.filename)] if error.filename else [])]
+    return ": ".join(words)

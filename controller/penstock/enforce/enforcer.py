@@ -13,7 +13,7 @@ from penstock.enforce.hold import Hold, cut_cores
 from penstock.enforce.judge import Judge, Page, Shaken
 from penstock.enforce.measure import Foreign, Look, User, look
 from penstock.enforce.members import Members
-from penstock.enforce.process import Process, is_alive, send
+from penstock.enforce.process import Process, hears, is_alive, send
 from penstock.enforce.saved import read_ladder, write_ladder
 from penstock_shim.pages import (
     Limits,
@@ -25,7 +25,7 @@ from penstock_shim.pages import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from penstock.devices import DeviceSource
@@ -182,8 +182,7 @@ class Enforcer:
         for processes, signals in (
             (orders.stop, (signal.SIGSTOP,)),
             (orders.resume, (signal.SIGCONT,)),
-            # A stopped process is to come to its handler.
-            (orders.terminate, (signal.SIGTERM, signal.SIGCONT)),
+            *_endings(orders.terminate),
             (orders.kill, (signal.SIGKILL,)),
         ):
             events += self._signal(subject, case, processes, signals)
@@ -229,6 +228,15 @@ def _figures(share: DeviceGrant, judge: Judge, users: Sequence[User]) -> DeviceF
             return DeviceFigures(share.uuid, busy_ns, None)
         memory_bytes += user.memory_bytes
     return DeviceFigures(share.uuid, busy_ns, memory_bytes)
+
+
+def _endings(
+    processes: frozenset[Process],
+) -> Iterator[tuple[frozenset[Process], tuple[signal.Signals, ...]]]:
+    """A stopped process is to come to its handler; one that hears nothing stays as it is."""
+    hearing = frozenset(one for one in processes if hears(one, signal.SIGTERM))
+    yield hearing, (signal.SIGTERM, signal.SIGCONT)
+    yield processes - hearing, (signal.SIGTERM,)
 
 
 def _signal_one(

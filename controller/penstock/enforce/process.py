@@ -77,6 +77,23 @@ def is_alive(process: Process) -> bool:
     return find(process.pid) == process
 
 
+def hears(process: Process, number: signal.Signals) -> bool:
+    """Whether the signal would end it or come to a handler of its own.
+
+    The first process of a pid namespace hears only what it has a handler for.
+    """
+    try:
+        status = Path(f"/proc/{process.pid}/status").read_text(errors="replace")
+    except OSError:
+        return False
+    fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
+    bit = 1 << (number - 1)
+    if int(fields.get("SigIgn", "0"), 16) & bit:
+        return False
+    is_first = fields.get("NSpid", "0").split()[-1] == "1"
+    return not is_first or bool(int(fields.get("SigCgt", "0"), 16) & bit)
+
+
 def send(process: Process, *signals: signal.Signals) -> bool:
     """Sends `signals` to that very process; False: it has ended.
 

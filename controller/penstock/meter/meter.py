@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from penstock.meter.batch import Batch, Key
 from penstock.meter.clock import Moment, now
 from penstock.meter.retention import Retention
 from penstock.meter.store import default_directory
-from penstock.meter.writer import Writer
+from penstock.meter.writer import ASK_AGAIN_S, Writer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -155,7 +156,11 @@ class Meter:
 
     def close(self, at: Moment | None = None, wait_s: float = 5.0) -> bool:
         """Stores what is left and lets go of the directory; False: it could not in time."""
-        stored = self.flush(at or now(), wait_s)
+        at, deadline_s = at or now(), time.monotonic() + wait_s
+        while not (stored := self.flush(at, max(0.0, deadline_s - time.monotonic()))):
+            if time.monotonic() >= deadline_s:
+                break
+            time.sleep(ASK_AGAIN_S)  # a disk that was full a moment ago is tried once a second
         return self._writer.close(wait_s) and stored
 
     def _take(self, at: Moment, who: Identity, reading: DeviceReading) -> None:

@@ -6,12 +6,17 @@
  * any instruction leaves the old limits in force. Device i of every copy is the same device: the
  * ledger of the usage page is indexed like this table, so a page's devices never change.
  *
+ * A tenant keeps the page version that it began with, over upgrades. Read are this version and
+ * PENSTOCK_ABI_OLDEST, the same or the one before, if both have one layout and what the newer one
+ * added was reserved, and zero, before (ADR 21).
+ *
  * The turn words are not limits: whoever hands out turns writes those of copies[0] in place, which
  * are in force whichever copy is current (mechanism/turn.h), and publishing leaves them alone.
  */
 #pragma once
 #define PENSTOCK_QUOTA_MAGIC 0x41544f55514e4550 /* "PENQUOTA", little-endian */
 #define PENSTOCK_ABI_VERSION 2
+#define PENSTOCK_ABI_OLDEST 2
 #define PENSTOCK_MAX_DEVICES 16
 #define PENSTOCK_MAX_SLOTS 1024
 

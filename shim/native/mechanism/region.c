@@ -44,6 +44,12 @@ const char *penstock_error_text(penstock_error error) {
   return "failed in an unknown way";
 }
 
+_Static_assert(PENSTOCK_ABI_VERSION - PENSTOCK_ABI_OLDEST <= 1, "this version, or the one before");
+
+bool penstock_version_is_read(uint32_t version) {
+  return version >= PENSTOCK_ABI_OLDEST && version <= PENSTOCK_ABI_VERSION;
+}
+
 penstock_error penstock_page_check(int fd, uint64_t magic, uint64_t size) {
   struct {
     uint64_t magic;
@@ -57,7 +63,7 @@ penstock_error penstock_page_check(int fd, uint64_t magic, uint64_t size) {
   if (got < 0) return PENSTOCK_E_UNREADABLE;
   if (got < (ssize_t)sizeof header) return PENSTOCK_E_TRUNCATED;
   if (header.magic != magic) return PENSTOCK_E_WRONG_MAGIC;
-  if (header.version != PENSTOCK_ABI_VERSION) return PENSTOCK_E_OTHER_VERSION;
+  if (!penstock_version_is_read(header.version)) return PENSTOCK_E_OTHER_VERSION;
   if (header.size_bytes != size) return PENSTOCK_E_OTHER_VERSION;
   if ((uint64_t)stat.st_size < size) return PENSTOCK_E_TRUNCATED;
   return PENSTOCK_OK;
@@ -158,12 +164,14 @@ void penstock_region_explain(penstock_error error, const char *directory, char *
   }
   uint32_t quota = version_of(directory, "quota");
   uint32_t usage = version_of(directory, "usage");
-  uint32_t found = quota == PENSTOCK_ABI_VERSION ? usage : quota;
-  snprintf(out, size,
-           "%s holds a page of version %u%s, and this shim reads version %u; use the release that "
-           "wrote it, or let the tenant end and start it again",
-           directory, found, found == PENSTOCK_ABI_VERSION ? " but of another size" : "",
-           PENSTOCK_ABI_VERSION);
+  uint32_t found = penstock_version_is_read(quota) ? usage : quota;
+  snprintf(
+      out, size,
+      "%s holds a page of version %u%s, and this shim reads version %u%s; use the release that "
+      "wrote it, or let the tenant end and start it again",
+      directory, found, penstock_version_is_read(found) ? " but of another size" : "",
+      PENSTOCK_ABI_VERSION,
+      PENSTOCK_ABI_OLDEST < PENSTOCK_ABI_VERSION ? " and the one before" : "");
 }
 
 static penstock_error map_both(penstock_region *region, const char *directory, bool writable) {

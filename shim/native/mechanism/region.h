@@ -78,5 +78,8 @@ static inline unsigned penstock_region_device_count(const penstock_region *regio
   return count < PENSTOCK_MAX_DEVICES ? count : PENSTOCK_MAX_DEVICES;
 }
 
+/* Whether this release reads pages of this version. */
+bool penstock_version_is_read(uint32_t version);
+
 /* Checks an open file to hold a page of this magic, this version and `size` bytes. */
 penstock_error penstock_page_check(int fd, uint64_t magic, uint64_t size);

@@ -76,7 +76,7 @@ static bool look(penstock_survey_entry *entry, penstock_usage_page *room, uint64
                  penstock_identity *self, uint32_t turn, marks *marks) {
   bool in_flight[PENSTOCK_MAX_DEVICES] = {false};
   if (!fetch(entry->usage_fd, room, 0, HEAD_BYTES) || room->magic != PENSTOCK_USAGE_MAGIC ||
-      room->version != PENSTOCK_ABI_VERSION || room->size_bytes != sizeof *room)
+      !penstock_version_is_read(room->version) || room->size_bytes != sizeof *room)
     return false;
   for (uint32_t i = 1; i < entry->devices; i++) {
     size_t offset = offsetof(penstock_usage_page, gate) + i * sizeof *room->gate;
