@@ -20,7 +20,7 @@ devices = source.devices()
 print(json.dumps({
     "devices": [dataclasses.asdict(device) for device in devices],
     "libraries": dataclasses.asdict(source.libraries()),
-    "processes": [dataclasses.asdict(process) for process in source.processes(devices[0])],
+    "processes": [process._asdict() for process in source.processes(devices[0])],
     "machine": source.machine,
 }))
 """

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from penstock.node.grant import DeviceGrant
 
 LOOK_NS = 950_000_000  # a step before that does nothing: ticks may come more often
+URGENT_LOOK_NS = 400_000_000  # the same, after one that found somebody past the shim
 
 
 _NOTHING = Hold()
@@ -68,12 +69,13 @@ class Enforcer:
         self._members = Members()
         self._cases: dict[Path, _Case] = {}
         self._looked_at_ns: int | None = None
+        self._pause_ns = LOOK_NS
         self.foreign: tuple[Foreign, ...] = ()
         """Processes of no tenant on the devices, as of the last look. They are left alone."""
 
     def is_due(self, now_ns: int) -> bool:
-        """Whether the last look was about a second ago."""
-        return self._looked_at_ns is None or now_ns - self._looked_at_ns >= LOOK_NS
+        """Whether the last look was about a second ago, or less where there is reason to hurry."""
+        return self._looked_at_ns is None or now_ns - self._looked_at_ns >= self._pause_ns
 
     def step(
         self,
@@ -93,7 +95,7 @@ class Enforcer:
         """
         if not self.is_due(now_ns):
             return []
-        self._looked_at_ns = now_ns
+        self._looked_at_ns, self._pause_ns = now_ns, LOOK_NS
         self._members.scan(now_ns, subjects)
         for gone in self._cases.keys() - {one.tenant.directory for one in subjects}:
             del self._cases[gone]
@@ -104,6 +106,9 @@ class Enforcer:
             page = _page(subject, usage or {})
             with contextlib.suppress(FileNotFoundError):  # it has just ended
                 events += self._look_at(now_ns, subject, seen, page)
+        judges = (judge for case in self._cases.values() for judge in case.judges.values())
+        urgent = any(judge.is_urgent(now_ns) for judge in judges)
+        self._pause_ns = URGENT_LOOK_NS if urgent else LOOK_NS
         return events
 
     def hold(self, directory: Path) -> Hold | None:

@@ -32,11 +32,12 @@ if TYPE_CHECKING:
 SLACK_BYTES = 64 << 20
 SLACK_PERMILLE = 50
 # How long a finding must last. Looks are a second apart, give or take: two of them, and three for
-# cores, so that one kernel of up to a second, which is paid back later, is never a finding.
+# cores, so that one kernel of up to a second, paid back later, is never a finding. Who goes
+# round the shim takes from its neighbours until it is stopped: there the second look comes soon.
 CONFIRM_NS: dict[Kind, int] = {
     "memory": 900_000_000,
     "cores": 1_800_000_000,
-    "uncharged": 900_000_000,
+    "uncharged": 400_000_000,
     "damaged": 900_000_000,
     "mismatch": 900_000_000,
 }
@@ -114,6 +115,11 @@ class Judge:
         return [
             one for kind, one in found.items() if now_ns - self.since_ns[kind] >= CONFIRM_NS[kind]
         ]
+
+    def is_urgent(self, now_ns: int) -> bool:
+        """Whether something was found at this look that takes from others and is not sure yet."""
+        since_ns = self.since_ns.get("uncharged")
+        return since_ns is not None and now_ns - since_ns < CONFIRM_NS["uncharged"]
 
     def idle(self, at_ns: int, share: DeviceGrant) -> None:
         """Takes in a look at which there was no process of the tenant: nothing can be wrong."""

@@ -82,6 +82,10 @@ static bool look(penstock_survey_entry *entry, penstock_usage_page *room, uint64
     size_t offset = offsetof(penstock_usage_page, gate) + i * sizeof *room->gate;
     if (!fetch(entry->usage_fd, room, offset, GATE_BYTES)) return false;
   }
+  /* Nothing else reads the end of a page that was cut off behind its slots. */
+  if (turn % PENSTOCK_SURVEY_THOROUGH == 0 &&
+      !fetch(entry->usage_fd, room, sizeof *room - sizeof(uint64_t), sizeof(uint64_t)))
+    return false;
   uint64_t first[] = {room->slots_high, room->asked_changes};
   marks->digest = marks->notable = mix(SEED, first, sizeof first);
   penstock_identity_find(room, self);

@@ -1,0 +1,223 @@
+"""A round over many tenants: idle ones cost one look, and nothing that matters is missed."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import shutil
+import subprocess
+import threading
+import time
+
+import pytest
+
+from penstock.node.admit import Request, admit
+from penstock.node.environment import program_environment, tenant_variables
+from penstock.node.grant import read_grant, write_grant
+from penstock.node.machines import simulated_machine
+from penstock.node.neighbourhood import Neighbourhood
+from penstock.node.outsiders import Outsiders
+from penstock.node.state import State
+from penstock.node.supervisor import Supervisor
+from penstock_shim import paths
+from penstock_shim.pages import PageError, read_quota, read_usage, survive_lost_pages
+
+REAP_PERIOD_NS = 2_000_000_000
+
+
+class Node:
+    """Tenants of one state directory, looked after together as an agent does it."""
+
+    def __init__(self, folder):
+        self.state = State.open(folder)
+        self.source = simulated_machine(self.state, "h200")
+        self.neighbourhood = Neighbourhood(self.state, Outsiders(scan_period_ns=10**9))
+        self.supervisors = {}
+        self.locks = {}
+        self.programs = []
+
+    def tenant(self, name, *, mode="strict"):
+        made = admit(
+            self.state, Request(("x",), [2 << 30], [100], name=name, mode=mode), self.source
+        )
+        self.locks[name] = made.lock  # else the next admission takes it for one that has ended
+        self.supervisors[name] = Supervisor(
+            made.tenant, self.neighbourhood, reap_period_ns=REAP_PERIOD_NS
+        )
+        return made.tenant
+
+    def end(self, name):
+        supervisor = self.supervisors.pop(name)
+        supervisor.tenant.remove()
+        supervisor.close()
+        os.close(self.locks.pop(name))
+
+    def hold(self, tenant):
+        """A process of the tenant with a context."""
+        variables = tenant_variables(self.state, tenant, tenant.grant(), self.source)
+        program = subprocess.Popen(
+            [str(paths.workload_path("penstock-start")), "--hold"],
+            env=program_environment(variables), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )  # fmt: skip
+        self.programs.append(program)
+        json.loads(program.stdout.readline())
+        return program
+
+    def round(self):
+        now_ns = time.monotonic_ns()
+        self.neighbourhood.look(now_ns)
+        for supervisor in list(self.supervisors.values()):
+            supervisor.look_after(now_ns)
+
+    def rounds_until(self, condition, within_s=20):
+        deadline = time.monotonic() + within_s
+        while not condition():
+            assert time.monotonic() < deadline
+            self.round()
+            time.sleep(0.02)
+
+    def near(self, tenant):
+        return self.neighbourhood.of(tenant.directory)
+
+    def close(self):
+        for program in self.programs:
+            program.kill()
+            program.communicate()
+        for name in list(self.supervisors):
+            self.end(name)
+        self.neighbourhood.close()
+
+
+@pytest.fixture
+def node(tmp_path):
+    survive_lost_pages()
+    made = Node(tmp_path)
+    yield made
+    made.close()
+
+
+def test_the_heartbeat_of_a_tenant_that_does_nothing_goes_on(node):
+    tenant = node.tenant("t")
+    node.round()
+    before = read_quota(tenant.quota_page).heartbeat_ns
+    node.round()
+    assert not node.near(tenant).stirred
+    assert read_quota(tenant.quota_page).heartbeat_ns > before
+
+
+def test_a_process_that_comes_or_goes_is_noticed_and_what_it_held_comes_back(node):
+    idle, tenant = node.tenant("idle"), node.tenant("t")
+    program = node.hold(tenant)
+    node.round()
+    assert (node.near(tenant).part.slots, node.near(idle).part.slots) == (1, 0)
+    assert len(node.supervisors["t"].newest().slots) == 1
+    assert node.supervisors["t"].newest().devices[0].total_bytes > 0
+    program.kill()
+    program.wait()
+    node.rounds_until(lambda: read_usage(tenant.usage_page).devices[0].total_bytes == 0)
+    node.round()
+    assert node.supervisors["t"].newest().slots == ()
+
+
+def test_a_zombie_gives_back_what_it_held_before_its_parent_takes_notice(node):
+    tenant = node.tenant("t")
+    program = node.hold(tenant)
+    program.kill()  # and nobody waits for it
+    node.rounds_until(lambda: read_usage(tenant.usage_page).devices[0].total_bytes == 0)
+
+
+def test_a_page_that_was_scribbled_over_is_a_problem_of_its_tenant_alone(node):
+    hurt, whole = node.tenant("hurt"), node.tenant("whole")
+    node.hold(whole)
+    node.round()
+    first = hurt.usage_page.read_bytes()[:64]
+    with hurt.usage_page.open("r+b") as page:
+        page.write(b"\xff" * 64)
+    node.round()
+    assert node.supervisors["hurt"].page_problem
+    assert node.supervisors["whole"].page_problem is None
+    assert len(node.supervisors["whole"].newest().slots) == 1
+    with hurt.usage_page.open("r+b") as page:
+        page.write(first)
+    node.round()
+    node.round()
+    assert node.supervisors["hurt"].newest() is not None
+    assert node.near(hurt).problem is None
+
+
+@pytest.mark.parametrize("size", [0, 100, 5000])
+def test_a_truncated_page_ends_no_round(node, size):
+    tenant, other = node.tenant("t"), node.tenant("other")
+    node.round()
+    os.truncate(tenant.usage_page, size)
+    node.rounds_until(lambda: node.supervisors["t"].page_problem)
+    before = read_quota(other.quota_page).heartbeat_ns
+    node.round()
+    assert read_quota(other.quota_page).heartbeat_ns > before
+
+
+def test_a_name_that_is_given_again_between_two_rounds_means_the_new_tenant(node):
+    old = node.tenant("t")
+    node.hold(old).kill()
+    node.round()
+    inode = old.usage_page.stat().st_ino
+    keep = node.state.tenants / "kept"  # so that the inode is not given again
+    keep.mkdir()
+    os.link(old.usage_page, keep / "usage")
+    node.end("t")
+    shutil.rmtree(keep)
+    new = node.tenant("t")
+    node.hold(new)
+    node.round()
+    assert new.usage_page.stat().st_ino != inode or node.near(new).part.slots == 1
+    assert len(node.supervisors["t"].newest().slots) == 1
+
+
+def test_a_grant_that_somebody_else_replaced_is_taken_in(node):
+    tenant = node.tenant("t")
+    node.round()
+    grant = read_grant(tenant.directory)
+    share = dataclasses.replace(grant.devices[0], cores_permille=333)
+    write_grant(tenant.directory, dataclasses.replace(grant, devices=(share,)))
+
+    def granted_permille():
+        return read_quota(tenant.quota_page).limits.devices[0].cores_permille
+
+    node.rounds_until(lambda: granted_permille() == 333)
+
+
+def test_tenants_that_end_while_others_are_looked_at_take_nothing_with_them(node):
+    """Pages are closed in one thread while another renews heartbeats in them."""
+    staying = node.tenant("staying")
+    stop, rounds = threading.Event(), []
+
+    def look_after(supervisor):
+        with contextlib.suppress(OSError, TypeError, PageError):  # as its ward does: it has ended
+            supervisor.look_after(time.monotonic_ns())
+
+    def go_rounds():
+        while not stop.is_set():
+            node.neighbourhood.look(time.monotonic_ns())
+            for supervisor in list(node.supervisors.values()):
+                look_after(supervisor)
+            rounds.append(time.monotonic_ns())
+
+    thread = threading.Thread(target=go_rounds)
+    thread.start()
+    try:
+        for number in range(60):
+            tenant = node.tenant(f"t{number}")
+            look_after(node.supervisors[tenant.name])
+            node.end(tenant.name)
+        last = len(rounds)
+        while thread.is_alive() and len(rounds) <= last:
+            time.sleep(0.001)
+    finally:
+        stop.set()
+        thread.join()
+    assert len(rounds) > last
+    before = read_quota(staying.quota_page).heartbeat_ns
+    node.round()
+    assert read_quota(staying.quota_page).heartbeat_ns > before
