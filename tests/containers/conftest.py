@@ -140,13 +140,6 @@ def _programs() -> list[str]:
     return ["-v", f"{HERE / 'programs'}:{PROGRAMS}:ro", "-v", f"{folder}:{PYNVML}:ro"]
 
 
-def remove_specs(state: Path) -> None:
-    """Of an agent that was ended without its tenants."""
-    for spec in Path("/var/run/cdi").glob("penstock.io-vgpu_*.json"):
-        if f"{state}/" in spec.read_text():
-            spec.unlink()
-
-
 def host_pid(command: str, page: Path) -> int | None:
     """Of the program so called in a container that has this usage page mounted."""
     for entry in Path("/proc").glob("[0-9]*"):

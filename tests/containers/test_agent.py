@@ -69,7 +69,8 @@ class Node:
 
     def close(self) -> None:
         for directory in (self.state / "tenants").glob("[!.]*"):
-            self("revoke", directory.name, "--grace=0s")
+            done = self("revoke", directory.name, "--grace=0s")
+            assert done.returncode == 0, done.stderr
         with contextlib.suppress(ProcessLookupError):
             self.agent.send_signal(signal.SIGTERM)
         self.agent.wait(30)
@@ -173,6 +174,6 @@ def test_a_containers_processes_are_known_by_handshake_and_cgroup_and_write_noth
         (row,) = [row for row in listed if row["tenant"] == name]
         assert [process["pid"] for process in row["processes"]] == [one.pid]
     finally:
-        node("revoke", name, "--grace=0s")
+        assert node("revoke", name, "--grace=0s").returncode == 0
         program.kill()
         program.communicate()

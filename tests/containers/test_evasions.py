@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from tests.agent.watching import Sampler, build_witness
-from tests.containers.conftest import PODMAN, RUN, host_pid, remove_specs
+from tests.containers.conftest import PODMAN, RUN, host_pid
 from tests.containers.test_agent import Node, wait_until
 
 from penstock.api import AgentClient
@@ -101,7 +101,6 @@ class Guests(Node):
             with contextlib.suppress(ValueError):
                 program.communicate()
         super().close()
-        remove_specs(self.state)
 
 
 @pytest.fixture

@@ -173,12 +173,15 @@ class Node:
         return next((r.began_ns for r in self.simulated.record(0) if r.pid == pid), 0)
 
     def close(self) -> None:
-        pids = {r.pid for r in self.simulated.record(0) if r.alive}
-        for guest in self.guests.values():
-            pids |= {program.pid for program in guest.programs if program.poll() is None}
+        own = os.stat("/proc/self/ns/pid").st_ino  # elsewhere a pid means another process
+        records = self.simulated.record(0)
+        pids = {r.pid for r in records if r.alive and r.pid_namespace == own}
         for pid in pids - {os.getpid()}:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        for program in (one for guest in self.guests.values() for one in guest.programs):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(program.pid, signal.SIGKILL)  # each has a session of its own
         for guest in self.guests.values():
             for program in guest.programs:
                 program.wait()

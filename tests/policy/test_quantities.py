@@ -103,6 +103,13 @@ def test_durations_carry_their_unit(text, duration_ns):
     assert parse_duration_ns(text) == duration_ns
 
 
+@pytest.mark.parametrize("text", ["0", "0s", "0ms"])
+def test_a_time_of_grace_may_be_none_at_all(text):
+    assert parse_duration_ns(text, or_none=True) == 0
+    with pytest.raises(QuantityError):
+        parse_duration_ns(text)
+
+
 @pytest.mark.parametrize("text", ["10", 10, "10 sec", "s", "", "-1s", "1s-", "0s", None, "1s 2"])
 def test_a_duration_without_a_valid_unit_is_refused(text):
     with pytest.raises(QuantityError, match="duration"):

@@ -119,4 +119,6 @@ Simulate = Annotated[
 Oversubscribe = Annotated[
     bool, typer.Option("--oversubscribe", help="Grant what is granted already; warns.")
 ]
-Grace = Annotated[str, typer.Option(metavar="TIME", help="Between SIGTERM and SIGKILL: 10s, 1m.")]
+Grace = Annotated[
+    str, typer.Option(metavar="TIME", help="Between SIGTERM and SIGKILL: 10s, 1m; 0.")
+]

@@ -118,7 +118,7 @@ def run(
             "it has no `scale`",
             "add `scale: {min: 1, max: 4, metrics: {cpu: {up: 80, down: 40}}}` to its spec",
         )
-    grace_ns = parse_duration_ns(grace)
+    grace_ns = parse_duration_ns(grace, or_none=True)
     window_ns = window_ns_of(scale.stabilization)
     if (qps_url is None) != (qps_metric is None):
         raise PenstockError(
@@ -254,7 +254,7 @@ def stop(
     from penstock.scale import stop as stop_set
 
     with contextlib.suppress(KeyboardInterrupt):
-        count = stop_set(State.read(state_dir), name, parse_duration_ns(grace))
+        count = stop_set(State.read(state_dir), name, parse_duration_ns(grace, or_none=True))
         say(f"{name}: ended {count} replicas")
         sys.exit(0)
     sys.exit(130)

@@ -41,7 +41,7 @@ def revoke(
     from penstock.model import parse_duration_ns
 
     with agent_of(state_dir) as agent:
-        ended = agent.revoke(tenant, parse_duration_ns(grace), reason)
+        ended = agent.revoke(tenant, parse_duration_ns(grace, or_none=True), reason)
     killed = f", {ended.killed} were killed after {grace}" if ended.killed else ""
     say(f"tenant {tenant} is gone: {ended.ended} processes ended{killed}")
 

@@ -140,12 +140,17 @@ def cores_from_tflops(tflops: float, rated_tflops: float) -> int:
     return int((wanted * 100 / rated).to_integral_value(ROUND_CEILING)) * 10
 
 
-def parse_duration_ns(value: object) -> int:
-    """Nanoseconds of a duration such as "10s", "500ms" or "1m30s". Raises `QuantityError`."""
+def parse_duration_ns(value: object, *, or_none: bool = False) -> int:
+    """Nanoseconds of a duration such as "10s", "500ms" or "1m30s".
+
+    `or_none`: it may be 0, with or without a unit. Raises `QuantityError`.
+    """
     units = ", ".join(DURATION_UNITS_NS)
     text = str(value).strip()
     if isinstance(value, bool) or not isinstance(value, (int, float, str)) or not text:
         raise QuantityError(f"duration {value!r} is not a time: write it like 10s or 1m30s")
+    if or_none and text == "0":
+        return 0
     parts = re.findall(r"(\d+(?:\.\d+)?)\s*([A-Za-zµ]*)\s*", text, re.ASCII)
     if "".join(n + u for n, u in parts) != "".join(text.split()):
         raise QuantityError(f"duration {text!r} is not a time: write it like 10s or 1m30s")
@@ -155,7 +160,7 @@ def parse_duration_ns(value: object) -> int:
             named = f"unknown unit {unit!r}" if unit else "no unit"
             raise QuantityError(f"{named} in duration {text!r}: valid units are {units}")
         total += Decimal(number) * DURATION_UNITS_NS[unit]
-    if total <= 0:
+    if total <= 0 and not or_none:
         raise QuantityError(f"duration {text!r} must be above 0")
     if total > MAX_MEMORY_BYTES:
         raise QuantityError(f"duration {text!r} is too long")
