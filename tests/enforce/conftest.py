@@ -173,7 +173,7 @@ class Node:
         return next((r.began_ns for r in self.simulated.record(0) if r.pid == pid), 0)
 
     def close(self) -> None:
-        own = os.stat("/proc/self/ns/pid").st_ino  # elsewhere a pid means another process
+        own = Path("/proc/self/ns/pid").stat().st_ino  # elsewhere a pid means another process
         records = self.simulated.record(0)
         pids = {r.pid for r in records if r.alive and r.pid_namespace == own}
         for pid in pids - {os.getpid()}:
