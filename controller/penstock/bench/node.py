@@ -53,7 +53,7 @@ def run(
     Raises:
         StageError: the agent or a program failed.
     """
-    with scratch_folder("node") as folder, contextlib.ExitStack() as stack:
+    with scratch_folder("node", in_memory=True) as folder, contextlib.ExitStack() as stack:
         node = _Node(folder)
         stack.callback(node.close)
         node.start()

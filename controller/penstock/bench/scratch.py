@@ -20,18 +20,28 @@ if TYPE_CHECKING:
 YOUNG_S = 60  # a folder younger than that may be one whose run has not taken its lock yet
 
 
+MEMORY = Path("/dev/shm")  # noqa: S108 - where an agent's /run is of the same kind
+
+
 @contextlib.contextmanager
-def scratch_folder(kind: str) -> Iterator[Path]:
-    """A folder `penstock-<kind>-…` of this user alone, removed at the end."""
+def scratch_folder(kind: str, *, in_memory: bool = False) -> Iterator[Path]:
+    """A folder `penstock-<kind>-…` of this user alone, removed at the end.
+
+    `in_memory`: on a tmpfs, as an agent's state is, where there is one.
+    """
     prefix = f"penstock-{kind}-"
-    remove_stale(prefix)
-    with tempfile.TemporaryDirectory(prefix=prefix) as name, locked(Path(name) / "lock"):
+    above = MEMORY if in_memory and os.access(MEMORY, os.W_OK) else Path(tempfile.gettempdir())
+    remove_stale(prefix, above)
+    with (
+        tempfile.TemporaryDirectory(prefix=prefix, dir=above) as name,
+        locked(Path(name) / "lock"),
+    ):
         yield Path(name)
 
 
-def remove_stale(prefix: str) -> None:
+def remove_stale(prefix: str, above: Path | None = None) -> None:
     """Removes folders of our own runs that were killed: nobody holds them, nothing runs there."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+    for folder in (above or Path(tempfile.gettempdir())).glob(f"{prefix}*"):
         with contextlib.suppress(OSError):
             found = folder.lstat()
             ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
