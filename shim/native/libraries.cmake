@@ -71,7 +71,8 @@ add_custom_command(OUTPUT ${GEN}/_native.c
   DEPENDS ${CMAKE_SOURCE_DIR}/shim/penstock_shim/_build_native.py
           ${NATIVE}/abi/quota.h ${NATIVE}/abi/usage.h ${NATIVE}/abi/ledger.h ${NATIVE}/abi/gate.h ${NATIVE}/abi/asked.h
           ${NATIVE}/abi/handshake.h
-          ${NATIVE}/mechanism/gate.h ${NATIVE}/mechanism/cost.h ${NATIVE}/mechanism/binding.h
+          ${NATIVE}/mechanism/gate.h ${NATIVE}/mechanism/cost.h ${NATIVE}/mechanism/recent.h
+          ${NATIVE}/mechanism/survey.h ${NATIVE}/mechanism/binding.h
           ${NATIVE}/turns/account.h ${NATIVE}/turns/giver.h ${NATIVE}/sim/machine/binding.h)
 Python_add_library(native MODULE WITH_SOABI ${GEN}/_native.c ${MECHANISM_SOURCES} ${TURNS_SOURCES}
                    ${MACHINE_SOURCES})

@@ -28,7 +28,7 @@ class Part:
         """Looks at this page from now on, at its first `devices` devices; it is to stay open."""
         self.words.usage_fd = -1 if usage is None else usage.fileno()
         self.words.devices = devices
-        self.words.digest = self.words.notable = 0
+        self.words.digest = self.words.notable = self.words.quiet = 0
 
     def use(self, device: int) -> RecentUse:
         """Recent use of the device at this index of the grant; goes on with each look."""

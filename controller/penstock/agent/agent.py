@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 HOUSEKEEPING_NS = 1_000_000_000
 OUTSIDERS_PERIOD_NS = 1_000_000_000  # between looks at all processes of the machine
+WARDS_A_ROUND = 50  # that nothing has happened to are looked after all the same …
+PERIODS_A_SECOND = 10  # … each once a second at least
 REMEMBERED_NS = 60_000_000_000  # how long the slowest round is remembered
 
 
@@ -77,6 +79,7 @@ class Agent:
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
         self._kept_house_ns = 0
+        self._round_number = 0
         self._rounds: deque[tuple[int, int]] = deque()  # ended at, took
 
     def start(self) -> None:
@@ -227,8 +230,12 @@ class Agent:
                 self._directories = (*(ward.tenant.directory for ward in wards), *others)
             directories = self._directories
         self.neighbourhood.look(begun_ns, directories)
-        for ward in wards:
-            ward.look_after(begun_ns)
+        concerned = self.neighbourhood.concerned
+        turns = max(1, min(PERIODS_A_SECOND, len(wards) // WARDS_A_ROUND))
+        self._round_number += 1
+        for number, ward in enumerate(wards, self._round_number):
+            if number % turns == 0 or ward.tenant.directory in concerned:
+                ward.look_after(begun_ns)
         for duty in self.duties:
             self._do(duty, begun_ns)
         if begun_ns - self._kept_house_ns >= HOUSEKEEPING_NS:

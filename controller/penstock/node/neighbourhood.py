@@ -152,6 +152,8 @@ class Neighbourhood:
         self._members: dict[Key, list[tuple[Neighbour, DeviceGrant]]] | None = None
         self._shared: dict[Key, Shared] = {}
         self._round = 0
+        self.concerned: set[Path] = set()
+        """Whose supervisors have something to do after the last look; others may wait a second."""
         self.changes = 0
         """How often the sharing of any device has changed."""
         self.outsiders = outsiders or Outsiders()
@@ -175,7 +177,8 @@ class Neighbourhood:
         self._survey.look(now_ns)
         for neighbour in self._neighbours.values():
             neighbour.settle()
-        self._share_out(now_ns)
+        concerned = {one.directory for one in self._neighbours.values() if one.stirred}
+        self.concerned = concerned | self._share_out(now_ns)
 
     def of(self, directory: Path) -> Neighbour | None:
         """The tenant of `directory`; None: it was not there in the last round."""
@@ -247,7 +250,9 @@ class Neighbourhood:
             except (OSError, PenstockError):  # noqa: PERF203 - one at a time is what is wanted
                 continue  # about to end
 
-    def _share_out(self, now_ns: int) -> None:
+    def _share_out(self, now_ns: int) -> set[Path]:
+        """Who is at work on a device whose sharing has changed."""
+        concerned: set[Path] = set()
         if self._members is None:
             self._members = _members(self._neighbours.values())
             self._shared = {key: s for key, s in self._shared.items() if key in self._members}
@@ -257,6 +262,8 @@ class Neighbourhood:
             if found != self._shared.get(key):
                 self._shared[key] = found
                 self.changes += 1
+                concerned.update(neighbour.directory for neighbour, _ in at_work)
+        return concerned
 
 
 def _stamp(directory: Path) -> tuple[int, int]:

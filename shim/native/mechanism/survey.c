@@ -95,6 +95,18 @@ static bool look(penstock_survey_entry *entry, penstock_usage_page *room, uint64
   return true;
 }
 
+static void look_anew(penstock_survey_entry *entry, penstock_usage_page *room, uint64_t now_ns,
+                      penstock_identity *self, uint32_t turn) {
+  uint64_t before = entry->digest;
+  marks marks = {0, 0};
+  entry->slots = entry->gone = entry->active = 0;
+  bool read = entry->usage_fd >= 0 && look(entry, room, now_ns, self, turn, &marks);
+  entry->digest = read ? marks.digest | 1 : 0; /* 0 says that it cannot be read */
+  entry->notable = read ? marks.notable | 1 : 0;
+  bool calm = entry->digest == before && !entry->active && !entry->gone;
+  entry->quiet = calm ? entry->quiet + 1 : 0;
+}
+
 void penstock_survey(penstock_survey_entry *const *entries, uint32_t count,
                      penstock_usage_page *room, uint64_t now_ns, uint32_t round) {
   penstock_identity self;
@@ -103,10 +115,8 @@ void penstock_survey(penstock_survey_entry *const *entries, uint32_t count,
     penstock_survey_entry *entry = entries[i];
     if (entry->quota) penstock_quota_heartbeat(entry->quota);
     if (entry->devices > PENSTOCK_MAX_DEVICES) entry->devices = PENSTOCK_MAX_DEVICES;
-    entry->slots = entry->gone = entry->active = 0;
-    marks marks = {0, 0};
-    bool read = entry->usage_fd >= 0 && look(entry, room, now_ns, &self, i + round, &marks);
-    entry->digest = read ? marks.digest | 1 : 0; /* 0 says that it cannot be read */
-    entry->notable = read ? marks.notable | 1 : 0;
+    bool passed_over = count > PENSTOCK_SURVEY_MANY && entry->quiet > PENSTOCK_SURVEY_QUIET &&
+                       entry->usage_fd >= 0 && (i + round) % 2;
+    if (!passed_over) look_anew(entry, room, now_ns, &self, i + round);
   }
 }

@@ -16,6 +16,10 @@
  * or another one under its number, takes a look into /proc. */
 #define PENSTOCK_SURVEY_REAPS 4
 #define PENSTOCK_SURVEY_THOROUGH 16
+/* Of many tenants, those in whose pages nothing has moved for so many rounds are looked at in every
+ * other round. */
+#define PENSTOCK_SURVEY_MANY 64
+#define PENSTOCK_SURVEY_QUIET 32
 
 typedef struct penstock_survey_entry {
   int32_t usage_fd; /* below zero: leave the usage page out */
@@ -28,7 +32,7 @@ typedef struct penstock_survey_entry {
   uint32_t slots;   /* living processes, as they say */
   uint32_t gone;    /* slots to be reaped, as far as the caller's pid namespace tells */
   uint32_t active;  /* 1: it had work in the last second, or waited lately, on any device */
-  uint32_t reserved;
+  uint32_t quiet;   /* rounds since anything in the page was new, or launches were under way */
   penstock_recent use[PENSTOCK_MAX_DEVICES];
 } penstock_survey_entry;
 

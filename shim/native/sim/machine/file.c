@@ -182,6 +182,11 @@ sim_machine *sim_machine_open(const char *path, char *error) {
   const char *fault = header_fault(fd, &header);
   sim_machine *m = fault ? NULL : calloc(1, sizeof *m);
   if (m) {
+    struct stat status;
+    if (fstat(fd, &status) == 0) {
+      m->device = status.st_dev;
+      m->inode = status.st_ino;
+    }
     m->size_bytes = header.size_bytes;
     m->file = map_file(fd, m->size_bytes);
     if (!m->file) {

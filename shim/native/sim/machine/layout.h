@@ -205,6 +205,7 @@ struct sim_machine {
   uint64_t size_bytes;
   sim_device *devices; /* [device_count] */
   char *areas;
+  uint64_t device, inode; /* of the file */
 };
 
 static inline sim_area *sim_area_of(const sim_machine *m, uint32_t device, uint32_t client) {

@@ -1,9 +1,13 @@
-/* A device's lock. Its holder may be killed: the next one repairs. */
+/* A device's lock. Its holder may be killed: the next one repairs. It may be stopped: the next one
+ * lets it go on as far as here. */
 #include <errno.h>
+#include <signal.h>
+#include <time.h>
 
 #include "sim/machine/model.h"
 
 #define REAP_EVERY_NS 2000000
+#define PATIENCE_NS 20000000 /* nobody has the lock for so long who runs */
 
 static sim_device *take_over(sim_machine *m, sim_device *d) {
   sim_repair(m, d);
@@ -11,9 +15,28 @@ static sim_device *take_over(sim_machine *m, sim_device *d) {
   return d;
 }
 
+static int wait_for(sim_device *d) {
+  struct timespec until;
+  clock_gettime(CLOCK_REALTIME, &until);
+  until.tv_nsec += PATIENCE_NS;
+  if (until.tv_nsec >= 1000000000) {
+    until.tv_sec++;
+    until.tv_nsec -= 1000000000;
+  }
+  return pthread_mutex_timedlock(&d->lock, &until);
+}
+
 sim_device *sim_lock_bare(sim_machine *m, uint32_t device) {
   sim_device *d = &m->devices[device];
-  return pthread_mutex_lock(&d->lock) == EOWNERDEAD ? take_over(m, d) : d;
+  int result = pthread_mutex_trylock(&d->lock);
+  pid_t finishing = 0;
+  while (result == EBUSY || result == ETIMEDOUT) {
+    pid_t stopped = result == ETIMEDOUT ? sim_let_finish(m, d) : 0;
+    if (stopped) finishing = stopped;
+    result = wait_for(d);
+  }
+  if (finishing) kill(finishing, SIGSTOP); /* it has no lock now: we have it */
+  return result == EOWNERDEAD ? take_over(m, d) : d;
 }
 
 /* For who holds another device already: two that want each other's must not wait. */

@@ -11,6 +11,10 @@ void sim_unlock(sim_device *d);
 void sim_bring_up(sim_machine *m, uint32_t device); /* up to now, if nobody has its lock */
 sim_device *sim_lock_bare(sim_machine *m, uint32_t device);
 
+/* stopped.c */
+/* Lets the lock's holder go on, if it is stopped: its pid, to be stopped again; else 0. */
+pid_t sim_let_finish(const sim_machine *m, const sim_device *d);
+
 /* client.c */
 uint32_t sim_attach(sim_machine *m, uint32_t device, const char *tag); /* SIM_NONE: no room */
 void sim_reap(sim_machine *m, sim_device *d);                          /* (locked) */

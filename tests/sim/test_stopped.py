@@ -1,0 +1,81 @@
+"""A process that is stopped holds up nobody else, as with a driver in the kernel."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from penstock_shim import paths
+
+ROUNDS = 40
+OWN_NAMESPACE = ()
+ANOTHER_NAMESPACE = ("unshare", "--pid", "--fork", "--kill-child")
+
+
+def state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def becomes(pid: int, state: str, within_s: float = 10) -> bool:
+    deadline = time.monotonic() + within_s
+    while state_of(pid) != state and time.monotonic() < deadline:
+        time.sleep(0.0005)
+    return state_of(pid) == state
+
+
+def launcher_of(program: subprocess.Popen) -> int:
+    """The launcher itself, or the child that runs it."""
+    children = Path(f"/proc/{program.pid}/task/{program.pid}/children").read_text().split()
+    return int(children[0]) if children else program.pid
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        OWN_NAMESPACE,
+        pytest.param(
+            ANOTHER_NAMESPACE,
+            marks=pytest.mark.skipif(os.geteuid() != 0, reason="a pid namespace needs root"),
+        ),
+    ],
+    ids=["own namespace", "another"],
+)
+def test_wherever_it_is_stopped_the_device_answers_and_it_stays_stopped(machine, before):
+    program = machine.start(
+        *before, paths.workload_path("penstock-launcher"), "--kernel-us", "1", "--seconds", "100"
+    )
+    try:
+        device, waited = machine.machine, []
+        deadline = time.monotonic() + 30
+        while not any(one.launches > 1000 for one in device.record(0)):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        pid = launcher_of(program)
+        for _ in range(ROUNDS):
+            os.kill(pid, signal.SIGSTOP)
+            assert becomes(pid, "T")
+            look = threading.Thread(target=device.record, args=(0,), daemon=True)
+            began = time.monotonic()
+            look.start()
+            look.join(10)
+            assert not look.is_alive(), "whoever asks the device waits for a stopped process"
+            waited.append(time.monotonic() - began)
+            assert becomes(pid, "T"), (
+                f"it was let go on, and not stopped again: {state_of(pid)} {waited}"
+            )
+            launches = [one.launches for one in device.record(0) if one.alive]
+            time.sleep(0.005)
+            assert [one.launches for one in device.record(0) if one.alive] == launches
+            os.kill(pid, signal.SIGCONT)
+            time.sleep(0.002)
+        assert becomes(pid, "S") or state_of(pid) in "RD"
+    finally:
+        program.kill()
+        program.communicate()
+    print(sorted(waited)[-12:])
