@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import threading
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from penstock_shim import paths
+
+if TYPE_CHECKING:
+    import subprocess
 
 ROUNDS = 40
 OWN_NAMESPACE = ()
