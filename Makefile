@@ -6,10 +6,10 @@ NATIVE_SOURCES := $(shell find shim CMakeLists.txt -type f -not -name '*.pyc')
 C_SOURCES := $(shell find shim tests bench examples -name '*.[ch]' -not -path '*/stubs/*')
 PYTHON_SOURCES := $(shell find controller proto -type f -not -name '*.pyc')
 
-GROUPS := --group build --group test --group lint
+GROUPS := --group build --group test --group kube --group lint
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test sanitize fuzz soak numba-suite lint format bench gen proto newest clean
+.PHONY: help setup demo test test-kube cluster cluster-down sanitize fuzz soak numba-suite lint format bench gen proto newest clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,7 +33,16 @@ demo: setup ## Three programs share one simulated H200 (or the real GPU) under q
 	$(BIN)/penstock demo
 
 test: setup lint ## Everything that must hold: lint, types, layers, and all tests
-	$(BIN)/pytest -n 2 $(PYTEST_ARGS)
+	$(BIN)/pytest -n 2 -m "not kube" $(PYTEST_ARGS)
+
+test-kube: setup ## The tests on a real Kubernetes cluster (root; its first build takes ten minutes)
+	$(BIN)/pytest -m kube tests/kube $(PYTEST_ARGS)
+
+cluster: setup ## Start a real Kubernetes cluster of two nodes here, and say how to reach it (root)
+	@$(BIN)/python -m tests.kube.cluster up
+
+cluster-down: setup ## Stop it and leave nothing of it behind
+	@$(BIN)/python -m tests.kube.cluster down
 
 sanitize: setup ## The shim and the simulated GPU under ASan, UBSan and TSan, in many more programs
 	$(BIN)/pytest tests/native tests/sanitize

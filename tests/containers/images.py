@@ -41,40 +41,47 @@ def need(*programs: str) -> None:
     if os.geteuid() != 0:
         raise NotToBeHadError("real containers and their roots need root")
     with kept.alone_with(CACHE / "packages"):
-        _install(*programs)
+        missing = [PACKAGES[program] for program in programs if not shutil.which(program)]
+        if missing:
+            install(*missing)
 
 
-def _install(*programs: str) -> None:
-    missing = [PACKAGES[program] for program in programs if not shutil.which(program)]
-    if not missing:
-        return
+def install(*packages: str) -> None:
+    """Installs packages of Debian's. Raises NotToBeHadError."""
+    if os.geteuid() != 0 or not shutil.which("apt-get"):
+        raise NotToBeHadError(f"{', '.join(packages)}: to be installed, which needs root and apt")
     os.environ.setdefault("DEBIAN_FRONTEND", "noninteractive")
-    install = ("apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing)
+    command = ("apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages)
     try:
-        _run(*install, timeout_s=600)
+        _run(*command, timeout_s=600)
     except NotToBeHadError:  # a fresh machine has no lists of packages, or old ones
         _run("apt-get", "update", "-qq", timeout_s=300)
-        _run(*install, timeout_s=600)
+        _run(*command, timeout_s=600)
 
 
 def bullseye() -> Path:
     """Debian 11: glibc 2.31, Python 3.9. Raises NotToBeHadError."""
-    root = CACHE / "bullseye"
+    return debian_root("bullseye")
+
+
+def debian_root(suite: str) -> Path:
+    """A release of Debian's with its Python and nothing else; kept. Raises NotToBeHadError."""
+    root = CACHE / suite
     with kept.alone_with(root):
         if not root.is_dir():
-            _bootstrap(root)
+            _bootstrap(root, suite)
     return root
 
 
-def _bootstrap(root: Path) -> None:
+def _bootstrap(root: Path, suite: str) -> None:
     need("debootstrap")
-    aside = CACHE / f".bullseye-{os.getpid()}"
+    aside = CACHE / f".{suite}-{os.getpid()}"
     shutil.rmtree(aside, ignore_errors=True)
     mirror = debian.sources("main")[0].split("] ")[-1].removeprefix("deb ").split()[0]
     include = "--include=python3-minimal,libpython3-stdlib"
     try:
         _run(
-            "debootstrap", "--variant=minbase", include, "bullseye", aside, mirror,
+            "debootstrap", "--variant=minbase", include, suite, aside, mirror,
             timeout_s=400,
         )  # fmt: skip
         shutil.rmtree(aside / "var/cache/apt/archives")

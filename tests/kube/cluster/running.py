@@ -1,0 +1,258 @@
+"""A cluster: up, down, and what of it runs. All that a test or a person asks for is here."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+from kubernetes import client, config
+from tests import kept
+from tests.kube.cluster import NotToBeHadError, cgroups, images, layout, programs, secrets
+from tests.kube.cluster.toolchain import PROJECT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.kube.cluster.layout import Layout
+
+TOOLS = ("unshare", "nsenter", "mount", "pivot_root", "ip", "iptables", "openssl")
+PACKAGES = {"ip": "iproute2", "iptables": "iptables", "openssl": "openssl"}
+CNI = Path("/usr/lib/cni/bridge")
+READY_WITHIN_S = 120  # usually under thirty: others use this machine as well
+DOWN_WITHIN_S = 30
+
+
+class ClusterError(Exception):
+    """What went wrong with a cluster, with the last lines of the log that tells why."""
+
+
+@dataclass
+class Cluster:
+    """A cluster that is up."""
+
+    layout: Layout
+    api: client.ApiClient = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.api = config.new_client_from_config(str(self.layout.kubeconfig))
+        self.core = client.CoreV1Api(self.api)
+
+    def nodes_ready(self) -> set[str]:
+        """The names of the nodes whose kubelets say they are ready."""
+        return {
+            node.metadata.name
+            for node in self.core.list_node(_request_timeout=5).items
+            for condition in node.status.conditions or []
+            if condition.type == "Ready" and condition.status == "True"
+        }
+
+    def ask_kubelet(self, node: str, path: str) -> str:
+        """What a node's kubelet answers at `path`, such as "stats/summary", by the API server."""
+        answer = self.core.connect_get_node_proxy_with_path(
+            node, path, _request_timeout=10, _preload_content=False
+        )
+        return answer.data.decode()
+
+    def process(self, service: str) -> psutil.Process:
+        """That of "etcd", "kube-apiserver", "node-1-kubelet", …: the name that its log has.
+
+        Raises:
+            ClusterError: it does not run.
+        """
+        found = self.running(service)
+        if not found:
+            raise ClusterError(f"{service} does not run: {_last_lines(self.layout, service)}")
+        return found
+
+    def running(self, service: str) -> psutil.Process | None:
+        """The same, or nothing while it does not run."""
+        return services(self.layout).get(service)
+
+    def close(self) -> None:
+        """Ends this process's connections; the cluster stays up."""
+        self.api.close()
+        self.api.rest_client.pool_manager.clear()
+
+    def log(self, service: str) -> str:
+        """What the service has written so far."""
+        return (self.layout.logs / f"{service}.log").read_text(errors="replace")
+
+
+def up(state: Path = layout.STATE) -> Cluster:
+    """The cluster of that directory; one that is up already, or else a new one.
+
+    Raises:
+        NotToBeHadError: this machine cannot have one, and why.
+        ClusterError: it did not come up.
+    """
+    with kept.alone_with(state):
+        if _keeper(state):
+            with contextlib.suppress(Exception):  # half up, as after a kill of whoever started it
+                return _when_ready(layout.load(state), within_s=10)
+        _need()
+        built = programs.build()
+        loaded = (images.pause(), images.debian())
+        _down(state)
+        own = _prepare(layout.Layout(state.resolve(), built, loaded))
+        try:
+            return _when_ready(own, READY_WITHIN_S)
+        except BaseException:
+            _down(state, keep_logs=True)
+            raise
+
+
+def down(state: Path = layout.STATE) -> None:
+    """Ends all of it and removes its files; nothing is done where nothing is.
+
+    Raises:
+        ClusterError: something of it is left, and what.
+    """
+    with kept.alone_with(state):
+        _down(state)
+
+
+def services(own: Layout) -> dict[str, psutil.Process]:
+    """What runs of the cluster, by the name of its log."""
+    keeper = _keeper(own.state)
+    if not keeper:
+        return {}
+    found = {"keeper": keeper}
+    for process in _below(keeper):
+        with contextlib.suppress(psutil.Error):
+            name = Path((process.cmdline() or [""])[0]).name
+            node = _node_of(process)
+            if name.startswith("kube-") or name in {"etcd", "kubelet", "containerd"}:
+                found[f"{node}-{name}" if node else name] = process
+            elif node and process.ppid() and "tests.kube.cluster.node" in process.cmdline():
+                found[node] = process
+    return found
+
+
+def _node_of(process: psutil.Process) -> str:
+    for above in (process, *process.parents()):
+        line = above.cmdline()
+        if "tests.kube.cluster.node" in line and Path(line[0]).name != "unshare":
+            return line[line.index("tests.kube.cluster.node") + 2]
+    return ""
+
+
+def _below(process: psutil.Process) -> list[psutil.Process]:
+    with contextlib.suppress(psutil.Error):
+        return process.children(recursive=True)
+    return []
+
+
+def _keeper(state: Path) -> psutil.Process | None:
+    """The process that holds the lock; its number alone could be another's by now."""
+    place = state / "keeper"
+    try:
+        with place.open() as told:
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(told, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                return None
+            return psutil.Process(int(told.read()))
+    except (OSError, ValueError, psutil.Error):
+        return None
+
+
+def _need() -> None:
+    if os.geteuid() != 0:
+        raise NotToBeHadError("a cluster needs root: namespaces, mounts and cgroups of its own")
+    missing = [tool for tool in TOOLS if not shutil.which(tool)]
+    packages = [PACKAGES.get(tool, "util-linux") for tool in missing]
+    if not CNI.exists():
+        packages.append("containernetworking-plugins")
+    if packages:
+        try:
+            images.containers.install(*sorted(set(packages)))
+        except images.containers.NotToBeHadError as error:
+            raise NotToBeHadError(f"a cluster needs {', '.join(packages)}: {error}") from error
+    if not cgroups.hierarchies():
+        raise NotToBeHadError("a cluster needs cgroups, and none are mounted at /sys/fs/cgroup")
+    if not os.access(cgroups.hierarchies()[0], os.W_OK):
+        raise NotToBeHadError("a cluster needs cgroups of its own, and may make none here")
+
+
+def _prepare(own: Layout) -> Layout:
+    """Writes what the keeper reads, and starts it; the listening socket is all it gets from here."""
+    own.logs.mkdir(parents=True)
+    own.save()
+    with socket.create_server(("127.0.0.1", 0), backlog=512) as listening:
+        secrets.make(own, listening.getsockname()[1])
+        command = ("unshare", "--pid", "--net", "--mount", "--ipc", "--fork", "--kill-child")
+        inside = ("-m", "tests.kube.cluster.keeper", own.state, str(listening.fileno()))
+        with (own.logs / "keeper.log").open("ab") as log:
+            subprocess.Popen(
+                [*command, sys.executable, *inside],
+                cwd=PROJECT,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=[listening.fileno()],
+                start_new_session=True,
+            ).returncode = 0  # it stays when this process ends: nobody here waits for it
+    return own
+
+
+def _when_ready(own: Layout, within_s: float) -> Cluster:
+    until = time.monotonic() + within_s
+    why = "nothing answered"
+    while time.monotonic() < until:
+        time.sleep(0.2)
+        if not _keeper(own.state) and time.monotonic() > until - within_s + 5:
+            raise ClusterError(f"the keeper ended: {_last_lines(own, 'keeper')}")
+        missing = [n for n in layout.NODES if not (own.node(n) / "images").exists()]
+        if missing:
+            why = f"no images on {missing}: {_last_lines(own, missing[0])}"
+            continue
+        try:
+            found = Cluster(own)
+            if not (missing := set(layout.NODES) - found.nodes_ready()):
+                found.core.read_namespaced_service_account("default", "default")
+                return found
+            why = f"not ready: {sorted(missing)}"
+        except Exception as error:  # noqa: BLE001  # whatever the client makes of a server half up
+            why = str(error).strip()[-300:]
+    raise ClusterError(f"not up within {within_s:g} s: {why}; logs: {own.logs}")
+
+
+def _last_lines(own: Layout, service: str) -> str:
+    log = own.logs / f"{service}.log"
+    return log.read_text(errors="replace")[-600:] if log.exists() else "it wrote nothing"
+
+
+def _down(state: Path, *, keep_logs: bool = False) -> None:
+    if keeper := _keeper(state):
+        with _watched(keeper):
+            keeper.send_signal(signal.SIGKILL)
+    if left := cgroups.remove(layout.cgroup(state), DOWN_WITHIN_S):
+        raise ClusterError(f"cgroups left, with processes in them: {left}")
+    if not state.exists():
+        return
+    for path in state.iterdir():
+        if not (keep_logs and path.name == "logs"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    if not keep_logs:
+        state.rmdir()
+
+
+@contextlib.contextmanager
+def _watched(keeper: psutil.Process) -> Iterator[None]:
+    """Until the keeper is gone or a zombie: only then has all below it ended."""
+    yield
+    until = time.monotonic() + DOWN_WITHIN_S
+    while keeper.is_running() and keeper.status() != psutil.STATUS_ZOMBIE:
+        if time.monotonic() > until:
+            raise ClusterError(f"process {keeper.pid} does not end; below it: {_below(keeper)}")
+        time.sleep(0.05)

@@ -1,0 +1,35 @@
+"""The cluster that tests share: started for them, unless one is up already."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.kube.cluster import NotToBeHadError, layout, running
+from tests.kube.pods import Pods
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[running.Cluster]:
+    """Skipped, with the reason, where this machine cannot have one."""
+    was_up = layout.load(layout.STATE) if (layout.STATE / "layout.json").exists() else None
+    keep = bool(was_up and running.services(was_up))
+    try:
+        found = running.up()
+    except NotToBeHadError as why:
+        pytest.skip(f"no Kubernetes cluster: {why}")
+    yield found
+    found.close()
+    if not keep:
+        running.down()
+
+
+@pytest.fixture
+def pods(cluster: running.Cluster, request: pytest.FixtureRequest) -> Iterator[Pods]:
+    """Pods of one test, in a namespace of their own that goes with them."""
+    made = Pods.in_new_namespace(cluster.core)
+    yield made
+    made.remove()

@@ -1,0 +1,106 @@
+"""Pods for a test, and what they said."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kubernetes import client
+from tests.kube.cluster import images
+from tests.kube.cluster.toolchain import PROJECT
+from tests.kube.waiting import until
+
+
+def this_python() -> list[Path]:
+    """What a container mounts of this machine to run this Python with all that is installed in it.
+
+    They are mounted where they are here. The image has to be of this machine's own Debian release.
+    """
+    return [Path(sys.base_prefix), Path(sys.prefix), PROJECT / "tests"]
+
+
+@dataclass
+class Pods:
+    """Those in one namespace."""
+
+    core: client.CoreV1Api
+    namespace: str
+
+    @classmethod
+    def in_new_namespace(cls, core: client.CoreV1Api) -> Pods:
+        """In one that nobody else uses; Pods can be made there at once."""
+        namespace = f"test-{secrets.token_hex(4)}"
+        core.create_namespace({"metadata": {"name": namespace}})
+        until(
+            f"{namespace} has a service account",
+            lambda: core.read_namespaced_service_account("default", namespace),
+        )
+        return cls(core, namespace)
+
+    def start(
+        self,
+        name: str,
+        *command: str | Path,
+        node: str = "",
+        mounts: list[Path] | None = None,
+        restart: str = "Never",
+    ) -> None:
+        """One container of the Debian image; `node` only selects, the scheduler still decides."""
+        mounts = mounts or []
+        volumes = [
+            {"name": f"host-{at}", "hostPath": {"path": str(path)}}
+            for at, path in enumerate(mounts)
+        ]
+        container = {
+            "name": "main",
+            "image": images.DEBIAN,
+            "command": [str(part) for part in command],
+            "volumeMounts": [
+                {"name": f"host-{at}", "mountPath": str(path), "readOnly": True}
+                for at, path in enumerate(mounts)
+            ],
+        }
+        spec: dict[str, Any] = {
+            "containers": [container],
+            "volumes": volumes,
+            "restartPolicy": restart,
+            "terminationGracePeriodSeconds": 0,
+        }
+        if node:
+            spec["nodeSelector"] = {"kubernetes.io/hostname": node}
+        self.core.create_namespaced_pod(
+            self.namespace, {"metadata": {"name": name}, "spec": spec}, _request_timeout=30
+        )
+
+    def read(self, name: str) -> client.V1Pod:
+        """As the API server has it now."""
+        return self.core.read_namespaced_pod(name, self.namespace, _request_timeout=10)
+
+    def until_phase(self, name: str, *phases: str) -> client.V1Pod:
+        """Once it is in one of them; a Pod that fails instead is told with what it said."""
+
+        def look() -> client.V1Pod | None:
+            pod = self.read(name)
+            if pod.status.phase == "Failed" and "Failed" not in phases:
+                raise AssertionError(f"{name} failed: {pod.status.message} {self.log(name)}")
+            return pod if pod.status.phase in phases else None
+
+        return until(f"{name} is {' or '.join(phases)}", look)
+
+    def log(self, name: str) -> str:
+        """What its container has written, asked of the API server, which asks the kubelet."""
+        answer = self.core.read_namespaced_pod_log(
+            name, self.namespace, _request_timeout=10, _preload_content=False
+        )  # or the client would read JSON and print it in Python's way
+        return answer.data.decode()
+
+    def remove(self) -> None:
+        """All of them, with their namespace; returns when no Pod is left."""
+        self.core.delete_namespace(self.namespace)
+        until(
+            f"{self.namespace} has no Pods",
+            lambda: not self.core.list_namespaced_pod(self.namespace).items,
+        )
