@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[running.Cluster]:
     """Skipped, with the reason, where this machine cannot have one."""
-    was_up = layout.load(layout.STATE) if (layout.STATE / "layout.json").exists() else None
-    keep = bool(was_up and running.services(was_up))
+    before = layout.stored(layout.STATE)
+    was_up = bool(before and running.services(before))
     try:
         found = running.up()
     except NotToBeHadError as why:
         pytest.skip(f"no Kubernetes cluster: {why}")
     yield found
     found.close()
-    if not keep:
+    if not was_up:
         running.down()
 
 

@@ -6,12 +6,14 @@ import secrets
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from kubernetes import client
 from tests.kube.cluster import images
 from tests.kube.cluster.toolchain import PROJECT
 from tests.kube.waiting import until
+
+if TYPE_CHECKING:
+    from kubernetes import client
 
 
 def this_python() -> list[Path]:
@@ -99,8 +101,9 @@ class Pods:
 
     def remove(self) -> None:
         """All of them, with their namespace; returns when no Pod is left."""
-        self.core.delete_namespace(self.namespace)
+        self.core.delete_collection_namespaced_pod(self.namespace, grace_period_seconds=0)
         until(
             f"{self.namespace} has no Pods",
             lambda: not self.core.list_namespaced_pod(self.namespace).items,
         )
+        self.core.delete_namespace(self.namespace)

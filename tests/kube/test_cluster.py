@@ -15,16 +15,20 @@ pytestmark = pytest.mark.kube
 FROM_INSIDE = """
 import json, os, ssl, urllib.request
 account = "/var/run/secrets/kubernetes.io/serviceaccount/"
-api = "https://" + os.environ["KUBERNETES_SERVICE_HOST"] + "/apis/authentication.k8s.io/v1/selfsubjectreviews"
-review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
-request = urllib.request.Request(api, json.dumps(review).encode(), {
-    "Authorization": "Bearer " + open(account + "token").read(), "Content-Type": "application/json"})
-answer = urllib.request.urlopen(request, context=ssl.create_default_context(cafile=account + "ca.crt"))
+kind = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+request = urllib.request.Request(
+    f"https://{os.environ['KUBERNETES_SERVICE_HOST']}/apis/{kind['apiVersion']}/selfsubjectreviews",
+    json.dumps(kind).encode(),
+    {"Authorization": "Bearer " + open(account + "token").read(),
+     "Content-Type": "application/json"},
+)
+trusted = ssl.create_default_context(cafile=account + "ca.crt")
+answer = json.load(urllib.request.urlopen(request, context=trusted))
 print(json.dumps({
     "pid": os.getpid(),
     "host": os.uname().nodename,
     "cgroup": open("/proc/self/cgroup").read(),
-    "user": json.load(answer)["status"]["userInfo"]["username"],
+    "user": answer["status"]["userInfo"]["username"],
 }))
 """
 BURN = "while True: pass"
@@ -62,7 +66,9 @@ def test_a_pod_tells_from_inside_who_it_is_and_the_api_hands_its_output_on(clust
         assert said["host"] == f"on-{node}"
         # the kernel's own word on where the process is: below this node's Pods, under its own uid
         paths = {line.split(":", 2)[2] for line in said["cgroup"].splitlines()}
-        own = [path for path in paths if path.startswith(f"{cluster.layout.cgroup(node)}/kubepods/")]
+        own = [
+            path for path in paths if path.startswith(f"{cluster.layout.cgroup(node)}/kubepods/")
+        ]
         assert own, paths
         assert all(f"pod{pod.metadata.uid}" in path for path in own)
         # through kube-proxy to the API server, over TLS, as the Pod's service account
@@ -100,7 +106,9 @@ def test_a_killed_kubelet_and_a_killed_containerd_come_back_and_pods_run_on(clus
     for service in ("node-1-kubelet", "node-1-containerd"):
         process = cluster.process(service)
         process.kill()
-        until(f"another {service}", lambda p=process, s=service: cluster.running(s) not in {None, p})
+        until(
+            f"another {service}", lambda p=process, s=service: cluster.running(s) not in {None, p}
+        )
     pods.start("later", "python3", "-c", "print('here')", node="node-1")
     pods.until_phase("later", "Succeeded")
     assert pods.log("later") == "here\n"
@@ -124,11 +132,15 @@ def test_a_killed_api_server_and_a_killed_etcd_lose_nothing_that_was_acknowledge
         write(50)
         process = cluster.process(service)
         process.kill()
-        until(f"another {service}", lambda p=process, s=service: cluster.running(s) not in {None, p})
+        until(
+            f"another {service}", lambda p=process, s=service: cluster.running(s) not in {None, p}
+        )
         until("it answers", lambda: cluster.core.list_namespaced_config_map(pods.namespace))
     write(1)
     found = cluster.core.list_namespaced_config_map(pods.namespace).items
-    data = {note.metadata.name: note.data["at"] for note in found if note.data and "at" in note.data}
+    data = {
+        note.metadata.name: note.data["at"] for note in found if note.data and "at" in note.data
+    }
     assert data == {name: str(at) for at, name in enumerate(written)}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -24,17 +25,14 @@ running.up(Path(sys.argv[1]))
 
 
 def _namespaces(pid: int) -> set[str]:
-    return {str(os.readlink(link)) for link in Path(f"/proc/{pid}/ns").iterdir()}
+    try:
+        return {str(link.readlink()) for link in Path(f"/proc/{pid}/ns").iterdir()}
+    except OSError:  # it ended
+        return set()
 
 
 def _all_namespaces() -> set[str]:
-    found: set[str] = set()
-    for pid in psutil.pids():
-        try:
-            found |= _namespaces(pid)
-        except OSError:
-            continue
-    return found
+    return set().union(*map(_namespaces, psutil.pids()))
 
 
 def _traces(state: Path) -> list[str]:
@@ -44,22 +42,28 @@ def _traces(state: Path) -> list[str]:
         line = " ".join(process.info["cmdline"] or [])
         if str(state) in line and process.pid != os.getpid():
             found.append(line)
-    found += [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if str(state) in line]
+    found += [
+        line for line in Path("/proc/self/mountinfo").read_text().splitlines() if str(state) in line
+    ]
     name = layout.cgroup(state).name
     found += [str(path) for path in Path("/sys/fs/cgroup").glob(f"**/{name}")]
     return found
 
 
-def test_a_killed_start_is_taken_up_and_down_leaves_nothing(cluster, tmp_path):
-    """`cluster` is only there so that a second one has to keep out of its way."""
-    state = tmp_path / "second"
+def _started_and_killed(state: Path) -> dict[str, psutil.Process]:
+    """What runs of a cluster whose starter was killed half way."""
     starter = subprocess.Popen([sys.executable, "-c", UP, state], stderr=subprocess.PIPE)
     until("its keeper runs", lambda: (state / "keeper").exists() and (state / "keeper").read_text())
     time.sleep(1)  # wherever it is now
     starter.kill()
     starter.communicate()
-    half = running.services(layout.load(state))
-    assert "keeper" in half
+    return running.services(layout.stored(state))
+
+
+def test_a_killed_start_is_taken_up_and_down_leaves_nothing(cluster, tmp_path):
+    """`cluster` is only there so that a second one has to keep out of its way."""
+    state = tmp_path / "second"
+    assert "keeper" in _started_and_killed(state)
     second = running.up(state)
     assert second.nodes_ready() == set(layout.NODES)
     ran = running.services(second.layout)
@@ -75,6 +79,26 @@ def test_a_killed_start_is_taken_up_and_down_leaves_nothing(cluster, tmp_path):
     assert cluster.nodes_ready() == set(layout.NODES)
 
 
+def test_a_killed_keeper_takes_all_processes_with_it_and_down_removes_the_rest(tmp_path):
+    state = tmp_path / "third"
+    ran = _started_and_killed(state)
+    ran["keeper"].kill()
+    until("nothing of it runs", lambda: not any(p.is_running() for p in ran.values()))
+    assert running.services(layout.stored(state)) == {}
+    assert _traces(state) != []
+    running.down(state)
+    assert _traces(state) == []
+
+
+def test_who_removes_the_directory_of_a_cluster_ends_it(tmp_path):
+    state = tmp_path / "fourth"
+    ran = _started_and_killed(state)
+    shutil.rmtree(state, ignore_errors=True)
+    until("nothing of it runs", lambda: not any(p.is_running() for p in ran.values()))
+    running.down(state)
+    assert _traces(state) == []
+
+
 def test_who_is_not_root_is_told_so(monkeypatch, tmp_path):
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(NotToBeHadError, match="needs root"):
@@ -86,6 +110,6 @@ def test_a_program_that_does_not_build_is_told_with_the_compilers_words(monkeypa
     monkeypatch.setattr(programs, "KEPT", tmp_path)
     wrong = programs.Program("wrong", "runtime", "github.com/opencontainers/runc/no-such-package")
     monkeypatch.setattr(programs, "PROGRAMS", (wrong,))
-    with pytest.raises(NotToBeHadError, match="wrong was not built: .*no-such-package"):
+    with pytest.raises(NotToBeHadError, match=r"wrong was not built: .*no-such-package"):
         programs.build()
-    assert not [path for path in tmp_path.glob("*/*")]
+    assert not list(tmp_path.glob("*/*"))

@@ -39,10 +39,10 @@ def _up() -> None:
 
 
 def _status() -> int:
-    if not (layout.STATE / "layout.json").exists():
+    own = layout.stored(layout.STATE)
+    if own is None:
         print("no cluster; start one: make cluster")
         return 1
-    own = layout.load(layout.STATE)
     found = running.services(own)
     for name, process in sorted(found.items()):
         print(f"{process.pid:>8}  {process.memory_info().rss >> 20:>5} MiB  {name}")

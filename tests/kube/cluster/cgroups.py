@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from pathlib import Path
@@ -54,10 +55,8 @@ def remove(path: Path, within_s: float = 20) -> list[Path]:
     while left := [place for place in places if place.exists()]:
         for top in left:
             for folder, _, _ in os.walk(top, topdown=False):
-                try:
+                with contextlib.suppress(OSError):  # a process in it may still be ending
                     Path(folder).rmdir()
-                except OSError:
-                    continue  # a process in it is still ending
         if time.monotonic() > until:
             return left
         time.sleep(0.05)

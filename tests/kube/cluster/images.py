@@ -1,4 +1,4 @@
-"""Images for the nodes, as files that `ctr images import` takes: nothing is pulled from anywhere."""
+"""Images for the nodes, as files that `ctr images import` takes: nothing is ever pulled."""
 
 from __future__ import annotations
 

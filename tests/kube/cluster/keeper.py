@@ -17,7 +17,9 @@ from tests.kube.cluster.services import Services
 
 def main(state: Path, listening: int) -> None:
     """Runs until it is ended; `listening` is the socket on this machine's loopback."""
-    own = layout.load(state)
+    own = layout.stored(state)
+    if own is None:
+        raise SystemExit(f"no cluster is laid out in {state}")
     # /proc is still the outer one: its /proc/self is this process as others know it.
     with own.keeper.open("w") as told:
         fcntl.flock(told, fcntl.LOCK_EX | fcntl.LOCK_NB)

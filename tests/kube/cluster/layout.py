@@ -74,13 +74,17 @@ class Layout:
         return cgroup(self.state) / node
 
     def save(self) -> None:
-        """Writes it into the state directory."""
-        text = json.dumps(asdict(self), default=str)
-        (self.state / "layout.json").write_text(text)
+        """Writes it into the state directory, whole or not at all."""
+        aside = self.state / ".layout.json"
+        aside.write_text(json.dumps(asdict(self), default=str))
+        aside.rename(self.state / "layout.json")
 
 
-def load(state: Path) -> Layout:
-    """The layout of the cluster whose state directory that is."""
-    stored = json.loads((state / "layout.json").read_text())
-    images = tuple(Path(image) for image in stored["images"])
-    return Layout(Path(stored["state"]), Path(stored["programs"]), images)
+def stored(state: Path) -> Layout | None:
+    """The layout of the cluster in that directory; None where there is none."""
+    try:
+        read = json.loads((state / "layout.json").read_text())
+    except FileNotFoundError:
+        return None
+    images = tuple(Path(image) for image in read["images"])
+    return Layout(Path(read["state"]), Path(read["programs"]), images)

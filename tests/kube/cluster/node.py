@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from tests.kube.cluster.layout import Layout
 
 SOCKET = "/run/containerd/containerd.sock"
-# kubelet sets these for the whole machine, unless it finds them as it wants them: in a node it does.
+# kubelet sets these for the whole machine, unless it finds them as it wants them: in a node it
+# does.
 SYSCTLS = {
     "vm/overcommit_memory": "1",
     "vm/panic_on_oom": "0",
@@ -35,7 +36,9 @@ SYSCTLS = {
 
 def main(state: Path, node: str, keeper: str) -> None:
     """Boots the node and keeps its services up; `keeper` is a process in the control plane."""
-    own = layout.load(state)
+    own = layout.stored(state)
+    if own is None:
+        raise SystemExit(f"no cluster is laid out in {state}")
     _cable(node, keeper)
     _disk(own, node)
     _run("hostname", node)
@@ -48,9 +51,11 @@ def main(state: Path, node: str, keeper: str) -> None:
     _import(own, sandbox)
     services.start(f"{node}-kubelet", *_kubelet(own, node))
     services.start(f"{node}-kube-proxy", *_kube_proxy(own, node))
-    for image in others:
-        _import(own, image)
-    (own.node(node) / "images").touch()
+    imported = own.node(node) / "images"
+    if not imported.exists():  # the disk outlives a boot
+        for image in others:
+            _import(own, image)
+        imported.touch()
     services.tend(own.keeper)
 
 
@@ -88,6 +93,7 @@ def _disk(own: Layout, node: str) -> None:
     _run("mount", "--make-rprivate", "/")
     _run("mount", "-t", "overlay", node, "-o", layers, root)
     _run("mount", "--rbind", "/dev", root / "dev")
+    _run("mount", "-t", "tmpfs", "tmpfs", root / "dev/shm")
     _run("mount", "--rbind", "/sys", root / "sys")
     _run("mount", "-t", "proc", "proc", root / "proc")
     _run("mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", root / "run")

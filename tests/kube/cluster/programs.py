@@ -27,7 +27,7 @@ SLOWEST_S = 1200  # one program, on two cores that others use as well
 
 @dataclass(frozen=True)
 class Program:
-    """One `go build`; `module` is a folder of `go/`, `tags` and `cgo` are as its authors release it."""
+    """One `go build`; `module` is a folder of `go/`, `tags` and `cgo` its authors' own choice."""
 
     name: str
     module: str
@@ -129,7 +129,7 @@ def _build(go: Path, folder: Path, program: Program) -> None:
 
 
 def _need_seccomp() -> None:
-    """runc links libseccomp, whose headers and pkg-config file are Debian's libseccomp-dev."""
+    """Runc links libseccomp, whose headers and pkg-config file are Debian's libseccomp-dev."""
     asked = ["pkg-config", "--exists", "libseccomp"]
     if not shutil.which("pkg-config") or subprocess.run(asked, check=False).returncode:
         try:

@@ -96,17 +96,16 @@ def up(state: Path = layout.STATE) -> Cluster:
         NotToBeHadError: this machine cannot have one, and why.
         ClusterError: it did not come up.
     """
+    _need()
     with kept.alone_with(state):
-        if _keeper(state):
-            with contextlib.suppress(Exception):  # half up, as after a kill of whoever started it
-                return _when_ready(layout.load(state), within_s=10)
-        _need()
-        built = programs.build()
-        loaded = (images.pause(), images.debian())
+        wanted = layout.Layout(state.resolve(), programs.build(), (images.pause(), images.debian()))
+        if _keeper(state) and layout.stored(state) == wanted:
+            with contextlib.suppress(ClusterError):  # whoever started it may have been killed
+                return _when_ready(wanted, READY_WITHIN_S)
         _down(state)
-        own = _prepare(layout.Layout(state.resolve(), built, loaded))
+        _start(wanted)
         try:
-            return _when_ready(own, READY_WITHIN_S)
+            return _when_ready(wanted, READY_WITHIN_S)
         except BaseException:
             _down(state, keep_logs=True)
             raise
@@ -184,8 +183,8 @@ def _need() -> None:
         raise NotToBeHadError("a cluster needs cgroups of its own, and may make none here")
 
 
-def _prepare(own: Layout) -> Layout:
-    """Writes what the keeper reads, and starts it; the listening socket is all it gets from here."""
+def _start(own: Layout) -> None:
+    """Writes what the keeper reads, and starts it; it inherits nothing but a listening socket."""
     own.logs.mkdir(parents=True)
     own.save()
     with socket.create_server(("127.0.0.1", 0), backlog=512) as listening:
@@ -202,7 +201,6 @@ def _prepare(own: Layout) -> Layout:
                 pass_fds=[listening.fileno()],
                 start_new_session=True,
             ).returncode = 0  # it stays when this process ends: nobody here waits for it
-    return own
 
 
 def _when_ready(own: Layout, within_s: float) -> Cluster:

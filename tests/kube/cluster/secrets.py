@@ -39,8 +39,9 @@ def make(layout: Layout, port: int) -> None:
     folder.mkdir(mode=0o700)
     _key(folder / "ca.key")
     _openssl(
-        "req", "-x509", "-new", "-key", folder / "ca.key", "-days", DAYS, "-subj", "/CN=penstock-test",
-        "-addext", "keyUsage=critical,digitalSignature,keyCertSign,cRLSign", "-out", folder / "ca.crt",
+        "req", "-x509", "-new", "-key", folder / "ca.key", "-days", DAYS,
+        "-subj", "/CN=penstock-test", "-out", folder / "ca.crt",
+        "-addext", "keyUsage=critical,digitalSignature,keyCertSign,cRLSign",
     )  # fmt: skip
     _certificate(folder, "apiserver", "/CN=kube-apiserver", API_NAMES)
     _certificate(folder, "kubelet-client", "/O=system:masters/CN=apiserver-kubelet-client")
