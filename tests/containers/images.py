@@ -40,23 +40,23 @@ def need(*programs: str) -> None:
     """Installs the packages of those programs that are missing. Raises NotToBeHadError."""
     if os.geteuid() != 0:
         raise NotToBeHadError("real containers and their roots need root")
-    with kept.alone_with(CACHE / "packages"):
-        missing = [PACKAGES[program] for program in programs if not shutil.which(program)]
-        if missing:
-            install(*missing)
+    missing = [PACKAGES[program] for program in programs if not shutil.which(program)]
+    if missing:
+        install(*missing)
 
 
 def install(*packages: str) -> None:
     """Installs packages of Debian's. Raises NotToBeHadError."""
     if os.geteuid() != 0 or not shutil.which("apt-get"):
-        raise NotToBeHadError(f"{', '.join(packages)}: to be installed, which needs root and apt")
+        raise NotToBeHadError(f"{', '.join(packages)} must be installed: that needs root and apt")
     os.environ.setdefault("DEBIAN_FRONTEND", "noninteractive")
     command = ("apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages)
-    try:
-        _run(*command, timeout_s=600)
-    except NotToBeHadError:  # a fresh machine has no lists of packages, or old ones
-        _run("apt-get", "update", "-qq", timeout_s=300)
-        _run(*command, timeout_s=600)
+    with kept.alone_with(CACHE / "packages"):
+        try:
+            _run(*command, timeout_s=600)
+        except NotToBeHadError:  # a fresh machine has no lists of packages, or old ones
+            _run("apt-get", "update", "-qq", timeout_s=300)
+            _run(*command, timeout_s=600)
 
 
 def bullseye() -> Path:

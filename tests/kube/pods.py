@@ -49,6 +49,7 @@ class Pods:
         node: str = "",
         mounts: list[Path] | None = None,
         restart: str = "Never",
+        labels: dict[str, str] | None = None,
     ) -> None:
         """One container of the Debian image; `node` only selects, the scheduler still decides."""
         mounts = mounts or []
@@ -73,9 +74,8 @@ class Pods:
         }
         if node:
             spec["nodeSelector"] = {"kubernetes.io/hostname": node}
-        self.core.create_namespaced_pod(
-            self.namespace, {"metadata": {"name": name}, "spec": spec}, _request_timeout=30
-        )
+        pod = {"metadata": {"name": name, "labels": labels or {}}, "spec": spec}
+        self.core.create_namespaced_pod(self.namespace, pod, _request_timeout=30)
 
     def read(self, name: str) -> client.V1Pod:
         """As the API server has it now."""

@@ -31,6 +31,16 @@ print(json.dumps({
     "user": answer["status"]["userInfo"]["username"],
 }))
 """
+FETCH = """
+import sys, time, urllib.request
+for attempt in range(100):  # the server may not listen yet, nor kube-proxy know of the service
+    try:
+        answer = urllib.request.urlopen(f"http://{sys.argv[1]}/hostname", timeout=5).read()
+        break
+    except OSError:
+        time.sleep(0.3)
+print(answer.decode(), end="")
+"""
 BURN = "while True: pass"
 NUMBA = """
 import numba
@@ -73,6 +83,27 @@ def test_a_pod_tells_from_inside_who_it_is_and_the_api_hands_its_output_on(clust
         assert all(f"pod{pod.metadata.uid}" in path for path in own)
         # through kube-proxy to the API server, over TLS, as the Pod's service account
         assert said["user"] == f"system:serviceaccount:{pods.namespace}:default"
+
+
+def test_pods_and_the_api_server_reach_pods_by_address_and_by_service(cluster, pods):
+    """As webhooks are reached; from node to node, and through kube-proxy."""
+    serve = ("python3", "-m", "http.server", "8080", "--directory", "/etc")
+    pods.start("server", *serve, node="node-1", labels={"app": "server"})
+    served = pods.until_phase("server", "Running")
+    service = {
+        "metadata": {"name": "server"},
+        "spec": {"selector": {"app": "server"}, "ports": [{"port": 80, "targetPort": 8080}]},
+    }
+    made = cluster.core.create_namespaced_service(pods.namespace, service)
+    for url in (f"{served.status.pod_ip}:8080", made.spec.cluster_ip):
+        pods.start(f"caller-{url.count(':')}", "python3", "-c", FETCH, url, node="node-2")
+    for name in ("caller-0", "caller-1"):
+        pods.until_phase(name, "Succeeded")
+        assert pods.log(name) == "server\n"
+    proxied = cluster.core.connect_get_namespaced_service_proxy_with_path(
+        "server", pods.namespace, "hostname", _preload_content=False
+    )
+    assert proxied.data == b"server\n"
 
 
 def test_kubelet_measures_the_cpu_that_a_pod_burns(cluster, pods):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.kube.cluster import NotToBeHadError, layout, programs, running
+from tests.kube.cluster import NotToBeHadError, layout, node, programs, running
 from tests.kube.waiting import until
 
 pytestmark = pytest.mark.kube
@@ -62,9 +62,12 @@ def _started_and_killed(state: Path) -> dict[str, psutil.Process]:
 
 def test_a_killed_start_is_taken_up_and_down_leaves_nothing(cluster, tmp_path):
     """`cluster` is only there so that a second one has to keep out of its way."""
+    settings = [Path("/proc/sys", name) for name in (*node.SYSCTLS, "net/ipv4/ip_forward")]
+    before = [setting.read_text() for setting in settings]
     state = tmp_path / "second"
     assert "keeper" in _started_and_killed(state)
     second = running.up(state)
+    assert [setting.read_text() for setting in settings] == before
     assert second.nodes_ready() == set(layout.NODES)
     ran = running.services(second.layout)
     second.close()
@@ -104,6 +107,26 @@ def test_who_is_not_root_is_told_so(monkeypatch, tmp_path):
     with pytest.raises(NotToBeHadError, match="needs root"):
         running.up(tmp_path / "none")
     assert not (tmp_path / "none").exists()
+
+
+def test_a_cluster_that_does_not_come_up_says_what_ended_and_leaves_only_logs(
+    monkeypatch, tmp_path
+):
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    for program in programs.build().glob("[a-z]*"):
+        (folder / program.name).symlink_to(program)
+    (folder / "etcd").unlink()
+    (folder / "etcd").write_text("#!/bin/sh\necho no room on device >&2; exit 3\n")
+    (folder / "etcd").chmod(0o755)
+    monkeypatch.setattr(programs, "build", lambda: folder)
+    monkeypatch.setattr(running, "READY_WITHIN_S", 4)
+    state = tmp_path / "fifth"
+    with pytest.raises(running.ClusterError, match=r"etcd ended with exit code 3: '.*no room on d"):
+        running.up(state)
+    assert [path.name for path in state.iterdir()] == ["logs"]
+    running.down(state)
+    assert _traces(state) == []
 
 
 def test_a_program_that_does_not_build_is_told_with_the_compilers_words(monkeypatch, tmp_path):

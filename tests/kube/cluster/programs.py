@@ -109,7 +109,7 @@ def _build_all(go: Path, folder: Path, missing: list[Program]) -> None:
 def _build(go: Path, folder: Path, program: Program) -> None:
     aside = folder / f".{program.name}-{os.getpid()}"
     flags = f"-s -w {VERSION}gitVersion={kubernetes_version()}"
-    command = ["nice", "-n", "15", str(go), "build", "-trimpath", "-ldflags", flags]
+    command = [str(go), "build", "-trimpath", "-ldflags", flags]
     if program.tags:
         command += ["-tags", program.tags]
     try:

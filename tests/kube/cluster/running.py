@@ -19,6 +19,7 @@ import psutil
 from kubernetes import client, config
 from tests import kept
 from tests.kube.cluster import NotToBeHadError, cgroups, images, layout, programs, secrets
+from tests.kube.cluster.services import ENDED
 from tests.kube.cluster.toolchain import PROJECT
 
 if TYPE_CHECKING:
@@ -222,7 +223,16 @@ def _when_ready(own: Layout, within_s: float) -> Cluster:
             why = f"not ready: {sorted(missing)}"
         except Exception as error:  # noqa: BLE001  # whatever the client makes of a server half up
             why = str(error).strip()[-300:]
-    raise ClusterError(f"not up within {within_s:g} s: {why}; logs: {own.logs}")
+    ended = "".join(_ends(own)) or "no service ended; "
+    raise ClusterError(f"not up within {within_s:g} s: {why}; {ended}logs: {own.logs}")
+
+
+def _ends(own: Layout) -> Iterator[str]:
+    """What each service that keeps ending said before it did."""
+    for log in sorted(own.logs.glob("*.log")):
+        said, mark, after = log.read_text(errors="replace").rpartition(f"--- {log.stem} {ENDED}")
+        if mark:
+            yield f"{log.stem} {ENDED}{after.split(',')[0]}: {said.strip()[-300:]!r}; "
 
 
 def _last_lines(own: Layout, service: str) -> str:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 PAUSE_S = 1.0  # between a service's end and its next start, as a service manager would
 LOOK_S = 0.2
+ENDED = "ended with exit code"  # in a service's own log; a signal's number is negative
 
 
 class Services:
@@ -54,7 +55,7 @@ class Services:
             if not pid:
                 break
             if name := self._running.pop(pid, None):
-                self._tell(name, f"ended with status {status:#x}")
+                self._tell(name, f"{ENDED} {os.waitstatus_to_exitcode(status)}")
                 self._due_s[name] = time.monotonic() + PAUSE_S
         for name in [n for n, due in self._due_s.items() if due <= time.monotonic()]:
             del self._due_s[name]

