@@ -22,7 +22,7 @@ def main(state: Path, listening: int) -> None:
         raise SystemExit(f"no cluster is laid out in {state}")
     # /proc is still the outer one: its /proc/self is this process as others know it.
     with own.keeper.open("w") as told:
-        fcntl.flock(told, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(told, fcntl.LOCK_EX)  # whoever looks for a keeper holds it for a moment
         pid = Path("/proc/self").readlink().name
         told.write(pid)
         told.flush()
