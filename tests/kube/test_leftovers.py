@@ -50,6 +50,13 @@ def _traces(state: Path) -> list[str]:
     return found
 
 
+def _killed_after(state: Path, after_s: float) -> None:
+    starter = subprocess.Popen([sys.executable, "-c", UP, state], stderr=subprocess.PIPE)
+    time.sleep(after_s)
+    starter.kill()
+    starter.communicate()
+
+
 def _started_and_killed(state: Path) -> dict[str, psutil.Process]:
     """What runs of a cluster whose starter was killed half way."""
     starter = subprocess.Popen([sys.executable, "-c", UP, state], stderr=subprocess.PIPE)
@@ -91,6 +98,17 @@ def test_a_killed_keeper_takes_all_processes_with_it_and_down_removes_the_rest(t
     assert _traces(state) != []
     running.down(state)
     assert _traces(state) == []
+
+
+def test_a_start_that_is_killed_at_any_moment_leaves_nothing_that_down_misses(tmp_path):
+    state = tmp_path / "killed"
+    found = 0
+    for after_s in (0.3, 0.4, 0.45, 0.5, 0.55, 0.6, 0.7, 0.9, 1.5, 3):
+        _killed_after(state, after_s)
+        found += state.exists()
+        running.down(state)
+        assert _traces(state) == [], after_s
+    assert found  # three seconds are enough to have begun
 
 
 def test_who_removes_the_directory_of_a_cluster_ends_it(tmp_path):

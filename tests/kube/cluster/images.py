@@ -52,6 +52,8 @@ def debian() -> Path:
                 root = containers.debian_root(suite)
             except containers.NotToBeHadError as error:
                 raise NotToBeHadError(f"no Debian image: {error}") from error
+            for left in KEPT.glob(".debian-*.tar"):  # by a start that was killed
+                left.unlink()
             layer = KEPT / f".debian-{os.getpid()}.tar"
             without = [f"--exclude=./{path}/*" for path in (*LEFT_OUT, "dev", "proc", "sys")]
             try:

@@ -107,6 +107,8 @@ def _build_all(go: Path, folder: Path, missing: list[Program]) -> None:
 
 
 def _build(go: Path, folder: Path, program: Program) -> None:
+    for left in folder.glob(f".{program.name}-*"):  # by a build that was killed
+        left.unlink()
     aside = folder / f".{program.name}-{os.getpid()}"
     flags = f"-s -w {VERSION}gitVersion={kubernetes_version()}"
     command = [str(go), "build", "-trimpath", "-ldflags", flags]

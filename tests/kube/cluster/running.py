@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import psutil
 from kubernetes import client, config
 from tests import kept
-from tests.kube.cluster import NotToBeHadError, cgroups, images, layout, programs, secrets
+from tests.kube.cluster import NotToBeHadError, cgroups, images, layout, programs
 from tests.kube.cluster.services import ENDED
 from tests.kube.cluster.toolchain import PROJECT
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 TOOLS = ("unshare", "nsenter", "mount", "pivot_root", "ip", "iptables", "openssl")
 PACKAGES = {"ip": "iproute2", "iptables": "iptables", "openssl": "openssl"}
 CNI = Path("/usr/lib/cni/bridge")
+NAMESPACES = ("unshare", "--pid", "--net", "--mount", "--ipc", "--fork", "--kill-child")
 READY_WITHIN_S = 120  # usually under thirty: others use this machine as well
 DOWN_WITHIN_S = 30
 
@@ -154,16 +155,25 @@ def _below(process: psutil.Process) -> list[psutil.Process]:
 
 
 def _keeper(state: Path) -> psutil.Process | None:
-    """The process that holds the lock; its number alone could be another's by now."""
-    place = state / "keeper"
-    try:
-        with place.open() as told:
-            with contextlib.suppress(BlockingIOError):
-                fcntl.flock(told, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                return None
-            return psutil.Process(int(told.read()))
-    except (OSError, ValueError, psutil.Error):
-        return None
+    """The process that was born with the lock; its number alone could be another's by now."""
+    until = time.monotonic() + DOWN_WITHIN_S
+    while (number := _holder(state / "keeper")) == "" and time.monotonic() < until:
+        time.sleep(0.05)  # just born: it has not said its number yet
+    if number == "":
+        raise ClusterError(f"somebody holds {state}/keeper and does not say who")
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(int(number)) if number else None
+    return None
+
+
+def _holder(lock: Path) -> str | None:
+    """What the file says, if somebody has it locked."""
+    with contextlib.suppress(FileNotFoundError), lock.open() as told:
+        try:
+            fcntl.flock(told, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return told.read()
+    return None
 
 
 def _need() -> None:
@@ -185,23 +195,26 @@ def _need() -> None:
 
 
 def _start(own: Layout) -> None:
-    """Writes what the keeper reads, and starts it; it inherits nothing but a listening socket."""
+    """Starts the keeper, which does all else: what it makes ends or is found with it."""
     own.logs.mkdir(parents=True)
     own.save()
-    with socket.create_server(("127.0.0.1", 0), backlog=512) as listening:
-        secrets.make(own, listening.getsockname()[1])
-        command = ("unshare", "--pid", "--net", "--mount", "--ipc", "--fork", "--kill-child")
-        inside = ("-m", "tests.kube.cluster.keeper", own.state, str(listening.fileno()))
-        with (own.logs / "keeper.log").open("ab") as log:
-            subprocess.Popen(
-                [*command, sys.executable, *inside],
-                cwd=PROJECT,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                pass_fds=[listening.fileno()],
-                start_new_session=True,
-            ).returncode = 0  # it stays when this process ends: nobody here waits for it
+    with (
+        own.keeper.open("w") as told,
+        socket.create_server(("127.0.0.1", 0), backlog=512) as listening,
+        (own.logs / "keeper.log").open("ab") as log,
+    ):
+        fcntl.flock(told, fcntl.LOCK_EX)
+        fds = (told.fileno(), listening.fileno())
+        inside = ("-m", "tests.kube.cluster.keeper", own.state, *map(str, fds))
+        subprocess.Popen(
+            [*NAMESPACES, sys.executable, *inside],
+            cwd=PROJECT,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            pass_fds=fds,
+            start_new_session=True,
+        ).returncode = 0  # it stays when this process ends: nobody here waits for it
 
 
 def _when_ready(own: Layout, within_s: float) -> Cluster:
