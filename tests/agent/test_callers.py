@@ -10,6 +10,7 @@ import sys
 import grpc
 import pytest
 from tests.agent.conftest import GIB, request, wait_until
+from tests.agent.programs import open_to_nobody
 
 from penstock.api import AgentClient
 from penstock.model import PenstockError
@@ -40,8 +41,7 @@ needs_openssl = pytest.mark.skipif(
 
 def as_nobody(node, order: str) -> str:
     code = AS_NOBODY.format(uid=NOBODY, order=order)
-    for folder in (node.state, *list(node.state.parents)[:3]):
-        folder.chmod(folder.stat().st_mode | 0o011)
+    open_to_nobody(node)
     command = [sys.executable, "-c", code, str(node.socket)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
