@@ -11,6 +11,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
+from penstock.agent.bounds import Bounds
 from penstock.agent.device_watch import DeviceWatch
 from penstock.agent.handshakes import Handshakes
 from penstock.agent.ward import Ward
@@ -58,6 +59,7 @@ class Agent:
         self.enforces = os.geteuid() == 0  # else a tenant of ours could undo its quota
         self.lock = threading.RLock()
         self.neighbourhood = Neighbourhood(state, Outsiders(scan_period_ns=OUTSIDERS_PERIOD_NS))
+        self.bounds = Bounds()
         self.devices: list[Device] = []
         self.turns = Turns()
         self.handshakes = Handshakes()

@@ -17,7 +17,7 @@ from penstock.node.admit import plan
 from penstock.node.environment import tenant_variables
 from penstock.node.events import record_event
 from penstock.node.grant import write_grant
-from penstock.node.resize import resized
+from penstock.node.resize import grows, resized
 from penstock.node.tenant import change_grant, create_tenant
 from penstock_shim.pages import PageError, QuotaWriter, read_quota
 
@@ -66,6 +66,7 @@ class Orders:
         if caller.uid is not None:
             request = dataclasses.replace(request, user=caller.name, uid=caller.uid)
         elif request.user is None:
+        self._agent.bounds.check(request, caller)
             request = dataclasses.replace(request, user=caller.name)
         agent = self._agent
         with agent.lock:
@@ -123,6 +124,8 @@ class Orders:
             notes += change_grant(ward.tenant, after)
             agent.changed(ward, after)
         return view_of(ward), notes
+            if grows(ward.grant, after):
+                caller.check_may_lift(ward.grant, "given more")
 
     def suspend(self, name: str, caller: Caller, reason: str = "") -> TenantView:
         """Holds launches back until `resume`. What is on the device already runs to its end."""
@@ -198,7 +201,7 @@ class Orders:
             ward = self._agent.ward(name)
             caller.check_may_change(ward.grant)
             before, held = ward.grant.suspended, ward.supervisor.held
-            after = dataclasses.replace(ward.grant, suspended=suspended)
+            after = dataclasses.replace(ward.grant, suspended=suspended, suspended_by=by)
             write_grant(ward.tenant.directory, after)
             self._agent.changed(ward, after)
             with QuotaWriter.open(ward.tenant.quota_page) as page:
@@ -207,6 +210,13 @@ class Orders:
             event = "suspended" if suspended else "resumed"
             record_event(ward.tenant.directory, event, by=caller.name, reason=reason)
         return view_of(ward)
+            by = ""
+            if not suspended:
+                caller.check_may_lift(ward.grant, "resumed")
+            elif caller.is_admin and caller.uid != ward.grant.uid:
+                by = caller.name
+            elif ward.grant.suspended:  # what an administrator did stays his
+                by = ward.grant.suspended_by
 
 
 def _with_order(limits: Limits, held: Held | None, *, suspended: bool) -> Limits:
