@@ -250,6 +250,20 @@ def test_an_order_to_suspend_holds_for_what_goes_round_the_shim_whatever_the_pol
     assert not guest.events("terminate", "kill")
 
 
+def test_one_that_is_woken_again_and_again_while_suspended_is_ended(node, tmp_path):
+    copy = tmp_path / "notthedriver.so"
+    shutil.copy(paths.sim_dir() / "libcuda.so.1", copy)
+    guest = node.tenant("t", cores=300, grace_s=1.5)
+    forged = guest.program("context", "copy", copy, "load", 200)
+    node.watch(lambda: node.busy_ns(forged.pid))
+    node.change(guest, suspended=True)
+    waker = guest.start("sh", "-c", f"while kill -CONT {forged.pid}; do sleep 0.02; done")
+    node.watch(lambda: forged.poll() is not None, 60)
+    assert forged.returncode == -15
+    assert guest.events("terminate")[0]["kind"] == "cores"
+    waker.wait(10)
+
+
 def test_one_whose_first_thread_has_ended_is_no_dead_one(node):
     guest = node.tenant("t", grace_s=1.5)
     lost = {k: v for k, v in guest.environment.items() if k != "LD_PRELOAD"}
