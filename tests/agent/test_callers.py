@@ -69,6 +69,62 @@ def test_a_user_does_not_oversubscribe(node):
     assert as_nobody(node, GRANT.format(more=", oversubscribe=True")).startswith("not-allowed")
 
 
+@needs_root
+def test_what_an_administrator_suspended_its_owner_does_not_lift(node):
+    assert as_nobody(node, GRANT.format(more="")) == "done"
+    more = (
+        "from penstock.node.resize import Resize; agent.resize('theirs', Resize(cores_permille={}))"
+    )
+    with node.client() as agent:
+        agent.suspend("theirs", "it harms others")
+        for order in ("agent.resume('theirs')", more.format(200)):
+            refused = as_nobody(node, order)
+            assert refused.startswith("not-allowed"), order
+            assert "root has suspended it" in refused
+        assert as_nobody(node, more.format(50)) == "done"
+        assert as_nobody(node, "agent.suspend('theirs')") == "done"  # does not make it theirs
+        node.kill()
+        node.start()
+    assert as_nobody(node, "agent.resume('theirs')").startswith("not-allowed")
+    with node.client() as agent:
+        assert agent.tenants()[0].suspended
+        assert not agent.resume("theirs").suspended
+    for order in ("agent.suspend('theirs')", "agent.resume('theirs')", more.format(200)):
+        assert as_nobody(node, order) == "done"
+
+
+@needs_root
+def test_a_user_does_not_choose_his_own_punishment(make_node):
+    node = make_node("--measured=suspend", "--longest-grace=20s")
+    for more, says in (
+        (", measured='deny'", "least step is suspend"),
+        (", measured='throttle'", "least step is suspend"),
+        (", grace_ns=21 * 10**9", "at most 20s"),
+        (", allow_unknown=True", "allowUnknown"),
+        (", labels={'pod': 'somebody-elses'}", "labels pod"),
+    ):
+        refused = as_nobody(node, GRANT.format(more=more))
+        assert refused.startswith("not-allowed"), more
+        assert says in refused
+        assert "ask an administrator" in refused
+    allowed = ", measured='suspend', grace_ns=20 * 10**9, labels={'team': 'vision'}"
+    assert as_nobody(node, GRANT.format(more=allowed)) == "done"
+    node.tenant("roots", measured="deny", grace_ns=10**12, labels={"pod": "p"})
+    with node.client() as agent:
+        assert [tenant.name for tenant in agent.tenants()] == ["roots", "theirs"]
+
+
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [("--measured=nothing", "steps are deny"), ("--longest-grace=5", "for example 60s")],
+)
+def test_bounds_that_are_none_are_refused(make_node, option, says):
+    node = make_node(start=False)
+    done = node(*node.agent_command(option))
+    assert done.returncode == 2
+    assert says in done.stderr
+
+
 def test_grpcs_own_socket_lies_where_nobody_else_gets(node):
     inside = node.state / ".agent"
     assert inside.stat().st_mode & 0o077 == 0

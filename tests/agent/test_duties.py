@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -38,6 +39,62 @@ def test_who_takes_the_device_past_the_shim_is_ended_and_the_neighbour_runs_on(n
     assert not [
         e for e in node.events("good") if e["event"] in {"throttle", "suspend", "terminate"}
     ]
+
+
+def test_what_the_device_measured_and_nobody_charged_is_told_and_an_order_to_suspend_stops_it(node):
+    bad = node.tenant("bad", cores=200, measured="deny")
+    program = start_past_the_shim(node, bad)
+    suspicion = wait_until(
+        lambda: [e["reason"] for e in node.events("bad") if e["event"] == "suspicious"], 60
+    )[0]
+    assert "charged 0.0 s: the device worked more" in suspicion
+    with node.client() as agent:
+        agent.suspend("bad")
+        wait_until(lambda: state_of(program.pid) == "T")
+        agent.resume("bad")
+        wait_until(lambda: state_of(program.pid) in {"S", "R"})
+
+
+def test_revoke_ends_also_what_left_its_parents_and_its_environment(node):
+    """Found by its ancestors, by its session, by enforcement's memory; another user's is spared."""
+    node.tenant("other")
+    granted = node.tenant("t")
+    script = (
+        "env -i sleep 1001 & setsid env -i sleep 1002 & "
+        "(sleep 1.5; setsid env -i sh -c 'sleep 1003; :' & sleep 2.5) & "
+        "read line"
+    )
+    elsewhere = {"PENSTOCK_TENANT_DIR": granted.environment["PENSTOCK_TENANT_DIR"]}
+    as_nobody = ("setpriv", "--reuid=65534", "--clear-groups", "sleep", "1004")
+    stranger = node.launch_in({**os.environ, **elsewhere}, *as_nobody)
+    node.launch_in(environment_for(granted), "sh", "-c", script)
+    wait_until(lambda: len(sleeping("1001", "1002", "1003", "1004")) == 4)
+    wait_until(lambda: not sleeping("2.5"), 20)
+    with node.client() as agent:
+        agent.revoke("t", 0)
+        assert sleeping("1001", "1002", "1003", "1004") == {"1004"}
+        name = "ended"
+        elsewhere = {"PENSTOCK_TENANT_DIR": str(node.state / "tenants" / name)}
+        node.launch_in({**os.environ, **elsewhere}, *as_nobody)
+        done = node("run", f"--name={name}", "--memory=1Gi", "--cores=10", "--", "true")
+        assert done.returncode == 0, done.stderr
+        wait_until(lambda: [one.name for one in agent.tenants()] == ["other"])
+    assert stranger.poll() is None
+
+
+def sleeping(*seconds: str) -> set[str]:
+    """Which of `sleep SECONDS` run."""
+    found = set()
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            words = file.read_text().split("\0")
+            if words[0] == "sleep" and words[1] in seconds and state_of(int(file.parts[2])) != "Z":
+                found.add(words[1])
+    return found
+
+
+def state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
 
 
 def test_a_policy_that_only_suspends_ends_nothing_and_survives_the_agent(node):

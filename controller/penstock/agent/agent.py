@@ -11,15 +11,17 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
+from penstock.agent.bounds import Bounds
 from penstock.agent.device_watch import DeviceWatch
 from penstock.agent.handshakes import Handshakes
 from penstock.agent.ward import Ward
+from penstock.enforce.process import is_alive
 from penstock.model import PenstockError
 from penstock.node.events import record_event
 from penstock.node.grant import read_grant
 from penstock.node.neighbourhood import Neighbourhood
 from penstock.node.outsiders import Outsiders
-from penstock.node.processes import TENANT_VARIABLE, environments, members_of
+from penstock.node.processes import TENANT_VARIABLE, environments, members_of, of_user
 from penstock.node.supervisor import PERIOD_S
 from penstock.node.tenant import SUPERVISOR_LOCK, Tenant, has_processes, tenants_of
 from penstock_shim.pages import PageError, survive_lost_pages
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
     from penstock.container import Containers
     from penstock.devices import Device, DeviceSource
+    from penstock.enforce import Enforcer
     from penstock.node.grant import Grant
     from penstock.node.state import State
 
@@ -56,11 +59,13 @@ class Agent:
         self.machine = str(source.machine) if source.machine else None
         self.started_at = time.time()
         self.enforces = os.geteuid() == 0  # else a tenant of ours could undo its quota
+        self.bounds = Bounds()
         self.lock = threading.RLock()
         self.neighbourhood = Neighbourhood(state, Outsiders(scan_period_ns=OUTSIDERS_PERIOD_NS))
         self.devices: list[Device] = []
         self.turns = Turns()
         self.handshakes = Handshakes()
+        self.enforcer: Enforcer | None = None  # set by the duty that goes with it
         self.containers: Containers | None = None  # None: tenants are not offered to containers
         self.watch = DeviceWatch(self)
         # What else is done in a round, with its time (CLOCK_MONOTONIC, ns), if it is due, which is
@@ -198,9 +203,16 @@ class Agent:
             if (
                 ward is not None
                 and ward.may_end(time.monotonic_ns())
-                and not has_processes(ward.tenant)
+                and not has_processes(ward.tenant, uid=ward.grant.uid)
+                and not self._is_peopled(ward)
             ):
                 self.drop(ward)
+
+    def _is_peopled(self, ward: Ward) -> bool:
+        """Whether enforcement knows of a living process of it, whatever its environment."""
+        return self.enforcer is not None and any(
+            is_alive(one) for one in self.enforcer.members(ward.tenant.name)
+        )
 
     def slowest_round_ns(self) -> int:
         """Of the last minute."""
@@ -273,7 +285,8 @@ class Agent:
         if ending:
             found = environments(TENANT_VARIABLE)
             for ward in ending:
-                if not members_of(found, ward.tenant.directory):
+                pids = of_user(members_of(found, ward.tenant.directory), ward.grant.uid)
+                if not pids and not self._is_peopled(ward):
                     self.drop(ward)
         with self.lock:
             for name, tenant in list(self._others.items()):

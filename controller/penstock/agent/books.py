@@ -128,12 +128,19 @@ class Books:
             self._identities[ward] = identity_of(ward.tenant, ward.grant, where)
         return self._identities[ward]
 
-    def _record(self, found: Iterable[TenantSuspicion]) -> None:
+    def _record(self, suspicions: Iterable[TenantSuspicion]) -> None:
         wards = {ward.tenant.name: ward for ward in self._agent.wards()}
-        for one in found:
+        for one in suspicions:
             ward = wards.get(one.tenant)
             if ward is not None:
-                record_event(ward.tenant.directory, "suspicious", reason=str(one.suspicion))
+                found = one.suspicion
+                record_event(
+                    ward.tenant.directory,
+                    "suspicious",
+                    kind=found.kind,
+                    device=found.device_uuid,
+                    reason=found.reason,
+                )
 
     def _count_events(self, wards: Sequence[Ward]) -> None:
         with self._scrape_lock:

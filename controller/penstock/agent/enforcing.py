@@ -18,7 +18,7 @@ class Enforcing:
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
-        self.enforcer = Enforcer(agent.source)
+        self.enforcer = agent.enforcer = Enforcer(agent.source)
         self._looked: tuple[Foreign, ...] = ()
         self._foreign: set[tuple[str, Process]] = set()  # by device, as of the last look
         self._told: set[tuple[str, Process]] = set()

@@ -72,7 +72,10 @@ class Ward:
         if self.grant.lifetime == "until-revoked":
             return False
         if self._caller is not None:
-            return _has_ended(self._caller)
+            ended = _has_ended(self._caller)
+            if ended and self.caller_pid is not None:
+                self.caller_pid = self._subject = None  # the number may be another's from now on
+            return ended
         return now_ns - self.since_ns > FIRST_PROCESS_NS
 
     def subject(self, handshakes: Handshakes) -> Subject:

@@ -77,6 +77,12 @@ def is_alive(process: Process) -> bool:
     return find(process.pid) == process
 
 
+def is_stopped(process: Process) -> bool:
+    """By a signal, or a debugger."""
+    stat = read_stat(process.pid)
+    return stat is not None and stat.start_ticks == process.start_ticks and stat.state in {"T", "t"}
+
+
 def hears(process: Process, number: signal.Signals) -> bool:
     """Whether the signal would end it or come to a handler of its own.
 

@@ -66,6 +66,7 @@ class Grant:
     grace_ns: int = DEFAULT_GRACE_NS
     labels: dict[str, str] = field(default_factory=dict)
     suspended: bool = False  # by an order: launches wait
+    suspended_by: str = ""  # the administrator who did, and only one lifts it; empty: its own user
     request_id: str = ""  # of whoever asked: asking again is no second grant
 
     def to_yaml(self) -> str:
@@ -89,6 +90,7 @@ class Grant:
                 "onExceed": {"measured": self.measured, "grace": f"{self.grace_ns // 10**6}ms"},
                 "labels": self.labels,
                 "suspended": self.suspended,
+                "suspendedBy": self.suspended_by,
                 "requestId": self.request_id,
                 "devices": [_device_to_plain(device) for device in self.devices],
             },
@@ -197,6 +199,7 @@ def _from_plain(document: Any) -> Grant:  # noqa: ANN401 - parsed YAML
         grace_ns=parse_duration_ns(exceed.get("grace", "10s")),
         labels={str(key): str(value) for key, value in spec.get("labels", {}).items()},
         suspended=bool(spec.get("suspended", False)),
+        suspended_by=str(spec.get("suspendedBy", "")),
         request_id=str(spec.get("requestId", "")),
     )
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from penstock_shim.paths import MOUNTED_TENANT
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
 TENANT_VARIABLE = "PENSTOCK_TENANT_DIR"
@@ -51,9 +51,12 @@ def started_with(pid: int, name: str) -> str | None:
     return _matching(_read_environment(pid) or b"", [os.fsencode(name) + b"="]).get(name)
 
 
-def members(tenant_directory: Path) -> list[int]:
-    """Pids of the processes that run under the tenant of `tenant_directory`, containers' too."""
-    found = members_of(environments(TENANT_VARIABLE), tenant_directory)
+def members(tenant_directory: Path, uid: int | None = None) -> list[int]:
+    """Pids of the processes that run under the tenant of `tenant_directory`, containers' too.
+
+    `uid`: whose processes may say by their environment that they do; None: anybody's.
+    """
+    found = of_user(members_of(environments(TENANT_VARIABLE), tenant_directory), uid)
     return sorted({*found, *_contained(tenant_directory)})
 
 
@@ -80,6 +83,25 @@ def members_of(found: Mapping[int, Mapping[str, str]], tenant_directory: Path) -
     return sorted(
         pid for pid, v in found.items() if v.get(TENANT_VARIABLE) == str(tenant_directory)
     )
+
+
+def of_user(pids: Iterable[int], uid: int | None) -> list[int]:
+    """Those that run as `uid`, or did before they took another; None: all.
+
+    Anybody can put a tenant's directory into an environment of his own.
+    """
+    return [pid for pid in pids if uid is None or uid in _uids(pid)]
+
+
+def _uids(pid: int) -> set[int]:
+    """Real, effective, saved and of files. A file of /proc has root's where a process hides."""
+    try:
+        with open(f"/proc/{pid}/status", "rb", buffering=0) as stream:  # noqa: PTH123
+            status = stream.read(8192)
+    except OSError:
+        return set()
+    line = next((one for one in status.split(b"\n") if one.startswith(b"Uid:")), b"")
+    return {int(word) for word in line.split()[1:]}
 
 
 def _read_environment(pid: int) -> bytes | None:

@@ -14,7 +14,7 @@ from penstock.model import PenstockError
 from penstock.node.events import record_event
 from penstock.node.grant import FILE as GRANT_FILE
 from penstock.node.grant import Grant, read_grant, write_grant
-from penstock.node.processes import TENANT_VARIABLE, environments, members_of
+from penstock.node.processes import TENANT_VARIABLE, environments, members_of, of_user
 from penstock.node.state import State, is_locked
 from penstock_shim.pages import DeviceLimit, Limits, PageError, QuotaWriter, UsagePage, read_usage
 
@@ -200,9 +200,17 @@ def collect_if_writable(state: State) -> None:
             raise
 
 
-def has_processes(tenant: Tenant, found: Mapping[int, Mapping[str, str]] | None = None) -> bool:
-    """Whether any process runs under the tenant: by its environment, or by a live slot."""
-    if members_of(environments(TENANT_VARIABLE) if found is None else found, tenant.directory):
+def has_processes(
+    tenant: Tenant,
+    found: Mapping[int, Mapping[str, str]] | None = None,
+    uid: int | None = None,
+) -> bool:
+    """Whether any process runs under the tenant: by its environment, or by a live slot.
+
+    `uid`: whose environments count; None: everybody's.
+    """
+    found = environments(TENANT_VARIABLE) if found is None else found
+    if of_user(members_of(found, tenant.directory), uid):
         return True
     try:
         with UsagePage.open(tenant.usage_page) as usage:
