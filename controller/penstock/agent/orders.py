@@ -115,6 +115,7 @@ class Orders:
         with agent.lock:
             ward = agent.ward(name)
             caller.check_may_change(ward.grant)
+            ward.check_whole()
             after, notes = resized(
                 ward.grant,
                 change,
@@ -197,6 +198,7 @@ class Orders:
         with self._agent.lock:
             ward = self._agent.ward(name)
             caller.check_may_change(ward.grant)
+            ward.check_whole()
             before, held = ward.grant.suspended, ward.supervisor.held
             after = dataclasses.replace(ward.grant, suspended=suspended)
             write_grant(ward.tenant.directory, after)
