@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
     from penstock.agent import Caller
 
-Context = Message = Details = Handler = Any  # grpc has no types
+Context = Any  # these are generic in what no method here uses
+Message = Any
+Details = Any
+Handler = Any
 Kind = Literal["order", "stream", "revoke"]
 MOST: dict[Kind, int] = {"order": 64, "stream": 16, "revoke": 8}
 MOST_OF_ADMIN: dict[Kind, int] = {"order": 1024, "stream": 256, "revoke": 256}
@@ -52,7 +55,7 @@ class Calls:
                 del self._under_way[key]
 
 
-class Streams(grpc.aio.ServerInterceptor):  # type: ignore[misc] # grpc has no types
+class Streams(grpc.aio.ServerInterceptor):
     """Counts what may go on for ever, of whichever service: it has no deadline that ends it."""
 
     def __init__(self, calls: Calls, identify: Callable[[Any], Caller | None]) -> None:
@@ -75,6 +78,8 @@ class Streams(grpc.aio.ServerInterceptor):  # type: ignore[misc] # grpc has no t
         )
 
     def _counted(self, behaviour: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        generates = inspect.isasyncgenfunction(behaviour)
+
         # No generator: grpc leaves one that was cancelled while it wrote to the collector.
         async def call(request: Message, context: Context) -> None:
             caller = self._identify(context)
@@ -88,7 +93,7 @@ class Streams(grpc.aio.ServerInterceptor):  # type: ignore[misc] # grpc has no t
                 await abort(context, error)
             with counted:
                 answers = behaviour(request, context)
-                if inspect.isasyncgen(answers):
+                if generates:
                     await _write(answers, context)
                 else:
                     await answers
@@ -96,7 +101,7 @@ class Streams(grpc.aio.ServerInterceptor):  # type: ignore[misc] # grpc has no t
         return call
 
 
-async def _write(answers: AsyncGenerator[Any, None], context: Context) -> None:
+async def _write(answers: AsyncGenerator[Message, None], context: Context) -> None:
     async with contextlib.aclosing(answers):
         async for answer in answers:
             await context.write(answer)

@@ -38,6 +38,7 @@ STEPS: dict[int, Step] = {
 LEAST_INTERVAL_S, MOST_INTERVAL_S = 0.1, 3600.0
 _NS = 10**9
 Word = TypeVar("Word", bound=str)
+Default = TypeVar("Default", bound="str | None")
 
 
 def request_of(message: pb.GrantRequest) -> Request:
@@ -238,7 +239,7 @@ def _cores(permille: int) -> int:
     return permille
 
 
-def _word(field: str, words: Mapping[int, Word], number: int, default: Word | None) -> Word | None:
+def _word(field: str, words: Mapping[int, Word], number: int, default: Default) -> Word | Default:
     """What an enumeration's number means; 0 is the default. Raises `PenstockError`."""
     if number == 0:
         return default

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _CHUNK_BYTES = 1 << 16
 MOST_CONNECTIONS = 1024
 MOST_OF_A_USER = 32
+BACKLOG = 4096  # who finds it full is refused by the kernel, whoever it is
 KEPT_FOR_ADMINS = 256
 WAITS_FOR_S = 5.0  # for one's other connections to end
 SPEAKS_WITHIN_S = 5.0  # whoever has nothing to say
@@ -64,10 +65,10 @@ class Door:
         aside.chmod(self._mode)
         self._inode = aside.stat().st_ino
         aside.replace(self._outside)  # whoever connects finds it whole
-        listener.listen(MOST_CONNECTIONS)
+        listener.listen(BACKLOG)
         if self._server is not None:
             self._server.close()  # connections there are go on
-        self._server = await asyncio.start_unix_server(self._join, sock=listener)
+        self._server = await asyncio.start_unix_server(self._join, sock=listener, backlog=BACKLOG)
 
     async def _keep(self) -> None:
         """Makes the socket again when somebody took it away."""
