@@ -117,6 +117,7 @@ time.sleep(600)
 @needs_root
 def test_idle_connections_of_one_user_shut_nobody_else_out(node):
     as_nobody(node, "agent.node()")  # opens the way to the socket
+    node.tenant("t", cores=10, memory=GIB)
     command = [sys.executable, "-c", CONNECTIONS.format(uid=NOBODY), str(node.socket)]
     hostile = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     descriptors = Path(f"/proc/{node.process.pid}/fd")
@@ -124,7 +125,7 @@ def test_idle_connections_of_one_user_shut_nobody_else_out(node):
     try:
         assert hostile.stdout.readline() == "held\n"
         with node.client() as agent:
-            agent.grant(request("t", cores=10, memory=GIB))
+            agent.suspend("t")
         other = [sys.executable, "-c", OTHER.format(uid=NOBODY - 1), str(node.socket)]
         done = subprocess.run(other, capture_output=True, text=True, timeout=60, check=False)
         assert done.stdout == "t\n", done.stderr
