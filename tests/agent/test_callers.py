@@ -133,11 +133,10 @@ def test_grpcs_own_socket_lies_where_nobody_else_gets(node):
         AgentClient(channel, "inside").tenants()
 
 
-@pytest.fixture
-def certificates(tmp_path):
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory):
     """A CA, a server's and a client's certificate of it, and a stranger's."""
-    folder = tmp_path / "certificates"
-    folder.mkdir()
+    folder = tmp_path_factory.mktemp("certificates")
 
     def openssl(*arguments):
         subprocess.run(["openssl", *arguments], cwd=folder, capture_output=True, check=True)
@@ -147,11 +146,19 @@ def certificates(tmp_path):
         openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj",
                 f"/CN={authority}", *files)  # fmt: skip
     (folder / "names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1")
-    for name, authority in (("agent", "ca"), ("controller", "ca"), ("stranger", "strangers-ca")):
-        openssl("req", "-newkey", "rsa:2048", "-nodes", "-subj", f"/CN={name}",
+    (folder / "workload").write_text("subjectAltName=URI:spiffe://node/controller")
+    (folder / "nothing").write_text("basicConstraints=CA:FALSE")
+    for name, subject, authority, names in (
+        ("agent", "/CN=agent", "ca", "names"),
+        ("controller", "/CN=controller", "ca", "names"),
+        ("stranger", "/CN=stranger", "strangers-ca", "names"),
+        ("workload", "/", "ca", "workload"),
+        ("nameless", "/", "ca", "nothing"),
+    ):
+        openssl("req", "-newkey", "rsa:2048", "-nodes", "-subj", subject,
                 "-keyout", f"{name}.key", "-out", f"{name}.csr")  # fmt: skip
         openssl("x509", "-req", "-in", f"{name}.csr", "-CA", f"{authority}.crt", "-CAkey",
-                f"{authority}.key", "-CAcreateserial", "-days", "2", "-extfile", "names",
+                f"{authority}.key", "-CAcreateserial", "-days", "2", "-extfile", names,
                 "-out", f"{name}.crt")  # fmt: skip
     return folder
 
@@ -180,9 +187,20 @@ def test_over_tcp_only_who_holds_a_certificate_of_the_nodes_ca_gives_orders(
         assert [(t.name, t.user) for t in agent.tenants()] == [("far", "controller")]
     with over_tls(node, certificates, "stranger") as agent, pytest.raises(PenstockError):
         agent.tenants()
+    with over_tls(node, certificates, "workload") as agent:
+        agent.grant(request("workloads", cores=10, memory=GIB))
+        users = {tenant.name: tenant.user for tenant in agent.tenants()}
+        assert users["workloads"] == "spiffe://node/controller"
+    nameless = pytest.raises(PenstockError, match="a certificate needs a name")
+    with over_tls(node, certificates, "nameless") as agent, nameless:
+        agent.tenants()
     plain = grpc.insecure_channel(f"localhost:{node.started['port']}")
     with plain, pytest.raises(PenstockError):
         AgentClient(plain, "plain").tenants()
+
+
+def tls(address="127.0.0.1:0", cert="agent.crt", key="agent.key", ca="ca.crt"):
+    return [f"--listen={address}", f"--tls-cert={cert}", f"--tls-key={key}", f"--tls-ca={ca}"]
 
 
 @pytest.mark.parametrize(
@@ -191,13 +209,26 @@ def test_over_tcp_only_who_holds_a_certificate_of_the_nodes_ca_gives_orders(
         (["--listen=127.0.0.1:0"], "--tls-cert, --tls-key, --tls-ca is missing"),
         (["--tls-cert=x"], "--listen is missing"),
         (["--listen=127.0.0.1:0", "--tls-cert=x", "--tls-key=x", "--tls-ca=x"], "cannot read x"),
+        (tls("127.0.0.1:99999"), "'127.0.0.1:99999' is no address"),
+        (tls("127.0.0.1"), "ports go from 0 (any) to 65535"),
+        (tls(ca="empty"), "empty is empty"),
+        (tls(ca="words"), "words cannot be used"),
+        (tls(cert="words"), "words and agent.key cannot be used"),
+        (tls(key="controller.key"), "agent.crt and controller.key cannot be used"),
     ],
 )
-def test_an_agent_that_cannot_listen_safely_does_not_start(make_node, options, says):
+@needs_openssl
+def test_an_agent_that_cannot_listen_safely_does_not_start(
+    make_node, certificates, monkeypatch, options, says
+):
+    monkeypatch.chdir(certificates)
+    (certificates / "empty").write_text("\n")
+    (certificates / "words").write_text("no certificate\n")
     node = make_node(start=False)
     done = node(*node.agent_command(*options))
     assert done.returncode == 2
     assert says in done.stderr
+    assert len(done.stderr.splitlines()) == 1, "gRPC says nothing of its own"
     assert not node.socket.exists()
 
 

@@ -6,6 +6,7 @@ import contextlib
 import os
 import select
 import signal
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from penstock.node.tenant import Tenant
 
 LOOK_AGAIN_S = 0.1
+SELDOM = 20  # times as long as a look took: many at once must not take all of the agent's time
+# One look at all processes at a time: threads that do it together hardly get on, and nobody else
+# gets the interpreter.
+LOOKING = threading.Lock()
 KILLED_WITHIN_S = 10.0  # by the kernel, unless a process hangs in a driver call
 
 
@@ -166,14 +171,16 @@ def end_processes(
     try:
         while True:
             now = time.monotonic()
-            left = family.look(known())
+            with LOOKING:
+                left = family.look(known())
+            again_s = max(LOOK_AGAIN_S, SELDOM * (time.monotonic() - now))
             if not left or now > deadline + KILLED_WITHIN_S:
                 break
             for process in left:
                 ending.ask(process)
                 if now >= deadline:
                     ending.kill(process)
-            ending.wait(min(LOOK_AGAIN_S, max(0.01, deadline - now)))
+            ending.wait(min(again_s, max(0.01, deadline - now)))
         ending.wait(0)
     finally:
         ending.close()

@@ -119,6 +119,7 @@ class Orders:
         with agent.lock:
             ward = agent.ward(name)
             caller.check_may_change(ward.grant)
+            ward.check_whole()
             after, notes = resized(
                 ward.grant,
                 change,
@@ -217,6 +218,7 @@ class Orders:
                 by = caller.name
             elif ward.grant.suspended:  # what an administrator did stays his
                 by = ward.grant.suspended_by
+            ward.check_whole()
             before, held = ward.grant.suspended, ward.supervisor.held
             after = dataclasses.replace(ward.grant, suspended=suspended, suspended_by=by)
             write_grant(ward.tenant.directory, after)

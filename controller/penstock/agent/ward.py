@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 from penstock.enforce import Subject
+from penstock.model import PenstockError
 from penstock.node.events import record_event
 from penstock.node.supervisor import Supervisor
 from penstock_shim.pages import PageError, read_usage
@@ -38,15 +39,20 @@ class Ward:
         *,
         caller_pid: int | None = None,
         adopted: bool = False,
+        damage: str | None = None,
     ) -> None:
-        """Raises `PageError` when its pages cannot be used; `lock` stays the caller's then."""
+        """Raises `PageError` when its pages cannot be used; `lock` stays the caller's then.
+
+        `damage`: why its grant cannot be read; `grant` is what its pages tell then.
+        """
         self.tenant = tenant
         self.grant = grant
         self._subject: Subject | None = None
         self.supervisor = Supervisor(
             tenant, neighbourhood, adopted=adopted, reap_period_ns=REAP_PERIOD_NS
         )
-        self.problem: str | None = None
+        self.damage = damage
+        self.problem: str | None = damage
         self.looked_after_ns: int | None = None  # when its page got its last heartbeat
         self.since_ns = time.monotonic_ns()
         self._lock = lock
@@ -65,7 +71,15 @@ class Ward:
                 self._said.add(self.problem)
                 record_event(self.tenant.directory, "supervision-failed", reason=self.problem)
         else:
-            self.problem = None
+            self.problem = self.damage
+
+    def check_whole(self) -> None:
+        """Raises `PenstockError` when its grant cannot be read: it cannot be written anew."""
+        if self.damage is not None:
+            raise PenstockError(
+                f"tenant {self.tenant.name!r} cannot be changed", self.damage,
+                "mend that file, or penstock revoke the tenant", reason="not-now",
+            )  # fmt: skip
 
     def may_end(self, now_ns: int) -> bool:
         """Whether nothing but its processes keeps it, so that it ends when it has none."""

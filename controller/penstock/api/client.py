@@ -10,6 +10,7 @@ import grpc
 
 from penstock.api import convert
 from penstock.api.status import error_of
+from penstock.node.admission import check_grace
 from penstock.node.state import agent_sockets
 from penstock_api.v1 import agent_pb2 as pb
 from penstock_api.v1 import agent_pb2_grpc
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
     from penstock.node.resize import Resize
 
 TIMEOUT_S = 10.0
+MOST_ANSWER_BYTES = 64 << 20  # hundreds of tenants with all that may be said of each
 SLACK_S = 15.0  # what ending a tenant may take beyond its grace
+_OPTIONS = [("grpc.max_receive_message_length", MOST_ANSWER_BYTES)]
 Answer = TypeVar("Answer")
 
 
@@ -43,7 +46,7 @@ class AgentClient:
         # A proxy of the environment is for the network. An authority without the path: some
         # servers refuse others.
         options = [("grpc.enable_http_proxy", 0), ("grpc.default_authority", "localhost")]
-        return cls(grpc.insecure_channel(f"unix:{file}", options), str(file))
+        return cls(grpc.insecure_channel(f"unix:{file}", [*options, *_OPTIONS]), str(file))
 
     @classmethod
     def remote(cls, address: str, certificate: Path, key: Path, authority: Path) -> Self:
@@ -51,7 +54,7 @@ class AgentClient:
         credentials = grpc.ssl_channel_credentials(
             authority.read_bytes(), key.read_bytes(), certificate.read_bytes()
         )
-        return cls(grpc.secure_channel(address, credentials), address)
+        return cls(grpc.secure_channel(address, credentials, _OPTIONS), address)
 
     def node(self) -> pb.Node:
         """The node's devices, and how its agent is doing."""
@@ -76,6 +79,7 @@ class AgentClient:
 
     def revoke(self, name: str, grace_ns: int, reason: str = "") -> pb.RevokeResponse:
         """Ends a tenant; lasts until its processes have ended."""
+        check_grace(grace_ns)
         request = pb.RevokeRequest(name=name, reason=reason)
         request.grace.FromNanoseconds(grace_ns)
         return self._call(pb.RevokeResponse, self._stub.Revoke, request, grace_ns / 1e9 + SLACK_S)

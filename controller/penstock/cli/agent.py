@@ -19,7 +19,7 @@ from penstock.cli.options import Simulate, StateDir
 
 if TYPE_CHECKING:
     from penstock.agent.bounds import Bounds
-    from penstock.api.server import Tls
+    from penstock.api.tls import Tls
 
 STOPPING = (signal.SIGTERM, signal.SIGINT)
 MOST_FILES = 65536  # as the unit for systemd says
@@ -174,7 +174,7 @@ def _address(text: str) -> tuple[str, int]:
 def _tls(
     listen: str | None, certificate: Path | None, key: Path | None, authority: Path | None
 ) -> Tls | None:
-    from penstock.api.server import Tls
+    from penstock.api.tls import Tls
     from penstock.model import PenstockError
 
     files = {"--tls-cert": certificate, "--tls-key": key, "--tls-ca": authority}

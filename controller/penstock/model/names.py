@@ -37,6 +37,12 @@ def nearest(word: str, words: Iterable[str]) -> str | None:
     return folded[near[0]] if len(near) == 1 else None
 
 
+def listing(words: Sequence[str], most: int = 8) -> str:
+    """The first `most` of `words`, and how many more there are: an error must stay readable."""
+    more = len(words) - most
+    return ", ".join(words[:most]) + (f" and {more} more" if more > 0 else "")
+
+
 def name_from_command(command: Sequence[str], taken: Collection[str] = ()) -> str:
     """A readable tenant name for `command` not in `taken`: `python`, `python-2`, and so on."""
     base = re.sub(r"[^A-Za-z0-9._-]+", "-", PurePath(command[0]).name)[: MAX_TENANT_NAME - 8]

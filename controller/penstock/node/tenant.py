@@ -10,7 +10,7 @@ import os
 import shutil
 from typing import TYPE_CHECKING
 
-from penstock.model import PenstockError
+from penstock.model import PenstockError, listing
 from penstock.node.events import record_event
 from penstock.node.grant import FILE as GRANT_FILE
 from penstock.node.grant import Grant, read_grant, write_grant
@@ -152,10 +152,10 @@ def find_tenant(state: State, name: str) -> Tenant:
     tenants = {tenant.name: tenant for tenant in tenants_of(state)}
     if name in tenants:
         return tenants[name]
-    listing = ", ".join(tenants) or "none is running"
+    names = listing(list(tenants)) or "none is running"
     raise PenstockError(
         f"no tenant {name!r} in {state.directory}",
-        f"tenants: {listing}",
+        f"tenants: {names}",
         "see penstock ps",
         reason="no-such-tenant",
     )
@@ -185,7 +185,8 @@ def _stays(tenant: Tenant) -> bool:
     try:
         return tenant.grant().lifetime == "until-revoked"
     except PenstockError:
-        return False
+        # Nobody can tell: a tenant is not given up because its record is damaged.
+        return any(os.path.lexists(tenant.directory / page) for page in (GRANT_FILE, "quota"))
 
 
 def collect_if_writable(state: State) -> None:
