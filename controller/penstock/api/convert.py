@@ -30,6 +30,7 @@ STEPS: dict[int, Step] = {
     pb.STEP_SUSPEND: "suspend",
     pb.STEP_TERMINATE: "terminate",
 }
+MOST_FOREIGN = 8  # named of a device
 _NS = 10**9
 
 
@@ -169,6 +170,8 @@ def node_to(view: NodeView, version: str) -> pb.Node:
                 simulated=one.device.simulated,
                 health=one.health.state,
                 health_reason=one.health.reason,
+                foreign_processes=len(one.foreign),
+                foreign=[str(process)[:80] for process in one.foreign[:MOST_FOREIGN]],
             )
             for one in view.devices
         ],
