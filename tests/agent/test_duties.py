@@ -26,6 +26,22 @@ def start_past_the_shim(node, granted):
     return program
 
 
+POLICY = """\
+apiVersion: penstock.io/v1alpha1
+kind: QuotaPolicy
+metadata: {name: strict}
+spec: {limits: {memory: 4Gi, cores: 30}, onExceed: {measured: terminate, grace: 1s}}
+"""
+
+
+def shown(node, metric: str, label: str) -> list[float]:
+    """The values of its samples with that label."""
+    url = f"http://127.0.0.1:{node.started['metrics_port']}/metrics"
+    with urllib.request.urlopen(url, timeout=5) as answer:
+        lines = answer.read().decode().splitlines()
+    return [float(one.split()[-1]) for one in lines if one.startswith(metric) and label in one]
+
+
 def test_who_takes_the_device_past_the_shim_is_ended_and_the_neighbour_runs_on(node):
     bad = node.tenant("bad", cores=200, measured="terminate", grace_ns=10**9)
     good = node.launch(node.tenant("good", cores=300), *backlogged(600))
@@ -101,10 +117,47 @@ def test_a_policy_that_only_suspends_ends_nothing_and_survives_the_agent(node):
     bad = node.tenant("bad", cores=200, measured="suspend", grace_ns=10**9)
     program = start_past_the_shim(node, bad)
     wait_until(lambda: [e for e in node.events("bad") if e["event"] == "suspend"], 40)
+    # While it lasts, it is seen wherever one looks.
+    with node.client() as agent:
+        finding = wait_until(lambda: agent.tenants()[0].finding)
+        assert finding.startswith("suspend: ")
+        assert str(program.pid) in finding
+    wait_until(lambda: shown(node, "penstock_tenant_findings", 'kind="uncharged"') == [1])
+    assert shown(node, "penstock_tenant_suspended", 'tenant="bad"') == [1]
+    assert "bad: suspend: " in node("ps").stdout
+    assert json.loads(node("ps", "-o", "json").stdout)[0]["problem"].startswith("suspend: ")
+    assert "bad: suspend: " in node("top", "--once").stdout
     node.kill()
     node.start()
     wait_until(lambda: [e for e in node.events("bad") if e["event"] == "adopted"])
     assert Path(f"/proc/{program.pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T"
+    program.kill()
+    program.wait()
+    wait_until(lambda: json.loads(node("ps", "-o", "json").stdout)[0]["problem"] is None, 60)
+
+
+def test_who_was_ended_is_told_why_and_can_ask_when_the_tenant_is_gone(node, tmp_path):
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(POLICY)
+    environment = environment_for(node.tenant("other"))
+    script = f"unset LD_PRELOAD; exec {LAUNCHER} {' '.join(backlogged(600))}"
+    done = node(
+        "run", "--name=bad", f"--policy={policy}", "--", "sh", "-c", script,
+        env={"PENSTOCK_SIM_KERNELS": environment["PENSTOCK_SIM_KERNELS"]},
+        stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert done.returncode in {143, 137}, done.stderr
+    assert "penstock: tenant bad: ended by the agent (SIG" in done.stderr
+    wait_until(lambda: not (node.state / "tenants" / "bad").exists())
+    told = node("events", "bad")
+    assert told.returncode == 0, told.stderr
+    assert "terminate" in told.stdout
+    with node.client() as agent:
+        assert "terminate" in [one.event for one in agent.events(["bad"])]
+        agent.revoke("other", 0)
+    assert [one["event"] for one in json.loads(node("events", "other", "-o", "json").stdout)][
+        -1
+    ] == "revoked"
 
 
 def test_an_operators_suspension_is_not_taken_for_enforcements_by_the_next_agent(node):

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from tests.agent.conftest import wait_until
 from tests.agent.programs import LAUNCHER, backlogged, environment_for, open_to_nobody
-from tests.agent.test_duties import start_past_the_shim
+from tests.agent.test_duties import shown, start_past_the_shim
 
 from penstock.enforce.process import why_unshimmed
 from penstock.node.handshake import read_handshakes
@@ -209,6 +209,10 @@ def test_use_without_a_handshake_is_a_bypass_that_names_the_libc_and_a_foreign_o
     line = json.loads(node.process.stderr.readline())
     assert (line["event"], line["pid"]) == ("foreign", foreign.pid)
     assert line["command"].startswith(LAUNCHER)
+    wait_until(lambda: shown(node, "penstock_device_foreign_processes", "") == [1])
+    said = f"1 process of no tenant, without a quota: pid {foreign.pid} ("
+    for command in (["ps"], ["devices"], ["top", "--once"]):
+        assert said in " ".join(node(*command).stdout.split()), command
     program = start_past_the_shim(node, bad)
     (event,) = wait_until(
         lambda: [e for e in node.events("bad") if e["event"] == "exceeded"][:1], 40

@@ -120,7 +120,7 @@ class Books:
 
     @property
     def _enforcing(self) -> Enforcing | None:
-        return next((one for one in self._agent.duties if isinstance(one, Enforcing)), None)
+        return Enforcing.of(self._agent)
 
     def _identity(self, ward: Ward) -> Identity:
         if ward not in self._identities:
@@ -173,11 +173,10 @@ class Books:
             return None  # it ends
         usage = ward.supervisor.usage
         limits = ward.supervisor.limits
-        problems = {"damaged": ward.supervisor.page_problem, "failed": ward.problem}
         return TenantSnapshot(
             identity=identity,
             mode=ward.grant.mode,
-            suspended=ward.grant.suspended or bool(limits and limits.suspended),
+            suspended=ward.grant.suspended or bool(limits and limits.suspended) or ward.is_held,
             processes=len(usage.slots) if usage else None,
             shares=share_snapshots(
                 identity,
@@ -188,7 +187,7 @@ class Books:
                 measured_bytes={u: one.memory_bytes for u, one in self._measured(ward).items()},
             ),
             events=dict(self._events.get(ward.tenant.name, ())),
-            findings={kind: 1 for kind, problem in problems.items() if problem},
+            findings=_findings(ward),
             heartbeat_ns=ward.looked_after_ns,
         )
 
@@ -209,4 +208,19 @@ class Books:
             cores_granted_permille=1000 - left.cores_permille if left else 0,
             healthy=health.state == "ok",
             xids=watch.xids(device.uuid),
+            foreign_processes=self._foreign(device),
         )
+
+    def _foreign(self, device: Device) -> int | None:
+        enforcing = self._enforcing
+        return len(enforcing.foreign_on(device.uuid)) if enforcing else None
+
+
+def _findings(ward: Ward) -> Counter[str]:
+    """What stands against the tenant, by kind."""
+    found = Counter(str(one.kind) for one in ward.findings)
+    if ward.supervisor.page_problem and not found["damaged"]:
+        found["damaged"] = 1
+    if ward.problem:
+        found["failed"] = 1
+    return +found

@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 from penstock.agent.ending import end_processes
+from penstock.agent.enforcing import Enforcing
 from penstock.agent.view import DeviceView, Ended, Granted, NodeView, TenantView
 from penstock.agent.ward import Ward
 from penstock.container import companions, container_libraries
@@ -45,11 +46,17 @@ class Orders:
         agent = self._agent
         grants = agent.grants()
         free = free_shares(agent.devices, agent.machine, grants)
+        enforcing = Enforcing.of(agent)
         return NodeView(
             name=agent.node,
             machine=agent.machine,
             devices=tuple(
-                DeviceView(device, free[device.uuid], agent.watch.health(device.uuid))
+                DeviceView(
+                    device,
+                    free[device.uuid],
+                    agent.watch.health(device.uuid),
+                    enforcing.foreign_on(device.uuid) if enforcing else (),
+                )
                 for device in agent.devices
             ),
             started_at=agent.started_at,
@@ -240,7 +247,7 @@ def _with_order(limits: Limits, held: Held | None, *, suspended: bool) -> Limits
 def view_of(ward: Ward) -> TenantView:
     """A tenant as it is now."""
     usage = ward.supervisor.usage
-    finding = ward.problem or ward.supervisor.finding
+    finding = ward.finding
     suspended = False
     allowances = tuple(device.cores_permille for device in ward.grant.devices)
     try:

@@ -36,6 +36,7 @@ STEPS: dict[int, Step] = {
     pb.STEP_TERMINATE: "terminate",
 }
 LEAST_INTERVAL_S, MOST_INTERVAL_S = 0.1, 3600.0
+MOST_FOREIGN = 8  # named of a device
 _NS = 10**9
 Word = TypeVar("Word", bound=str)
 Default = TypeVar("Default", bound="str | None")
@@ -184,6 +185,8 @@ def node_to(view: NodeView, version: str) -> pb.Node:
                 simulated=one.device.simulated,
                 health=one.health.state,
                 health_reason=one.health.reason,
+                foreign_processes=len(one.foreign),
+                foreign=[str(process)[:80] for process in one.foreign[:MOST_FOREIGN]],
             )
             for one in view.devices
         ],

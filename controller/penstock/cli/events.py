@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from penstock.node.state import State
     from penstock.node.tenant import Tenant
 
 LOOK_S = 0.2
@@ -31,11 +32,11 @@ def events(
     from penstock.node.events import read_events
     from penstock.node.state import State
 
-    found = _find(State.read(state_dir), tenant)
-    if follow:
+    found, ended = _find(State.read(state_dir), tenant)
+    if follow and found is not None:
         _follow(found, output)
         return
-    known = read_events(found.directory)
+    known = read_events(found.directory) if found is not None else ended
     if output is Output.table:
         for line in _table(known):
             print(line)
@@ -45,16 +46,21 @@ def events(
     print_data(known, output)
 
 
-def _find(state: Any, name: str) -> Tenant:  # noqa: ANN401 - the state is imported late
+def _find(state: State, name: str) -> tuple[Tenant | None, list[dict[str, object]]]:
+    """The tenant, or the events of one that has ended."""
     from penstock.model import PenstockError
+    from penstock.node.ended import read_ended
     from penstock.node.tenant import find_tenant
 
     try:
-        return find_tenant(state, name)
+        return find_tenant(state, name), []
     except PenstockError as error:
+        ended = read_ended(state.directory, name)
+        if ended:
+            return None, ended
         raise PenstockError(
             error.what,
-            f"{error.why} (the events of a tenant that has ended are gone with its directory)",
+            f"{error.why} (of one that has ended, what was done to it is kept for seven days)",
             error.fix,
         ) from error
 

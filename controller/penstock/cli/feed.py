@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from penstock.cli.foreign import foreign_lines
 from penstock.model import PenstockError
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class Picture:
     devices: tuple[DeviceLine, ...]
     tenants: tuple[TenantLine, ...]
     problem: str | None = None  # why it is an old one
+    notes: tuple[str, ...] = ()  # what else is to be said of the node
 
 
 class Feed(Protocol):
@@ -203,7 +205,8 @@ class AgentFeed:
         ]
         words = "enforced" if node.enforces else "cooperative: the agent is not root"
         title = f"{node.name}: {node.tenants} tenants, {words}, agent {node.version}"
-        return Picture(title, _devices_by(node, lines), tuple(lines))
+        notes = tuple(foreign_lines(node))
+        return Picture(title, _devices_by(node, lines), tuple(lines), notes=notes)
 
 
 class _Usage:

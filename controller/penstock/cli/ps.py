@@ -22,6 +22,7 @@ def ps(output: OutputFormat = Output.table, state_dir: StateDir = None) -> None:
     if rows is None:
         rows = _rows_by_files(state_dir)
     if output is Output.table:
+        from penstock.cli.foreign import foreign_of_agent
         from penstock.cli.table import console, tenant_table
 
         if rows:
@@ -29,6 +30,8 @@ def ps(output: OutputFormat = Output.table, state_dir: StateDir = None) -> None:
             screen.print(tenant_table(rows, width=screen.width))
         else:
             print("no tenants")
+        for line in foreign_of_agent(state_dir):
+            console().print(line, style="yellow", markup=False, highlight=False)
         return
     from penstock.cli.output import print_data
 

@@ -176,6 +176,7 @@ def _bar(used: int | None, quota: int | None, *, over: bool = False) -> Bar:
 def _problems(picture: Picture) -> list[Text]:
     """What is wrong, one line each, the connection first."""
     said = [picture.problem] if picture.problem else []
+    said += picture.notes
     of_tenants = {line.row.tenant: line.row.problem for line in picture.tenants if line.row.problem}
     said += [f"{tenant}: {why}" for tenant, why in of_tenants.items()]
     if len(said) > MOST_PROBLEMS:

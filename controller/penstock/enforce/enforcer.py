@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.devices import DeviceSource
-    from penstock.enforce.ladder import Judgement, Ladder, Orders
+    from penstock.enforce.ladder import Finding, Judgement, Ladder, Orders
     from penstock.enforce.subject import Subject
     from penstock.node.grant import DeviceGrant
     from penstock.policy.schema import OnExceed
@@ -129,6 +129,11 @@ class Enforcer:
         """What devices said of the tenant in `directory` at last; lost ones are left out."""
         case = self._cases.get(directory)
         return case.figures if case else ()
+
+    def findings(self, directory: Path) -> tuple[Finding, ...]:
+        """What stands against the tenant in `directory`, as of the last look."""
+        case = self._cases.get(directory)
+        return case.ladder.findings if case else ()
 
     def members(self, tenant: str) -> list[Process]:
         """All processes of the tenant as of the last look."""

@@ -95,6 +95,19 @@ class Change:
 
 
 @dataclass(frozen=True)
+class Finding:
+    """What stands against a tenant now."""
+
+    kind: Kind
+    device: str  # UUID
+    reason: str
+    step: Step  # how far it has come
+
+    def __str__(self) -> str:
+        return f"{self.step.name.lower()}: {self.reason}"
+
+
+@dataclass(frozen=True)
 class Orders:
     """What is to hold for the tenant now. All of it may be carried out again at every look."""
 
@@ -158,6 +171,18 @@ class Ladder:
                 offenders=rung.last.offenders - gone,
                 unshimmed=rung.last.unshimmed - gone,
             )
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What was seen wrong and is not over, the gravest first."""
+        if not self.rungs:
+            return ()
+        found = [
+            Finding(rung.last.kind, rung.last.device, rung.last.reason, rung.step)
+            for rung in self.rungs.values()
+            if rung.step > Step.NONE
+        ]
+        return tuple(sorted(found, key=lambda one: (-one.step, one.kind, one.device)))
 
     @property
     def is_idle(self) -> bool:

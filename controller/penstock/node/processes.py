@@ -6,7 +6,8 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from penstock_shim.paths import MOUNTED_TENANT
+from penstock.devices.proc_files import read_proc
+from penstock.node.mounted import mounted_page
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -69,11 +70,8 @@ def _contained(tenant_directory: Path) -> list[int]:
     found = []
     for entry in os.listdir("/proc"):  # noqa: PTH208
         if entry.isdigit():
-            try:
-                seen = os.stat(f"/proc/{entry}/root{MOUNTED_TENANT}/usage")  # noqa: PTH116
-            except OSError:
-                continue
-            if (seen.st_dev, seen.st_ino) == (page.st_dev, page.st_ino):
+            seen = mounted_page(int(entry))
+            if seen is not None and seen.identity == (page.st_dev, page.st_ino):
                 found.append(int(entry))
     return found
 
@@ -106,8 +104,7 @@ def _uids(pid: int) -> set[int]:
 
 def _read_environment(pid: int) -> bytes | None:
     try:
-        with open(f"/proc/{pid}/environ", "rb", buffering=0) as stream:  # noqa: PTH123
-            return stream.readall()
+        return read_proc(pid, "environ")
     except OSError:
         return None
 

@@ -11,6 +11,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 from penstock.model import PenstockError, listing
+from penstock.node.ended import keep_events
 from penstock.node.events import record_event
 from penstock.node.grant import FILE as GRANT_FILE
 from penstock.node.grant import Grant, read_grant, write_grant
@@ -57,12 +58,13 @@ class Tenant:
         return is_locked(self.directory / SUPERVISOR_LOCK)
 
     def remove(self) -> None:
-        """Deletes the directory; its name is free at once."""
+        """Deletes the directory; its name is free at once. Its last events are kept for a while."""
         aside = self.directory.with_name(f".gone-{self.name}-{os.getpid()}")
         try:
             self.directory.rename(aside)
         except FileNotFoundError:
             return
+        keep_events(aside, self.name, self.directory.parent.parent)
         shutil.rmtree(aside, ignore_errors=True)
 
 
