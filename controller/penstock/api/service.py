@@ -13,8 +13,10 @@ import grpc
 from google.protobuf.message import Message
 
 from penstock import __version__
+from penstock.agent.books import Books
 from penstock.agent.events import EventTail
 from penstock.api import convert
+from penstock.api.metered import query_usage
 from penstock.api.status import CODES, trailer_of
 from penstock.model import PenstockError
 from penstock.node.grant import DEFAULT_GRACE_NS
@@ -129,9 +131,10 @@ class AgentService(agent_pb2_grpc.AgentServicer):
         except PenstockError as error:
             await _abort(context, error)
         while True:
+            last = not request.follow or tail.is_over()
             for tenant, fields in await _in_thread(tail.read):
                 yield _event(tenant, fields)
-            if not request.follow:
+            if last:
                 return
             await asyncio.sleep(FOLLOW_S)
 
@@ -152,6 +155,18 @@ class AgentService(agent_pb2_grpc.AgentServicer):
                     if neighbour is not None and usage is not None:
                         yield _report(ward.tenant.name, ward.grant, usage, neighbour.use, now)
             await asyncio.sleep(max(LEAST_INTERVAL_S, interval_s))
+
+    async def QueryUsage(  # noqa: N802
+        self, request: pb.QueryUsageRequest, context: Context
+    ) -> pb.QueryUsageResponse:
+        """See agent.proto."""
+        return await self._answer(context, lambda _: query_usage(self._books(), request))
+
+    def _books(self) -> Books:
+        for duty in self._agent.duties:
+            if isinstance(duty, Books):
+                return duty
+        raise PenstockError("this agent does not meter", "it keeps no readings", "ask another one")
 
     async def _answer(self, context: Context, order: Callable[[Caller], Answer]) -> Answer:
         """Carries the order out beside the loop; an error becomes a status with its reason."""
