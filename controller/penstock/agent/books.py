@@ -22,6 +22,7 @@ from penstock.meter.snapshot import (
     TenantSnapshot,
     share_snapshots,
 )
+from penstock.meter.usage import read_usage_since
 from penstock.model import PenstockError
 from penstock.node.admission import free_shares
 from penstock.node.events import record_event
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from penstock.meter.clock import Moment
     from penstock.meter.meter import TenantSuspicion
     from penstock.meter.reading import Identity, TenantReading
+    from penstock.meter.usage import By, Usage
     from penstock.node.admission import Free
     from penstock_shim.pages import UsageSnapshot
 
@@ -51,6 +53,7 @@ class Books:
         """Meters into `directory`. Raises `PenstockError`: another meters there already."""
         self._agent = agent
         self._meter = Meter(directory)
+        self._directory = directory
         self._lock = threading.Lock()  # tenants end in the threads of whoever ends them
         self._scrape_lock = threading.Lock()  # of counted events
         self._exporter = Exporter(agent.node)
@@ -88,6 +91,10 @@ class Books:
             reading = self._reading(ward, ward.last_usage())
             if reading is not None:
                 self._record(self._meter.close_tenant(now(), reading)[1])
+
+    def usage(self, since_s: int, until_s: int, by: By, tenant: str | None) -> Usage:
+        """What was used and stored, which lags by some seconds. Raises `PenstockError`."""
+        return read_usage_since(since_s, until_s, by=by, tenant=tenant, directory=self._directory)
 
     def close(self) -> None:
         """Stores what is left."""

@@ -31,6 +31,12 @@ class EventTail:
         for name in sorted(self._tenants):
             self._ended += [(name, event) for event in self._left_by(name)]
 
+    def is_over(self) -> bool:
+        """Whether none of the tenants that were asked for is there any more."""
+        return bool(self._tenants) and not any(
+            ward.tenant.name in self._tenants for ward in self._agent.wards()
+        )
+
     def read(self) -> list[tuple[str, dict[str, Any]]]:
         """Tenant and fields of each new event, by time."""
         found, self._ended = self._ended, []

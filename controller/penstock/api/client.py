@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from penstock.meter.usage import By, Usage
     from penstock.node.admit import Request
     from penstock.node.resize import Resize
 
@@ -102,6 +103,15 @@ class AgentClient:
         request = pb.StreamUsageRequest(tenants=tenants)
         request.interval.FromNanoseconds(int(interval_s * 1e9))
         yield from self._stream(self._stub.StreamUsage, request, None)
+
+    def used(
+        self, since_s: int, until_s: int, *, by: By = "tenant", tenant: str | None = None
+    ) -> Usage:
+        """What tenants used from `since_s` to `until_s` (seconds since 1970), as metered."""
+        from penstock.api.metered import usage_of, usage_request  # SQLite: of no use to others
+
+        request = usage_request(since_s, until_s, by, tenant)
+        return usage_of(request, self._call(pb.QueryUsageResponse, self._stub.QueryUsage, request))
 
     def close(self) -> None:
         """Ends the connection."""

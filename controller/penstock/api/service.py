@@ -15,9 +15,11 @@ import grpc
 from google.protobuf.message import Message
 
 from penstock import __version__
+from penstock.agent.books import Books
 from penstock.agent.events import EventTail
 from penstock.api import convert
 from penstock.api.bounds import check_names, check_reason
+from penstock.api.metered import query_usage
 from penstock.api.status import abort
 from penstock.model import PenstockError, QuantityError
 from penstock_api.v1 import agent_pb2 as pb
@@ -142,9 +144,10 @@ class AgentService(agent_pb2_grpc.AgentServicer):
         except PenstockError as error:
             await abort(context, error)
         while True:
+            last = not request.follow or tail.is_over()
             for tenant, fields in await self._look(tail.read):
                 yield _event(tenant, fields)
-            if not request.follow:
+            if last:
                 return
             await asyncio.sleep(FOLLOW_S)
 
@@ -170,6 +173,18 @@ class AgentService(agent_pb2_grpc.AgentServicer):
                     if neighbour is not None and usage is not None:
                         yield _report(ward.tenant.name, ward.grant, usage, neighbour.use, now)
             await asyncio.sleep(interval_s)
+
+    async def QueryUsage(  # noqa: N802
+        self, request: pb.QueryUsageRequest, context: Context
+    ) -> pb.QueryUsageResponse:
+        """See agent.proto."""
+        return await self._answer(context, lambda _: query_usage(self._books(), request))
+
+    def _books(self) -> Books:
+        for duty in self._agent.duties:
+            if isinstance(duty, Books):
+                return duty
+        raise PenstockError("this agent does not meter", "it keeps no readings", "ask another one")
 
     async def _answer(
         self, context: Context, order: Callable[[Caller], Answer], kind: Kind = "order"

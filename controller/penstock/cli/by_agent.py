@@ -97,6 +97,23 @@ def _why_ended(state_dir: Path | None, name: str, code: int) -> str | None:
     )
 
 
+def agent_of_another(state_dir: Path | None) -> AgentClient | None:
+    """An agent of another user's, as a rule root's: its files are not ours to read.
+
+    None: there is none, or it is our own.
+    """
+    from penstock.node.state import agent_sockets
+
+    if all(file.lstat().st_uid == os.geteuid() for file in agent_sockets(state_dir)):
+        return None  # found out without loading gRPC
+    from penstock.api import AgentClient, find_agent_socket
+
+    found = find_agent_socket(state_dir)
+    if found is None or found.lstat().st_uid == os.geteuid():
+        return None
+    return AgentClient.local(found)
+
+
 def resize_by_agent(state_dir: Path | None, name: str, change: Resize) -> list[str] | None:
     """Changes the quota of a tenant of the agent's; what is to be said. None: it is not an agent's.
 

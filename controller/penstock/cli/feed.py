@@ -40,13 +40,11 @@ class TenantLine:
     """One tenant on one device."""
 
     row: Row
-    processes: int  # that hold a slot
     suspended: bool | None  # None: not known
 
     def as_dict(self) -> dict[str, object]:
         """Base units and plain values, for JSON and YAML."""
-        counts = {"process_count": self.processes, "suspended": self.suspended}
-        return {**self.row.as_dict(), **counts}
+        return {**self.row.as_dict(), "suspended": self.suspended}
 
 
 @dataclass(frozen=True)
@@ -109,7 +107,7 @@ class StateFeed:
         return Picture(
             f"{self._state.directory}: {count} tenants, no agent",
             _devices_of(rows, self._sizes),
-            tuple(TenantLine(row, len(row.processes), None) for row in rows),
+            tuple(TenantLine(row, None) for row in rows),
         )
 
     def close(self) -> None:
@@ -199,7 +197,7 @@ class AgentFeed:
             raise PenstockError("the agent tells no figures any more", "its stream has ended")
         reports = self._usage.of({tenant.name for tenant in tenants})
         lines = [
-            TenantLine(row, tenant.processes, tenant.suspended)
+            TenantLine(row, tenant.suspended)
             for tenant in tenants
             for row in _rows_of(tenant, reports.get(tenant.name), node)
         ]
@@ -270,12 +268,13 @@ def _rows_of(tenant: TenantMessage, report: UsageMessage | None, node: NodeMessa
                 allowance_permille=share.allowance_permille,
                 refusals=figures.refusals if figures else None,
                 waits=figures.waits if figures else None,
-                processes=(),
-                members=(),
+                processes=None,  # how many is told, and not which
+                members=None,
                 device_memory_bytes=None,
                 device_cores_permille=None,
                 supervised=True,
                 problem=tenant.finding or None,
+                told_processes=tenant.processes,
             )
         )
     return rows

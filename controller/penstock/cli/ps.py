@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from typing import TYPE_CHECKING
 
@@ -43,17 +42,13 @@ def _rows_by_agent(state_dir: Path | None) -> list[Row] | None:
 
     None: there is no such agent. Raises `PenstockError`: it does not answer.
     """
-    from penstock.node.state import agent_sockets
+    from penstock.cli.by_agent import agent_of_another
 
-    sockets = agent_sockets(state_dir)
-    if not sockets or sockets[0].parent.stat().st_uid == os.geteuid():
-        return None
-    from penstock.api import find_agent
-    from penstock.cli.feed import AgentFeed
-
-    agent = find_agent(state_dir)
+    agent = agent_of_another(state_dir)
     if agent is None:
         return None
+    from penstock.cli.feed import AgentFeed
+
     feed = AgentFeed(agent, lambda: None, WINDOW_S)
     try:
         return [line.row for line in feed.picture().tenants]

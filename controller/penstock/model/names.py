@@ -24,7 +24,7 @@ def check_tenant_name(name: str) -> str:
         f"tenant name {name!r} is not usable",
         f"a name has 1 to {MAX_TENANT_NAME} letters, digits, '.', '_' or '-', and starts and ends "
         "with a letter or digit",
-        "choose another --name",
+        "choose another name",
     )
 
 

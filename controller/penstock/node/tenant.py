@@ -99,7 +99,7 @@ def create_tenant(state: State, grant: Grant, libraries: DriverLibraries) -> tup
         raise PenstockError(
             f"tenant {grant.tenant!r} exists already",
             f"{directory} is there",
-            "choose another --name",
+            "choose another name",
             reason="exists",
         )
     aside = state.tenants / f".new-{grant.tenant}-{os.getpid()}"
