@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -17,6 +16,7 @@ import pytest
 from tests.agent.conftest import wait_until
 from tests.agent.programs import LAUNCHER, backlogged, environment_for, open_to_nobody
 from tests.agent.test_duties import shown, start_past_the_shim
+from tests.containers import images
 
 from penstock.enforce.process import why_unshimmed
 from penstock.node.handshake import read_handshakes
@@ -223,8 +223,11 @@ def test_use_without_a_handshake_is_a_bypass_that_names_the_libc_and_a_foreign_o
     assert foreign.poll() is None
 
 
-@pytest.mark.skipif(not shutil.which("musl-gcc"), reason="musl-gcc builds the program")
 def test_a_program_of_another_libc_is_named_so(tmp_path):
+    try:
+        images.need("musl-gcc")
+    except images.NotToBeHadError as why:
+        pytest.skip(f"musl-gcc builds the program: {why}")
     (tmp_path / "program.c").write_text("#include <unistd.h>\nint main(void) { pause(); }\n")
     for options, words in (((), "its C library is musl ("), (("-static",), "static program")):
         command = ["musl-gcc", *options, "-o", tmp_path / "program", tmp_path / "program.c"]
