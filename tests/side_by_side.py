@@ -18,6 +18,8 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from xdist.remote import Producer
     from xdist.workermanage import WorkerController
 
@@ -43,19 +45,31 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class Barrier:
-    """In a worker: its first timed test waits until no worker runs others any more."""
+    """In a worker: its first timed test waits until no worker runs others any more.
+
+    One that is marked `alone` as well also waits for the other worker's, and that one for it.
+    """
 
     def __init__(self, file: Path) -> None:
         self._lock = file.open("r+b")
+        self._timed = file.with_suffix(".timed").open("a+b")
         self._passed = False
         fcntl.flock(self._lock, fcntl.LOCK_SH)  # before any test runs, until the first timed one
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> None:
-        if is_timed(item) and not self._passed:
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        if not is_timed(item):
+            return (yield)
+        if not self._passed:
             fcntl.flock(self._lock, fcntl.LOCK_EX)  # gives the shared one back while it waits
             fcntl.flock(self._lock, fcntl.LOCK_UN)
             self._passed = True
+        alone = item.get_closest_marker("alone") is not None
+        fcntl.flock(self._timed, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        try:
+            return (yield)
+        finally:
+            fcntl.flock(self._timed, fcntl.LOCK_UN)
 
 
 class Portions(LoadScopeScheduling):
@@ -100,3 +114,4 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     if LOCK in config.stash:
         with contextlib.suppress(FileNotFoundError):
             Path(config.stash[LOCK]).unlink()
+        Path(config.stash[LOCK]).with_suffix(".timed").unlink(missing_ok=True)

@@ -28,11 +28,12 @@ target_link_options(penstock_nvml PRIVATE -Wl,-soname,libnvidia-ml.so.1)
 file(GLOB MACHINE_SOURCES CONFIGURE_DEPENDS ${NATIVE}/sim/machine/*.c)
 file(GLOB SIM_CUDA_SOURCES CONFIGURE_DEPENDS ${NATIVE}/sim/cuda/*.c)
 file(GLOB SIM_NVML_SOURCES CONFIGURE_DEPENDS ${NATIVE}/sim/nvml/*.c)
-add_library(sim_cuda SHARED ${SIM_CUDA_SOURCES} ${MACHINE_SOURCES} ${GEN}/cuda_stubs.S
-            ${GEN}/cuda_variants.c)
+add_library(sim_cuda SHARED ${SIM_CUDA_SOURCES} ${MACHINE_SOURCES} ${NATIVE}/common/log.c
+            ${GEN}/cuda_stubs.S ${GEN}/cuda_variants.c)
 set_target_properties(sim_cuda PROPERTIES OUTPUT_NAME cuda SOVERSION 1
                       LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/sim)
-add_library(sim_nvml SHARED ${SIM_NVML_SOURCES} ${MACHINE_SOURCES} ${GEN}/nvml_stubs.S)
+add_library(sim_nvml SHARED ${SIM_NVML_SOURCES} ${MACHINE_SOURCES} ${NATIVE}/common/log.c
+            ${GEN}/nvml_stubs.S)
 set_target_properties(sim_nvml PROPERTIES OUTPUT_NAME nvidia-ml SOVERSION 1
                       LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/sim)
 # Its threads go on after a dlclose: it must stay where it is.

@@ -123,6 +123,7 @@ class Attacks:
             device.launch(5)
             os.kill(os.getpid(), signal.SIGSTOP)
             os._exit(0)
+        os.waitpid(child, os.WUNTRACED)  # it has its memory before the page is spoilt
         self.kept.append(child)
 
 

@@ -25,5 +25,7 @@ def backlogged(seconds: float, kernel_us: float = 200) -> list[str]:
 
 def open_to_nobody(node) -> None:
     """Lets other users reach the state directory, which lies in a test's own folder."""
-    for folder in (node.state, *list(node.state.parents)[:3]):
-        folder.chmod(folder.stat().st_mode | 0o011)
+    for folder in (node.state, *node.state.parents):
+        mode = folder.stat().st_mode
+        if mode & 0o011 != 0o011:
+            folder.chmod(mode | 0o011)

@@ -10,6 +10,7 @@ import sys
 import grpc
 import pytest
 from tests.agent.conftest import GIB, request, wait_until
+from tests.agent.programs import open_to_nobody
 
 from penstock.api import AgentClient
 from penstock.model import PenstockError
@@ -40,8 +41,7 @@ needs_openssl = pytest.mark.skipif(
 
 def as_nobody(node, order: str) -> str:
     code = AS_NOBODY.format(uid=NOBODY, order=order)
-    for folder in (node.state, *list(node.state.parents)[:3]):
-        folder.chmod(folder.stat().st_mode | 0o011)
+    open_to_nobody(node)
     command = [sys.executable, "-c", code, str(node.socket)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
@@ -69,6 +69,62 @@ def test_a_user_does_not_oversubscribe(node):
     assert as_nobody(node, GRANT.format(more=", oversubscribe=True")).startswith("not-allowed")
 
 
+@needs_root
+def test_what_an_administrator_suspended_its_owner_does_not_lift(node):
+    assert as_nobody(node, GRANT.format(more="")) == "done"
+    more = (
+        "from penstock.node.resize import Resize; agent.resize('theirs', Resize(cores_permille={}))"
+    )
+    with node.client() as agent:
+        agent.suspend("theirs", "it harms others")
+        for order in ("agent.resume('theirs')", more.format(200)):
+            refused = as_nobody(node, order)
+            assert refused.startswith("not-allowed"), order
+            assert "root has suspended it" in refused
+        assert as_nobody(node, more.format(50)) == "done"
+        assert as_nobody(node, "agent.suspend('theirs')") == "done"  # does not make it theirs
+        node.kill()
+        node.start()
+    assert as_nobody(node, "agent.resume('theirs')").startswith("not-allowed")
+    with node.client() as agent:
+        assert agent.tenants()[0].suspended
+        assert not agent.resume("theirs").suspended
+    for order in ("agent.suspend('theirs')", "agent.resume('theirs')", more.format(200)):
+        assert as_nobody(node, order) == "done"
+
+
+@needs_root
+def test_a_user_does_not_choose_his_own_punishment(make_node):
+    node = make_node("--measured=suspend", "--longest-grace=20s")
+    for more, says in (
+        (", measured='deny'", "least step is suspend"),
+        (", measured='throttle'", "least step is suspend"),
+        (", grace_ns=21 * 10**9", "at most 20s"),
+        (", allow_unknown=True", "allowUnknown"),
+        (", labels={'pod': 'somebody-elses'}", "labels pod"),
+    ):
+        refused = as_nobody(node, GRANT.format(more=more))
+        assert refused.startswith("not-allowed"), more
+        assert says in refused
+        assert "ask an administrator" in refused
+    allowed = ", measured='suspend', grace_ns=20 * 10**9, labels={'team': 'vision'}"
+    assert as_nobody(node, GRANT.format(more=allowed)) == "done"
+    node.tenant("roots", measured="deny", grace_ns=10**12, labels={"pod": "p"})
+    with node.client() as agent:
+        assert [tenant.name for tenant in agent.tenants()] == ["roots", "theirs"]
+
+
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [("--measured=nothing", "steps are deny"), ("--longest-grace=5", "for example 60s")],
+)
+def test_bounds_that_are_none_are_refused(make_node, option, says):
+    node = make_node(start=False)
+    done = node(*node.agent_command(option))
+    assert done.returncode == 2
+    assert says in done.stderr
+
+
 def test_grpcs_own_socket_lies_where_nobody_else_gets(node):
     inside = node.state / ".agent"
     assert inside.stat().st_mode & 0o077 == 0
@@ -77,11 +133,10 @@ def test_grpcs_own_socket_lies_where_nobody_else_gets(node):
         AgentClient(channel, "inside").tenants()
 
 
-@pytest.fixture
-def certificates(tmp_path):
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory):
     """A CA, a server's and a client's certificate of it, and a stranger's."""
-    folder = tmp_path / "certificates"
-    folder.mkdir()
+    folder = tmp_path_factory.mktemp("certificates")
 
     def openssl(*arguments):
         subprocess.run(["openssl", *arguments], cwd=folder, capture_output=True, check=True)
@@ -91,11 +146,19 @@ def certificates(tmp_path):
         openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj",
                 f"/CN={authority}", *files)  # fmt: skip
     (folder / "names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1")
-    for name, authority in (("agent", "ca"), ("controller", "ca"), ("stranger", "strangers-ca")):
-        openssl("req", "-newkey", "rsa:2048", "-nodes", "-subj", f"/CN={name}",
+    (folder / "workload").write_text("subjectAltName=URI:spiffe://node/controller")
+    (folder / "nothing").write_text("basicConstraints=CA:FALSE")
+    for name, subject, authority, names in (
+        ("agent", "/CN=agent", "ca", "names"),
+        ("controller", "/CN=controller", "ca", "names"),
+        ("stranger", "/CN=stranger", "strangers-ca", "names"),
+        ("workload", "/", "ca", "workload"),
+        ("nameless", "/", "ca", "nothing"),
+    ):
+        openssl("req", "-newkey", "rsa:2048", "-nodes", "-subj", subject,
                 "-keyout", f"{name}.key", "-out", f"{name}.csr")  # fmt: skip
         openssl("x509", "-req", "-in", f"{name}.csr", "-CA", f"{authority}.crt", "-CAkey",
-                f"{authority}.key", "-CAcreateserial", "-days", "2", "-extfile", "names",
+                f"{authority}.key", "-CAcreateserial", "-days", "2", "-extfile", names,
                 "-out", f"{name}.crt")  # fmt: skip
     return folder
 
@@ -124,9 +187,20 @@ def test_over_tcp_only_who_holds_a_certificate_of_the_nodes_ca_gives_orders(
         assert [(t.name, t.user) for t in agent.tenants()] == [("far", "controller")]
     with over_tls(node, certificates, "stranger") as agent, pytest.raises(PenstockError):
         agent.tenants()
+    with over_tls(node, certificates, "workload") as agent:
+        agent.grant(request("workloads", cores=10, memory=GIB))
+        users = {tenant.name: tenant.user for tenant in agent.tenants()}
+        assert users["workloads"] == "spiffe://node/controller"
+    nameless = pytest.raises(PenstockError, match="a certificate needs a name")
+    with over_tls(node, certificates, "nameless") as agent, nameless:
+        agent.tenants()
     plain = grpc.insecure_channel(f"localhost:{node.started['port']}")
     with plain, pytest.raises(PenstockError):
         AgentClient(plain, "plain").tenants()
+
+
+def tls(address="127.0.0.1:0", cert="agent.crt", key="agent.key", ca="ca.crt"):
+    return [f"--listen={address}", f"--tls-cert={cert}", f"--tls-key={key}", f"--tls-ca={ca}"]
 
 
 @pytest.mark.parametrize(
@@ -135,13 +209,26 @@ def test_over_tcp_only_who_holds_a_certificate_of_the_nodes_ca_gives_orders(
         (["--listen=127.0.0.1:0"], "--tls-cert, --tls-key, --tls-ca is missing"),
         (["--tls-cert=x"], "--listen is missing"),
         (["--listen=127.0.0.1:0", "--tls-cert=x", "--tls-key=x", "--tls-ca=x"], "cannot read x"),
+        (tls("127.0.0.1:99999"), "'127.0.0.1:99999' is no address"),
+        (tls("127.0.0.1"), "ports go from 0 (any) to 65535"),
+        (tls(ca="empty"), "empty is empty"),
+        (tls(ca="words"), "words cannot be used"),
+        (tls(cert="words"), "words and agent.key cannot be used"),
+        (tls(key="controller.key"), "agent.crt and controller.key cannot be used"),
     ],
 )
-def test_an_agent_that_cannot_listen_safely_does_not_start(make_node, options, says):
+@needs_openssl
+def test_an_agent_that_cannot_listen_safely_does_not_start(
+    make_node, certificates, monkeypatch, options, says
+):
+    monkeypatch.chdir(certificates)
+    (certificates / "empty").write_text("\n")
+    (certificates / "words").write_text("no certificate\n")
     node = make_node(start=False)
     done = node(*node.agent_command(*options))
     assert done.returncode == 2
     assert says in done.stderr
+    assert len(done.stderr.splitlines()) == 1, "gRPC says nothing of its own"
     assert not node.socket.exists()
 
 

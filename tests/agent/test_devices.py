@@ -152,7 +152,9 @@ class RealNode(Node):
 
     @property
     def environment(self):
-        return {**super().environment, "LD_LIBRARY_PATH": str(self.driver)}
+        # Beside other tests' nodes, on this machine.
+        lock = {"PENSTOCK_NODE_LOCK": str(self.driver / "lock")}
+        return {**super().environment, **lock, "LD_LIBRARY_PATH": str(self.driver)}
 
     def agent_command(self, *options):
         return [o for o in super().agent_command(*options) if not o.startswith("--simulate")]
@@ -169,6 +171,15 @@ def real(tmp_path):
     yield node
     node.close()
     node.simulated.close()
+
+
+def test_one_agent_runs_the_real_devices_of_a_node_whichever_its_state_directory(real, tmp_path):
+    command = [option for option in real.agent_command() if "meter-dir" not in option]
+    places = [f"--meter-dir={tmp_path}/other-meter", f"--state-dir={tmp_path}/other"]
+    done = real(*command, *places)
+    assert done.returncode == 2
+    assert "an agent runs this node's devices already" in done.stderr
+    assert f"pid {real.process.pid} holds" in done.stderr
 
 
 def test_an_xid_error_makes_a_device_unhealthy_until_it_was_reset(real):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -25,6 +26,22 @@ def start_past_the_shim(node, granted):
     return program
 
 
+POLICY = """\
+apiVersion: penstock.io/v1alpha1
+kind: QuotaPolicy
+metadata: {name: strict}
+spec: {limits: {memory: 4Gi, cores: 30}, onExceed: {measured: terminate, grace: 1s}}
+"""
+
+
+def shown(node, metric: str, label: str) -> list[float]:
+    """The values of its samples with that label."""
+    url = f"http://127.0.0.1:{node.started['metrics_port']}/metrics"
+    with urllib.request.urlopen(url, timeout=5) as answer:
+        lines = answer.read().decode().splitlines()
+    return [float(one.split()[-1]) for one in lines if one.startswith(metric) and label in one]
+
+
 def test_who_takes_the_device_past_the_shim_is_ended_and_the_neighbour_runs_on(node):
     bad = node.tenant("bad", cores=200, measured="terminate", grace_ns=10**9)
     good = node.launch(node.tenant("good", cores=300), *backlogged(600))
@@ -40,14 +57,107 @@ def test_who_takes_the_device_past_the_shim_is_ended_and_the_neighbour_runs_on(n
     ]
 
 
+def test_what_the_device_measured_and_nobody_charged_is_told_and_an_order_to_suspend_stops_it(node):
+    bad = node.tenant("bad", cores=200, measured="deny")
+    program = start_past_the_shim(node, bad)
+    suspicion = wait_until(
+        lambda: [e["reason"] for e in node.events("bad") if e["event"] == "suspicious"], 60
+    )[0]
+    assert "charged 0.0 s: the device worked more" in suspicion
+    with node.client() as agent:
+        agent.suspend("bad")
+        wait_until(lambda: state_of(program.pid) == "T")
+        agent.resume("bad")
+        wait_until(lambda: state_of(program.pid) in {"S", "R"})
+
+
+def test_revoke_ends_also_what_left_its_parents_and_its_environment(node):
+    """Found by its ancestors, by its session, by enforcement's memory; another user's is spared."""
+    node.tenant("other")
+    granted = node.tenant("t")
+    script = (
+        "env -i sleep 1001 & setsid env -i sleep 1002 & "
+        "(sleep 1.5; setsid env -i sh -c 'sleep 1003; :' & sleep 2.5) & "
+        "read line"
+    )
+    elsewhere = {"PENSTOCK_TENANT_DIR": granted.environment["PENSTOCK_TENANT_DIR"]}
+    as_nobody = ("setpriv", "--reuid=65534", "--clear-groups", "sleep", "1004")
+    stranger = node.launch_in({**os.environ, **elsewhere}, *as_nobody)
+    node.launch_in(environment_for(granted), "sh", "-c", script)
+    wait_until(lambda: len(sleeping("1001", "1002", "1003", "1004")) == 4)
+    wait_until(lambda: not sleeping("2.5"), 20)
+    with node.client() as agent:
+        agent.revoke("t", 0)
+        assert sleeping("1001", "1002", "1003", "1004") == {"1004"}
+        name = "ended"
+        elsewhere = {"PENSTOCK_TENANT_DIR": str(node.state / "tenants" / name)}
+        node.launch_in({**os.environ, **elsewhere}, *as_nobody)
+        done = node("run", f"--name={name}", "--memory=1Gi", "--cores=10", "--", "true")
+        assert done.returncode == 0, done.stderr
+        wait_until(lambda: [one.name for one in agent.tenants()] == ["other"])
+    assert stranger.poll() is None
+
+
+def sleeping(*seconds: str) -> set[str]:
+    """Which of `sleep SECONDS` run."""
+    found = set()
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            words = file.read_text().split("\0")
+            if words[0] == "sleep" and words[1] in seconds and state_of(int(file.parts[2])) != "Z":
+                found.add(words[1])
+    return found
+
+
+def state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+
+
 def test_a_policy_that_only_suspends_ends_nothing_and_survives_the_agent(node):
     bad = node.tenant("bad", cores=200, measured="suspend", grace_ns=10**9)
     program = start_past_the_shim(node, bad)
     wait_until(lambda: [e for e in node.events("bad") if e["event"] == "suspend"], 40)
+    # While it lasts, it is seen wherever one looks.
+    with node.client() as agent:
+        finding = wait_until(lambda: agent.tenants()[0].finding)
+        assert finding.startswith("suspend: ")
+        assert str(program.pid) in finding
+    wait_until(lambda: shown(node, "penstock_tenant_findings", 'kind="uncharged"') == [1])
+    assert shown(node, "penstock_tenant_suspended", 'tenant="bad"') == [1]
+    assert "bad: suspend: " in node("ps").stdout
+    assert json.loads(node("ps", "-o", "json").stdout)[0]["problem"].startswith("suspend: ")
+    assert "bad: suspend: " in node("top", "--once").stdout
     node.kill()
     node.start()
     wait_until(lambda: [e for e in node.events("bad") if e["event"] == "adopted"])
     assert Path(f"/proc/{program.pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T"
+    program.kill()
+    program.wait()
+    wait_until(lambda: json.loads(node("ps", "-o", "json").stdout)[0]["problem"] is None, 60)
+
+
+def test_who_was_ended_is_told_why_and_can_ask_when_the_tenant_is_gone(node, tmp_path):
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(POLICY)
+    environment = environment_for(node.tenant("other"))
+    script = f"unset LD_PRELOAD; exec {LAUNCHER} {' '.join(backlogged(600))}"
+    done = node(
+        "run", "--name=bad", f"--policy={policy}", "--", "sh", "-c", script,
+        env={"PENSTOCK_SIM_KERNELS": environment["PENSTOCK_SIM_KERNELS"]},
+        stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert done.returncode in {143, 137}, done.stderr
+    assert "penstock: tenant bad: ended by the agent (SIG" in done.stderr
+    wait_until(lambda: not (node.state / "tenants" / "bad").exists())
+    told = node("events", "bad")
+    assert told.returncode == 0, told.stderr
+    assert "terminate" in told.stdout
+    with node.client() as agent:
+        assert "terminate" in [one.event for one in agent.events(["bad"])]
+        agent.revoke("other", 0)
+    assert [one["event"] for one in json.loads(node("events", "other", "-o", "json").stdout)][
+        -1
+    ] == "revoked"
 
 
 def test_an_operators_suspension_is_not_taken_for_enforcements_by_the_next_agent(node):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -16,7 +15,8 @@ from pathlib import Path
 import pytest
 from tests.agent.conftest import wait_until
 from tests.agent.programs import LAUNCHER, backlogged, environment_for, open_to_nobody
-from tests.agent.test_duties import start_past_the_shim
+from tests.agent.test_duties import shown, start_past_the_shim
+from tests.containers import images
 
 from penstock.enforce.process import why_unshimmed
 from penstock.node.handshake import read_handshakes
@@ -209,6 +209,10 @@ def test_use_without_a_handshake_is_a_bypass_that_names_the_libc_and_a_foreign_o
     line = json.loads(node.process.stderr.readline())
     assert (line["event"], line["pid"]) == ("foreign", foreign.pid)
     assert line["command"].startswith(LAUNCHER)
+    wait_until(lambda: shown(node, "penstock_device_foreign_processes", "") == [1])
+    said = f"1 process of no tenant, without a quota: pid {foreign.pid} ("
+    for command in (["ps"], ["devices"], ["top", "--once"]):
+        assert said in " ".join(node(*command).stdout.split()), command
     program = start_past_the_shim(node, bad)
     (event,) = wait_until(
         lambda: [e for e in node.events("bad") if e["event"] == "exceeded"][:1], 40
@@ -219,8 +223,11 @@ def test_use_without_a_handshake_is_a_bypass_that_names_the_libc_and_a_foreign_o
     assert foreign.poll() is None
 
 
-@pytest.mark.skipif(not shutil.which("musl-gcc"), reason="musl-gcc builds the program")
 def test_a_program_of_another_libc_is_named_so(tmp_path):
+    try:
+        images.need("musl-gcc")
+    except images.NotToBeHadError as why:
+        pytest.skip(f"musl-gcc builds the program: {why}")
     (tmp_path / "program.c").write_text("#include <unistd.h>\nint main(void) { pause(); }\n")
     for options, words in (((), "its C library is musl ("), (("-static",), "static program")):
         command = ["musl-gcc", *options, "-o", tmp_path / "program", tmp_path / "program.c"]

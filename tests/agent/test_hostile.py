@@ -35,6 +35,12 @@ pytestmark = [
 
 
 @pytest.fixture
+def node(make_node):
+    """A node where users may have tenants that nothing is done to: what they do is looked at."""
+    return make_node("--measured=deny")
+
+
+@pytest.fixture
 def granted_to_nobody(node):
     """The environment of a tenant that another user asked for."""
     answer = as_nobody(node, GRANT).splitlines()

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from tests.agent.conftest import GIB, request, wait_until
 from tests.agent.programs import backlogged
+from tests.agent.test_duties import start_past_the_shim
 
 from penstock.model import PenstockError
 from penstock.node.resize import Resize
@@ -127,3 +128,35 @@ def test_a_run_that_meets_an_agent_which_is_started_anew_waits_for_it(node):
     node.start()
     assert "granted by the agent" in run.communicate(timeout=60)[1]
     assert run.returncode == 0
+
+
+LEASE = (
+    "import fcntl, os, signal, sys, time; signal.signal(signal.SIGIO, signal.SIG_IGN); "
+    "fcntl.fcntl(os.open(sys.argv[1], os.O_RDONLY), fcntl.F_SETLEASE, fcntl.F_RDLCK); "
+    "print('held', flush=True); time.sleep(600)"
+)
+
+
+def test_a_tenant_that_keeps_its_page_shut_is_the_next_agents_all_the_same(node):
+    bad = node.tenant("bad", measured="deny")
+    node.tenant("torn", measured="deny")
+    node.kill()
+    page = node.state / "tenants" / "bad" / "usage"
+    holder = node.launch_in(dict(os.environ), sys.executable, "-c", LEASE, str(page))
+    assert holder.stdout.readline() == "held\n"
+    os.truncate(node.state / "tenants" / "torn" / "usage", 0)
+    program = start_past_the_shim(node, bad)
+    node.start()
+    with node.client() as agent:
+        found = {tenant.name: tenant.finding for tenant in agent.tenants()}
+        assert "cannot be read" in found["bad"]
+        assert "shorter than the page" in found["torn"]
+        # Enforcement knows its processes, and the next agent lets nobody else have its share.
+        wait_until(lambda: [e for e in node.events("bad") if e["event"] == "exceeded"], 40)
+        holder.kill()
+        holder.wait()
+        wait_until(lambda: "cannot be read" not in agent.tenants()[0].finding)
+        assert agent.revoke("torn", 0).killed == 0
+        assert agent.revoke("bad", 0).killed == 1
+        assert program.wait(10) != 0
+        assert agent.tenants() == []

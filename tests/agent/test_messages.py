@@ -47,7 +47,7 @@ def test_generated_code_is_what_the_proto_files_say(tmp_path):
         candidates=st.lists(words).map(tuple),
         lifetime=st.sampled_from(["processes", "until-revoked"]),
         measured=st.sampled_from(["deny", "throttle", "suspend", "terminate"]),
-        grace_ns=st.integers(0, 10**15),
+        grace_ns=st.integers(0, 24 * 3600 * 10**9),
         labels=st.dictionaries(words, words),
         request_id=words,
     )

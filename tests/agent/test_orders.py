@@ -186,7 +186,8 @@ def test_two_agents_do_not_share_a_state_directory(node):
     other = [option for option in node.agent_command() if "meter-dir" not in option]
     done = node(*other, f"--meter-dir={node.state}-other")
     assert done.returncode == 2
-    assert "an agent runs on" in done.stderr
+    assert f"an agent runs on {node.state} already" in done.stderr
+    assert f"pid {node.process.pid} holds" in done.stderr
 
 
 def test_run_beside_an_agent_on_its_own_state_directory_is_refused(node):

@@ -48,8 +48,6 @@ def test_the_readmes_lines_work_without_a_gpu(make_node):
         for program, *words in commands(line):
             assert program == "penstock"
             words = [sys.executable if word == "python" else word for word in words]  # noqa: PLW2901
-            if words[0] == "usage":
-                words.append(f"--meter-dir={node.state}-meter")
             done = node(*words, cwd=ROOT)
             assert done.returncode == 0, (line, done.stderr)
             answer = done.stdout

@@ -18,7 +18,7 @@ import time
 
 import pytest
 from tests.agent.conftest import GIB, wait_until
-from tests.agent.programs import backlogged
+from tests.agent.programs import backlogged, open_to_nobody
 
 NOBODY = 65534
 LEAVES = b"\x1b[?1049l"  # the alternate screen
@@ -173,8 +173,7 @@ def test_without_a_terminal_there_is_one_picture_without_colours(node):
 @pytest.mark.skipif(os.geteuid() != 0, reason="changes its user: needs root")
 def test_a_user_sees_the_tenants_of_roots_agent(node):
     node.tenant("roots", memory=GIB)
-    for folder in (node.state, *list(node.state.parents)[:3]):
-        folder.chmod(folder.stat().st_mode | 0o011)
+    open_to_nobody(node)
     # Run once as root, so that all is imported: the interpreter's own files may be root's alone.
     code = f"""
 import contextlib, io, os, sys

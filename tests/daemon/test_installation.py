@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
 
 import pytest
+
+from penstock.node.state import locked
 
 PROGRAM = "/opt/penstock/bin/penstock"
 
@@ -17,12 +20,15 @@ def root(tmp_path):
     program = tmp_path / "root" / PROGRAM.lstrip("/")
     program.parent.mkdir(parents=True)
     program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
     return tmp_path / "root"
 
 
 def agent(root, *arguments, program=PROGRAM, umask=0o077) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "penstock", "agent", *arguments]
-    options = [f"--root={root}", f"--program={program}"]
+    options = [f"--root={root}"]
+    if arguments[0] == "install":
+        options.append(f"--program={program}")
     return subprocess.run(
         [*command, *options], capture_output=True, text=True, timeout=60, check=False, umask=umask
     )
@@ -110,13 +116,68 @@ def test_what_others_wrote_is_neither_replaced_nor_removed(root):
         ("/tmp/venv/bin/penstock", "the service cannot run /tmp/venv/bin/penstock"),
         ("penstock", "the service cannot run penstock"),
         ("/opt/other/penstock", "there is no /opt/other/penstock below"),
+        ("/opt/penstock/bin", "it is a directory"),
+        ("/opt/penstock/bin/readme", "nobody may execute it"),
     ],
 )
 def test_a_program_that_the_service_could_not_run_is_refused(root, program, says):
+    (root / "opt/penstock/bin/readme").touch(mode=0o644)
     done = agent(root, "install", program=program)
     assert done.returncode == 2
     assert says in done.stderr
-    assert files_of(root) == {PROGRAM.lstrip("/")}
+    assert files_of(root) == {PROGRAM.lstrip("/"), "opt/penstock/bin/readme"}
+
+
+def test_a_path_with_spaces_and_percent_signs_is_one_word_in_the_unit(root):
+    odd = root / 'opt/at 50% "off"/penstock'
+    odd.parent.mkdir()
+    odd.write_text("#!/bin/sh\n")
+    odd.chmod(0o755)
+    done = agent(root, "install", program=f"/{odd.relative_to(root)}")
+    assert done.returncode == 0, done.stderr
+    unit = root / "etc/systemd/system/penstock-agent.service"
+    wanted = 'ExecStart="/opt/at 50%% \\"off\\"/penstock" agent $PENSTOCK_AGENT_OPTIONS'
+    assert wanted in unit.read_text().splitlines()
+    gone = agent(root, "uninstall")
+    assert gone.returncode == 0, gone.stderr
+    assert not unit.exists()
+
+
+def test_nothing_is_purged_beneath_an_agent_that_runs(root):
+    agent(root, "install")
+    state = root / "run/penstock"
+    state.mkdir(parents=True, mode=0o700)
+    with locked(state / "agent.lock"):  # as an agent holds it for as long as it lives
+        before = everything(root)
+        done = agent(root, "uninstall", "--purge")
+        assert done.returncode == 2
+        assert f"an agent runs on {state}" in done.stderr
+        assert everything(root) == before
+    assert agent(root, "uninstall", "--purge").returncode == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="changes its user: needs root")
+def test_another_user_is_told_to_be_root(root):
+    # Run once before the user changes: others may not enter the folder that Python lies in.
+    code = """
+import contextlib, os, sys
+from penstock.cli import main
+with contextlib.suppress(SystemExit):
+    sys.argv = ["penstock", "agent", "uninstall", "--dry-run", "--root", sys.argv[2], sys.argv[1]]
+    word = sys.argv.pop()
+    main()
+os.setgid(65534); os.setuid(65534)
+sys.argv = ["penstock", "agent", word]
+main()
+"""
+    for word in ("install", "uninstall"):
+        done = subprocess.run(
+            [sys.executable, "-c", code, word, root],
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert done.returncode == 2
+        assert "you are not root" in done.stderr
+        assert "sudo" in done.stderr
 
 
 def test_a_tenants_state_is_not_purged(root):

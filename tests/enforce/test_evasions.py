@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -10,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.enforce.ladder import ROUNDS
 from penstock_shim import paths
 
 from .conftest import PROGRAM, expect, is_running, state_of
@@ -178,6 +181,87 @@ def test_one_that_ignores_sigterm_is_killed(node):
     node.watch(lambda: process.poll() is not None)
     assert process.returncode == -9
     assert [e["event"] for e in guest.acts()][:3] == ["suspend", "terminate", "kill"]
+
+
+def test_one_that_is_started_anew_each_time_ends_with_who_starts_it(node):
+    neighbour = node.tenant("neighbour")
+    honest = neighbour.program("alloc", 50)
+    guest = node.tenant("t", grace_s=1)
+    lost = {k: v for k, v in guest.environment.items() if k != "LD_PRELOAD"}
+    again = 'while :; do "$@"; done'
+    words = ("sh", "-c", again, "sh", sys.executable, str(PROGRAM), "stubborn", "load", "1000")
+    process = guest.start(*words, env=lost)
+    node.watch(lambda: process.poll() is not None, 60)
+    assert process.returncode == -9
+    kills = guest.events("kill")
+    assert len({one["processes"][0]["pid"] for one in kills}) >= ROUNDS
+    assert "all that the tenant runs" in kills[-1]["reason"]
+    asked = [one for one in guest.events("terminate") if one["kind"] == "uncharged"]
+    assert len(asked) == 1, "the first, and nobody after it"
+    assert honest.poll() is None
+    assert neighbour.acts() == []
+
+
+def test_what_was_stopped_does_not_stay_so_when_its_tenant_goes(node, tmp_path):
+    guest = node.tenant("t", measured="suspend")
+    lost = {k: v for k, v in guest.environment.items() if k != "LD_PRELOAD"}
+    past = guest.program("alloc", 10, env=lost)
+    copy = tmp_path / "notthedriver.so"
+    shutil.copy(paths.sim_dir() / "libcuda.so.1", copy)
+    forged = guest.program("context", "copy", copy, "load", 200)
+    node.watch(lambda: state_of(past.pid) == "T")
+    assert state_of(forged.pid) in {"S", "R"}, "within its share it may go on"
+    node.change(guest, suspended=True)
+    node.watch(lambda: state_of(forged.pid) == "T")
+    del node.guests["t"]
+    try:
+        node.watch(lambda: past.poll() is not None)
+        assert past.returncode == -9, "nobody would watch it"
+        node.watch(lambda: state_of(forged.pid) in {"S", "R"})
+    finally:
+        node.guests["t"] = guest
+
+
+def test_an_order_to_suspend_holds_for_what_goes_round_the_shim_whatever_the_policy(node, tmp_path):
+    copy = tmp_path / "notthedriver.so"
+    shutil.copy(paths.sim_dir() / "libcuda.so.1", copy)
+    guest = node.tenant("t", cores=300, measured="deny")
+    lost = {k: v for k, v in guest.environment.items() if k != "LD_PRELOAD"}
+    stranger = guest.program("load", 100, env=lost)
+    forged = guest.program("context", "copy", copy, "load", 100)
+    honest = guest.program("alloc", 10)
+    expect(honest, "alloc 0")
+    node.watch(lambda: guest.events("exceeded"))
+    node.watch_for(3)
+    assert {state_of(one.pid) for one in (stranger, forged)} <= {"S", "R"}
+    node.change(guest, suspended=True)
+    node.watch(lambda: [state_of(one.pid) for one in (stranger, forged)] == ["T", "T"])
+    reasons = [e["reason"] for e in guest.events("suspend") if e["kind"] == "suspended"]
+    assert "went on using the device" in reasons[0]
+    busy_ns = node.busy_ns(forged.pid)
+    os.kill(forged.pid, signal.SIGCONT)  # as its owner may
+    node.watch(lambda: state_of(forged.pid) == "T")
+    node.watch_for(6)
+    assert node.busy_ns(forged.pid) - busy_ns < 500_000_000
+    assert [state_of(one.pid) for one in (stranger, forged)] == ["T", "T"]
+    assert state_of(honest.pid) in {"S", "R"}
+    node.change(guest, suspended=False)
+    node.watch(lambda: {state_of(one.pid) for one in (stranger, forged)} <= {"S", "R"})
+    assert not guest.events("terminate", "kill")
+
+
+def test_one_that_is_woken_again_and_again_while_suspended_is_ended(node, tmp_path):
+    copy = tmp_path / "notthedriver.so"
+    shutil.copy(paths.sim_dir() / "libcuda.so.1", copy)
+    guest = node.tenant("t", cores=300, grace_s=1.5)
+    forged = guest.program("context", "copy", copy, "load", 200)
+    node.watch(lambda: node.busy_ns(forged.pid))
+    node.change(guest, suspended=True)
+    waker = guest.start("sh", "-c", f"while kill -CONT {forged.pid}; do sleep 0.02; done")
+    node.watch(lambda: forged.poll() is not None, 60)
+    assert forged.returncode == -15
+    assert guest.events("terminate")[0]["kind"] == "cores"
+    waker.wait(10)
 
 
 def test_one_whose_first_thread_has_ended_is_no_dead_one(node):

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from penstock.node import ended
 from penstock.node.events import record_event
 
 
@@ -44,11 +45,27 @@ def test_programs_get_all_of_it(node, guest):
     assert found[1]["processes"] == [{"pid": 12, "command": "train \x1b[2J now"}]
 
 
-def test_the_events_of_a_tenant_that_has_ended_are_said_to_be_gone(node, guest):
-    done = events(node, "other")
-    assert done.returncode == 2
-    assert "no tenant 'other'" in done.stderr
-    assert "the events of a tenant that has ended are gone with its directory" in done.stderr
+def test_the_events_of_tenants_that_have_ended_are_kept_for_a_while(node, guest, monkeypatch):
+    monkeypatch.setattr(ended, "MOST_FILES", 3)
+    plain = node.tenant("plain")
+    for one in (guest, plain):
+        one.subject.tenant.remove()
+    found = json.loads(events(node, "t", "-o", "json").stdout)
+    assert [one["event"] for one in found] == ["granted", "terminate"]
+    assert "terminate" in events(node, "t", "--follow").stdout
+    for name in ("plain", "other"):  # of one nothing is to be told
+        done = events(node, name)
+        assert done.returncode == 2
+        assert f"no tenant '{name}'" in done.stderr
+        assert "is kept for seven days" in done.stderr
+    state = node.state.directory
+    for number in range(4):
+        again = node.tenant("t-1")
+        record_event(again.directory, "deny", reason=str(number))
+        again.subject.tenant.remove()
+    assert ended.read_ended(state, "t") == [], "the oldest makes room"
+    assert ended.read_ended(state, "t-1")[-1]["reason"] == "3"
+    assert len(list((state / "ended").iterdir())) == 3
 
 
 def test_one_that_follows_sees_each_event_once_and_ends_with_the_tenant(node, guest):

@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 
 from penstock.enforce.ladder import (
     CLEAR_NS,
+    FORGET_ROUNDS_NS,
     KILL_AFTER_NS,
     LONGEST_LOOK_NS,
     PAST_SHIM,
+    ROUNDS,
     Judgement,
     Ladder,
     Orders,
@@ -101,8 +103,37 @@ def test_a_process_started_anew_after_the_grace_is_ended_too_and_recorded():
     ladder = Ladder()
     climb(ladder, 11, judged("uncharged", ONE))
     orders = ladder.advance(11 * S, [judged("uncharged", TWO)], policy())
-    assert orders.terminate == {TWO}
-    assert [c.offenders for c in orders.changes] == [{TWO}]
+    assert orders.kill == {TWO}, "it is not asked again"
+    assert not orders.terminate
+    assert [(c.offenders, c.killed) for c in orders.changes] == [({TWO}, True)]
+
+
+def test_who_starts_it_anew_again_and_again_is_ended_too():
+    ladder = Ladder()
+    climb(ladder, 11, judged("uncharged", ONE))
+    ladder.forget([ONE])
+    all_end = []
+    for number in range(5):
+        fresh = Process(200 + number, 7, "anew")
+        orders = ladder.advance((11 + number) * S, [judged("uncharged", fresh)], policy())
+        assert orders.kill == {fresh}
+        all_end.append(orders.kill_all)
+        ladder.forget([fresh])
+        ladder = from_json(to_json(ladder)) if number == 1 else ladder
+        ladder.at_ns = (11 + number) * S
+    assert all_end == [False] * ROUNDS + [True] * (5 - ROUNDS)
+    assert "all that the tenant runs" in orders.changes[0].reason
+    later_ns = 20 * S + FORGET_ROUNDS_NS
+    for second in range(15):
+        orders = ladder.advance(later_ns + second * S, [judged("uncharged", TWO)], policy())
+    assert TWO in ladder.ending, "after a while it is asked again"
+    assert not orders.kill_all
+
+
+def test_nobody_is_ended_for_what_still_runs_while_suspended():
+    orders = climb(Ladder(), 60, judged("suspended"))
+    assert {o.step for o in orders} == {Step.SUSPEND}
+    assert all(o.stop == {ONE} and not o.suspend for o in orders)
 
 
 def test_what_comes_rarely_adds_up_to_nothing():

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import tracemalloc
 import uuid
 from pathlib import Path
 
@@ -15,11 +16,14 @@ import pytest
 
 from penstock.enforce.cgroup import containers_of
 from penstock.enforce.members import Members
-from penstock.enforce.process import Process, find, is_alive, read_stat, send
+from penstock.enforce.process import Process, command_line, find, is_alive, read_stat, send
+from penstock.node import processes
+from penstock.node.mounted import mounted_page
 
 from .conftest import state_of
 
 S = 1_000_000_000
+NOBODY = 65534
 
 
 @pytest.fixture
@@ -260,3 +264,110 @@ def test_what_is_in_a_container_with_the_tenants_page_is_the_tenants_without_it_
         for program in (mounted, lost):
             program.kill()
             program.wait()
+
+
+# In a user and mount namespace of one's own anybody may put this where a container has its page.
+FORGED = {
+    "link": "mkdir /run/penstock-tenant; ln -s $1/usage /run/penstock-tenant/usage",
+    "folder": "ln -s $1 /run/penstock-tenant",
+    "mount": "mkdir /run/penstock-tenant; mount --bind $1 /run/penstock-tenant",
+}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="has tenants of another user")
+@pytest.mark.parametrize("mode", [0o700, 0o755])
+def test_nobody_is_taken_for_another_tenants_by_what_they_put_in_a_pages_place(node, started, mode):
+    for folder in (node.state.directory, *list(node.state.directory.parents)[:3]):
+        folder.chmod(folder.stat().st_mode | 0o011)
+    node.state.tenants.chmod(0o711)
+    victim, own = node.tenant("victim"), node.tenant("own")
+    victim.directory.chmod(mode)
+    own.directory.chmod(0o755)
+    os.chown(own.directory / "usage", NOBODY, -1)
+    node.change(own, uid=NOBODY)
+
+    def in_a_namespace(directory: Path, way: str, env) -> subprocess.Popen:
+        script = f"mount -t tmpfs x /run && {way} && echo ready; exec sleep 60"
+        program = subprocess.Popen(
+            ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script, "sh",
+             str(directory)],
+            user=NOBODY, group=NOBODY, extra_groups=[], env=env, stdout=subprocess.PIPE,
+            text=True, start_new_session=True,
+        )  # fmt: skip
+        started.append(program)
+        if line(program) != "ready":
+            pytest.skip("users have no namespaces of their own here")
+        return program
+
+    bare = {"PATH": os.environ["PATH"]}
+    forged = [in_a_namespace(victim.directory, way, bare) for way in FORGED.values()]
+    parent = in_a_namespace(victim.directory, FORGED["mount"], own.environment)
+    mine = in_a_namespace(own.directory, FORGED["mount"], bare)
+    page, theirs = victim.directory / "usage", own.directory / "usage"
+    for program in (*forged, parent):  # with root's rights the page is there
+        seen = Path(f"/proc/{program.pid}/root/run/penstock-tenant/usage")
+        assert (seen.is_symlink() and "victim" in str(seen.readlink())) or seen.samefile(page)
+        assert mounted_page(program.pid) is None
+    found = mounted_page(mine.pid)
+    assert found.identity == (theirs.stat().st_dev, theirs.stat().st_ino)
+    assert not found.by_root
+    members = Members()
+    for look in range(2):
+        members.scan(look * S, [victim.subject, own.subject])
+    assert [members.tenant_of(program.pid) for program in forged] == [None] * len(forged)
+    assert members.tenant_of(parent.pid) == "own"
+    assert members.tenant_of(mine.pid) == "own", "whose page it is may mount it"
+    assert processes.members(victim.directory) == []
+    assert mine.pid in processes.members(own.directory)
+
+
+def test_who_descends_from_a_tenant_is_its_own_whatever_page_is_mounted_there(node, started):
+    """By root too: `penstock run` of a runtime whose container got the device of another tenant."""
+    first, second = node.tenant("first"), node.tenant("second")
+    script = (
+        "mount -t tmpfs x /run && mkdir /run/penstock-tenant && "
+        "mount --bind $1 /run/penstock-tenant && echo ready; exec sleep 60"
+    )
+    program = start(
+        started, "sh", "-c",
+        "unshare --mount env -u PENSTOCK_TENANT_DIR -u LD_PRELOAD sh -c \"$0\" sh $1; wait",
+        script, str(second.directory), env=first.environment,
+    )  # fmt: skip
+    if line(program) != "ready":
+        pytest.skip("nothing can be mounted here")
+    members = Members()
+    members.scan(0, [first.subject, second.subject])
+    children = Path(f"/proc/{program.pid}/task/{program.pid}/children").read_text().split()
+    assert mounted_page(int(children[0])).by_root
+    assert [members.tenant_of(int(one)) for one in children] == ["first"]
+
+
+@pytest.fixture(scope="module")
+def long_proc(tmp_path_factory) -> str:
+    program = tmp_path_factory.mktemp("long") / "long_proc"
+    source = Path(__file__).with_name("long_proc.c")
+    subprocess.run(["cc", "-o", str(program), str(source)], check=True)
+    return str(program)
+
+
+def test_a_process_that_says_its_environment_is_gigabytes_is_read_no_further_than_a_bound(
+    node, started, long_proc
+):
+    guest = node.tenant("t")
+    program = start(started, long_proc)
+    if line(program) != "set":
+        pytest.skip("this kernel lets nobody say so")
+    with Path(f"/proc/{program.pid}/environ").open("rb") as stream:
+        assert os.pread(stream.fileno(), 1, 3 << 28), "it is long"
+    members = Members()
+    tracemalloc.start()
+    try:
+        began = time.monotonic()
+        members.scan(0, [guest.subject])
+        processes.environments(processes.TENANT_VARIABLE)
+        command_line(program.pid)
+        took = time.monotonic() - began
+        assert tracemalloc.get_traced_memory()[1] < 32 << 20
+        assert took < 5
+    finally:
+        tracemalloc.stop()

@@ -126,6 +126,7 @@ def test_rare_long_launches_that_nobody_waits_for_are_learned_in_seconds(stage: 
     check(stage, tenant, 25, settle_s=4, at_most=1.6)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(("processes", "at_most_ms"), [(1, 1300), (4, 2000)])
 def test_launches_longer_than_the_gates_patience_do_not_pile_up(
     stage: Stage, processes: int, at_most_ms: int

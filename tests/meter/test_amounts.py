@@ -199,6 +199,26 @@ def test_what_the_device_measured_stands_beside_what_was_charged(meter, tmp_path
     assert amounts.charged_ns == 6 * S
 
 
+def test_work_of_the_device_that_is_charged_by_far_too_little_is_told_with_both_figures(
+    meter, tmp_path
+):
+    found = []
+    for second in range(61):  # a fifth of it is charged; then all of it
+        measured = {"busy_ns": second * S // 2}
+        found += meter.observe(later(second), [reading(second / 10, measured=measured)])
+    assert {one.suspicion.kind for one in found} == {"uncharged"}
+    assert "measured 6.5 s, charged 1.3 s" in found[0].suspicion.reason
+    assert len(found) <= 2  # told once a minute
+    for second in range(200):
+        measured = {"busy_ns": 30 * S + second * S}
+        at, spent_s = later(61 + second), 6 + second * 0.8  # some is charged a moment later
+        found = meter.observe(at, [reading(spent_s, measured=measured)])
+        assert found == [] or second < 2
+    assert meter.flush(later(300), wait_s=10)
+    assert stored(tmp_path).suspicions >= 3
+    assert stored(tmp_path).charged_ns < stored(tmp_path).measured_ns
+
+
 def test_where_only_recent_use_is_known_it_is_summed_up(meter, tmp_path):
     for second in range(11):
         meter.observe(later(second), [reading(0, measured={"busy_permille": 250})])

@@ -98,7 +98,7 @@ def node_snapshot(tenant, grant, who, *, usage, meter, at) -> NodeSnapshot:
                 memory_used_bytes=measured_of(own).memory_bytes,
                 memory_granted_bytes=share.memory_bytes,
                 busy_permille=None, cores_granted_permille=share.cores_permille,
-                healthy=True, xids={"13": 2},
+                healthy=True, xids={"13": 2}, foreign_processes=1,
             ),
             DeviceSnapshot(
                 "GPU-lost", "NVIDIA H200", simulated=False, available=False,

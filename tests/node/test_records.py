@@ -11,10 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.model import PenstockError
+from penstock.model.quantity import MOST_GRACE_NS
 from penstock.node import events
+from penstock.node.admission import check_grace
 from penstock.node.events import read_events, record_event
 from penstock.node.grant import DeviceGrant, Grant, read_grant, write_grant
 from penstock.node.processes import environments
+from penstock.node.state import State
+from penstock.node.tenant import collect
 
 GRANT = Grant(
     tenant="t",
@@ -27,18 +31,65 @@ GRANT = Grant(
 )
 
 
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
+GRACES = st.sampled_from([0, 1, 999, 400_000, 10**9 + 1, MOST_GRACE_NS])
+
+
 @given(
-    st.integers(1, 2**50),
-    st.integers(1, 1000),
-    st.lists(st.text(st.characters(exclude_categories=["Cs", "Cc"])), min_size=1, max_size=4),
+    st.builds(
+        replace,
+        st.just(GRANT.devices[0]),
+        memory_bytes=st.integers(512, 2**50),
+        cores_permille=st.integers(1, 1000),
+        context_bytes=st.integers(0, 2**40),
+        name=TEXT,
+    ),
+    st.builds(
+        replace,
+        st.just(GRANT),
+        mode=st.sampled_from(["strict", "elastic"]),
+        command=st.lists(TEXT, max_size=4).map(tuple),
+        user=TEXT,
+        policy=st.none() | TEXT,
+        machine=st.none() | TEXT,
+        uid=st.none() | st.integers(0, 2**32 - 2),
+        lifetime=st.sampled_from(["command", "processes", "until-revoked"]),
+        measured=st.sampled_from(["deny", "throttle", "suspend", "terminate"]),
+        grace_ns=GRACES | st.integers(0, MOST_GRACE_NS),
+        labels=st.dictionaries(TEXT, TEXT, max_size=4),
+        request_id=TEXT,
+        oversubscribed=st.booleans(),
+        allow_unknown=st.booleans(),
+        record=st.booleans(),
+        suspended=st.booleans(),
+    ),
 )
-def test_a_grant_survives_being_written_and_read(tmp_path_factory, memory, cores, command):
+def test_every_grant_that_admission_allows_is_read_as_it_was_written(
+    tmp_path_factory, share, grant
+):
+    check_grace(grant.grace_ns)
     directory = tmp_path_factory.mktemp("tenant")
-    share = replace(GRANT.devices[0], memory_bytes=memory, cores_permille=cores)
-    grant = replace(GRANT, devices=(share,), command=tuple(command))
+    grant = replace(grant, devices=(share,))
     write_grant(directory, grant)
     assert read_grant(directory) == grant
     assert [file.name for file in directory.iterdir()] == ["grant.yaml"]
+
+
+@pytest.mark.parametrize("grace_ns", [-1, MOST_GRACE_NS + 1, (1 << 62) * 10**9])
+def test_a_grace_that_nobody_waits_is_refused(grace_ns):
+    with pytest.raises(PenstockError, match="0s to 24h"):
+        check_grace(grace_ns)
+
+
+def test_a_tenant_without_processes_whose_grant_is_damaged_is_not_deleted(tmp_path):
+    state = State.open(tmp_path / "state")
+    for name in ("t", "u"):
+        (state.tenants / name).mkdir()
+        write_grant(state.tenants / name, replace(GRANT, tenant=name))
+    (state.tenants / "t" / "grant.yaml").write_text("grace: 0ms")
+    (state.tenants / "empty").mkdir()
+    assert [tenant.name for tenant in collect(state)] == ["t"]
+    assert (state.tenants / "t").is_dir()
 
 
 def test_a_reader_never_sees_half_a_grant(tmp_path):

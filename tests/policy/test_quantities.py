@@ -116,6 +116,11 @@ def test_a_duration_without_a_valid_unit_is_refused(text):
         parse_duration_ns(text)
 
 
+def test_a_bare_number_is_answered_with_the_seconds_that_were_meant():
+    with pytest.raises(QuantityError, match="did you mean 5s"):
+        parse_duration_ns("5")
+
+
 def test_tflops_become_cores_rounded_up_to_whole_percents():
     assert cores_from_tflops(120, 989) == 130
     assert cores_from_tflops(1, 989) == 10

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import socket
 import threading
@@ -11,15 +10,19 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
+from penstock.agent.bounds import Bounds
 from penstock.agent.device_watch import DeviceWatch
 from penstock.agent.handshakes import Handshakes
+from penstock.agent.lock import node_lock, take, take_node
 from penstock.agent.ward import Ward
-from penstock.model import PenstockError
+from penstock.enforce.process import is_alive
+from penstock.model import PenstockError, listing
+from penstock.node.damaged import grant_of_pages
 from penstock.node.events import record_event
 from penstock.node.grant import read_grant
 from penstock.node.neighbourhood import Neighbourhood
 from penstock.node.outsiders import Outsiders
-from penstock.node.processes import TENANT_VARIABLE, environments, members_of
+from penstock.node.processes import TENANT_VARIABLE, environments, members_of, of_user
 from penstock.node.supervisor import PERIOD_S
 from penstock.node.tenant import SUPERVISOR_LOCK, Tenant, has_processes, tenants_of
 from penstock_shim.pages import PageError, survive_lost_pages
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
 
     from penstock.container import Containers
     from penstock.devices import Device, DeviceSource
+    from penstock.enforce import Enforcer
     from penstock.node.grant import Grant
     from penstock.node.state import State
 
@@ -56,11 +60,13 @@ class Agent:
         self.machine = str(source.machine) if source.machine else None
         self.started_at = time.time()
         self.enforces = os.geteuid() == 0  # else a tenant of ours could undo its quota
+        self.bounds = Bounds()
         self.lock = threading.RLock()
         self.neighbourhood = Neighbourhood(state, Outsiders(scan_period_ns=OUTSIDERS_PERIOD_NS))
         self.devices: list[Device] = []
         self.turns = Turns()
         self.handshakes = Handshakes()
+        self.enforcer: Enforcer | None = None  # set by the duty that goes with it
         self.containers: Containers | None = None  # None: tenants are not offered to containers
         self.watch = DeviceWatch(self)
         # What else is done in a round, with its time (CLOCK_MONOTONIC, ns), if it is due, which is
@@ -74,8 +80,8 @@ class Agent:
         self._sorted: tuple[Ward, ...] | None = None  # of them, by name; None: they have changed
         self._directories: tuple[Path, ...] | None = None  # of all tenants; None: likewise
         self._others: dict[str, Tenant] = {}  # looked after by a `penstock run` of their own
-        self._damaged: set[str] = set()  # whose grant or pages cannot be used
-        self._own_lock = -1
+        self._damaged: dict[str, str] = {}  # whose grant or pages cannot be used, and why
+        self._own_lock = self._node_lock = -1
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
         self._kept_house_ns = 0
@@ -88,8 +94,14 @@ class Agent:
         Raises:
             PenstockError: another agent has the directory, or it or the devices cannot be used.
         """
-        self._own_lock = _take(self.state.agent_lock)
+        self._own_lock = take_node(
+            self.state.agent_lock, f"an agent runs on {self.state.directory} already"
+        )
         try:
+            if self.machine is None:  # whichever state directory: their quotas would add up to two
+                self._node_lock = take_node(
+                    node_lock(), "an agent runs this node's devices already"
+                )
             survive_lost_pages()  # whatever a tenant does to its pages, the others go on
             self.devices = self.source.devices()
             with self.state.lock(), self.lock:
@@ -123,6 +135,12 @@ class Agent:
             found = self._wards.get(name)
             if found is not None:
                 return found
+            if name in self._others and name in self._damaged:
+                raise PenstockError(
+                    f"tenant {name!r} is damaged", self._damaged[name],
+                    f"end its processes, then remove {self._others[name].directory}",
+                    reason="not-now",
+                )  # fmt: skip
             if name in self._others:
                 raise PenstockError(
                     f"tenant {name!r} is not the agent's",
@@ -130,22 +148,22 @@ class Agent:
                     "change it with penstock quota set, as its own user, or wait for it to end",
                     reason="not-now",
                 )
-            names = ", ".join(sorted(self._wards)) or "there is none"
+            names = listing(sorted(self._wards)) or "there is none"
         raise PenstockError(
             f"no tenant {name!r} on {self.node}", f"tenants: {names}", "see penstock ps",
             reason="no-such-tenant",
         )  # fmt: skip
 
     def grants(self) -> list[Grant]:
-        """All that is granted on this node. Raises `PenstockError` for one that cannot be read."""
+        """All that is granted on this node. One that cannot be read: as far as its pages tell."""
         with self.lock:
             grants = [ward.grant for ward in self._wards.values()]
             for tenant in self._others.values():
                 try:
                     grants.append(tenant.grant())
                 except PenstockError:  # noqa: PERF203 - one at a time is what is wanted
-                    if tenant.directory.exists():  # else it ended meanwhile
-                        raise
+                    with contextlib.suppress(PageError, OSError):  # it ended, or all is lost
+                        grants.append(grant_of_pages(tenant, self.machine, self.devices))
         return grants
 
     def names(self) -> list[str]:
@@ -198,9 +216,16 @@ class Agent:
             if (
                 ward is not None
                 and ward.may_end(time.monotonic_ns())
-                and not has_processes(ward.tenant)
+                and not has_processes(ward.tenant, uid=ward.grant.uid)
+                and not self._is_peopled(ward)
             ):
                 self.drop(ward)
+
+    def _is_peopled(self, ward: Ward) -> bool:
+        """Whether enforcement knows of a living process of it, whatever its environment."""
+        return self.enforcer is not None and any(
+            is_alive(one) for one in self.enforcer.members(ward.tenant.name)
+        )
 
     def slowest_round_ns(self) -> int:
         """Of the last minute."""
@@ -273,8 +298,12 @@ class Agent:
         if ending:
             found = environments(TENANT_VARIABLE)
             for ward in ending:
-                if not members_of(found, ward.tenant.directory):
+                pids = of_user(members_of(found, ward.tenant.directory), ward.grant.uid)
+                if not pids and not self._is_peopled(ward):
                     self.drop(ward)
+        for ward in wards:
+            if ward.damage is not None:
+                self._look_again(ward)
         with self.lock:
             for name, tenant in list(self._others.items()):
                 if not tenant.directory.exists() or (
@@ -282,6 +311,11 @@ class Agent:
                 ):
                     del self._others[name]
                     self._directories = None
+            self._damaged = {
+                name: why
+                for name, why in self._damaged.items()
+                if name in self._wards or name in self._others
+            }
 
     def _adopt(self) -> None:
         for tenant in tenants_of(self.state):
@@ -291,21 +325,49 @@ class Agent:
     def _take_up(self, tenant: Tenant) -> bool:
         """Looks after a tenant that was made before. False: somebody else does, or nobody can."""
         try:
-            lock = _take(tenant.directory / SUPERVISOR_LOCK)
-        except PenstockError:
+            lock = take(tenant.directory / SUPERVISOR_LOCK)
+        except (BlockingIOError, FileNotFoundError):
             return False
+        damage = None
         try:
-            grant = read_grant(tenant.directory)
-            ward = Ward(tenant, grant, lock, self.neighbourhood, adopted=True)
+            try:
+                grant = read_grant(tenant.directory)
+            except PenstockError as error:
+                damage = f"{error.what}: {error.why}"
+                grant = grant_of_pages(tenant, self.machine, self.devices)
+            ward = Ward(tenant, grant, lock, self.neighbourhood, adopted=True, damage=damage)
         except (PenstockError, PageError, OSError) as error:
             os.close(lock)
-            if tenant.name not in self._damaged:
-                self._damaged.add(tenant.name)
-                record_event(tenant.directory, "damaged", reason=str(error))
+            self._is_damaged(tenant, f"{damage}; {error}" if damage else str(error))
             return False
+        if damage is None:
+            self._damaged.pop(tenant.name, None)
+        else:
+            self._is_damaged(tenant, damage)
         self.add(ward)
         record_event(tenant.directory, "adopted", by=self.node)
         return True
+
+    def _is_damaged(self, tenant: Tenant, why: str) -> None:
+        if self._damaged.get(tenant.name) != why:
+            record_event(tenant.directory, "damaged", reason=why)
+        self._damaged[tenant.name] = why
+
+    def _look_again(self, ward: Ward) -> None:
+        """Goes by the grant of a damaged tenant once somebody has mended it."""
+        try:
+            grant = read_grant(ward.tenant.directory)
+        except PenstockError:
+            return
+        with self.lock:
+            same = [share.uuid for share in grant.devices] == [
+                share.uuid for share in ward.grant.devices
+            ]
+            if same and self._wards.get(ward.tenant.name) is ward:
+                ward.damage = None
+                self._damaged.pop(ward.tenant.name, None)
+                self.changed(ward, grant)
+                record_event(ward.tenant.directory, "mended", by=self.node)
 
     def _let_go(self) -> None:
         self.turns.stop()
@@ -315,20 +377,7 @@ class Agent:
                 ward.close()
             self._wards.clear()
             self.neighbourhood.close()
-            if self._own_lock >= 0:
-                os.close(self._own_lock)
-                self._own_lock = -1
-
-
-def _take(file: Path) -> int:
-    """Locks `file` while the descriptor is open. Raises `PenstockError` if another has it."""
-    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise PenstockError(
-            f"{file} is held by another process", f"an agent runs on {file.parent} already",
-            "stop it first, or name another --state-dir", reason="not-now",
-        ) from None  # fmt: skip
-    return descriptor
+            for descriptor in (self._own_lock, self._node_lock):
+                if descriptor >= 0:
+                    os.close(descriptor)
+            self._own_lock = self._node_lock = -1

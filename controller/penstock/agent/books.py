@@ -22,6 +22,7 @@ from penstock.meter.snapshot import (
     TenantSnapshot,
     share_snapshots,
 )
+from penstock.meter.usage import read_usage_since
 from penstock.model import PenstockError
 from penstock.node.admission import free_shares
 from penstock.node.events import record_event
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from penstock.meter.clock import Moment
     from penstock.meter.meter import TenantSuspicion
     from penstock.meter.reading import Identity, TenantReading
+    from penstock.meter.usage import By, Usage
     from penstock.node.admission import Free
     from penstock_shim.pages import UsageSnapshot
 
@@ -51,6 +53,7 @@ class Books:
         """Meters into `directory`. Raises `PenstockError`: another meters there already."""
         self._agent = agent
         self._meter = Meter(directory)
+        self._directory = directory
         self._lock = threading.Lock()  # tenants end in the threads of whoever ends them
         self._scrape_lock = threading.Lock()  # of counted events
         self._exporter = Exporter(agent.node)
@@ -89,6 +92,10 @@ class Books:
             if reading is not None:
                 self._record(self._meter.close_tenant(now(), reading)[1])
 
+    def usage(self, since_s: int, until_s: int, by: By, tenant: str | None) -> Usage:
+        """What was used and stored, which lags by some seconds. Raises `PenstockError`."""
+        return read_usage_since(since_s, until_s, by=by, tenant=tenant, directory=self._directory)
+
     def close(self) -> None:
         """Stores what is left."""
         self._exporter.close()
@@ -120,7 +127,7 @@ class Books:
 
     @property
     def _enforcing(self) -> Enforcing | None:
-        return next((one for one in self._agent.duties if isinstance(one, Enforcing)), None)
+        return Enforcing.of(self._agent)
 
     def _identity(self, ward: Ward) -> Identity:
         if ward not in self._identities:
@@ -128,12 +135,19 @@ class Books:
             self._identities[ward] = identity_of(ward.tenant, ward.grant, where)
         return self._identities[ward]
 
-    def _record(self, found: Iterable[TenantSuspicion]) -> None:
+    def _record(self, suspicions: Iterable[TenantSuspicion]) -> None:
         wards = {ward.tenant.name: ward for ward in self._agent.wards()}
-        for one in found:
+        for one in suspicions:
             ward = wards.get(one.tenant)
             if ward is not None:
-                record_event(ward.tenant.directory, "suspicious", reason=str(one.suspicion))
+                found = one.suspicion
+                record_event(
+                    ward.tenant.directory,
+                    "suspicious",
+                    kind=found.kind,
+                    device=found.device_uuid,
+                    reason=found.reason,
+                )
 
     def _count_events(self, wards: Sequence[Ward]) -> None:
         with self._scrape_lock:
@@ -166,11 +180,10 @@ class Books:
             return None  # it ends
         usage = ward.supervisor.usage
         limits = ward.supervisor.limits
-        problems = {"damaged": ward.supervisor.page_problem, "failed": ward.problem}
         return TenantSnapshot(
             identity=identity,
             mode=ward.grant.mode,
-            suspended=ward.grant.suspended or bool(limits and limits.suspended),
+            suspended=ward.grant.suspended or bool(limits and limits.suspended) or ward.is_held,
             processes=len(usage.slots) if usage else None,
             shares=share_snapshots(
                 identity,
@@ -181,7 +194,7 @@ class Books:
                 measured_bytes={u: one.memory_bytes for u, one in self._measured(ward).items()},
             ),
             events=dict(self._events.get(ward.tenant.name, ())),
-            findings={kind: 1 for kind, problem in problems.items() if problem},
+            findings=_findings(ward),
             heartbeat_ns=ward.looked_after_ns,
         )
 
@@ -202,4 +215,19 @@ class Books:
             cores_granted_permille=1000 - left.cores_permille if left else 0,
             healthy=health.state == "ok",
             xids=watch.xids(device.uuid),
+            foreign_processes=self._foreign(device),
         )
+
+    def _foreign(self, device: Device) -> int | None:
+        enforcing = self._enforcing
+        return len(enforcing.foreign_on(device.uuid)) if enforcing else None
+
+
+def _findings(ward: Ward) -> Counter[str]:
+    """What stands against the tenant, by kind."""
+    found = Counter(str(one.kind) for one in ward.findings)
+    if ward.supervisor.page_problem and not found["damaged"]:
+        found["damaged"] = 1
+    if ward.problem:
+        found["failed"] = 1
+    return +found

@@ -43,6 +43,19 @@ class Caller:
             reason="not-yours",
         )
 
+    def check_may_lift(self, grant: Grant, what: str) -> None:
+        """Raises `PenstockError` for a user whose tenant an administrator has suspended.
+
+        `what` is not done then: "resumed".
+        """
+        if grant.suspended and grant.suspended_by and not self.is_admin:
+            raise PenstockError(
+                f"tenant {grant.tenant!r} is not {what}",
+                f"{grant.suspended_by} has suspended it as an administrator",
+                f"ask {grant.suspended_by}; penstock events {grant.tenant} says why",
+                reason="not-allowed",
+            )
+
     def check_is_admin(self, what: str) -> None:
         """Raises `PenstockError` unless the caller is an admin. `what`: "to oversubscribe"."""
         if not self.is_admin:

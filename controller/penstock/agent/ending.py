@@ -6,59 +6,69 @@ import contextlib
 import os
 import select
 import signal
+import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.agent.view import Ended
-from penstock.enforce.process import is_alive
-from penstock.node.processes import members
+from penstock.enforce.process import Process, is_alive, read_stat
+from penstock.node.processes import TENANT_VARIABLE, members, of_user, started_with
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
-    from penstock.enforce.process import Process
+    from penstock.enforce.process import Stat
     from penstock.node.tenant import Tenant
 
 LOOK_AGAIN_S = 0.1
+SELDOM = 20  # times as long as a look took: many at once must not take all of the agent's time
+# One look at all processes at a time: threads that do it together hardly get on, and nobody else
+# gets the interpreter.
+LOOKING = threading.Lock()
 KILLED_WITHIN_S = 10.0  # by the kernel, unless a process hangs in a driver call
 
 
 class _Ending:
-    """Processes that were asked to end. Told by pidfd: a pid may be another's by now."""
+    """Processes that were asked to end. Held by pidfd: a pid may be another's by now."""
 
     def __init__(self) -> None:
-        self._asked: dict[int, int] = {}  # pid: pidfd
-        self._killed: set[int] = set()
+        self._asked: dict[Process, int] = {}  # pidfds
+        self._killed: set[Process] = set()
         self.ended = 0
         self.killed = 0
 
-    def ask(self, pid: int) -> None:
+    def ask(self, process: Process) -> None:
         """SIGTERM, once."""
-        if pid in self._asked:
+        if process in self._asked:
             return
         with contextlib.suppress(OSError):  # it ended meanwhile
-            self._asked[pid] = os.pidfd_open(pid)
-            _send(self._asked[pid], signal.SIGTERM)
-            _send(self._asked[pid], signal.SIGCONT)  # a stopped one must wake to end
+            descriptor = os.pidfd_open(process.pid)
+            if not is_alive(process):  # the descriptor is another's, or of one that has ended
+                os.close(descriptor)
+                return
+            self._asked[process] = descriptor
+            _send(descriptor, signal.SIGTERM)
+            _send(descriptor, signal.SIGCONT)  # a stopped one must wake to end
 
-    def kill(self, pid: int) -> None:
+    def kill(self, process: Process) -> None:
         """SIGKILL, once."""
-        if pid in self._asked and pid not in self._killed:
-            self._killed.add(pid)
-            _send(self._asked[pid], signal.SIGKILL)
+        if process in self._asked and process not in self._killed:
+            self._killed.add(process)
+            _send(self._asked[process], signal.SIGKILL)
 
     def wait(self, timeout_s: float) -> None:
         """Until one of them ends, or for `timeout_s`; counts those that did."""
         poll = select.poll()
-        pids = {descriptor: pid for pid, descriptor in self._asked.items()}
-        for descriptor in pids:
+        asked = {descriptor: process for process, descriptor in self._asked.items()}
+        for descriptor in asked:
             poll.register(descriptor, select.POLLIN)
         for descriptor, _ in poll.poll(timeout_s * 1000):
-            pid = pids[descriptor]
-            os.close(self._asked.pop(pid))
-            self.killed += pid in self._killed
-            self.ended += pid not in self._killed
-            self._killed.discard(pid)
+            process = asked[descriptor]
+            os.close(self._asked.pop(process))
+            self.killed += process in self._killed
+            self.ended += process not in self._killed
+            self._killed.discard(process)
 
     def close(self) -> None:
         """Lets go of what is left."""
@@ -67,32 +77,110 @@ class _Ending:
         self._asked.clear()
 
 
+class _Family:
+    """A tenant's processes and all that comes of them, whatever they do to their environment.
+
+    Who was found once is remembered, so that its children are found when it has ended.
+    """
+
+    def __init__(self, directory: Path, uid: int | None, spare: Collection[int]) -> None:
+        self._directory = directory
+        self._uid = uid
+        self._spare = {*spare, os.getpid()}
+        self._found: set[Process] = set()
+        self._numbers: set[int] = set()  # of sessions and groups that they may have begun
+
+    def look(self, known: Iterable[Process]) -> list[Process]:
+        """Those that live now; `known`: who is told to be the tenant's from elsewhere."""
+        stats = {
+            int(entry): stat
+            for entry in os.listdir("/proc")  # noqa: PTH208
+            if entry.isdigit() and (stat := read_stat(int(entry))) and not stat.has_ended
+        }
+        own = set(members(self._directory, self._uid))
+        told = {
+            one.pid
+            for one in (*known, *self._found)
+            if one.pid in stats and stats[one.pid].start_ticks == one.start_ticks
+        }
+        numbers = self._numbers_in_use(stats)
+        own |= {pid for pid in told - own if not self._is_anothers(pid)}
+        own -= self._spare
+        reached = own
+        while reached:
+            own |= reached
+            numbers |= reached
+            reached = {
+                pid
+                for pid, stat in stats.items()
+                if pid not in own
+                and pid not in self._spare
+                and (stat.parent in own or stat.session in numbers or stat.group in numbers)
+                and not self._is_anothers(pid)
+            }
+        living = {Process(pid, stats[pid].start_ticks) for pid in own & stats.keys()}
+        self._found |= living
+        self._numbers = numbers
+        return sorted(living)
+
+    def _numbers_in_use(self, stats: Mapping[int, Stat]) -> set[int]:
+        """The kernel gives a number to nobody else while anybody is in its session or group."""
+        in_use = {number for stat in stats.values() for number in (stat.session, stat.group)}
+        anothers = {
+            pid
+            for pid in self._numbers & stats.keys()
+            if Process(pid, stats[pid].start_ticks) not in self._found
+        }
+        return (self._numbers & in_use) - anothers
+
+    def _is_anothers(self, pid: int) -> bool:
+        """Of another tenant of its user's: a caller may have started processes of several."""
+        named = started_with(pid, TENANT_VARIABLE)
+        if named is None or named == str(self._directory):
+            return False
+        other = Path(named)
+        if other.parent != self._directory.parent:
+            return False
+        try:
+            return bool(of_user([pid], (other / "usage").stat().st_uid))
+        except OSError:  # there is no such tenant
+            return False
+
+
 def end_processes(
     tenant: Tenant,
     grace_ns: int,
     *,
+    uid: int | None = None,
     spare: Collection[int] = (),
-    shaken: Callable[[], Iterable[Process]] = tuple,
+    known: Callable[[], Iterable[Process]] = tuple,
 ) -> Ended:
     """SIGTERM to all of the tenant's processes, SIGKILL to those left after `grace_ns`.
 
-    Processes that are started meanwhile are ended too. `spare`: pids that are left alone.
-    `shaken`: who shook hands, whatever they did to their environment since.
+    Processes that are started meanwhile are ended too.
+
+    Args:
+        tenant: Whose.
+        grace_ns: From SIGTERM to SIGKILL.
+        uid: Whose processes may say by their environment that they are; None: anybody's.
+        spare: Pids that are left alone.
+        known: Who is the tenant's, whatever they did to their environment since.
     """
     deadline = time.monotonic() + grace_ns / 1e9
-    ending = _Ending()
+    ending, family = _Ending(), _Family(tenant.directory, uid, spare)
     try:
         while True:
             now = time.monotonic()
-            found = {*members(tenant.directory), *(one.pid for one in shaken() if is_alive(one))}
-            left = sorted(found.difference(spare))
+            with LOOKING:
+                left = family.look(known())
+            again_s = max(LOOK_AGAIN_S, SELDOM * (time.monotonic() - now))
             if not left or now > deadline + KILLED_WITHIN_S:
                 break
-            for pid in left:
-                ending.ask(pid)
+            for process in left:
+                ending.ask(process)
                 if now >= deadline:
-                    ending.kill(pid)
-            ending.wait(min(LOOK_AGAIN_S, max(0.01, deadline - now)))
+                    ending.kill(process)
+            ending.wait(min(again_s, max(0.01, deadline - now)))
         ending.wait(0)
     finally:
         ending.close()
@@ -100,5 +188,5 @@ def end_processes(
 
 
 def _send(pidfd: int, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError):
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         signal.pidfd_send_signal(pidfd, number)

@@ -18,10 +18,11 @@ class Enforcing:
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
-        self.enforcer = Enforcer(agent.source)
+        self.enforcer = agent.enforcer = Enforcer(agent.source)
         self._looked: tuple[Foreign, ...] = ()
         self._foreign: set[tuple[str, Process]] = set()  # by device, as of the last look
         self._told: set[tuple[str, Process]] = set()
+        self._lasting: tuple[Foreign, ...] = ()  # as of the last two looks
 
     def __call__(self, now_ns: int) -> bool:
         """Looks when a second has passed, and puts in force what is held back.
@@ -44,8 +45,18 @@ class Enforcing:
         finally:  # what was held back stays so while the devices cannot be asked
             for ward in wards:
                 ward.supervisor.held = self.enforcer.hold(ward.tenant.directory)
+                ward.take_findings(self.enforcer.findings(ward.tenant.directory))
         self._tell_of_foreign()
         return True
+
+    @classmethod
+    def of(cls, agent: Agent) -> Enforcing | None:
+        """The one among the agent's duties."""
+        return next((one for one in agent.duties if isinstance(one, cls)), None)
+
+    def foreign_on(self, uuid: str) -> tuple[Process, ...]:
+        """Processes of no tenant that use the device, as of the last two looks."""
+        return tuple(one.process for one in self._lasting if one.device == uuid)
 
     def _tell_of_foreign(self) -> None:
         """Processes of no tenant on the devices: said once each, and left alone.
@@ -57,6 +68,7 @@ class Enforcing:
         self._looked = self.enforcer.foreign
         seen = {(one.device, one.process): one for one in self._looked}
         lasting = seen.keys() & self._foreign
+        self._lasting = tuple(seen[key] for key in sorted(lasting))
         new = sorted(lasting - self._told)[:MOST_TOLD]
         for one in (seen[key] for key in new):
             self._agent.report(

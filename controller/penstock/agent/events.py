@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from penstock.model import PenstockError
+from penstock.node.ended import read_ended
 from penstock.node.events import FILE, read_events
 
 if TYPE_CHECKING:
@@ -21,21 +23,39 @@ class EventTail:
         """`tenants`: whose events; none: everybody's."""
         self._agent = agent
         self._tenants = set(tenants)
+        self._ended: list[tuple[str, dict[str, Any]]] = []  # of tenants that have ended, to be told
         self._places: dict[Path, tuple[int, int]] = {}  # inode and length of what was read
 
     def check(self) -> None:
-        """Raises `PenstockError` for a tenant that is not there."""
+        """Raises `PenstockError` for a tenant that is not there, and left no events."""
         for name in sorted(self._tenants):
-            self._agent.ward(name)
+            self._ended += [(name, event) for event in self._left_by(name)]
+
+    def is_over(self) -> bool:
+        """Whether none of the tenants that were asked for is there any more."""
+        return bool(self._tenants) and not any(
+            ward.tenant.name in self._tenants for ward in self._agent.wards()
+        )
 
     def read(self) -> list[tuple[str, dict[str, Any]]]:
         """Tenant and fields of each new event, by time."""
-        found: list[tuple[str, dict[str, Any]]] = []
+        found, self._ended = self._ended, []
         for ward in self._agent.wards():
             name = ward.tenant.name
             if not self._tenants or name in self._tenants:
                 found += [(name, event) for event in self._new(ward.tenant.directory)]
         return sorted(found, key=lambda one: str(one[1].get("time", "")))
+
+    def _left_by(self, name: str) -> list[dict[str, Any]]:
+        """Events of a tenant that has ended; none: it lives. Raises `PenstockError`."""
+        try:
+            self._agent.ward(name)
+        except PenstockError:
+            ended = read_ended(self._agent.state.directory, name)
+            if not ended:
+                raise
+            return ended
+        return []
 
     def _new(self, directory: Path) -> list[dict[str, Any]]:
         file = directory / FILE

@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 from penstock.agent.ending import end_processes
+from penstock.agent.enforcing import Enforcing
 from penstock.agent.view import DeviceView, Ended, Granted, NodeView, TenantView
 from penstock.agent.ward import Ward
 from penstock.container import companions, container_libraries
@@ -17,14 +18,17 @@ from penstock.node.admit import plan
 from penstock.node.environment import tenant_variables
 from penstock.node.events import record_event
 from penstock.node.grant import write_grant
-from penstock.node.resize import resized
+from penstock.node.resize import grows, resized
 from penstock.node.tenant import change_grant, create_tenant
 from penstock_shim.pages import PageError, QuotaWriter, read_quota
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from penstock.agent.agent import Agent
     from penstock.agent.caller import Caller
     from penstock.devices import DriverLibraries
+    from penstock.enforce import Process
     from penstock.node.admit import Request
     from penstock.node.resize import Resize
     from penstock.node.supervisor import Held
@@ -42,11 +46,17 @@ class Orders:
         agent = self._agent
         grants = agent.grants()
         free = free_shares(agent.devices, agent.machine, grants)
+        enforcing = Enforcing.of(agent)
         return NodeView(
             name=agent.node,
             machine=agent.machine,
             devices=tuple(
-                DeviceView(device, free[device.uuid], agent.watch.health(device.uuid))
+                DeviceView(
+                    device,
+                    free[device.uuid],
+                    agent.watch.health(device.uuid),
+                    enforcing.foreign_on(device.uuid) if enforcing else (),
+                )
                 for device in agent.devices
             ),
             started_at=agent.started_at,
@@ -63,6 +73,7 @@ class Orders:
         """
         if request.oversubscribe:
             caller.check_is_admin("to oversubscribe a device")
+        self._agent.bounds.check(request, caller)
         if caller.uid is not None:
             request = dataclasses.replace(request, user=caller.name, uid=caller.uid)
         elif request.user is None:
@@ -115,11 +126,14 @@ class Orders:
         with agent.lock:
             ward = agent.ward(name)
             caller.check_may_change(ward.grant)
+            ward.check_whole()
             after, notes = resized(
                 ward.grant,
                 change,
                 lambda: [grant for grant in agent.grants() if grant.tenant != name],
             )
+            if grows(ward.grant, after):
+                caller.check_may_lift(ward.grant, "given more")
             notes += change_grant(ward.tenant, after)
             agent.changed(ward, after)
         return view_of(ward), notes
@@ -143,8 +157,9 @@ class Orders:
         ended = end_processes(
             ward.tenant,
             grace_ns,
+            uid=ward.grant.uid,
             spare={caller.pid} if caller.pid else set(),
-            shaken=lambda: self._agent.handshakes.processes(name),
+            known=lambda: self._known(name),
         )
         self._agent.drop(ward)
         return ended
@@ -180,6 +195,12 @@ class Orders:
             self._agent.drop(ward)
             raise
 
+    def _known(self, name: str) -> Iterator[Process]:
+        """Its processes by handshakes and by enforcement, whatever became of their environment."""
+        yield from self._agent.handshakes.processes(name)
+        if self._agent.enforcer is not None:
+            yield from self._agent.enforcer.members(name)
+
     def _granted_before(self, request: Request) -> Ward | None:
         """The tenant that this very request made; None: there is none of that name."""
         if request.name is None or not request.request_id:
@@ -197,8 +218,16 @@ class Orders:
         with self._agent.lock:
             ward = self._agent.ward(name)
             caller.check_may_change(ward.grant)
+            by = ""
+            if not suspended:
+                caller.check_may_lift(ward.grant, "resumed")
+            elif caller.is_admin and caller.uid != ward.grant.uid:
+                by = caller.name
+            elif ward.grant.suspended:  # what an administrator did stays his
+                by = ward.grant.suspended_by
+            ward.check_whole()
             before, held = ward.grant.suspended, ward.supervisor.held
-            after = dataclasses.replace(ward.grant, suspended=suspended)
+            after = dataclasses.replace(ward.grant, suspended=suspended, suspended_by=by)
             write_grant(ward.tenant.directory, after)
             self._agent.changed(ward, after)
             with QuotaWriter.open(ward.tenant.quota_page) as page:
@@ -218,7 +247,7 @@ def _with_order(limits: Limits, held: Held | None, *, suspended: bool) -> Limits
 def view_of(ward: Ward) -> TenantView:
     """A tenant as it is now."""
     usage = ward.supervisor.usage
-    finding = ward.problem or ward.supervisor.finding
+    finding = ward.finding
     suspended = False
     allowances = tuple(device.cores_permille for device in ward.grant.devices)
     try:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from penstock.devices.host_pids import inner_pid
 from penstock.enforce.process import find, read_stat
-from penstock_shim.paths import MOUNTED_TENANT
+from penstock.node.mounted import mounted_page
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,10 +83,10 @@ class Peer:
 
         `contained`: in the tenant's containers, and nowhere else, lie its pages.
         """
-        mounted = _identity(f"/proc/{self.pid}/root{MOUNTED_TENANT}/usage")
+        mounted = mounted_page(self.pid)
         if mounted is None and not contained:
             return
-        if mounted is None or mounted != _identity(str(tenant.usage_page)):
+        if mounted is None or mounted.identity != _identity(str(tenant.usage_page)):
             raise ValueError(f"pid {self.pid} is not in a container of the tenant")
 
 

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     from penstock.devices import Device
     from penstock.devices.inventory import Health
+    from penstock.enforce import Process
     from penstock.node.admission import Free
     from penstock.node.grant import Grant
 
@@ -21,6 +22,7 @@ class DeviceView:
     device: Device
     free: Free
     health: Health
+    foreign: tuple[Process, ...] = ()  # on it, of no tenant
 
 
 @dataclass(frozen=True)

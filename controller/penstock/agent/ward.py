@@ -8,13 +8,16 @@ import select
 import time
 from typing import TYPE_CHECKING
 
-from penstock.enforce import Subject
+from penstock.enforce import Step, Subject
+from penstock.model import PenstockError
 from penstock.node.events import record_event
 from penstock.node.supervisor import Supervisor
+from penstock.node.uncharged import write_finding
 from penstock_shim.pages import PageError, read_usage
 
 if TYPE_CHECKING:
     from penstock.agent.handshakes import Handshakes
+    from penstock.enforce import Finding
     from penstock.node.grant import Grant
     from penstock.node.neighbourhood import Neighbourhood
     from penstock.node.tenant import Tenant
@@ -38,21 +41,28 @@ class Ward:
         *,
         caller_pid: int | None = None,
         adopted: bool = False,
+        damage: str | None = None,
     ) -> None:
-        """Raises `PageError` when its pages cannot be used; `lock` stays the caller's then."""
+        """Raises `PageError`: its quota page cannot be used; `lock` stays the caller's then.
+
+        `damage`: why its grant cannot be read; `grant` is what its pages tell then.
+        """
         self.tenant = tenant
         self.grant = grant
         self._subject: Subject | None = None
         self.supervisor = Supervisor(
             tenant, neighbourhood, adopted=adopted, reap_period_ns=REAP_PERIOD_NS
         )
-        self.problem: str | None = None
+        self.damage = damage
+        self.problem: str | None = damage
         self.looked_after_ns: int | None = None  # when its page got its last heartbeat
         self.since_ns = time.monotonic_ns()
         self._lock = lock
         self._caller = _watch(caller_pid) if grant.lifetime == "processes" else None
         self.caller_pid = caller_pid if self._caller is not None else None
         self._said: set[str] = set()
+        self.findings: tuple[Finding, ...] = ()  # of enforcement, as of its last look
+        self._left: str | None = ""  # the finding as it was left for `penstock ps`; "": not yet
 
     def look_after(self, now_ns: int) -> None:
         """One round; what fails is recorded once and disturbs nobody else."""
@@ -65,14 +75,25 @@ class Ward:
                 self._said.add(self.problem)
                 record_event(self.tenant.directory, "supervision-failed", reason=self.problem)
         else:
-            self.problem = None
+            self.problem = self.damage
+
+    def check_whole(self) -> None:
+        """Raises `PenstockError` when its grant cannot be read: it cannot be written anew."""
+        if self.damage is not None:
+            raise PenstockError(
+                f"tenant {self.tenant.name!r} cannot be changed", self.damage,
+                "mend that file, or penstock revoke the tenant", reason="not-now",
+            )  # fmt: skip
 
     def may_end(self, now_ns: int) -> bool:
         """Whether nothing but its processes keeps it, so that it ends when it has none."""
         if self.grant.lifetime == "until-revoked":
             return False
         if self._caller is not None:
-            return _has_ended(self._caller)
+            ended = _has_ended(self._caller)
+            if ended and self.caller_pid is not None:
+                self.caller_pid = self._subject = None  # the number may be another's from now on
+            return ended
         return now_ns - self.since_ns > FIRST_PROCESS_NS
 
     def subject(self, handshakes: Handshakes) -> Subject:
@@ -97,9 +118,30 @@ class Ward:
             return self._subject
         return known
 
+    def take_findings(self, findings: tuple[Finding, ...]) -> None:
+        """What enforcement found; `penstock ps` is told in the tenant's directory."""
+        self.findings = findings
+        finding = self.finding if findings or self._left else None
+        if finding != self._left:
+            self._left = finding
+            write_finding(self.tenant.directory, finding)
+
+    @property
+    def finding(self) -> str | None:
+        """All that is wrong with it now, in words; None: nothing."""
+        supervisor = self.supervisor
+        problems = [self.problem, supervisor.page_problem, supervisor.finding]
+        said = [*(one for one in problems if one), *map(str, self.findings)]
+        return "; ".join(said) or None
+
+    @property
+    def is_held(self) -> bool:
+        """Whether enforcement keeps it, or processes of it, from going on."""
+        return any(one.step is Step.SUSPEND for one in self.findings)
+
     def holds_slots(self) -> bool:
         """Whether a process of it has a slot, by the last look."""
-        usage = self.supervisor.usage
+        usage = self.supervisor.usage or self.last_usage()  # it may be kept shut for writing
         return usage is not None and bool(usage.slots)
 
     def last_usage(self) -> UsageSnapshot | None:

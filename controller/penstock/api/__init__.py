@@ -2,12 +2,16 @@
 
 from penstock.api.client import AgentClient, find_agent, find_agent_socket
 from penstock.api.convert import mode_of
+from penstock_api.v1.agent_pb2 import Event as EventMessage
+from penstock_api.v1.agent_pb2 import GrantResponse as GrantedMessage
 from penstock_api.v1.agent_pb2 import Node as NodeMessage
 from penstock_api.v1.agent_pb2 import Tenant as TenantMessage
 from penstock_api.v1.agent_pb2 import UsageReport as UsageMessage
 
 __all__ = [
     "AgentClient",
+    "EventMessage",
+    "GrantedMessage",
     "NodeMessage",
     "TenantMessage",
     "UsageMessage",

@@ -10,6 +10,7 @@ import grpc
 
 from penstock.api import convert
 from penstock.api.status import error_of
+from penstock.node.admission import check_grace
 from penstock.node.state import agent_sockets
 from penstock_api.v1 import agent_pb2 as pb
 from penstock_api.v1 import agent_pb2_grpc
@@ -21,11 +22,14 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from penstock.meter.usage import By, Usage
     from penstock.node.admit import Request
     from penstock.node.resize import Resize
 
 TIMEOUT_S = 10.0
+MOST_ANSWER_BYTES = 64 << 20  # hundreds of tenants with all that may be said of each
 SLACK_S = 15.0  # what ending a tenant may take beyond its grace
+_OPTIONS = [("grpc.max_receive_message_length", MOST_ANSWER_BYTES)]
 Answer = TypeVar("Answer")
 
 
@@ -43,7 +47,7 @@ class AgentClient:
         # A proxy of the environment is for the network. An authority without the path: some
         # servers refuse others.
         options = [("grpc.enable_http_proxy", 0), ("grpc.default_authority", "localhost")]
-        return cls(grpc.insecure_channel(f"unix:{file}", options), str(file))
+        return cls(grpc.insecure_channel(f"unix:{file}", [*options, *_OPTIONS]), str(file))
 
     @classmethod
     def remote(cls, address: str, certificate: Path, key: Path, authority: Path) -> Self:
@@ -51,7 +55,7 @@ class AgentClient:
         credentials = grpc.ssl_channel_credentials(
             authority.read_bytes(), key.read_bytes(), certificate.read_bytes()
         )
-        return cls(grpc.secure_channel(address, credentials), address)
+        return cls(grpc.secure_channel(address, credentials, _OPTIONS), address)
 
     def node(self) -> pb.Node:
         """The node's devices, and how its agent is doing."""
@@ -76,6 +80,7 @@ class AgentClient:
 
     def revoke(self, name: str, grace_ns: int, reason: str = "") -> pb.RevokeResponse:
         """Ends a tenant; lasts until its processes have ended."""
+        check_grace(grace_ns)
         request = pb.RevokeRequest(name=name, reason=reason)
         request.grace.FromNanoseconds(grace_ns)
         return self._call(pb.RevokeResponse, self._stub.Revoke, request, grace_ns / 1e9 + SLACK_S)
@@ -98,6 +103,15 @@ class AgentClient:
         request = pb.StreamUsageRequest(tenants=tenants)
         request.interval.FromNanoseconds(int(interval_s * 1e9))
         yield from self._stream(self._stub.StreamUsage, request, None)
+
+    def used(
+        self, since_s: int, until_s: int, *, by: By = "tenant", tenant: str | None = None
+    ) -> Usage:
+        """What tenants used from `since_s` to `until_s` (seconds since 1970), as metered."""
+        from penstock.api.metered import usage_of, usage_request  # SQLite: of no use to others
+
+        request = usage_request(since_s, until_s, by, tenant)
+        return usage_of(request, self._call(pb.QueryUsageResponse, self._stub.QueryUsage, request))
 
     def close(self) -> None:
         """Ends the connection."""

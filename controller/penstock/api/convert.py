@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
+from penstock.api.bounds import check_request, shortened
 from penstock.model import PenstockError
+from penstock.node.admission import check_grace
 from penstock.node.admit import Request
 from penstock.node.grant import DEFAULT_GRACE_NS
 from penstock.node.resize import Resize
 from penstock_api.v1 import agent_pb2 as pb
 
 if TYPE_CHECKING:
-    from google.protobuf.duration_pb2 import Duration
+    from collections.abc import Mapping
+
     from google.protobuf.timestamp_pb2 import Timestamp
 
     from penstock.agent import TenantView
@@ -24,17 +28,28 @@ LIFETIMES: dict[int, Lifetime] = {
     pb.LIFETIME_UNTIL_REVOKED: "until-revoked",
     pb.LIFETIME_PROCESSES: "processes",
 }
+SHOWN_COMMAND_BYTES = 4096  # of a tenant's command where tenants are listed
 STEPS: dict[int, Step] = {
     pb.STEP_DENY: "deny",
     pb.STEP_THROTTLE: "throttle",
     pb.STEP_SUSPEND: "suspend",
     pb.STEP_TERMINATE: "terminate",
 }
+LEAST_INTERVAL_S, MOST_INTERVAL_S = 0.1, 3600.0
+MOST_FOREIGN = 8  # named of a device
 _NS = 10**9
+Word = TypeVar("Word", bound=str)
+Default = TypeVar("Default", bound="str | None")
 
 
 def request_of(message: pb.GrantRequest) -> Request:
     """What is asked for. Raises `PenstockError` for what no request may hold."""
+    check_request(message)
+    if message.HasField("tflops") and not (math.isfinite(message.tflops) and message.tflops > 0):
+        raise PenstockError(
+            f"tflops {message.tflops:g} makes no sense", "it is a number above 0",
+            "give one, or cores_permille",
+        )  # fmt: skip
     if message.HasField("tflops") and message.cores_permille:
         raise PenstockError("both cores and tflops are asked for", "", "give one of them")
     if not message.name and not message.command:
@@ -46,7 +61,7 @@ def request_of(message: pb.GrantRequest) -> Request:
         memory_bytes=list(message.memory_bytes) or None,
         cores_permille=[_cores(permille) for permille in message.cores_permille] or None,
         tflops=message.tflops if message.HasField("tflops") else None,
-        mode=MODES.get(message.mode, "strict"),
+        mode=_word("mode", MODES, message.mode, "strict"),
         devices=tuple(message.devices),
         count=message.count or 1,
         name=message.name or None,
@@ -54,9 +69,9 @@ def request_of(message: pb.GrantRequest) -> Request:
         policy=message.policy or None,
         allow_unknown=message.allow_unknown,
         candidates=tuple(message.candidates),
-        lifetime=LIFETIMES.get(message.lifetime, "until-revoked"),
-        measured=STEPS.get(message.measured, "terminate"),
-        grace_ns=duration_ns(message.grace) if message.HasField("grace") else DEFAULT_GRACE_NS,
+        lifetime=_word("lifetime", LIFETIMES, message.lifetime, "until-revoked"),
+        measured=_word("measured", STEPS, message.measured, "terminate"),
+        grace_ns=grace_ns(message),
         labels=dict(message.labels),
         container=message.container,
         request_id=message.request_id,
@@ -72,7 +87,7 @@ def request_to(request: Request) -> pb.GrantRequest:
         memory_bytes=request.memory_bytes or (),
         cores_permille=request.cores_permille or (),
         mode=_name("MODE", request.mode),
-        command=request.command,
+        command=shortened(request.command),
         policy=request.policy or "",
         oversubscribe=request.oversubscribe,
         allow_unknown=request.allow_unknown,
@@ -83,6 +98,7 @@ def request_to(request: Request) -> pb.GrantRequest:
         container=request.container,
         request_id=request.request_id,
     )
+    check_grace(request.grace_ns)
     message.grace.FromNanoseconds(request.grace_ns)
     if request.tflops is not None:
         message.tflops = request.tflops
@@ -96,7 +112,7 @@ def resize_of(message: pb.ResizeRequest) -> Resize:
         cores_permille=(
             _cores(message.cores_permille) if message.HasField("cores_permille") else None
         ),
-        mode=MODES.get(message.mode),
+        mode=_word("mode", MODES, message.mode, None),
         device=message.device or None,
         oversubscribe=message.oversubscribe,
     )
@@ -132,7 +148,7 @@ def tenant_to(view: TenantView) -> pb.Tenant:
             )
             for device, allowance in zip(grant.devices, view.allowances, strict=True)
         ],
-        command=grant.command,
+        command=shortened(grant.command, SHOWN_COMMAND_BYTES),
         policy=grant.policy or "",
         lifetime=_name("LIFETIME", grant.lifetime),
         suspended=view.suspended,
@@ -169,6 +185,8 @@ def node_to(view: NodeView, version: str) -> pb.Node:
                 simulated=one.device.simulated,
                 health=one.health.state,
                 health_reason=one.health.reason,
+                foreign_processes=len(one.foreign),
+                foreign=[str(process)[:80] for process in one.foreign[:MOST_FOREIGN]],
             )
             for one in view.devices
         ],
@@ -180,14 +198,27 @@ def node_to(view: NodeView, version: str) -> pb.Node:
     return message
 
 
-def duration_ns(message: Duration) -> int:
-    """Nanoseconds. Raises `PenstockError` for a time below zero."""
-    nanoseconds = message.ToNanoseconds()
-    if nanoseconds < 0:
-        raise PenstockError(
-            "a time is below zero", f"it is {nanoseconds / _NS:g} s", "give one above"
-        )
+def grace_ns(message: pb.GrantRequest | pb.RevokeRequest) -> int:
+    """The grace it asks for, else the usual one. Raises `PenstockError` for one out of bounds."""
+    if not message.HasField("grace"):
+        return DEFAULT_GRACE_NS
+    nanoseconds = message.grace.ToNanoseconds()
+    check_grace(nanoseconds)
     return nanoseconds
+
+
+def interval_s(message: pb.StreamUsageRequest) -> float:
+    """Seconds between reports; 1 by default. Raises `PenstockError` for one out of bounds."""
+    if not message.HasField("interval"):
+        return 1.0
+    seconds = message.interval.ToNanoseconds() / _NS
+    if not LEAST_INTERVAL_S <= seconds <= MOST_INTERVAL_S:
+        raise PenstockError(
+            f"an interval of {seconds:g}s makes no sense",
+            f"reports come every {LEAST_INTERVAL_S:g}s to {MOST_INTERVAL_S:g}s",
+            "give an interval within that",
+        )
+    return seconds
 
 
 def set_time(message: Timestamp, seconds: float) -> None:
@@ -209,6 +240,19 @@ def _cores(permille: int) -> int:
             "a share is 1 to 1000 thousandths of a device", "give such a figure",
         )  # fmt: skip
     return permille
+
+
+def _word(field: str, words: Mapping[int, Word], number: int, default: Default) -> Word | Default:
+    """What an enumeration's number means; 0 is the default. Raises `PenstockError`."""
+    if number == 0:
+        return default
+    if number not in words:
+        known = ", ".join(f"{key} ({word})" for key, word in words.items())
+        raise PenstockError(
+            f"{field} {number} is not known to this agent", f"it knows {known}",
+            "give one of them; a newer client may know more than an older agent",
+        )  # fmt: skip
+    return words[number]
 
 
 def _name(kind: str, word: str | None) -> str:

@@ -14,6 +14,8 @@ import os
 import secrets
 import socket
 import struct
+import time
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from penstock.agent import Caller
@@ -22,7 +24,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _CHUNK_BYTES = 1 << 16
-MOST_CONNECTIONS = 256
+MOST_CONNECTIONS = 1024
+MOST_OF_A_USER = 32
+BACKLOG = 4096  # who finds it full is refused by the kernel, whoever it is
+KEPT_FOR_ADMINS = 256
+WAITS_FOR_S = 5.0  # for one's other connections to end
+SPEAKS_WITHIN_S = 5.0  # whoever has nothing to say
+READS_WITHIN_S = 60.0  # or does not listen has no connection
+CLOSES_WITHIN_S = 2.0
 LOOK_S = 1.0
 _PREFIX = "unix-abstract:"
 
@@ -34,6 +43,8 @@ class Door:
         self._outside = outside
         self._inside = inside
         self._callers: dict[str, Caller] = {}  # by address
+        self._connections: Counter[int] = Counter()  # by user
+        self._waiting: Counter[int] = Counter()
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._mode = 0o600
@@ -54,10 +65,10 @@ class Door:
         aside.chmod(self._mode)
         self._inode = aside.stat().st_ino
         aside.replace(self._outside)  # whoever connects finds it whole
-        listener.listen(MOST_CONNECTIONS)
+        listener.listen(BACKLOG)
         if self._server is not None:
             self._server.close()  # connections there are go on
-        self._server = await asyncio.start_unix_server(self._join, sock=listener)
+        self._server = await asyncio.start_unix_server(self._join, sock=listener, backlog=BACKLOG)
 
     async def _keep(self) -> None:
         """Makes the socket again when somebody took it away."""
@@ -83,31 +94,98 @@ class Door:
             self._keeper.cancel()
         if self._server is not None:
             self._server.close()
-        for task in list(self._tasks):
+        tasks = list(self._tasks)
+        for task in tasks:
             task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=CLOSES_WITHIN_S)
         self._outside.unlink(missing_ok=True)
 
     async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
-        if task is None or len(self._tasks) >= MOST_CONNECTIONS:
-            writer.close()
-            return
-        self._tasks.add(task)
-        address = f"penstock-{secrets.token_hex(16)}"
         try:
-            self._callers[address] = _peer(writer.get_extra_info("socket"))
-            inner = socket.socket(socket.AF_UNIX)
+            caller = _peer(writer.get_extra_info("socket"))
+            user = caller.uid or 0
+            if task is None or not await self._enters(user, is_admin=caller.is_admin):
+                return
+            self._tasks.add(task)
+            self._connections[user] += 1
+            try:
+                await self._serve(caller, reader, writer)
+            finally:
+                self._tasks.discard(task)
+                self._connections[user] -= 1
+                if not self._connections[user]:
+                    del self._connections[user]
+        except (OSError, asyncio.TimeoutError, asyncio.CancelledError):
+            pass
+        finally:
+            await _close(writer)
+
+    async def _enters(self, user: int, *, is_admin: bool) -> bool:
+        """Whether it may come in, if need be after some others of that user have gone."""
+        deadline = time.monotonic() + WAITS_FOR_S
+        if self._waiting[user] >= MOST_OF_A_USER:
+            return False
+        self._waiting[user] += 1
+        try:
+            while not self._lets_in(user, is_admin=is_admin):
+                if time.monotonic() > deadline:
+                    return False
+                await asyncio.sleep(0.05)
+        finally:
+            self._waiting[user] -= 1
+            if not self._waiting[user]:
+                del self._waiting[user]
+        return True
+
+    def _lets_in(self, user: int, *, is_admin: bool) -> bool:
+        """Each user has some connections; what all together leave is the administrators'."""
+        if is_admin:
+            return len(self._tasks) < MOST_CONNECTIONS
+        return (
+            self._connections[user] < MOST_OF_A_USER
+            and len(self._tasks) < MOST_CONNECTIONS - KEPT_FOR_ADMINS
+        )
+
+    async def _serve(
+        self, caller: Caller, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """Hands a connection's bytes on, both ways, until either side ends it."""
+        first = await asyncio.wait_for(reader.read(_CHUNK_BYTES), SPEAKS_WITHIN_S)
+        if not first:
+            return  # it only wanted to know whether somebody listens
+        address = f"penstock-{secrets.token_hex(16)}"
+        self._callers[address] = caller
+        to_server: asyncio.StreamWriter | None = None
+        try:
+            from_server, to_server = await self._connect(address)
+            to_server.write(first)
+            pumps = {
+                asyncio.ensure_future(_pump(reader, to_server)),
+                asyncio.ensure_future(_pump(from_server, writer)),
+            }
+            try:
+                await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for pump in pumps:
+                    pump.cancel()
+                await asyncio.gather(*pumps, return_exceptions=True)
+        finally:
+            self._callers.pop(address, None)
+            if to_server is not None:
+                await _close(to_server)
+
+    async def _connect(self, address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        inner = socket.socket(socket.AF_UNIX)
+        try:
             inner.setblocking(False)
             inner.bind(f"\0{address}")
             await asyncio.get_running_loop().sock_connect(inner, str(self._inside))
-            to_server = await asyncio.open_unix_connection(sock=inner)
-            await asyncio.gather(_pump(reader, to_server[1]), _pump(to_server[0], writer))
-        except (OSError, asyncio.CancelledError):
-            pass
-        finally:
-            self._callers.pop(address, None)
-            self._tasks.discard(task)
-            writer.close()
+            return await asyncio.open_unix_connection(sock=inner)
+        except BaseException:
+            inner.close()
+            raise
 
 
 def _peer(accepted: socket.socket) -> Caller:
@@ -117,10 +195,15 @@ def _peer(accepted: socket.socket) -> Caller:
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(_CHUNK_BYTES):
+        writer.write(data)
+        await asyncio.wait_for(writer.drain(), READS_WITHIN_S)
+
+
+async def _close(writer: asyncio.StreamWriter) -> None:
+    """What was written goes out first, unless nobody takes it."""
+    writer.close()
     try:
-        while data := await reader.read(_CHUNK_BYTES):
-            writer.write(data)
-            await writer.drain()
-    finally:
-        with contextlib.suppress(OSError, RuntimeError):
-            writer.write_eof() if writer.can_write_eof() else writer.close()
+        await asyncio.wait_for(writer.wait_closed(), CLOSES_WITHIN_S)
+    except (OSError, asyncio.TimeoutError, asyncio.CancelledError):
+        writer.transport.abort()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import shutil
 import threading
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -14,30 +13,19 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from penstock.agent import Caller, Orders
+from penstock.api.calls import MOST_CALLS, Calls, Streams
 from penstock.api.door import Door
 from penstock.api.service import AgentService
-from penstock.model import PenstockError
+from penstock.api.tls import Tls, name_of
 from penstock_api.v1 import agent_pb2, agent_pb2_grpc
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from penstock.agent import Agent
 
 SERVICE = agent_pb2.DESCRIPTOR.services_by_name["Agent"].full_name
 STOP_S = 2.0  # calls under way may end
 EVERYBODY, OWNER = 0o666, 0o600
 MOST_MESSAGE_BYTES = 1 << 20  # of a request
-
-
-@dataclass(frozen=True)
-class Tls:
-    """Where to listen, and with which certificates. Files in PEM."""
-
-    address: str  # host:port
-    certificate: Path
-    key: Path
-    authority: Path  # who signed the certificates of those that may call
 
 
 class Server:
@@ -66,11 +54,13 @@ class Server:
         self._thread.join()
 
     async def _start(self) -> None:
+        calls = Calls()
         server = grpc.aio.server(
             options=[("grpc.max_receive_message_length", MOST_MESSAGE_BYTES)],
-            maximum_concurrent_rpcs=512,
+            maximum_concurrent_rpcs=MOST_CALLS,
+            interceptors=[Streams(calls, self._identify)],
         )
-        service = AgentService(self._agent, Orders(self._agent), self._identify)
+        service = AgentService(self._agent, Orders(self._agent), self._identify, calls)
         agent_pb2_grpc.add_AgentServicer_to_server(service, server)  # type: ignore[no-untyped-call]
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         reflection.enable_server_reflection(
@@ -81,7 +71,7 @@ class Server:
         inner.unlink(missing_ok=True)
         server.add_insecure_port(f"unix:{inner}")
         if self._tls is not None:
-            self.port = _listen(server, self._tls)
+            self.port = self._tls.listen(server)
         await server.start()
         await self._health.set("", health_pb2.HealthCheckResponse.SERVING)
         await self._health.set(SERVICE, health_pb2.HealthCheckResponse.SERVING)
@@ -97,29 +87,8 @@ class Server:
 
     def _identify(self, context: Any) -> Caller | None:  # noqa: ANN401 - grpc's context
         """Over TLS by the certificate's name, else by the connection's address."""
-        identity = context.auth_context().get("x509_common_name")
-        if identity:
-            return Caller.remote(identity[0].decode(errors="replace"))
-        return self._door.caller(context.peer())
-
-
-def _listen(server: grpc.aio.Server, tls: Tls) -> int:
-    try:
-        key, certificate, authority = (
-            file.read_bytes() for file in (tls.key, tls.certificate, tls.authority)
-        )
-    except OSError as error:
-        raise PenstockError(
-            f"cannot read {error.filename}", error.strerror or str(error),
-            "TLS needs a certificate, its key and the certificate of who signs callers'",
-        ) from error  # fmt: skip
-    credentials = grpc.ssl_server_credentials(
-        [(key, certificate)], root_certificates=authority, require_client_auth=True
-    )
-    try:
-        return int(server.add_secure_port(tls.address, credentials))
-    except RuntimeError as error:
-        raise PenstockError(
-            f"cannot listen on {tls.address}", str(error),
-            "check the address and the certificates, or choose another --listen",
-        ) from error  # fmt: skip
+        peer = context.peer()
+        if not peer.startswith(("ipv4:", "ipv6:")):
+            return self._door.caller(peer)
+        name = name_of(context.auth_context())
+        return Caller.remote(name) if name is not None else None

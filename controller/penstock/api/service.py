@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import threading
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,11 +15,13 @@ import grpc
 from google.protobuf.message import Message
 
 from penstock import __version__
+from penstock.agent.books import Books
 from penstock.agent.events import EventTail
 from penstock.api import convert
-from penstock.api.status import CODES, trailer_of
-from penstock.model import PenstockError
-from penstock.node.grant import DEFAULT_GRACE_NS
+from penstock.api.bounds import check_names, check_reason
+from penstock.api.metered import query_usage
+from penstock.api.status import abort
+from penstock.model import PenstockError, QuantityError
 from penstock_api.v1 import agent_pb2 as pb
 from penstock_api.v1 import agent_pb2_grpc
 
@@ -25,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
     from penstock.agent import Agent, Caller, Orders
+    from penstock.api.calls import Calls, Kind
     from penstock.node.grant import Grant
     from penstock_shim.pages import UsageSnapshot
     from penstock_shim.recent import RecentUse
@@ -34,18 +39,26 @@ Result = TypeVar("Result")
 Context = Any  # grpc.aio.ServicerContext is generic in what no method here uses
 
 FOLLOW_S = 0.2
-LEAST_INTERVAL_S = 0.1
+ORDERS_AT_ONCE, LOOKS_AT_ONCE = 16, 4
 
 
 class AgentService(agent_pb2_grpc.AgentServicer):
     """Serves one agent. `identify` tells who is behind a call."""
 
     def __init__(
-        self, agent: Agent, orders: Orders, identify: Callable[[Context], Caller | None]
+        self,
+        agent: Agent,
+        orders: Orders,
+        identify: Callable[[Context], Caller | None],
+        calls: Calls,
     ) -> None:
         self._agent = agent
         self._orders = orders
         self._identify = identify
+        self._calls = calls
+        # Apart from each other: whoever follows events keeps no order waiting.
+        self._at_orders = ThreadPoolExecutor(ORDERS_AT_ONCE, "orders")
+        self._at_looks = ThreadPoolExecutor(LOOKS_AT_ONCE, "looks")
 
     async def GetNode(self, request: pb.GetNodeRequest, context: Context) -> pb.Node:  # noqa: N802
         """See agent.proto."""
@@ -79,12 +92,13 @@ class AgentService(agent_pb2_grpc.AgentServicer):
 
     async def Suspend(self, request: pb.SuspendRequest, context: Context) -> pb.SuspendResponse:  # noqa: N802
         """See agent.proto."""
-        return await self._answer(
-            context,
-            lambda caller: pb.SuspendResponse(
-                tenant=convert.tenant_to(self._orders.suspend(request.name, caller, request.reason))
-            ),
-        )
+
+        def suspend(caller: Caller) -> pb.SuspendResponse:
+            check_reason(request.reason)
+            view = self._orders.suspend(request.name, caller, request.reason)
+            return pb.SuspendResponse(tenant=convert.tenant_to(view))
+
+        return await self._answer(context, suspend)
 
     async def Resume(self, request: pb.ResumeRequest, context: Context) -> pb.ResumeResponse:  # noqa: N802
         """See agent.proto."""
@@ -99,12 +113,12 @@ class AgentService(agent_pb2_grpc.AgentServicer):
         """See agent.proto."""
 
         def revoke(caller: Caller) -> pb.RevokeResponse:
-            given = request.HasField("grace")
-            grace_ns = convert.duration_ns(request.grace) if given else DEFAULT_GRACE_NS
+            check_reason(request.reason)
+            grace_ns = convert.grace_ns(request)
             ended = self._orders.revoke(request.name, grace_ns, caller, request.reason)
             return pb.RevokeResponse(ended=ended.ended, killed=ended.killed)
 
-        return await self._answer(context, revoke)
+        return await self._answer(context, revoke, "revoke")
 
     async def ListTenants(  # noqa: N802
         self, request: pb.ListTenantsRequest, context: Context
@@ -123,15 +137,17 @@ class AgentService(agent_pb2_grpc.AgentServicer):
     ) -> AsyncIterator[pb.Event]:
         """See agent.proto."""
         await self._caller(context)
-        tail = EventTail(self._agent, request.tenants)
         try:
-            await _in_thread(tail.check)
+            check_names(request.tenants)
+            tail = EventTail(self._agent, request.tenants)
+            await self._look(tail.check)
         except PenstockError as error:
-            await _abort(context, error)
+            await abort(context, error)
         while True:
-            for tenant, fields in await _in_thread(tail.read):
+            last = not request.follow or tail.is_over()
+            for tenant, fields in await self._look(tail.read):
                 yield _event(tenant, fields)
-            if not request.follow:
+            if last:
                 return
             await asyncio.sleep(FOLLOW_S)
 
@@ -140,9 +156,14 @@ class AgentService(agent_pb2_grpc.AgentServicer):
     ) -> AsyncIterator[pb.UsageReport]:
         """See agent.proto."""
         await self._caller(context)
-        given = request.HasField("interval")
-        interval_s = request.interval.ToNanoseconds() / 1e9 if given else 1.0
-        wanted = set(request.tenants)
+        try:
+            interval_s = convert.interval_s(request)
+            check_names(request.tenants)
+            wanted = set(request.tenants)
+            for name in sorted(wanted):
+                self._agent.ward(name)
+        except PenstockError as error:
+            await abort(context, error)
         while True:
             now = time.time()
             for ward in self._agent.wards():
@@ -151,23 +172,47 @@ class AgentService(agent_pb2_grpc.AgentServicer):
                     usage = neighbour.newest() if neighbour is not None else None
                     if neighbour is not None and usage is not None:
                         yield _report(ward.tenant.name, ward.grant, usage, neighbour.use, now)
-            await asyncio.sleep(max(LEAST_INTERVAL_S, interval_s))
+            await asyncio.sleep(interval_s)
 
-    async def _answer(self, context: Context, order: Callable[[Caller], Answer]) -> Answer:
+    async def QueryUsage(  # noqa: N802
+        self, request: pb.QueryUsageRequest, context: Context
+    ) -> pb.QueryUsageResponse:
+        """See agent.proto."""
+        return await self._answer(context, lambda _: query_usage(self._books(), request))
+
+    def _books(self) -> Books:
+        for duty in self._agent.duties:
+            if isinstance(duty, Books):
+                return duty
+        raise PenstockError("this agent does not meter", "it keeps no readings", "ask another one")
+
+    async def _answer(
+        self, context: Context, order: Callable[[Caller], Answer], kind: Kind = "order"
+    ) -> Answer:
         """Carries the order out beside the loop; an error becomes a status with its reason."""
         caller = await self._caller(context)
         if context.time_remaining() is None:
-            await _abort(
+            await abort(
                 context,
                 PenstockError("the call has no deadline", "a call must end", "set a timeout"),
             )
         try:
-            return await _in_thread(lambda: order(caller))
+            if kind == "revoke":  # which lasts as long as the tenant's processes do
+                return await self._in_own_thread(caller, kind, order)
+            with self._calls.one(caller, kind):
+                loop = asyncio.get_running_loop()
+                return await loop.run_in_executor(self._at_orders, lambda: order(caller))
         except PenstockError as error:
-            await _abort(context, error)
+            await abort(context, error)
             raise  # never reached: abort raises
+        except (QuantityError, ArithmeticError) as error:
+            await abort(
+                context,
+                PenstockError("an amount makes no sense", str(error), "give another one"),
+            )
+            raise
         except OSError as error:
-            await _abort(
+            await abort(
                 context,
                 PenstockError(
                     "the order was not carried out", _words(error),
@@ -177,20 +222,42 @@ class AgentService(agent_pb2_grpc.AgentServicer):
             )  # fmt: skip
             raise
 
+    async def _in_own_thread(
+        self, caller: Caller, kind: Kind, order: Callable[[Caller], Answer]
+    ) -> Answer:
+        """Carried out, and counted, to its end, whether or not its caller waits for that."""
+        counted = contextlib.ExitStack()
+        counted.enter_context(self._calls.one(caller, kind))
+        done: Future[Answer] = Future()
+        done.set_running_or_notify_cancel()
+
+        def run() -> None:
+            try:
+                done.set_result(order(caller))
+            except BaseException as error:  # noqa: BLE001 - whoever waits is told
+                done.set_exception(error)
+
+        def ended(waited: asyncio.Future[Answer]) -> None:
+            counted.close()
+            waited.exception()  # nobody may be left to be told
+
+        threading.Thread(target=run, name=kind, daemon=True).start()
+        waited = asyncio.wrap_future(done)
+        waited.add_done_callback(ended)
+        return await asyncio.shield(waited)
+
+    async def _look(self, work: Callable[[], Result]) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._at_looks, work)
+
     async def _caller(self, context: Context) -> Caller:
         caller = self._identify(context)
         if caller is None:
-            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "nobody knows who calls")
+            await context.abort(
+                grpc.StatusCode.UNAUTHENTICATED,
+                "nobody knows who calls; over TLS a certificate needs a name",
+            )
             raise AssertionError  # never reached: abort raises
         return caller
-
-
-async def _abort(context: Context, error: PenstockError) -> None:
-    await context.abort(CODES[error.reason], str(error), trailer_of(error))
-
-
-async def _in_thread(work: Callable[[], Result]) -> Result:
-    return await asyncio.get_running_loop().run_in_executor(None, work)
 
 
 def _event(tenant: str, fields: dict[str, Any]) -> pb.Event:

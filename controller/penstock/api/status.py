@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from penstock.model.errors import Reason
 
 TRAILER = "penstock-error-bin"
+# All metadata of an answer is 8 KiB by default: what does not fit is lost with the connection.
+MOST_SENTENCE_BYTES = 600
 CODES: dict[Reason, grpc.StatusCode] = {
     "invalid": grpc.StatusCode.INVALID_ARGUMENT,
     "no-such-tenant": grpc.StatusCode.NOT_FOUND,
@@ -29,8 +31,22 @@ CODES: dict[Reason, grpc.StatusCode] = {
 
 def trailer_of(error: PenstockError) -> tuple[tuple[str, bytes]]:
     """The trailing metadata that carries `error` whole."""
-    message = agent_pb2.Error(reason=error.reason, what=error.what, why=error.why, fix=error.fix)
+    what, why, fix = (cut(sentence) for sentence in (error.what, error.why, error.fix))
+    message = agent_pb2.Error(reason=error.reason, what=what, why=why, fix=fix)
     return ((TRAILER, message.SerializeToString()),)
+
+
+async def abort(context: Any, error: PenstockError) -> None:  # noqa: ANN401 - grpc's context
+    """Ends the call with `error`: raises what grpc ends it by."""
+    await context.abort(CODES[error.reason], cut(str(error)), trailer_of(error))
+
+
+def cut(text: str, most_bytes: int = MOST_SENTENCE_BYTES) -> str:
+    """`text` within `most_bytes` of UTF-8; where it was cut, it says so."""
+    raw = text.encode(errors="replace")
+    if len(raw) <= most_bytes:
+        return raw.decode()
+    return raw[: most_bytes - 3].decode(errors="ignore") + "…"
 
 
 def error_of(error: grpc.RpcError, target: str) -> PenstockError:

@@ -237,7 +237,7 @@ class Sampler:
     def take(self) -> list[Row]:
         """One sample; returns the rows for a table."""
         rows = self._reporter.rows()
-        owners = {pid: row.tenant for row in rows for pid in row.members}
+        owners = {pid: row.tenant for row in rows for pid in row.members or ()}
         for name, own in _by_program(self._source.processes(self._device), owners).items():
             if name in self._seen:
                 _sample(self._seen[name], own)

@@ -18,7 +18,8 @@ from penstock.cli import install
 from penstock.cli.options import Simulate, StateDir
 
 if TYPE_CHECKING:
-    from penstock.api.server import Tls
+    from penstock.agent.bounds import Bounds
+    from penstock.api.tls import Tls
 
 STOPPING = (signal.SIGTERM, signal.SIGINT)
 MOST_FILES = 65536  # as the unit for systemd says
@@ -53,6 +54,17 @@ def agent(
             "$XDG_STATE_HOME/penstock).",
         ),
     ] = None,
+    measured: Annotated[
+        str,
+        typer.Option(
+            metavar="STEP",
+            help="The least step that users' tenants come to for use beyond their quota: deny, "
+            "throttle, suspend or terminate.",
+        ),
+    ] = "terminate",
+    longest_grace: Annotated[
+        str, typer.Option(metavar="TIME", help="The longest grace that users may ask for.")
+    ] = "60s",
     metrics: Annotated[
         str,
         typer.Option(metavar="HOST:PORT", help="Where Prometheus finds metrics; empty: nowhere."),
@@ -83,12 +95,14 @@ def agent(
     from penstock.node.state import State
 
     tls = _tls(listen, tls_cert, tls_key, tls_ca)
+    bounds = _bounds(measured, longest_grace)
     signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)  # before any thread: all inherit it
     _allow_many_files()
     sys.setswitchinterval(0.0005)  # an order must not wait for a round's Python
     state = State.open(state_dir, shared=os.geteuid() == 0)
     one = Agent(state, open_source(state, simulate), node)
     one.report = _log
+    one.bounds = bounds
     if one.enforces:
         one.containers = Containers(state, releases=shim_dir, specs=cdi_dir)
     books = Books(one, meter_dir)
@@ -129,6 +143,23 @@ def _allow_many_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
+def _bounds(measured: str, longest_grace: str) -> Bounds:
+    from penstock.agent.bounds import STEPS, Bounds
+    from penstock.model import PenstockError, parse_duration_ns
+
+    step = next((one for one in STEPS if one == measured), None)
+    if step is None:
+        raise PenstockError(
+            f"--measured {measured!r} is no step", f"steps are {', '.join(STEPS)}", "name one"
+        )
+    try:
+        return Bounds(step, parse_duration_ns(longest_grace))
+    except ValueError as error:
+        raise PenstockError(
+            f"--longest-grace {longest_grace!r} is no time", str(error), "for example 60s"
+        ) from error
+
+
 def _address(text: str) -> tuple[str, int]:
     from penstock.model import PenstockError
 
@@ -143,7 +174,7 @@ def _address(text: str) -> tuple[str, int]:
 def _tls(
     listen: str | None, certificate: Path | None, key: Path | None, authority: Path | None
 ) -> Tls | None:
-    from penstock.api.server import Tls
+    from penstock.api.tls import Tls
     from penstock.model import PenstockError
 
     files = {"--tls-cert": certificate, "--tls-key": key, "--tls-ca": authority}

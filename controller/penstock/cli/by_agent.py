@@ -14,13 +14,21 @@ from penstock.cli.say import say
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from penstock.api import AgentClient, TenantMessage
+    from penstock.api import AgentClient, EventMessage, GrantedMessage, TenantMessage
     from penstock.node.admit import Request
     from penstock.node.launch import Child
     from penstock.node.resize import Resize
 
 LOOK_S = 3600.0  # nothing is to be looked after here: only signals wake us
 AWAITED_S, AWAITED_LOOK_S = 3.0, 0.05
+# What an agent does that ends a program, and how that is told to who started it.
+ENDINGS = {
+    "terminate": "ended by the agent (SIGTERM)",
+    "kill": "ended by the agent (SIGKILL)",
+    "revoked": "revoked",
+}
+KILLED = {128 + signal.SIGTERM, 128 + signal.SIGKILL}
+RECORDED_LOOKS = 6  # what was done is recorded a moment after it
 ENDING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
 
 
@@ -49,14 +57,61 @@ def run_by_agent(state_dir: Path | None, request: Request, *, quiet: bool) -> in
         return None
     with agent:
         try:
-            child, lines = start_by_agent(agent, request, blocked)
+            child, granted = start_by_agent(agent, request, blocked)
         except CommandNotStartedError as error:
             say(error)
             return error.exit_code
-    for line in [] if quiet else lines:
+    for line in [] if quiet else [*granted.notes, _summary(granted.tenant)]:
         say(line)
     # The agent sees us end, and ends the tenant with its last process.
-    return child.wait(lambda: None, LOOK_S)
+    code = child.wait(lambda: None, LOOK_S)
+    if code != 0 and (why := _why_ended(state_dir, granted.tenant.name, code)):
+        say(why)
+    return code
+
+
+def _why_ended(state_dir: Path | None, name: str, code: int) -> str | None:
+    """What the agent did to the tenant last that ended processes of it; None: nothing."""
+    from penstock.api import find_agent
+    from penstock.model import PenstockError
+
+    found: list[EventMessage] = []
+    try:
+        agent = find_agent(state_dir)
+        if agent is None:
+            return None
+        with agent:
+            for _ in range(RECORDED_LOOKS if code in KILLED else 1):
+                found = [one for one in agent.events([name]) if one.event in ENDINGS]
+                if found:
+                    break
+                time.sleep(AWAITED_LOOK_S)
+    except PenstockError:  # it is being started anew; what happened is on record there
+        return None
+    if not found:
+        return None
+    last = found[-1]
+    return (
+        f"tenant {name}: {ENDINGS[last.event]}{f': {last.reason}' if last.reason else ''}; "
+        f"penstock events {name} tells all of it"
+    )
+
+
+def agent_of_another(state_dir: Path | None) -> AgentClient | None:
+    """An agent of another user's, as a rule root's: its files are not ours to read.
+
+    None: there is none, or it is our own.
+    """
+    from penstock.node.state import agent_sockets
+
+    if all(file.lstat().st_uid == os.geteuid() for file in agent_sockets(state_dir)):
+        return None  # found out without loading gRPC
+    from penstock.api import AgentClient, find_agent_socket
+
+    found = find_agent_socket(state_dir)
+    if found is None or found.lstat().st_uid == os.geteuid():
+        return None
+    return AgentClient.local(found)
 
 
 def resize_by_agent(state_dir: Path | None, name: str, change: Resize) -> list[str] | None:
@@ -86,8 +141,8 @@ def resize_by_agent(state_dir: Path | None, name: str, change: Resize) -> list[s
 
 def start_by_agent(
     agent: AgentClient, request: Request, blocked: set[int]
-) -> tuple[Child, list[str]]:
-    """The running command of a new tenant, and what is to be said of it.
+) -> tuple[Child, GrantedMessage]:
+    """The running command of a new tenant, and what the agent said of it.
 
     `blocked`: as `block_signals` returned them. Raises `PenstockError`: the agent does not grant
     it; `CommandNotStartedError`, and there is no tenant.
@@ -109,7 +164,7 @@ def start_by_agent(
     except CommandNotStartedError:
         agent.revoke(granted.tenant.name, 0, "its command could not be started")
         raise
-    return child, [*granted.notes, _summary(granted.tenant)]
+    return child, granted
 
 
 def _summary(tenant: TenantMessage) -> str:

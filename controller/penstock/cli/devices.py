@@ -48,9 +48,12 @@ def devices(
         found = _as_the_agent_says(found, node)
     if output is Output.table:
         from penstock.cli.device_table import device_table
+        from penstock.cli.foreign import foreign_lines
         from penstock.cli.table import console
 
         console().print(device_table(found))
+        for line in foreign_lines(node) if node is not None else []:
+            console().print(line, style="yellow", markup=False, highlight=False)
         return
     from penstock.cli.output import print_data
 

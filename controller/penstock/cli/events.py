@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from datetime import timezone
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,7 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from penstock.node.tenant import Tenant
+    from penstock.api import AgentClient
+    from penstock.model import PenstockError
 
 LOOK_S = 0.2
 
@@ -28,14 +31,11 @@ def events(
     state_dir: StateDir = None,
 ) -> None:
     """Show what happened to a tenant, and why: refusals, and steps taken against excess."""
-    from penstock.node.events import read_events
-    from penstock.node.state import State
-
-    found = _find(State.read(state_dir), tenant)
+    coming = _coming(state_dir, tenant, follow=follow)
     if follow:
-        _follow(found, output)
+        _follow(coming, output)
         return
-    known = read_events(found.directory)
+    known = list(coming)
     if output is Output.table:
         for line in _table(known):
             print(line)
@@ -45,28 +45,63 @@ def events(
     print_data(known, output)
 
 
-def _find(state: Any, name: str) -> Tenant:  # noqa: ANN401 - the state is imported late
+def _coming(state_dir: Path | None, name: str, *, follow: bool) -> Iterator[dict[str, object]]:
+    """By the tenant's files, where they are ours to read, else by the agent.
+
+    Raises `PenstockError`, before the first event: there is no such tenant.
+    """
     from penstock.model import PenstockError
+    from penstock.node.ended import read_ended
+    from penstock.node.events import read_events
+    from penstock.node.state import State
     from penstock.node.tenant import find_tenant
 
     try:
-        return find_tenant(state, name)
+        directory = find_tenant(State.read(state_dir), name).directory
     except PenstockError as error:
-        raise PenstockError(
-            error.what,
-            f"{error.why} (the events of a tenant that has ended are gone with its directory)",
-            error.fix,
-        ) from error
+        from penstock.cli.by_agent import agent_of_another
+
+        ended = read_ended(State.read(state_dir).directory, name)
+        if ended:
+            return iter(ended)
+        agent = agent_of_another(state_dir)
+        if agent is None:
+            raise _gone(error) from error
+        return _told(agent, name, follow=follow)
+    return _recorded(directory) if follow else iter(read_events(directory))
 
 
-def _follow(tenant: Tenant, output: Output) -> None:
+def _gone(error: PenstockError) -> PenstockError:
+    from penstock.model import PenstockError
+
+    why = f"{error.why} (of one that has ended, what was done to it is kept for seven days)"
+    return PenstockError(error.what, why, error.fix, reason=error.reason)
+
+
+def _told(agent: AgentClient, name: str, *, follow: bool) -> Iterator[dict[str, object]]:
+    """What an agent tells, as it stands in its files."""
+    from penstock.model import PenstockError
+
+    try:
+        with agent:
+            for message in agent.events([name], follow=follow):
+                moment = message.time.ToDatetime(timezone.utc)
+                yield {
+                    "time": moment.isoformat(timespec="milliseconds"),
+                    "event": message.event,
+                    **({"reason": message.reason} if message.reason else {}),
+                    **json.loads(message.details),
+                }
+    except PenstockError as error:
+        raise (_gone(error) if error.reason == "no-such-tenant" else error) from error
+
+
+def _follow(events: Iterator[dict[str, object]], output: Output) -> None:
     """One event a line as it comes; JSON objects a line, or documents of YAML."""
-    for event in _coming(tenant.directory):
+    for event in events:
         if output is Output.table:
             print(_line(event), flush=True)
         elif output is Output.json:
-            import json
-
             print(json.dumps(event), flush=True)
         else:
             import yaml
@@ -75,7 +110,7 @@ def _follow(tenant: Tenant, output: Output) -> None:
             print(f"---\n{text}", end="", flush=True)
 
 
-def _coming(directory: Path) -> Iterator[dict[str, object]]:
+def _recorded(directory: Path) -> Iterator[dict[str, object]]:
     """All that was recorded, then what is, until the tenant's directory is gone."""
     from penstock.node.events import read_events
 

@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from penstock.cli.foreign import foreign_lines
 from penstock.model import PenstockError
 
 if TYPE_CHECKING:
@@ -39,13 +40,11 @@ class TenantLine:
     """One tenant on one device."""
 
     row: Row
-    processes: int  # that hold a slot
     suspended: bool | None  # None: not known
 
     def as_dict(self) -> dict[str, object]:
         """Base units and plain values, for JSON and YAML."""
-        counts = {"process_count": self.processes, "suspended": self.suspended}
-        return {**self.row.as_dict(), **counts}
+        return {**self.row.as_dict(), "suspended": self.suspended}
 
 
 @dataclass(frozen=True)
@@ -56,6 +55,7 @@ class Picture:
     devices: tuple[DeviceLine, ...]
     tenants: tuple[TenantLine, ...]
     problem: str | None = None  # why it is an old one
+    notes: tuple[str, ...] = ()  # what else is to be said of the node
 
 
 class Feed(Protocol):
@@ -107,7 +107,7 @@ class StateFeed:
         return Picture(
             f"{self._state.directory}: {count} tenants, no agent",
             _devices_of(rows, self._sizes),
-            tuple(TenantLine(row, len(row.processes), None) for row in rows),
+            tuple(TenantLine(row, None) for row in rows),
         )
 
     def close(self) -> None:
@@ -197,13 +197,14 @@ class AgentFeed:
             raise PenstockError("the agent tells no figures any more", "its stream has ended")
         reports = self._usage.of({tenant.name for tenant in tenants})
         lines = [
-            TenantLine(row, tenant.processes, tenant.suspended)
+            TenantLine(row, tenant.suspended)
             for tenant in tenants
             for row in _rows_of(tenant, reports.get(tenant.name), node)
         ]
         words = "enforced" if node.enforces else "cooperative: the agent is not root"
         title = f"{node.name}: {node.tenants} tenants, {words}, agent {node.version}"
-        return Picture(title, _devices_by(node, lines), tuple(lines))
+        notes = tuple(foreign_lines(node))
+        return Picture(title, _devices_by(node, lines), tuple(lines), notes=notes)
 
 
 class _Usage:
@@ -267,12 +268,13 @@ def _rows_of(tenant: TenantMessage, report: UsageMessage | None, node: NodeMessa
                 allowance_permille=share.allowance_permille,
                 refusals=figures.refusals if figures else None,
                 waits=figures.waits if figures else None,
-                processes=(),
-                members=(),
+                processes=None,  # how many is told, and not which
+                members=None,
                 device_memory_bytes=None,
                 device_cores_permille=None,
                 supervised=True,
                 problem=tenant.finding or None,
+                told_processes=tenant.processes,
             )
         )
     return rows

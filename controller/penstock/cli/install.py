@@ -15,7 +15,7 @@ from penstock.cli.say import say
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock.daemon import Installation, Step
+    from penstock.daemon import Step
 
 Root = Annotated[
     Path,
@@ -42,10 +42,13 @@ def install(
     Done again, after an upgrade say, it brings the files up to date and starts the agent anew;
     tenants run on. Options and policies in /etc/penstock are left as they are.
     """
-    from penstock.daemon import restart_service, runs_systemd
+    from penstock.daemon import Installation, restart_service, runs_systemd
 
     here = root == Path("/")
-    _carry_out(_installation(root, program).install(), dry_run=dry_run)
+    _check_right(here=here, dry_run=dry_run)
+    own = Path(sys.executable).parent / "penstock"
+    completions = {shell: _completion(shell) for shell in SHELLS}
+    _carry_out(Installation(root).install(program or own, completions), dry_run=dry_run)
     if dry_run or no_start or not here:
         return
     if not runs_systemd():
@@ -57,7 +60,6 @@ def install(
 
 def uninstall(
     root: Root = Path("/"),
-    program: Program = None,
     purge: Annotated[
         bool,
         typer.Option("--purge", help="Remove configuration, policies and metered use as well."),
@@ -68,34 +70,52 @@ def uninstall(
 
     What administrators wrote, and what was metered, stays without --purge.
     """
-    from penstock.daemon import runs_systemd, stop_service
+    from penstock.daemon import Installation, runs_systemd, stop_service
 
-    steps = list(_installation(root, program).uninstall(purge=purge))  # refusals come first
+    _check_right(here=root == Path("/"), dry_run=dry_run)
+    installation = Installation(root)
+    steps = list(installation.uninstall(purge=purge))  # refusals come first
     active = (
         root == Path("/")
         and runs_systemd()
         and Path("/etc/systemd/system/penstock-agent.service").exists()
     )
+    if purge and not active:
+        installation.check_idle()
     if active and not dry_run:
         for done in stop_service():
             say(done)
+        if purge:
+            installation.check_idle()  # what the service's own agent granted up to its end
     _carry_out(steps, dry_run=dry_run)
     if active and not dry_run:
         subprocess.run(["systemctl", "daemon-reload"], check=False)
 
 
-def _installation(root: Path, program: Path | None) -> Installation:
-    from penstock.daemon import Installation
+def _check_right(*, here: bool, dry_run: bool) -> None:
+    """Raises `PenstockError` before anything is done that only root may do."""
+    if here and not dry_run and os.geteuid() != 0:
+        from penstock.model import PenstockError
 
-    own = Path(sys.executable).parent / "penstock"
-    return Installation(program or own, {shell: _completion(shell) for shell in SHELLS}, root)
+        raise PenstockError(
+            "the service is this machine's", "you are not root",
+            "do it as root, for example with sudo; --dry-run says what would be done",
+        )  # fmt: skip
 
 
 def _carry_out(steps: Iterable[Step], *, dry_run: bool) -> None:
     """All is planned before anything is done: a refusal changes nothing."""
     for step in list(steps):
         if not dry_run:
-            step.carry_out()
+            try:
+                step.carry_out()
+            except PermissionError as error:
+                from penstock.model import PenstockError
+
+                why = error.strerror or str(error)
+                raise PenstockError(
+                    f"cannot {step.verb} {step.path}", why, "do it as root"
+                ) from error
         say(f"would {step}" if dry_run and step.act else step)
 
 

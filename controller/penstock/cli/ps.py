@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from typing import TYPE_CHECKING
 
@@ -22,6 +21,7 @@ def ps(output: OutputFormat = Output.table, state_dir: StateDir = None) -> None:
     if rows is None:
         rows = _rows_by_files(state_dir)
     if output is Output.table:
+        from penstock.cli.foreign import foreign_of_agent
         from penstock.cli.table import console, tenant_table
 
         if rows:
@@ -29,6 +29,8 @@ def ps(output: OutputFormat = Output.table, state_dir: StateDir = None) -> None:
             screen.print(tenant_table(rows, width=screen.width))
         else:
             print("no tenants")
+        for line in foreign_of_agent(state_dir):
+            console().print(line, style="yellow", markup=False, highlight=False)
         return
     from penstock.cli.output import print_data
 
@@ -40,17 +42,13 @@ def _rows_by_agent(state_dir: Path | None) -> list[Row] | None:
 
     None: there is no such agent. Raises `PenstockError`: it does not answer.
     """
-    from penstock.node.state import agent_sockets
+    from penstock.cli.by_agent import agent_of_another
 
-    sockets = agent_sockets(state_dir)
-    if not sockets or sockets[0].parent.stat().st_uid == os.geteuid():
-        return None
-    from penstock.api import find_agent
-    from penstock.cli.feed import AgentFeed
-
-    agent = find_agent(state_dir)
+    agent = agent_of_another(state_dir)
     if agent is None:
         return None
+    from penstock.cli.feed import AgentFeed
+
     feed = AgentFeed(agent, lambda: None, WINDOW_S)
     try:
         return [line.row for line in feed.picture().tenants]

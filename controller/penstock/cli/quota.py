@@ -17,6 +17,7 @@ from penstock.cli.options import (
 from penstock.cli.say import say
 
 if TYPE_CHECKING:
+    from penstock.api import AgentClient
     from penstock.node.state import State
 
 app = typer.Typer(help="Show or change the quota of a running tenant.", no_args_is_help=True)
@@ -71,13 +72,21 @@ def show(
     state_dir: StateDir = None,
 ) -> None:
     """Show what a tenant was granted, and what holds right now."""
+    from penstock.cli.by_agent import agent_of_another
+    from penstock.model import PenstockError
     from penstock.node.state import State
 
-    _show(State.read(state_dir), tenant, output)
+    try:
+        _show(State.read(state_dir), tenant, output)
+    except PenstockError:
+        agent = agent_of_another(state_dir)
+        if agent is None:
+            raise
+        with agent:
+            _show_told(agent, tenant, output)
 
 
 def _show(state: State, name: str, output: Output) -> None:
-    from penstock.cli.output import print_data
     from penstock.model import format_cores, format_memory
     from penstock.node.tenant import find_tenant
     from penstock_shim.pages import read_quota
@@ -85,7 +94,7 @@ def _show(state: State, name: str, output: Output) -> None:
     tenant = find_tenant(state, name)
     grant = tenant.grant()
     limits = read_quota(tenant.quota_page).limits
-    shares = [
+    shares: list[dict[str, object]] = [
         {
             "device": share.index,
             "uuid": share.uuid,
@@ -96,14 +105,46 @@ def _show(state: State, name: str, output: Output) -> None:
         }
         for share, limit in zip(grant.devices, limits.devices, strict=True)
     ]
+    _print(name, limits.mode, grant.policy, shares, output)
+
+
+def _show_told(agent: AgentClient, name: str, output: Output) -> None:
+    """As an agent of another user's tells it."""
+    from penstock.api import mode_of
+    from penstock.model import PenstockError, format_cores, format_memory
+
+    tenants = {tenant.name: tenant for tenant in agent.tenants()}
+    if name not in tenants:
+        raise PenstockError(
+            f"the agent has no tenant {name!r}", "it has ended, or never was", "see penstock ps",
+            reason="no-such-tenant",
+        )  # fmt: skip
+    tenant = tenants[name]
+    shares: list[dict[str, object]] = [
+        {
+            "device": share.device_index,
+            "uuid": share.device_uuid,
+            "name": share.device_name,
+            "memory": format_memory(share.memory_bytes),
+            "cores": format_cores(share.cores_permille),
+            "allowed_now": format_cores(share.allowance_permille),
+        }
+        for share in tenant.shares
+    ]
+    _print(name, mode_of(tenant), tenant.policy or None, shares, output)
+
+
+def _print(
+    name: str, mode: str, policy: str | None, shares: list[dict[str, object]], output: Output
+) -> None:
     if output is not Output.table:
-        print_data(
-            {"tenant": name, "mode": limits.mode, "policy": grant.policy, "devices": shares}, output
-        )
+        from penstock.cli.output import print_data
+
+        print_data({"tenant": name, "mode": mode, "policy": policy, "devices": shares}, output)
         return
     for share in shares:
         print(
             f"{name}: memory {share['memory']}, cores {share['cores']} "
-            f"(now {share['allowed_now']}), {limits.mode}, "
+            f"(now {share['allowed_now']}), {mode}, "
             f"device {share['device']} ({share['name']}, {share['uuid']})"
         )

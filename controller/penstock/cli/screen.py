@@ -162,7 +162,8 @@ def _tenants(lines: Sequence[TenantLine], width: int, order: str) -> Table:
         cells.append(Text(cores, style="red" if over else ""))
         cells += [] if narrow else [_bar(row.memory_used_bytes, row.memory_quota_bytes)]
         cells.append(Text(held, style="yellow" if row.refusals else ""))
-        cells.append(Text(str(line.processes)))
+        count = row.process_count
+        cells.append(Text(NOT_KNOWN if count is None else str(count)))
         cells.append(Text("suspended: " * bool(line.suspended) + command, style=style))
         table.add_row(*cells)
     return table
@@ -176,6 +177,7 @@ def _bar(used: int | None, quota: int | None, *, over: bool = False) -> Bar:
 def _problems(picture: Picture) -> list[Text]:
     """What is wrong, one line each, the connection first."""
     said = [picture.problem] if picture.problem else []
+    said += picture.notes
     of_tenants = {line.row.tenant: line.row.problem for line in picture.tenants if line.row.problem}
     said += [f"{tenant}: {why}" for tenant, why in of_tenants.items()]
     if len(said) > MOST_PROBLEMS:

@@ -91,7 +91,7 @@ def _cells(row: Row) -> dict[str, str]:
         "CORES/QUOTA": f"{_coloured(_cores(row.cores_used_permille), row)} / {_cores_quota(row)}",
         "ON DEVICE": f"{_memory(row.device_memory_bytes)} {_cores(row.device_cores_permille):>5}",
         "DENIED": _refusals(row.refusals),
-        "PROCS": str(len(row.processes)),
+        "PROCS": NOT_KNOWN if row.process_count is None else str(row.process_count),
     }
 
 

@@ -6,11 +6,14 @@ import time
 from datetime import datetime, timezone
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from penstock.cli.options import Output, OutputFormat, one_of
+from penstock.cli.options import Output, OutputFormat, StateDir, one_of
+
+if TYPE_CHECKING:
+    from penstock.meter.usage import Usage
 
 NS = 1_000_000_000
 
@@ -41,24 +44,29 @@ def usage(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Where the agent keeps its readings (default: /var/lib/penstock for root, "
-            "$XDG_STATE_HOME/penstock).",
+            help="Read these readings, with or without an agent (default: the running agent is "
+            "asked; without one, /var/lib/penstock for root, $XDG_STATE_HOME/penstock).",
         ),
     ] = None,
+    state_dir: StateDir = None,
 ) -> None:
     """Show what tenants used: device time and memory over time, as the agent metered it.
 
     Amounts lie in minutes, older ones in hours, then days; one that lies in the time only in part
     counts whole. Times without a zone are local.
     """
-    from penstock.meter.usage import read_usage_since
-
     now_s = time.time()
     since_s = _time_of("--since", since, now_s)
     until_s = now_s + 1 if until is None else _time_of("--until", until, now_s)
-    found = read_usage_since(
-        int(since_s), int(until_s), by=by.value, tenant=tenant, directory=meter_dir
-    )
+    if since_s >= until_s:
+        from penstock.model import PenstockError
+
+        raise PenstockError(
+            "no time lies between since and until",
+            f"{_iso(since_s)} is not before {_iso(until_s)}",
+            "give an earlier --since, or a later --until",
+        )  # fmt: skip
+    found = _used(int(since_s), int(until_s), by, tenant, state_dir, meter_dir)
     if output is not Output.table:
         from penstock.cli.output import print_data
 
@@ -79,6 +87,29 @@ def usage(
     from penstock.cli.table import console, usage_table
 
     console().print(usage_table(found.rows, by.value))
+
+
+def _used(
+    since_s: int,
+    until_s: int,
+    by: By,
+    tenant: str | None,
+    state_dir: Path | None,
+    meter_dir: Path | None,
+) -> Usage:
+    """By the running agent, which knows where it meters, unless a directory is named."""
+    from penstock.node.state import agent_sockets
+
+    if meter_dir is None and agent_sockets(state_dir):  # found out without loading gRPC
+        from penstock.api import find_agent
+
+        agent = find_agent(state_dir)
+        if agent is not None:
+            with agent:
+                return agent.used(since_s, until_s, by=by.value, tenant=tenant)
+    from penstock.meter.usage import read_usage_since
+
+    return read_usage_since(since_s, until_s, by=by.value, tenant=tenant, directory=meter_dir)
 
 
 def _time_of(option: str, text: str, now_s: float) -> float:

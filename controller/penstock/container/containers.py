@@ -141,7 +141,7 @@ class Containers:
             raise PenstockError(
                 f"{qualified_name(tenant.name)} is taken",
                 f"it has the pages in {Path(pages).parent}, of another state directory",
-                "choose another --name",
+                "choose another name",
             )
 
     def _is_ours(self, name: str) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import shutil
 from dataclasses import dataclass
 from importlib.resources import files
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.model import PenstockError
+from penstock.node.state import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -40,6 +42,7 @@ _CONFIGURATION, _OPTIONS, _POLICIES = (
     "etc/penstock/agent.env",
     "etc/penstock/policies",
 )
+_PLAIN = re.compile(r"[\w./+:=,@-]+", re.ASCII)  # needs no quotes in a unit
 _STATES = ("run/penstock", "var/lib/penstock")
 _UNSEEN = ("/tmp/", "/var/tmp/", "/dev/")  # noqa: S108 - the service has folders of its own there
 
@@ -63,53 +66,21 @@ class Step:
 
 
 class Installation:
-    """The service's files below `root`, for the `program` that the service is to run."""
+    """The service's files below `root`."""
 
-    def __init__(
-        self, program: Path, completions: Mapping[str, str], root: Path = Path("/")
-    ) -> None:
-        """`program` as the installed machine sees it; `completions`: scripts by shell.
-
-        Raises `PenstockError` where the service could not start it.
-        """
+    def __init__(self, root: Path = Path("/")) -> None:
         self._root = root
-        self._program = program
-        if not program.is_absolute() or str(program).startswith(_UNSEEN):
-            raise PenstockError(
-                f"the service cannot run {program}",
-                "it sees no temporary folder of others, and needs a path from /",
-                "install penstock into /opt/penstock, and call that one: "
-                "/opt/penstock/bin/penstock agent install",
-            )
-        if not (root / str(program).lstrip("/")).exists():
-            raise PenstockError(
-                f"there is no {program} below {root}", "the service would have nothing to run",
-                "install penstock there first, or name its --program",
-            )  # fmt: skip
-        unit = files("penstock.daemon").joinpath(UNIT).read_text(encoding="utf-8")
-        self._owned = {_SERVICE: f"{MARK}\n{unit.replace(DEFAULT_PROGRAM, str(program))}"}
-        for shell, text in completions.items():
-            first, _, rest = text.strip().partition("\n")
-            # zsh wants its own word in the first line.
-            marked = (
-                f"{first}\n{MARK}\n{rest}\n"
-                if first.startswith("#")
-                else f"{MARK}\n{text.strip()}\n"
-            )
-            self._owned[COMPLETIONS[shell]] = marked
 
-    def install(self) -> Iterator[Step]:
-        """What is to be done, in order. Raises `PenstockError` for a file that is not ours."""
-        for place, text in self._owned.items():
+    def install(self, program: Path, completions: Mapping[str, str]) -> Iterator[Step]:
+        """What is to be done, in order, for a service that is to run `program`.
+
+        `program` as the installed machine sees it; `completions`: scripts by shell. Raises
+        `PenstockError` for a file that is not ours, and where the service could not start it.
+        """
+        self._check_program(program)
+        for place, text in _texts(program, completions).items():
             yield self._write(self._root / place, text)
-        link = self._root / _LINK
-        if link == self._root / str(self._program).lstrip("/"):
-            pass  # it lies on everybody's path already
-        elif _is_link_to(link, self._program):
-            yield Step("keep", link, "as it is")
-        else:
-            self._check_ours(link, is_ours=not os.path.lexists(link) or self._is_our_link(link))
-            yield Step("link", link, f"to {self._program}", lambda: _link(link, self._program))
+        yield from self._link_to(program)
         options = self._root / _OPTIONS
         if options.exists():
             yield Step("keep", options, "its administrator's")
@@ -122,6 +93,43 @@ class Installation:
             why = "for the node's policies"
             yield Step("make", policies, why, lambda: policies.mkdir(parents=True))
 
+    def _link_to(self, program: Path) -> Iterator[Step]:
+        link = self._root / _LINK
+        if link == self._root / str(program).lstrip("/"):
+            pass  # it lies on everybody's path already
+        elif _is_link_to(link, program):
+            yield Step("keep", link, "as it is")
+        else:
+            self._check_ours(link, is_ours=not os.path.lexists(link) or self._is_our_link(link))
+            yield Step("link", link, f"to {program}", lambda: _link(link, program))
+
+    def _check_program(self, program: Path) -> None:
+        if not program.is_absolute() or str(program).startswith(_UNSEEN):
+            raise PenstockError(
+                f"the service cannot run {program}",
+                "it sees no temporary folder of others, and needs a path from /",
+                "install penstock into /opt/penstock, and call that one: "
+                "/opt/penstock/bin/penstock agent install",
+            )
+        file = self._root / str(program).lstrip("/")
+        if not file.exists():
+            raise PenstockError(
+                f"there is no {program} below {self._root}",
+                "the service would have nothing to run",
+                "install penstock there first, or name its --program",
+            )
+        if not file.is_file() or not os.access(file, os.X_OK):
+            raise PenstockError(
+                f"the service cannot run {program}",
+                "it is a directory" if file.is_dir() else "it is no program: nobody may execute it",
+                "name the program itself: --program /opt/penstock/bin/penstock",
+            )
+        if not str(program).isprintable():
+            raise PenstockError(
+                f"the service cannot run {str(program)!r}", "a unit cannot hold such characters",
+                "install penstock into /opt/penstock",
+            )  # fmt: skip
+
     def uninstall(self, *, purge: bool = False) -> Iterator[Step]:
         """What is to be done, in order. `purge`: configuration, metered use and state go, too.
 
@@ -129,7 +137,7 @@ class Installation:
         """
         if purge:
             self._check_no_tenants()
-        for place in self._owned:
+        for place in (_SERVICE, *COMPLETIONS.values()):
             file = self._root / place
             if _is_ours(file):
                 yield Step("remove", file, "", file.unlink)
@@ -139,6 +147,16 @@ class Installation:
         if self._is_our_link(link):
             yield Step("remove", link, "", link.unlink)
         yield from self._purge() if purge else self._leave()
+
+    def check_idle(self) -> None:
+        """Raises `PenstockError` when an agent or tenants would lose their state to a purge."""
+        state = State(self._root / _STATES[0])
+        if state.has_agent():
+            raise PenstockError(
+                f"an agent runs on {state.directory}", "it would go on without its files",
+                "end it first, or leave --purge out", reason="not-now",
+            )  # fmt: skip
+        self._check_no_tenants()
 
     def _purge(self) -> Iterator[Step]:
         for place in (_CONFIGURATION, *_STATES):
@@ -196,6 +214,25 @@ class Installation:
                 f"{len(names)} tenants are there", ", ".join(names[:8]),
                 "end them first (penstock revoke TENANT), or leave --purge out", reason="not-now",
             )  # fmt: skip
+
+
+def _texts(program: Path, completions: Mapping[str, str]) -> dict[str, str]:
+    """What is ours, by place."""
+    unit = files("penstock.daemon").joinpath(UNIT).read_text(encoding="utf-8")
+    texts = {_SERVICE: f"{MARK}\n{unit.replace(DEFAULT_PROGRAM, _quoted(program))}"}
+    for shell, text in completions.items():
+        first, _, rest = text.strip().partition("\n")
+        # zsh wants its own word in the first line.
+        texts[COMPLETIONS[shell]] = (
+            f"{first}\n{MARK}\n{rest}\n" if first.startswith("#") else f"{MARK}\n{text.strip()}\n"
+        )
+    return texts
+
+
+def _quoted(program: Path) -> str:
+    """As a unit's ExecStart= holds a path: % begins a specifier, a space ends the word."""
+    text = str(program).replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    return text if _PLAIN.fullmatch(text) else f'"{text}"'
 
 
 def _is_ours(file: Path) -> bool:

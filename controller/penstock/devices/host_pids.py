@@ -10,6 +10,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.devices.proc_files import read_proc_text
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -58,7 +60,7 @@ def namespace_of(pid: int | str) -> int:
 def inner_pid(pid: int) -> int:
     """The pid that process `pid` has in its own pid namespace; `pid` itself when it has ended."""
     try:
-        status = Path(f"/proc/{pid}/status").read_text(errors="replace")
+        status = read_proc_text(pid, "status")
     except OSError:
         return pid
     line = next((one for one in status.splitlines() if one.startswith("NSpid:")), "")

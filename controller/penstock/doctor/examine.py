@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.devices import DriverLibraries, open_devices
+from penstock.doctor.agent import look_at_agent
 from penstock.doctor.devices import look_at_devices
 from penstock.doctor.driver import look_at_driver
 from penstock.doctor.finding import Finding, failure, ok, warning
@@ -17,13 +18,16 @@ from penstock.doctor.probe import run_probe
 from penstock.doctor.state import look_at_state
 from penstock.model import PenstockError
 from penstock.node.machines import simulated_machine
-from penstock.node.processes import TENANT_VARIABLE
+from penstock.node.processes import MACHINE_VARIABLE, TENANT_VARIABLE
 from penstock.node.program import find_program, obstacles
 from penstock.node.state import State
 from penstock_shim import paths
+from penstock_shim.simulator import MachineError
 
 if TYPE_CHECKING:
     from penstock.devices import DeviceSource
+
+NO_MACHINE = "programs find no device there: start the agent, or penstock simulate, anew"
 
 
 def examine(
@@ -34,16 +38,20 @@ def examine(
     Raises `PenstockError` or the simulator's error for a profile that does not exist.
     """
     found = look_at_machine()
-    found += [_tenant(), *look_at_state(state_dir)]
+    agent = look_at_agent(state_dir)
+    found += [_tenant(), *look_at_state(state_dir, agent.directory), *agent.findings]
     usable = not any(f.check == "state directory" and f.status == "failure" for f in found)
     source: DeviceSource | None = None
     if simulate is not None and usable:
         source = simulated_machine(State.open(state_dir), simulate)
     elif simulate is None:
         try:
-            source = open_devices()
+            source = open_devices(None if os.environ.get(MACHINE_VARIABLE) else agent.machine)
         except PenstockError:
             source = None  # the findings about the driver say why
+        except MachineError as error:
+            found.append(failure("simulated machine", str(error), NO_MACHINE))
+            return found
     libraries = source.libraries() if source else DriverLibraries("", "")
     environment = source.environment("doctor") if source else {}
     if not libraries.cuda:

@@ -6,6 +6,7 @@ import os
 import stat
 from pathlib import Path
 
+from penstock.container.inside import FOLDER
 from penstock.doctor.finding import Finding, failure, ok, warning
 from penstock.model import PenstockError
 from penstock.node.state import State, default_directory
@@ -17,9 +18,14 @@ TENANTS_THAT_MUST_FIT = 4
 _OVER_A_NETWORK = ("nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "fuse.sshfs", "lustre")
 
 
-def look_at_state(directory: Path | None) -> list[Finding]:
-    """Ownership and room of the state directory, then every tenant's pages."""
+def look_at_state(directory: Path | None, agents: Path | None = None) -> list[Finding]:
+    """Ownership and room of the state directory, then every tenant's pages.
+
+    `agents`: the state directory of the agent that answers, which may be another user's.
+    """
     named = (directory or default_directory()).absolute()
+    if agents is not None and named == agents.absolute() and not _is_ours(named):
+        return [ok("state directory", f"{named}, of the agent that answers there")]
     found = [_folder(named)]
     if found[0].status == "failure" or not named.is_dir():
         return found
@@ -29,6 +35,10 @@ def look_at_state(directory: Path | None) -> list[Finding]:
         for tenant in tenants_of(state):
             found += _pages(tenant)
     return found
+
+
+def _is_ours(named: Path) -> bool:
+    return named.stat().st_uid == os.geteuid()
 
 
 def _folder(named: Path) -> Finding:
@@ -91,7 +101,7 @@ def _pages(tenant: Tenant) -> list[Finding]:
         except OSError as error:
             found.append(failure(check, f"{page}: {error.strerror}", "see penstock ps"))
             continue
-        if info.st_uid != os.geteuid() or info.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        if not _is_in_order(tenant, page, info):
             found.append(
                 failure(
                     check,
@@ -104,8 +114,29 @@ def _pages(tenant: Tenant) -> list[Finding]:
         found.append(
             warning(
                 check,
-                "no penstock run looks after it: its elastic share and its events stand still",
+                "no penstock run looks after it, nor an agent: its elastic share and its events "
+                "stand still",
                 "it ends with its processes; penstock ps collects it",
             )
         )
     return found or [ok(check, "both pages are in order")]
+
+
+def _is_in_order(tenant: Tenant, page: Path, info: os.stat_result) -> bool:
+    """Whether nobody can write it who is not meant to."""
+    ours = info.st_uid == os.geteuid()
+    if page == tenant.usage_page:
+        # Users write the usage page of their tenants. Programs in a container may be anybody: its
+        # page is open to all of them, in a directory that nobody but its owner can enter.
+        if (tenant.directory / FOLDER).is_dir() and not tenant.directory.stat().st_mode & 0o077:
+            return ours
+        ours = ours or info.st_uid == _user_of(tenant)
+    return ours and not info.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def _user_of(tenant: Tenant) -> int | None:
+    """Whom it was granted to. None: not known."""
+    try:
+        return tenant.grant().uid
+    except PenstockError:
+        return None

@@ -6,8 +6,9 @@ The agent makes one `Enforcer` and calls `step` about once a second, with a `Sub
 from penstock.enforce.enforcer import Enforcer
 from penstock.enforce.event import Event
 from penstock.enforce.hold import Hold
+from penstock.enforce.ladder import Finding, Step
 from penstock.enforce.measure import Foreign
 from penstock.enforce.process import Process
 from penstock.enforce.subject import Subject
 
-__all__ = ["Enforcer", "Event", "Foreign", "Hold", "Process", "Subject"]
+__all__ = ["Enforcer", "Event", "Finding", "Foreign", "Hold", "Process", "Step", "Subject"]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
+
+from penstock.devices.proc_files import read_proc_text
 
 # Runtimes name a container's cgroup by its id: libpod-ID, docker-ID.scope, cri-containerd-ID.scope,
 # kubepods/pod…/ID. Other cgroups (sessions, services) hold strangers too and say nothing.
@@ -13,7 +14,7 @@ _CONTAINER = re.compile(r"/(?:[a-z][a-z0-9-]*-)?[0-9a-f]{64}(?:\.scope)?(?=/|$)"
 def paths_of(pid: int | str) -> frozenset[str]:
     """Its cgroups as in /proc/PID/cgroup; none when it has ended."""
     try:
-        lines = Path(f"/proc/{pid}/cgroup").read_text(errors="replace").splitlines()
+        lines = read_proc_text(pid, "cgroup").splitlines()
     except OSError:
         return frozenset()
     return frozenset(line.split(":", 2)[-1] for line in lines)

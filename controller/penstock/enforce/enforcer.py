@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 from penstock.enforce.event import Event, event_of
 from penstock.enforce.hold import Hold, cut_cores
 from penstock.enforce.judge import Judge, Page, Shaken
+from penstock.enforce.ladder import PAST_SHIM
 from penstock.enforce.measure import Foreign, Look, User, look
 from penstock.enforce.members import Members
 from penstock.enforce.process import Process, hears, is_alive, send
 from penstock.enforce.saved import read_ladder, write_ladder
+from penstock.node.processes import TENANT_VARIABLE, started_with
 from penstock_shim.pages import (
     Limits,
     PageError,
@@ -29,9 +31,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.devices import DeviceSource
-    from penstock.enforce.ladder import Judgement, Ladder, Orders
+    from penstock.enforce.ladder import Finding, Judgement, Ladder, Orders
     from penstock.enforce.subject import Subject
     from penstock.node.grant import DeviceGrant
+    from penstock.policy.schema import OnExceed
 
 LOOK_NS = 950_000_000  # a step before that does nothing: ticks may come more often
 URGENT_LOOK_NS = 400_000_000  # the same, after one that found somebody past the shim
@@ -54,6 +57,7 @@ class _Case:
     """One tenant, from look to look."""
 
     ladder: Ladder
+    created: str  # of its grant: another tenant of that name is another case
     judges: dict[str, Judge] = field(default_factory=dict)  # by device
     hold: Hold = field(default_factory=Hold)
     figures: tuple[DeviceFigures, ...] = ()  # as of the last look
@@ -70,6 +74,7 @@ class Enforcer:
         self._cases: dict[Path, _Case] = {}
         self._looked_at_ns: int | None = None
         self._pause_ns = LOOK_NS
+        self._subjects: Sequence[Subject] = ()
         self.foreign: tuple[Foreign, ...] = ()
         """Processes of no tenant on the devices, as of the last look. They are left alone."""
 
@@ -97,8 +102,12 @@ class Enforcer:
             return []
         self._looked_at_ns, self._pause_ns = now_ns, LOOK_NS
         self._members.scan(now_ns, subjects)
-        for gone in self._cases.keys() - {one.tenant.directory for one in subjects}:
-            del self._cases[gone]
+        here = {one.tenant.directory: one.grant.created for one in subjects}
+        for directory, case in list(self._cases.items()):
+            if here.get(directory) != case.created:
+                _let_go(case.ladder)
+                del self._cases[directory]
+        self._subjects = subjects
         seen = look(self._source, self._members)
         self.foreign = tuple(seen.foreign)
         events: list[Event] = []
@@ -121,6 +130,11 @@ class Enforcer:
         case = self._cases.get(directory)
         return case.figures if case else ()
 
+    def findings(self, directory: Path) -> tuple[Finding, ...]:
+        """What stands against the tenant in `directory`, as of the last look."""
+        case = self._cases.get(directory)
+        return case.ladder.findings if case else ()
+
     def members(self, tenant: str) -> list[Process]:
         """All processes of the tenant as of the last look."""
         return self._members.of(tenant)
@@ -129,7 +143,8 @@ class Enforcer:
         directory = subject.tenant.directory
         case = self._cases.get(directory)
         if case is None:
-            case = self._cases[directory] = _Case(read_ladder(directory))
+            case = _Case(read_ladder(directory), subject.grant.created)
+            self._cases[directory] = case
         if case.ladder.killed or not case.ladder.is_idle:
             case.ladder.forget(one for one in case.ladder.processes if not is_alive(one))
         judgements, events = self._judge(now_ns, subject, case, seen, page)
@@ -137,7 +152,7 @@ class Enforcer:
             case.hold = Hold()
             orders = None
         else:
-            orders = case.ladder.advance(now_ns, judgements, subject.on_exceed)
+            orders = case.ladder.advance(now_ns, judgements, _policy(subject))
             events += self._carry_out(subject, case, orders)
         for event in events:
             event.record(directory)
@@ -148,6 +163,7 @@ class Enforcer:
     ) -> tuple[list[Judgement], list[Event]]:
         judgements, events = [], []
         figures = []
+        suspended = subject.suspended or case.ladder.suspended
         for index, share in enumerate(subject.grant.devices):
             if share.uuid not in seen.at_ns:
                 continue  # of another machine, or gone: nothing is known
@@ -159,9 +175,12 @@ class Enforcer:
                 judge.idle(at_ns, share)
                 figures.append(_figures(share, judge, users))
                 continue
-            judge.busy.add(at_ns, users, ended, _allowed_permille(subject, share))
+            allowed_permille = 0 if suspended else _allowed_permille(subject, share)
+            judge.busy.add(at_ns, users, ended, allowed_permille)
             shaken = Shaken(subject.handshake, subject.listens_since_ticks)
-            judgements += judge.judge(now_ns, share, index, users, page, shaken=shaken)
+            judgements += judge.judge(
+                now_ns, share, index, users, page, shaken=shaken, suspended=suspended
+            )
             figures.append(_figures(share, judge, users))
             lacking = judge.undetectable(share)
             if lacking and lacking not in case.told:
@@ -191,10 +210,25 @@ class Enforcer:
             (orders.kill, (signal.SIGKILL,)),
         ):
             events += self._signal(subject, case, processes, signals)
+        if orders.kill_all:
+            everyone = frozenset(self._own_of(subject))
+            for number in (signal.SIGSTOP, signal.SIGKILL):  # none has time to start another
+                events += self._signal(subject, case, everyone, (number,))
         if (ladder.stopped, ladder.suspended, ladder.cut) != over or ladder.is_idle:
             ladder.stopped, ladder.suspended, ladder.cut = over
             events += self._save(subject, case)
         return events
+
+    def _own_of(self, subject: Subject) -> Iterator[Process]:
+        """Its processes, and none that one caller started for another tenant of his."""
+        others = {
+            str(one.tenant.directory)
+            for one in self._subjects
+            if one.name != subject.name and one.parents & subject.parents
+        }
+        for process in self._members.of(subject.name):
+            if not others or started_with(process.pid, TENANT_VARIABLE) not in others:
+                yield process
 
     @staticmethod
     def _save(subject: Subject, case: _Case) -> list[Event]:
@@ -269,6 +303,27 @@ def _page(subject: Subject, usage: Mapping[str, UsageSnapshot]) -> Page:
         return Page(read_usage(subject.tenant.usage_page))
     except PageError as error:
         return Page(None, error.what)
+
+
+def _let_go(ladder: Ladder) -> None:
+    """The tenant is gone: nobody would see to what was stopped, or was asked to end."""
+    past = {
+        one
+        for rung in ladder.rungs.values()
+        if rung.last.kind != "suspended"
+        for one in (rung.last.offenders if rung.last.kind in PAST_SHIM else rung.last.unshimmed)
+    }
+    for process in ladder.stopped | ladder.ending.keys():
+        over = process in past or process in ladder.ending
+        with contextlib.suppress(OSError):  # not ours to signal: it was not ours to stop
+            send(process, signal.SIGKILL if over else signal.SIGCONT)
+
+
+def _policy(subject: Subject) -> OnExceed:
+    """Its own; but an order to suspend holds also for what does not heed its page."""
+    if not subject.suspended or subject.on_exceed.measured in {"suspend", "terminate"}:
+        return subject.on_exceed
+    return subject.on_exceed.model_copy(update={"measured": "suspend"})
 
 
 def _allowed_permille(subject: Subject, share: DeviceGrant) -> int:

@@ -4,6 +4,7 @@
     cores      it took more of the device's time than it was allowed, over WINDOW_NS and lately
     uncharged  a process of it uses the device and has no slot
     damaged    its usage page cannot be read while it uses the device
+    suspended  it uses the device while it is suspended: past the shim, or with a forged page
     mismatch   the device holds more memory for it than is charged, within its quota: a program goes
                round the shim, or the shim charged too little. It is said; nobody is to end for it.
 
@@ -20,7 +21,13 @@ from typing import TYPE_CHECKING
 from penstock.devices.host_pids import inner_pid
 from penstock.enforce.ladder import Judgement, Kind
 from penstock.enforce.measure import WINDOW_NS, BusyTime, User
-from penstock.enforce.process import Process, command_line, is_alive, why_unshimmed
+from penstock.enforce.process import (
+    Process,
+    command_line,
+    is_alive,
+    is_stopped,
+    why_unshimmed,
+)
 from penstock.model import format_cores, human_memory
 
 if TYPE_CHECKING:
@@ -31,6 +38,7 @@ if TYPE_CHECKING:
 
 SLACK_BYTES = 64 << 20
 SLACK_PERMILLE = 50
+SUSPENDED_SLACK_PERMILLE = 20  # of what is to be nothing
 # How long a finding must last. Looks are a second apart, give or take: two of them, and three for
 # cores, so that one kernel of up to a second, paid back later, is never a finding. Who goes
 # round the shim takes from its neighbours until it is stopped: there the second look comes soon.
@@ -40,6 +48,7 @@ CONFIRM_NS: dict[Kind, int] = {
     "uncharged": 400_000_000,
     "damaged": 900_000_000,
     "mismatch": 900_000_000,
+    "suspended": 2_800_000_000,  # what was queued comes to its end
 }
 MIG_PREFIX = "MIG-"
 
@@ -78,6 +87,8 @@ class Judge:
     busy: BusyTime = field(default_factory=BusyTime)
     since_ns: dict[Kind, int] = field(default_factory=dict)
     slots: dict[Process, int] = field(default_factory=dict)  # inner pids, which cost a look each
+    totals_ns: dict[Process, int] = field(default_factory=dict)  # as of the look before
+    caught: frozenset[Process] = frozenset()  # at work while suspended; till that is lifted
 
     def judge(
         self,
@@ -88,6 +99,7 @@ class Judge:
         page: Page,
         *,
         shaken: Shaken = NOBODY_LISTENS,
+        suspended: bool = False,
     ) -> list[Judgement]:
         """What is surely wrong now. `busy` has taken in the same look before.
 
@@ -98,6 +110,7 @@ class Judge:
             users: The tenant's processes on the device.
             page: Its usage page.
             shaken: Who shook hands.
+            suspended: It may use nothing of the device's time now.
         """
         strangers = self._strangers(users, page)
         found = {
@@ -107,14 +120,19 @@ class Judge:
                 self._of_slots(share, strangers, page, shaken),
                 self._of_charges(share, index, users, strangers, page),
                 self._of_memory(share, users, strangers),
-                self._of_cores(share, users, strangers),
+                self._of_suspension(share, users, suspended=suspended),
+                self._of_cores(share, users, strangers, suspended=suspended),
             )
             if one is not None
         }
         self.since_ns = {kind: self.since_ns.get(kind, now_ns) for kind in found}
-        return [
+        sure = [
             one for kind, one in found.items() if now_ns - self.since_ns[kind] >= CONFIRM_NS[kind]
         ]
+        self.caught = frozenset(
+            process for one in sure if one.kind == "suspended" for process in one.offenders
+        )
+        return sure
 
     def is_urgent(self, now_ns: int) -> bool:
         """Whether something was found at this look that takes from others and is not sure yet."""
@@ -125,6 +143,7 @@ class Judge:
         """Takes in a look at which there was no process of the tenant: nothing can be wrong."""
         self.busy.add(at_ns, (), {}, share.cores_permille)
         self.since_ns.clear()
+        self.caught = frozenset()
 
     def undetectable(self, share: DeviceGrant) -> str | None:
         """What the device does not tell, as a sentence; None: it tells all that is judged."""
@@ -194,9 +213,40 @@ class Judge:
         )
         return _judgement("memory", share, reason, strangers or users, strangers)
 
-    def _of_cores(
-        self, share: DeviceGrant, users: Sequence[User], strangers: Sequence[User]
+    def _of_suspension(
+        self, share: DeviceGrant, users: Sequence[User], *, suspended: bool
     ) -> Judgement | None:
+        """Who worked since the look before. Once caught, that he is stopped is no excuse."""
+        working = [user for user in users if self._works(user)]
+        self.totals_ns = {user.process: user.busy_ns or 0 for user in users}
+        if not suspended:
+            return None
+        offenders = [user for user in users if user in working or user.process in self.caught]
+        if not offenders:
+            return None
+        pids = ", ".join(str(user.process.pid) for user in offenders[:8])
+        reason = f"it is suspended, and pid {pids} went on using the device"
+        return _judgement("suspended", share, reason, offenders, offenders, cut_permille=0)
+
+    def _works(self, user: User) -> bool:
+        if len(self.busy.samples) < 2:
+            return False
+        passed_ns = self.busy.samples[-1].at_ns - self.busy.samples[-2].at_ns
+        if user.busy_ns is None:
+            return (user.busy_permille or 0) > SUSPENDED_SLACK_PERMILLE
+        gained_ns = user.busy_ns - self.totals_ns.get(user.process, user.busy_ns)
+        return gained_ns * 1000 > SUSPENDED_SLACK_PERMILLE * passed_ns
+
+    def _of_cores(
+        self,
+        share: DeviceGrant,
+        users: Sequence[User],
+        strangers: Sequence[User],
+        *,
+        suspended: bool,
+    ) -> Judgement | None:
+        if suspended and self.caught:  # what was queued runs on while its process is stopped
+            users = [u for u in users if u.process in self.caught and not is_stopped(u.process)]
         window, lately = self.busy.window(), self.busy.lately()
         if window is None or lately is None or not self.busy.is_told or not users:
             return None

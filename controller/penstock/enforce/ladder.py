@@ -8,6 +8,11 @@ Denying is the shim's. From there on, for each thing that is wrong on a device:
     after grace    the last step that the policy allows: suspend (the page's flag; SIGSTOP for what
                    has no shim) or terminate (SIGTERM, then SIGKILL)
 
+Who is ended for use past the shim and is there again is not asked again: a program that begins anew
+each time it is asked to end would have the device for as long as it may take. What was started anew
+gets SIGKILL at once, and after ROUNDS of that the tenant's other processes too: one of them starts
+it.
+
 Grace is counted in time that the excess was seen, and drains at the same rate while it is not: what
 comes and goes is not forgiven, what is rare adds up to nothing. Time in which nobody looked (the
 agent was killed) counts neither way.
@@ -17,7 +22,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,12 +30,14 @@ if TYPE_CHECKING:
     from penstock.enforce.process import Process
     from penstock.policy.schema import OnExceed
 
-Kind = Literal["memory", "cores", "uncharged", "damaged", "mismatch"]
-KINDS: frozenset[Kind] = frozenset({"memory", "cores", "uncharged", "damaged", "mismatch"})
-PAST_SHIM: frozenset[Kind] = frozenset({"uncharged", "damaged"})
+Kind = Literal["memory", "cores", "uncharged", "damaged", "mismatch", "suspended"]
+KINDS: frozenset[Kind] = frozenset(get_args(Kind))
+PAST_SHIM: frozenset[Kind] = frozenset({"uncharged", "damaged", "suspended"})
 LONGEST_LOOK_NS = 2_000_000_000  # more than that between two looks is not known to be excess
 CLEAR_NS = 2_000_000_000  # not seen for so long: over
 KILL_AFTER_NS = 5_000_000_000  # from SIGTERM to SIGKILL, or the grace where that is shorter
+ROUNDS = 3  # of starting anew past the shim, each ended at once; after them the whole tenant is
+FORGET_ROUNDS_NS = 600_000_000_000  # without another one
 
 
 class Step(IntEnum):
@@ -88,6 +95,19 @@ class Change:
 
 
 @dataclass(frozen=True)
+class Finding:
+    """What stands against a tenant now."""
+
+    kind: Kind
+    device: str  # UUID
+    reason: str
+    step: Step  # how far it has come
+
+    def __str__(self) -> str:
+        return f"{self.step.name.lower()}: {self.reason}"
+
+
+@dataclass(frozen=True)
 class Orders:
     """What is to hold for the tenant now. All of it may be carried out again at every look."""
 
@@ -100,6 +120,7 @@ class Orders:
     resume: frozenset[Process] = frozenset()  # stopped by us before, to run on
     terminate: frozenset[Process] = frozenset()
     kill: frozenset[Process] = frozenset()
+    kill_all: bool = False  # whatever the tenant has: one of them starts the offenders anew
     changes: tuple[Change, ...] = ()
 
 
@@ -116,6 +137,8 @@ class Ladder:
     stopped: frozenset[Process] = frozenset()
     ending: dict[Process, Ending] = field(default_factory=dict)
     killed: set[Process] = field(default_factory=set)
+    rounds: int = 0  # looks at which processes past the shim had to be ended, lately
+    round_ns: int = 0  # the last of them
     at_ns: int | None = None  # of the last look; None: not since we were started
 
     def advance(self, now_ns: int, judgements: Iterable[Judgement], on_exceed: OnExceed) -> Orders:
@@ -150,9 +173,23 @@ class Ladder:
             )
 
     @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What was seen wrong and is not over, the gravest first."""
+        if not self.rungs:
+            return ()
+        found = [
+            Finding(rung.last.kind, rung.last.device, rung.last.reason, rung.step)
+            for rung in self.rungs.values()
+            if rung.step > Step.NONE
+        ]
+        return tuple(sorted(found, key=lambda one: (-one.step, one.kind, one.device)))
+
+    @property
     def is_idle(self) -> bool:
         """Whether there is nothing to remember."""
-        return not (self.rungs or self.cut or self.suspended or self.stopped or self.ending)
+        return not (
+            self.rungs or self.cut or self.suspended or self.stopped or self.ending or self.rounds
+        )
 
     def _climb(
         self,
@@ -193,7 +230,11 @@ class Ladder:
         suspend = False
         stop: set[Process] = set()
         terminate: set[Process] = set()
-        for rung in self.rungs.values():
+        anew: set[Process] = set()
+        past_shim = False
+        if now_ns - self.round_ns >= FORGET_ROUNDS_NS:
+            self.rounds = self.round_ns = 0
+        for rung in sorted(self.rungs.values(), key=lambda one: one.last.kind not in PAST_SHIM):
             judgement = rung.last
             if rung.step >= Step.THROTTLE:
                 cut[judgement.device] = max(cut.get(judgement.device, 0), judgement.cut_permille)
@@ -201,18 +242,27 @@ class Ladder:
                 past = judgement.kind in PAST_SHIM
                 stop |= judgement.offenders if past else judgement.unshimmed
                 suspend |= not past
-            elif rung.step is Step.TERMINATE:
-                fresh = judgement.offenders - self.ending.keys()
-                terminate |= fresh
+            elif rung.step is Step.TERMINATE and (
+                fresh := judgement.offenders - self.ending.keys()
+            ):
                 self.ending.update(dict.fromkeys(fresh, Ending(now_ns, judgement)))
-                if fresh and not any(judgement.offenders == one.offenders for one in changes):
+                past_shim |= judgement.kind in PAST_SHIM
+                if judgement.kind in PAST_SHIM and self.rounds:
+                    anew |= fresh
+                    changes.append(_anew(judgement, fresh, all_end=self.rounds > ROUNDS))
+                    continue
+                terminate |= fresh
+                if not any(judgement.offenders == one.offenders for one in changes):
                     changes.append(_change(Step.TERMINATE, judgement, fresh))  # it was started anew
         wait_ns = min(KILL_AFTER_NS, on_exceed.grace)
         late = {one for one, since in self.ending.items() if now_ns - since.at_ns >= wait_ns}
-        kill = frozenset(late - terminate)
+        kill = frozenset((late | anew) - terminate)
+        kill_all = bool(anew) and self.rounds > ROUNDS
+        if past_shim:
+            self.rounds, self.round_ns = self.rounds + 1, now_ns
         changes += [
             _change(Step.TERMINATE, self.ending[one].judgement, frozenset({one}), killed=True)
-            for one in sorted(kill - self.killed)
+            for one in sorted(kill - self.killed - anew)
         ]
         self.killed |= kill
         before, self.stopped = self.stopped, frozenset(stop - self.ending.keys())
@@ -228,6 +278,7 @@ class Ladder:
             resume=before - self.stopped - self.ending.keys(),
             terminate=frozenset(terminate),
             kill=kill,
+            kill_all=kill_all,
             changes=tuple(changes),
         )
 
@@ -239,10 +290,19 @@ def _change(
     return Change(step, judgement.kind, judgement.device, reason, offenders, killed)
 
 
+def _anew(judgement: Judgement, offenders: frozenset[Process], *, all_end: bool) -> Change:
+    reason = f"started anew after others were ended for it: {judgement.reason}"
+    if all_end:
+        reason += "; all that the tenant runs is ended, as it would start it again"
+    return Change(Step.TERMINATE, judgement.kind, judgement.device, reason, offenders, killed=True)
+
+
 def _due(kind: Kind, over_ns: int, grace_ns: int, top: Step) -> Step:
     """The step for something that has been wrong for `over_ns`."""
     if kind == "mismatch":  # within its quota, and it may be us who charged too little
         return Step.DENY
+    if kind == "suspended":  # what it has queued may run long: nobody ends for that
+        return min(top, Step.SUSPEND)
     if over_ns >= grace_ns:
         return top
     return min(top, Step.SUSPEND if kind in PAST_SHIM else Step.THROTTLE)

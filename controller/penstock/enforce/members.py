@@ -4,9 +4,10 @@ For each process, what tells first decides:
 
     handshake     the kernel named it at the tenant's socket (where others are refused)
     cgroup        its container's, or one below
-    page          the tenant's usage page is mounted where a container has its own; whatever else is
-                  in that container's cgroup is the tenant's from then on
     ancestor      its parent is the tenant's, or was when it was first seen
+    page          the tenant's usage page is mounted where a container has its own, by root or by
+                  the user whose page it is; whatever else is in a container that root made so is
+                  the tenant's from then on
     session       it is in a session or process group that one of the tenant's processes began:
                   these stay when parents have ended
     environment   it was started with the tenant's directory in its environment, by the right user
@@ -20,13 +21,13 @@ from __future__ import annotations
 import operator
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.devices.proc_files import read_proc_text
 from penstock.enforce.cgroup import containers_of, innermost_containers, paths_of
 from penstock.enforce.process import Process, Stat, read_stat
+from penstock.node.mounted import mounted_page
 from penstock.node.processes import TENANT_VARIABLE, started_with
-from penstock_shim.paths import MOUNTED_TENANT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -182,8 +183,8 @@ class Members:
         seen.tenant = (
             self._by_handshake(pid, seen)
             or self._by_cgroup(pid)
-            or self._by_page(pid)
             or self._by_ancestor(seen, depth)
+            or self._by_page(pid)
             or self._by_session(seen)
             or self._by_environment(pid)
         )
@@ -220,13 +221,12 @@ class Members:
         return None
 
     def _by_page(self, pid: int) -> str | None:
-        """Mounts are the agent's: who is in a container cannot put another page there."""
-        try:
-            found = os.stat(f"/proc/{pid}/root{MOUNTED_TENANT}/usage")  # noqa: PTH116 - often
-        except OSError:
+        """Who is in a container cannot put another page there."""
+        found = mounted_page(pid) if self._pages else None
+        if found is None:
             return None
-        tenant = self._pages.get((found.st_dev, found.st_ino))
-        if tenant is not None and self._is_closed(tenant):
+        tenant = self._pages.get(found.identity)
+        if tenant is not None and found.by_root and self._is_closed(tenant):
             for container in innermost_containers(pid):
                 self._containers[container] = tenant
             while len(self._containers) > _MOST_CONTAINERS:
@@ -273,10 +273,13 @@ def _page_of(subject: Subject) -> tuple[int, int] | None:
 
 
 def _owner(pid: int) -> int | None:
+    """Whose it is by its real uid: the folder in /proc is root's while it lets nobody look."""
     try:
-        return Path(f"/proc/{pid}").stat().st_uid
+        status = read_proc_text(pid, "status")
     except OSError:
         return None
+    words = next((one.split() for one in status.splitlines() if one.startswith("Uid:")), [])
+    return int(words[1]) if len(words) > 1 else None
 
 
 def _self_and_ancestors() -> set[int]:

@@ -6,8 +6,9 @@ import contextlib
 import os
 import signal
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
+
+from penstock.devices.proc_files import read_proc, read_proc_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -44,7 +45,7 @@ def read_stat(pid: int) -> Stat | None:
     """None: there is no such process, or it is hidden from us."""
     try:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as stream:  # noqa: PTH123 - thousands of these
-            raw = stream.read(4096)
+            raw = stream.read(4096)  # all of it: its fields are few
     except OSError:
         return None
     head, _, tail = raw.rpartition(b")")
@@ -77,13 +78,19 @@ def is_alive(process: Process) -> bool:
     return find(process.pid) == process
 
 
+def is_stopped(process: Process) -> bool:
+    """By a signal, or a debugger."""
+    stat = read_stat(process.pid)
+    return stat is not None and stat.start_ticks == process.start_ticks and stat.state in {"T", "t"}
+
+
 def hears(process: Process, number: signal.Signals) -> bool:
     """Whether the signal would end it or come to a handler of its own.
 
     The first process of a pid namespace hears only what it has a handler for.
     """
     try:
-        status = Path(f"/proc/{process.pid}/status").read_text(errors="replace")
+        status = read_proc_text(process.pid, "status")
     except OSError:
         return False
     fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
@@ -124,7 +131,7 @@ def command_line(pid: int) -> str:
     """What it was started as, for people; its short name where that is hidden or empty."""
     raw = b""
     with contextlib.suppress(OSError):
-        raw = Path(f"/proc/{pid}/cmdline").read_bytes()[:400]
+        raw = read_proc(pid, "cmdline")[:400]
     if words := raw.rstrip(b"\0"):
         return _printable(words.replace(b"\0", b" "))[:200]
     stat = read_stat(pid)
@@ -134,7 +141,7 @@ def command_line(pid: int) -> str:
 def why_unshimmed(pid: int) -> str:
     """In words, what the process's mapped files tell of why its calls are not charged."""
     try:
-        maps = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace")
+        maps = read_proc_text(pid, "maps")
     except OSError:
         return "it has no slot in the tenant's usage page"
     files = {line[line.index("/") :] for line in maps.splitlines() if "/" in line}

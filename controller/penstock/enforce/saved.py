@@ -71,6 +71,7 @@ def to_json(ladder: Ladder) -> str:
             for one, since in ladder.ending.items()
         ],
         "killed": _to_plain(ladder.killed),
+        "rounds": [ladder.rounds, ladder.round_ns],
     }
     return json.dumps(document) + "\n"
 
@@ -86,6 +87,7 @@ def from_json(text: str) -> Ladder:
         rungs[judgement.kind, judgement.device] = Rung(
             judgement, over_ns=int(plain["over_ns"]), step=Step[plain["step"]]
         )
+    rounds, round_ns = map(int, document.get("rounds", (0, 0)))  # not told by the release before
     return Ladder(
         rungs=rungs,
         cut=frozenset(map(str, document["cut"])),
@@ -96,6 +98,8 @@ def from_json(text: str) -> Ladder:
             for plain in document["ending"]
         },
         killed=set(_processes(document["killed"])),
+        rounds=rounds,
+        round_ns=round_ns,
     )
 
 

@@ -22,12 +22,12 @@ SLACK_NS = NS  # of two clocks read one after the other, and of charges told ahe
 MOST = 2**63 - 1  # what the store holds; a page may say more
 _HALF_BYTE_SECONDS = 2 * NS  # remainders are in halves of a byte-nanosecond
 
-SuspicionKind = Literal["runs-backwards", "too-fast", "too-much-memory"]
+SuspicionKind = Literal["runs-backwards", "too-fast", "too-much-memory", "uncharged"]
 
 
 @dataclass(frozen=True)
 class Suspicion:
-    """A figure of a usage page that cannot be true."""
+    """A figure of a usage page that cannot be true, or lacks what the device has measured."""
 
     kind: SuspicionKind
     device_uuid: str

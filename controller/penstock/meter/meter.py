@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 COUNT_PERIOD_NS = NS  # in between, a reading is only kept: the counter is cumulative
 REPEAT_NS = 60 * NS  # how soon a suspicion that stands is told again
+COMPARE_NS = 60 * NS  # the longest stretch over which device time measured and charged are compared
+# Both must be exceeded: charges come a moment before or after the work, and are learned costs.
+UNCHARGED_NS = 5 * NS
+UNCHARGED_TIMES = 1.5
 FORGET_NS = 600 * NS  # a tenant that nobody told of for so long; what is stored of it stays
 
 
@@ -57,6 +61,8 @@ class _Open:
     away: bool = False  # the meter was away since the account's reading
     total: Amounts = field(default_factory=Amounts)  # since the meter began
     told_ns: dict[str, int] = field(default_factory=dict)  # kind of suspicion: when last
+    compared_ns: int = 0  # when the stretch began in which measured and charged are compared …
+    compared: Amounts = field(default_factory=Amounts)  # … and the total then
 
 
 class Meter:
@@ -224,6 +230,11 @@ class Meter:
     def _apply(self, key: Key, one: _Open, at: Moment, step: Step) -> None:
         one.account, one.kept, one.away = step.account, None, False
         one.total.add(step.amounts)
+        uncharged = _uncharged(one, at, key[1])
+        if uncharged is not None:
+            one.total.suspicions += 1
+            step.amounts.suspicions += 1
+            step = dataclasses.replace(step, suspicions=(*step.suspicions, uncharged))
         self._batch.put(key, one.who, at, step)
         for suspicion in step.suspicions:
             told_ns = one.told_ns.get(suspicion.kind)
@@ -246,6 +257,25 @@ class Meter:
                 and key not in self._batch.accounts
             ):
                 del self._open[key]
+
+
+def _uncharged(one: _Open, at: Moment, uuid: str) -> Suspicion | None:
+    """Whether the device worked by far more for the tenant than its page says."""
+    measured_ns = one.total.measured_ns - one.compared.measured_ns
+    charged_ns = one.total.charged_ns - one.compared.charged_ns
+    passed_ns = at.mono_ns - one.compared_ns
+    found = measured_ns - charged_ns >= UNCHARGED_NS and measured_ns >= UNCHARGED_TIMES * charged_ns
+    if not found and 0 <= passed_ns < COMPARE_NS:
+        return None
+    one.compared_ns, one.compared = at.mono_ns, dataclasses.replace(one.total)
+    if not found:
+        return None
+    return Suspicion(
+        "uncharged",
+        uuid,
+        f"measured {measured_ns / NS:.1f} s, charged {charged_ns / NS:.1f} s: the device worked "
+        f"more for it than its page says, in {passed_ns / NS:.0f} s",
+    )
 
 
 def _memory(reading: DeviceReading) -> tuple[int, int | None]:

@@ -135,6 +135,11 @@ DEVICES: tuple[Metric[DeviceSnapshot], ...] = (
         lambda of: of.xids, ("xid",),
     ),
     Metric(
+        "penstock_device_foreign_processes", "gauge", "",
+        "Processes that use the device and belong to no tenant: no quota holds for them.",
+        lambda of: of.foreign_processes,
+    ),
+    Metric(
         "penstock_device_memory_capacity_bytes", "gauge", "bytes", "Memory that the device has.",
         lambda of: of.memory_capacity_bytes,
     ),

@@ -66,6 +66,7 @@ class DeviceSnapshot:
     cores_granted_permille: int
     healthy: bool | None = None  # False: lost, or a fault that only a reset puts right
     xids: Mapping[str, int] = field(default_factory=dict)  # XID errors since the agent began
+    foreign_processes: int | None = None  # on it, of no tenant
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,13 @@
 """Words and units of every other part: quantities, names, errors. Imports nothing of ours."""
 
 from penstock.model.errors import PenstockError
-from penstock.model.names import TENANT_NAME_PATTERN, check_tenant_name, name_from_command, nearest
+from penstock.model.names import (
+    TENANT_NAME_PATTERN,
+    check_tenant_name,
+    listing,
+    name_from_command,
+    nearest,
+)
 from penstock.model.quantity import (
     QuantityError,
     cores_from_tflops,
@@ -24,6 +30,7 @@ __all__ = [
     "format_duration",
     "format_memory",
     "human_memory",
+    "listing",
     "name_from_command",
     "nearest",
     "parse_cores",

@@ -24,7 +24,7 @@ def check_tenant_name(name: str) -> str:
         f"tenant name {name!r} is not usable",
         f"a name has 1 to {MAX_TENANT_NAME} letters, digits, '.', '_' or '-', and starts and ends "
         "with a letter or digit",
-        "choose another --name",
+        "choose another name",
     )
 
 
@@ -35,6 +35,12 @@ def nearest(word: str, words: Iterable[str]) -> str | None:
     begun = [one for one in folded if len(given) > 1 and one.startswith(given)]
     near = begun or difflib.get_close_matches(given, folded, 1, cutoff=0.7)
     return folded[near[0]] if len(near) == 1 else None
+
+
+def listing(words: Sequence[str], most: int = 8) -> str:
+    """The first `most` of `words`, and how many more there are: an error must stay readable."""
+    more = len(words) - most
+    return ", ".join(words[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def name_from_command(command: Sequence[str], taken: Collection[str] = ()) -> str:

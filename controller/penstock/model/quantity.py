@@ -6,6 +6,7 @@ with steps of 0.1 (30, "12.5"), durations with a unit ("10s", "1m30s").
 
 from __future__ import annotations
 
+import math
 import re
 from decimal import ROUND_CEILING, Decimal
 
@@ -15,6 +16,7 @@ MEMORY_UNITS = BINARY_UNITS | DECIMAL_UNITS
 DURATION_UNITS_NS = {"ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
 FULL_DEVICE_PERMILLE = 1000
 MAX_MEMORY_BYTES = 2**63 - 1
+MOST_GRACE_NS = DURATION_UNITS_NS["h"] * 24  # before a step up
 LEAST_MEMORY_BYTES = 512  # the shim counts memory in units of as much
 
 _NUMBER = re.compile(
@@ -130,9 +132,9 @@ def cores_from_tflops(tflops: float, rated_tflops: float) -> int:
 
     Raises `QuantityError` when the device is too small.
     """
+    if not math.isfinite(tflops) or tflops <= 0:
+        raise QuantityError(f"tflops {tflops!r} must be a number above 0")
     wanted, rated = Decimal(str(tflops)), Decimal(str(rated_tflops))
-    if wanted <= 0:
-        raise QuantityError(f"tflops {tflops!r} must be above 0")
     if wanted > rated:
         raise QuantityError(
             f"tflops {tflops:g} is more than the {rated_tflops:g} TFLOPS of the device"
@@ -158,7 +160,8 @@ def parse_duration_ns(value: object, *, or_none: bool = False) -> int:
     for number, unit in parts:
         if unit not in DURATION_UNITS_NS:
             named = f"unknown unit {unit!r}" if unit else "no unit"
-            raise QuantityError(f"{named} in duration {text!r}: valid units are {units}")
+            meant = f"; did you mean {number}s?" if not unit and len(parts) == 1 else ""
+            raise QuantityError(f"{named} in duration {text!r}: valid units are {units}{meant}")
         total += Decimal(number) * DURATION_UNITS_NS[unit]
     if total <= 0 and not or_none:
         raise QuantityError(f"duration {text!r} must be above 0")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.model import PenstockError, format_cores, human_memory
-from penstock.model.quantity import FULL_DEVICE_PERMILLE, LEAST_MEMORY_BYTES
+from penstock.model import PenstockError, format_cores, format_duration, human_memory, listing
+from penstock.model.quantity import FULL_DEVICE_PERMILLE, LEAST_MEMORY_BYTES, MOST_GRACE_NS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -68,6 +68,25 @@ def free_shares(
     }
 
 
+def check_grace(grace_ns: int) -> None:
+    """Raises `PenstockError` for a time that nobody waits: 0 to 24 h may lie before a step up."""
+    if not 0 <= grace_ns <= MOST_GRACE_NS:
+        raise PenstockError(
+            f"a grace of {grace_ns / 10**9:g}s makes no sense",
+            f"it is the time before the next step, 0s to {format_duration(MOST_GRACE_NS)}",
+            "give a time within that, for example 10s",
+        )
+
+
+def check_cores(cores_permille: int) -> None:
+    """Raises `PenstockError` for what is no share of a device."""
+    if not 1 <= cores_permille <= FULL_DEVICE_PERMILLE:
+        raise PenstockError(
+            f"{cores_permille} thousandths of a device make no sense",
+            f"a share is 1 to {FULL_DEVICE_PERMILLE} thousandths", "ask for such a share",
+        )  # fmt: skip
+
+
 def check_size(device: Device, memory_bytes: int) -> None:
     """No device is granted more memory than it has, oversubscribed or not; none less than a unit.
 
@@ -100,10 +119,14 @@ def check_admission(device: Device, free: Free, memory_bytes: int, cores_permill
     if lacking:
         raise PenstockError(
             f"{device} has not enough left for {' and '.join(lacking)}",
-            ", ".join(map(str, free.holders)),
+            listing([str(held) for held in _most_first(free.holders)]),
             "ask for less, wait for a tenant to end, or grant it twice with --oversubscribe",
             reason="not-enough-left",
         )
+
+
+def _most_first(holders: Sequence[Held]) -> list[Held]:
+    return sorted(holders, key=lambda held: (-held.cores_permille, -held.memory_bytes))
 
 
 def roomiest(devices: Sequence[Device], free: dict[str, Free], count: int) -> list[Device]:

@@ -11,13 +11,21 @@ from typing import TYPE_CHECKING, TypeVar
 from penstock.devices import Device, DeviceSource, find_devices
 from penstock.model import (
     PenstockError,
+    QuantityError,
     check_tenant_name,
     cores_from_tflops,
     format_cores,
     human_memory,
 )
 from penstock.model.names import name_from_command
-from penstock.node.admission import check_admission, check_size, free_shares, roomiest
+from penstock.node.admission import (
+    check_admission,
+    check_cores,
+    check_grace,
+    check_size,
+    free_shares,
+    roomiest,
+)
 from penstock.node.grant import DEFAULT_GRACE_NS, DeviceGrant, Grant, Lifetime, Mode, Step
 from penstock.node.tenant import Tenant, collect, create_tenant, live_grants
 
@@ -110,6 +118,7 @@ def plan(
         PenstockError: it does not fit, or makes no sense.
     """
     notes: list[str] = []
+    check_grace(request.grace_ns)
     chosen = find_devices(devices, request.devices) if request.devices else list(candidates)
     free = free_shares(chosen, machine, grants)
     if not request.devices:
@@ -187,6 +196,7 @@ def _for_each(
 
 def _share(device: Device, memory_bytes: int, cores: int, notes: list[str]) -> DeviceGrant:
     check_size(device, memory_bytes)
+    check_cores(cores)
     if memory_bytes <= device.context_bytes:
         notes.append(
             f"{human_memory(memory_bytes)} is not more than one process's context takes "
@@ -209,7 +219,13 @@ def _cores_of_tflops(device: Device, tflops: float, notes: list[str]) -> int:
             f"tflops: {tflops:g} cannot be granted", f"the rated TFLOPS of {device} are not known",
             "ask for cores instead",
         )  # fmt: skip
-    cores = cores_from_tflops(tflops, device.tflops)
+    try:
+        cores = cores_from_tflops(tflops, device.tflops)
+    except QuantityError as error:
+        raise PenstockError(
+            f"tflops: {tflops:g} cannot be granted", f"{error}; {device} has {device.tflops:g}",
+            "ask for what one device has, or for cores",
+        ) from error  # fmt: skip
     notes.append(
         f"tflops: {tflops:g} of {device.tflops:g} on {device} is {format_cores(cores)} cores "
         "(rounded up to whole percents)"

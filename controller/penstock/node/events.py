@@ -54,7 +54,9 @@ def read_events(directory: Path) -> list[dict[str, object]]:
             continue
         for line in text.splitlines():
             try:
-                events.append(json.loads(line))
-            except ValueError:  # noqa: PERF203 - bounded file
+                event = json.loads(line)
+            except ValueError:
                 continue
+            if isinstance(event, dict):
+                events.append(event)
     return events

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from penstock.model import (
     PenstockError,
     format_cores,
+    format_duration,
     format_memory,
     parse_cores,
     parse_duration_ns,
@@ -66,6 +67,7 @@ class Grant:
     grace_ns: int = DEFAULT_GRACE_NS
     labels: dict[str, str] = field(default_factory=dict)
     suspended: bool = False  # by an order: launches wait
+    suspended_by: str = ""  # the administrator who did, and only one lifts it; empty: its own user
     request_id: str = ""  # of whoever asked: asking again is no second grant
 
     def to_yaml(self) -> str:
@@ -86,9 +88,10 @@ class Grant:
                 "record": self.record,
                 "uid": self.uid,
                 "lifetime": self.lifetime,
-                "onExceed": {"measured": self.measured, "grace": f"{self.grace_ns // 10**6}ms"},
+                "onExceed": {"measured": self.measured, "grace": format_duration(self.grace_ns)},
                 "labels": self.labels,
                 "suspended": self.suspended,
+                "suspendedBy": self.suspended_by,
                 "requestId": self.request_id,
                 "devices": [_device_to_plain(device) for device in self.devices],
             },
@@ -194,9 +197,10 @@ def _from_plain(document: Any) -> Grant:  # noqa: ANN401 - parsed YAML
         uid=None if spec.get("uid") is None else int(spec["uid"]),
         lifetime=_word(spec.get("lifetime", "command"), get_args(Lifetime)),
         measured=_word(exceed.get("measured", "terminate"), get_args(Step)),
-        grace_ns=parse_duration_ns(exceed.get("grace", "10s")),
+        grace_ns=parse_duration_ns(exceed.get("grace", "10s"), or_none=True),
         labels={str(key): str(value) for key, value in spec.get("labels", {}).items()},
         suspended=bool(spec.get("suspended", False)),
+        suspended_by=str(spec.get("suspendedBy", "")),
         request_id=str(spec.get("requestId", "")),
     )
 

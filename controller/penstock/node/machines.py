@@ -25,7 +25,10 @@ def simulated_machine(state: State, spec: str) -> DeviceSource:
     with state.lock():
         if path.exists() and not _in_use(state, path):
             path.unlink()
-        return open_machine(path, spec)
+        source = open_machine(path, spec)
+        if state.is_shared():
+            path.chmod(0o666)  # a GPU's device node is open to all, and so is what stands for one
+        return source
 
 
 def _in_use(state: State, machine: Path) -> bool:

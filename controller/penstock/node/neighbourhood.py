@@ -217,7 +217,9 @@ class Neighbourhood:
             try:
                 stamp = _stamp(directory)
             except OSError:
-                continue  # it has ended meanwhile
+                if not directory.is_dir():
+                    continue  # it has ended meanwhile
+                stamp = (0, 0)  # its grant was lost, and is known all the same
             if known is None:
                 known = self._neighbours[directory] = Neighbour(directory, self._survey)
             known.take(grant, stamp)

@@ -11,6 +11,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.devices.proc_files import read_proc_text
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -98,7 +100,7 @@ def _namespace(process: str) -> int | None:
 def _start_ticks(pid: int) -> int | None:
     """When the process began, as an owner word holds it; None: it has ended, or cannot be told."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+        stat = read_proc_text(pid, "stat")
     except OSError:
         return None
     fields = stat.rpartition(")")[2].split()  # from the third on: state, parent, …
@@ -113,7 +115,7 @@ def _outsiders(own: int | None) -> dict[Identity, int] | None:
         if namespace in {None, own} or namespace is None:
             continue
         try:
-            status = Path(f"/proc/{entry}/status").read_text(errors="replace")
+            status = read_proc_text(entry, "status")
         except PermissionError:
             return None
         except OSError:  # it ended

@@ -6,10 +6,11 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from penstock_shim.paths import MOUNTED_TENANT
+from penstock.devices.proc_files import read_proc
+from penstock.node.mounted import mounted_page
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
 TENANT_VARIABLE = "PENSTOCK_TENANT_DIR"
@@ -51,9 +52,12 @@ def started_with(pid: int, name: str) -> str | None:
     return _matching(_read_environment(pid) or b"", [os.fsencode(name) + b"="]).get(name)
 
 
-def members(tenant_directory: Path) -> list[int]:
-    """Pids of the processes that run under the tenant of `tenant_directory`, containers' too."""
-    found = members_of(environments(TENANT_VARIABLE), tenant_directory)
+def members(tenant_directory: Path, uid: int | None = None) -> list[int]:
+    """Pids of the processes that run under the tenant of `tenant_directory`, containers' too.
+
+    `uid`: whose processes may say by their environment that they do; None: anybody's.
+    """
+    found = of_user(members_of(environments(TENANT_VARIABLE), tenant_directory), uid)
     return sorted({*found, *_contained(tenant_directory)})
 
 
@@ -66,11 +70,8 @@ def _contained(tenant_directory: Path) -> list[int]:
     found = []
     for entry in os.listdir("/proc"):  # noqa: PTH208
         if entry.isdigit():
-            try:
-                seen = os.stat(f"/proc/{entry}/root{MOUNTED_TENANT}/usage")  # noqa: PTH116
-            except OSError:
-                continue
-            if (seen.st_dev, seen.st_ino) == (page.st_dev, page.st_ino):
+            seen = mounted_page(int(entry))
+            if seen is not None and seen.identity == (page.st_dev, page.st_ino):
                 found.append(int(entry))
     return found
 
@@ -82,10 +83,28 @@ def members_of(found: Mapping[int, Mapping[str, str]], tenant_directory: Path) -
     )
 
 
+def of_user(pids: Iterable[int], uid: int | None) -> list[int]:
+    """Those that run as `uid`, or did before they took another; None: all.
+
+    Anybody can put a tenant's directory into an environment of his own.
+    """
+    return [pid for pid in pids if uid is None or uid in _uids(pid)]
+
+
+def _uids(pid: int) -> set[int]:
+    """Real, effective, saved and of files. A file of /proc has root's where a process hides."""
+    try:
+        with open(f"/proc/{pid}/status", "rb", buffering=0) as stream:  # noqa: PTH123
+            status = stream.read(8192)
+    except OSError:
+        return set()
+    line = next((one for one in status.split(b"\n") if one.startswith(b"Uid:")), b"")
+    return {int(word) for word in line.split()[1:]}
+
+
 def _read_environment(pid: int) -> bytes | None:
     try:
-        with open(f"/proc/{pid}/environ", "rb", buffering=0) as stream:  # noqa: PTH123
-            return stream.readall()
+        return read_proc(pid, "environ")
     except OSError:
         return None
 

@@ -52,12 +52,18 @@ class Row:
     allowance_permille: int | None  # what an elastic tenant may use right now
     refusals: int | None
     waits: int | None
-    processes: tuple[tuple[int, str], ...]  # with a slot: pid and name
-    members: tuple[int, ...]  # all processes of the tenant
+    processes: tuple[tuple[int, str], ...] | None  # with a slot: pid and name
+    members: tuple[int, ...] | None  # all processes of the tenant
     device_memory_bytes: int | None  # as the device sees it
     device_cores_permille: int | None
     supervised: bool
     problem: str | None = None
+    told_processes: int | None = None  # how many hold a slot, where `processes` is not known
+
+    @property
+    def process_count(self) -> int | None:
+        """How many processes hold a slot."""
+        return self.told_processes if self.processes is None else len(self.processes)
 
     def as_dict(self) -> dict[str, object]:
         """Base units and plain values, for JSON and YAML."""
@@ -86,8 +92,11 @@ class Row:
             },
             "refusals": self.refusals,
             "waits": self.waits,
-            "processes": [{"pid": pid, "name": name} for pid, name in self.processes],
-            "members": list(self.members),
+            "process_count": self.process_count,
+            "processes": None
+            if self.processes is None
+            else [{"pid": pid, "name": name} for pid, name in self.processes],
+            "members": None if self.members is None else list(self.members),
             "supervised": self.supervised,
             "problem": self.problem,
         }

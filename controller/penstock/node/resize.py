@@ -82,6 +82,12 @@ def resized(
     return after, notes
 
 
+def grows(before: Grant, after: Grant) -> bool:
+    """Whether a change gives more of any device."""
+    pairs = zip(before.devices, after.devices, strict=True)
+    return any(_grows(share, new) for share, new in pairs)
+
+
 def _chosen(grant: Grant, word: str | None) -> set[str]:
     if word is None:
         return {share.uuid for share in grant.devices}

@@ -77,6 +77,10 @@ class State:
         """Where that agent takes orders."""
         return self.directory / "agent.sock"
 
+    def is_shared(self) -> bool:
+        """Whether other users have tenants here, as `open` was once told."""
+        return bool(self.machines.stat().st_mode & 0o001)
+
     def has_agent(self) -> bool:
         """Whether an agent owns this directory now."""
         return is_locked(self.agent_lock)

@@ -50,7 +50,7 @@ class Supervisor:
         adopted: bool = False,
         reap_period_ns: int = 0,
     ) -> None:
-        """Raises `PageError`.
+        """Raises `PageError`: its quota page cannot be used. A usage page may be mended later.
 
         Args:
             tenant: Whom to look after.
@@ -69,7 +69,7 @@ class Supervisor:
         self.finding: str | None = None  # what it takes uncharged
         self._neighbourhood = neighbourhood
         self._quota = QuotaWriter.open(tenant.quota_page)
-        self._usage = UsagePage.open(tenant.usage_page)
+        self._usage: UsagePage | None = None
         self.usage: UsageSnapshot | None = None  # as of the last round …
         self.page_problem: str | None = None  # … or why it cannot be read
         self.limits: Limits | None = None  # as this wrote them last
@@ -154,7 +154,8 @@ class Supervisor:
     def close(self) -> None:
         """Lets go of the pages; they stay as they are."""
         self._neighbourhood.close_quota(self._quota)
-        self._usage.close()
+        if self._usage is not None:
+            self._usage.close()
 
     def _reap(self, me: Neighbour, usage: UsageSnapshot, now_ns: int) -> None:
         """Takes back what dead processes hold."""
@@ -167,9 +168,15 @@ class Supervisor:
             for slot in dead:
                 self._quota.mark_dead(slot.slot, slot.owner)
             if dead or me.part.gone or not self._reap_period_ns:
-                self._usage.reap()
+                self._page().reap()
         except PageError as error:
             self._damage(str(error))
+
+    def _page(self) -> UsagePage:
+        """Open since it was needed first: its user may have kept it shut. Raises PageError."""
+        if self._usage is None:
+            self._usage = UsagePage.open(self.tenant.usage_page)
+        return self._usage
 
     def _damage(self, reason: str) -> None:
         if not self._damaged:
@@ -204,7 +211,7 @@ class Supervisor:
     def _record_refused_names(self) -> None:
         """Functions that a program asked the driver for and was told "not found" by the shim."""
         try:
-            names = self._usage.asked().names
+            names = self._page().asked().names
         except PageError as error:
             self._damage(str(error))
             return
@@ -226,9 +233,9 @@ class Supervisor:
         if self._source is None:
             return
         try:
-            before = self._usage.snapshot()
+            before = self._page().snapshot()
             seen = {d.uuid: self._source.processes(d) for d in self._source.devices()}
-            usage = self._usage.snapshot()
+            usage = self._page().snapshot()
         except (OSError, PageError, PenstockError) as error:
             if isinstance(error, PageError):
                 self._damage(str(error))

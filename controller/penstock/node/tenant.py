@@ -10,11 +10,12 @@ import os
 import shutil
 from typing import TYPE_CHECKING
 
-from penstock.model import PenstockError
+from penstock.model import PenstockError, listing
+from penstock.node.ended import keep_events
 from penstock.node.events import record_event
 from penstock.node.grant import FILE as GRANT_FILE
 from penstock.node.grant import Grant, read_grant, write_grant
-from penstock.node.processes import TENANT_VARIABLE, environments, members_of
+from penstock.node.processes import TENANT_VARIABLE, environments, members_of, of_user
 from penstock.node.state import State, is_locked
 from penstock_shim.pages import DeviceLimit, Limits, PageError, QuotaWriter, UsagePage, read_usage
 
@@ -57,12 +58,13 @@ class Tenant:
         return is_locked(self.directory / SUPERVISOR_LOCK)
 
     def remove(self) -> None:
-        """Deletes the directory; its name is free at once."""
+        """Deletes the directory; its name is free at once. Its last events are kept for a while."""
         aside = self.directory.with_name(f".gone-{self.name}-{os.getpid()}")
         try:
             self.directory.rename(aside)
         except FileNotFoundError:
             return
+        keep_events(aside, self.name, self.directory.parent.parent)
         shutil.rmtree(aside, ignore_errors=True)
 
 
@@ -97,7 +99,7 @@ def create_tenant(state: State, grant: Grant, libraries: DriverLibraries) -> tup
         raise PenstockError(
             f"tenant {grant.tenant!r} exists already",
             f"{directory} is there",
-            "choose another --name",
+            "choose another name",
             reason="exists",
         )
     aside = state.tenants / f".new-{grant.tenant}-{os.getpid()}"
@@ -152,10 +154,10 @@ def find_tenant(state: State, name: str) -> Tenant:
     tenants = {tenant.name: tenant for tenant in tenants_of(state)}
     if name in tenants:
         return tenants[name]
-    listing = ", ".join(tenants) or "none is running"
+    names = listing(list(tenants)) or "none is running"
     raise PenstockError(
         f"no tenant {name!r} in {state.directory}",
-        f"tenants: {listing}",
+        f"tenants: {names}",
         "see penstock ps",
         reason="no-such-tenant",
     )
@@ -185,7 +187,8 @@ def _stays(tenant: Tenant) -> bool:
     try:
         return tenant.grant().lifetime == "until-revoked"
     except PenstockError:
-        return False
+        # Nobody can tell: a tenant is not given up because its record is damaged.
+        return any(os.path.lexists(tenant.directory / page) for page in (GRANT_FILE, "quota"))
 
 
 def collect_if_writable(state: State) -> None:
@@ -200,9 +203,17 @@ def collect_if_writable(state: State) -> None:
             raise
 
 
-def has_processes(tenant: Tenant, found: Mapping[int, Mapping[str, str]] | None = None) -> bool:
-    """Whether any process runs under the tenant: by its environment, or by a live slot."""
-    if members_of(environments(TENANT_VARIABLE) if found is None else found, tenant.directory):
+def has_processes(
+    tenant: Tenant,
+    found: Mapping[int, Mapping[str, str]] | None = None,
+    uid: int | None = None,
+) -> bool:
+    """Whether any process runs under the tenant: by its environment, or by a live slot.
+
+    `uid`: whose environments count; None: everybody's.
+    """
+    found = environments(TENANT_VARIABLE) if found is None else found
+    if of_user(members_of(found, tenant.directory), uid):
         return True
     try:
         with UsagePage.open(tenant.usage_page) as usage:

@@ -9,15 +9,16 @@ from __future__ import annotations
 import os
 from collections import deque
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.devices.proc_files import read_proc_text
 from penstock.model import format_cores, human_memory
 from penstock.node.processes import TENANT_VARIABLE, started_with
 from penstock.node.records import read_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
 
     from penstock.devices import DeviceProcess
     from penstock_shim.pages import UsageSnapshot
@@ -53,9 +54,7 @@ def belongs(pid: int, directory: Path, supervisor: int) -> bool:
 def _parent(pid: int) -> int:
     """0: it ended."""
     try:
-        return int(
-            Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[1]
-        )
+        return int(read_proc_text(pid, "stat").rpartition(")")[2].split()[1])
     except (OSError, ValueError, IndexError):
         return 0
 
@@ -63,7 +62,7 @@ def _parent(pid: int) -> int:
 def _inner_pid(pid: int) -> int:
     """Its pid in its own pid namespace, as it claims its slot with."""
     try:
-        status = Path(f"/proc/{pid}/status").read_text(errors="replace")
+        status = read_proc_text(pid, "status")
     except OSError:
         return pid
     line = next((one for one in status.splitlines() if one.startswith("NSpid:")), "")

@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 from penstock.model import parse_cores, parse_duration_ns, parse_memory
-from penstock.model.quantity import LEAST_MEMORY_BYTES
+from penstock.model.quantity import LEAST_MEMORY_BYTES, MOST_GRACE_NS
 
 API_VERSION = "penstock.io/v1alpha1"
 KIND = "QuotaPolicy"
@@ -73,6 +73,27 @@ DurationNs = Annotated[
         }
     ),
 ]
+
+
+def _parse_grace(value: object) -> int:
+    """A grace, as admission takes it too."""
+    grace_ns = parse_duration_ns(value, or_none=True)
+    if grace_ns > MOST_GRACE_NS:
+        raise ValueError(f"grace {value!r} is longer than a day: give 0s to 24h")
+    return grace_ns
+
+
+GraceNs = Annotated[
+    int,
+    BeforeValidator(_parse_grace),
+    WithJsonSchema(
+        {
+            "type": "string",
+            "pattern": r"^([0-9.]+\s*(ms|s|m|h)\s*)+$",
+            "description": "a time with its unit, at most a day: 0s, 500ms, 10s, 1m30s",
+        }
+    ),
+]
 PolicyName = Annotated[
     str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$", min_length=1)
 ]
@@ -121,7 +142,10 @@ class Limits(_Strict):
     memory: MemoryBytes | None = None
     cores: CoresPermille | None = None
     tflops: float | None = Field(
-        None, gt=0, description="n TFLOPS of the card it lands on, instead of cores"
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        description="n TFLOPS of the card it lands on, instead of cores",
     )
 
     @model_validator(mode="after")
@@ -138,7 +162,7 @@ class OnExceed(_Strict):
 
     request: Literal["deny"] = "deny"
     measured: Literal["deny", "throttle", "suspend", "terminate"] = "terminate"
-    grace: DurationNs = 10 * 10**9
+    grace: GraceNs = 10 * 10**9
 
 
 class Threshold(_Strict):

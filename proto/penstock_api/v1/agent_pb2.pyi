@@ -30,6 +30,14 @@ class Step(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     STEP_THROTTLE: _ClassVar[Step]
     STEP_SUSPEND: _ClassVar[Step]
     STEP_TERMINATE: _ClassVar[Step]
+
+class GroupBy(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    GROUP_BY_UNSPECIFIED: _ClassVar[GroupBy]
+    GROUP_BY_TENANT: _ClassVar[GroupBy]
+    GROUP_BY_USER: _ClassVar[GroupBy]
+    GROUP_BY_POLICY: _ClassVar[GroupBy]
+    GROUP_BY_DEVICE: _ClassVar[GroupBy]
 MODE_UNSPECIFIED: Mode
 MODE_STRICT: Mode
 MODE_ELASTIC: Mode
@@ -41,6 +49,11 @@ STEP_DENY: Step
 STEP_THROTTLE: Step
 STEP_SUSPEND: Step
 STEP_TERMINATE: Step
+GROUP_BY_UNSPECIFIED: GroupBy
+GROUP_BY_TENANT: GroupBy
+GROUP_BY_USER: GroupBy
+GROUP_BY_POLICY: GroupBy
+GROUP_BY_DEVICE: GroupBy
 
 class Error(_message.Message):
     __slots__ = ("reason", "what", "why", "fix")
@@ -79,7 +92,7 @@ class Node(_message.Message):
     def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., machine: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., started: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., tenants: _Optional[int] = ..., slowest_round: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., enforces: _Optional[bool] = ...) -> None: ...
 
 class Device(_message.Message):
-    __slots__ = ("index", "uuid", "name", "memory_bytes", "free_memory_bytes", "free_cores_permille", "tflops", "simulated", "health", "health_reason")
+    __slots__ = ("index", "uuid", "name", "memory_bytes", "free_memory_bytes", "free_cores_permille", "tflops", "simulated", "health", "health_reason", "foreign_processes", "foreign")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     UUID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -90,6 +103,8 @@ class Device(_message.Message):
     SIMULATED_FIELD_NUMBER: _ClassVar[int]
     HEALTH_FIELD_NUMBER: _ClassVar[int]
     HEALTH_REASON_FIELD_NUMBER: _ClassVar[int]
+    FOREIGN_PROCESSES_FIELD_NUMBER: _ClassVar[int]
+    FOREIGN_FIELD_NUMBER: _ClassVar[int]
     index: int
     uuid: str
     name: str
@@ -100,7 +115,9 @@ class Device(_message.Message):
     simulated: bool
     health: str
     health_reason: str
-    def __init__(self, index: _Optional[int] = ..., uuid: _Optional[str] = ..., name: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., free_memory_bytes: _Optional[int] = ..., free_cores_permille: _Optional[int] = ..., tflops: _Optional[float] = ..., simulated: _Optional[bool] = ..., health: _Optional[str] = ..., health_reason: _Optional[str] = ...) -> None: ...
+    foreign_processes: int
+    foreign: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, index: _Optional[int] = ..., uuid: _Optional[str] = ..., name: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., free_memory_bytes: _Optional[int] = ..., free_cores_permille: _Optional[int] = ..., tflops: _Optional[float] = ..., simulated: _Optional[bool] = ..., health: _Optional[str] = ..., health_reason: _Optional[str] = ..., foreign_processes: _Optional[int] = ..., foreign: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class GrantRequest(_message.Message):
     __slots__ = ("name", "devices", "count", "memory_bytes", "cores_permille", "tflops", "mode", "command", "policy", "oversubscribe", "allow_unknown", "lifetime", "measured", "grace", "labels", "request_id", "candidates", "container")
@@ -366,3 +383,54 @@ class DeviceUsage(_message.Message):
     device_memory_bytes: int
     device_cores_permille: int
     def __init__(self, device_uuid: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., peak_memory_bytes: _Optional[int] = ..., spent_ns: _Optional[int] = ..., cores_permille: _Optional[int] = ..., launches: _Optional[int] = ..., waits: _Optional[int] = ..., refusals: _Optional[int] = ..., device_memory_bytes: _Optional[int] = ..., device_cores_permille: _Optional[int] = ...) -> None: ...
+
+class QueryUsageRequest(_message.Message):
+    __slots__ = ("since", "until", "by", "tenant")
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    since: _timestamp_pb2.Timestamp
+    until: _timestamp_pb2.Timestamp
+    by: GroupBy
+    tenant: str
+    def __init__(self, since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., by: _Optional[_Union[GroupBy, str]] = ..., tenant: _Optional[str] = ...) -> None: ...
+
+class QueryUsageResponse(_message.Message):
+    __slots__ = ("covered_since", "sums")
+    COVERED_SINCE_FIELD_NUMBER: _ClassVar[int]
+    SUMS_FIELD_NUMBER: _ClassVar[int]
+    covered_since: _timestamp_pb2.Timestamp
+    sums: _containers.RepeatedCompositeFieldContainer[UsageSum]
+    def __init__(self, covered_since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., sums: _Optional[_Iterable[_Union[UsageSum, _Mapping]]] = ...) -> None: ...
+
+class UsageSum(_message.Message):
+    __slots__ = ("group", "devices", "charged_ns", "measured_ns", "byte_seconds", "measured_byte_seconds", "metered_ns", "estimated_ns", "suspicious_ns", "suspicions")
+    class GroupEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    CHARGED_NS_FIELD_NUMBER: _ClassVar[int]
+    MEASURED_NS_FIELD_NUMBER: _ClassVar[int]
+    BYTE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    MEASURED_BYTE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    METERED_NS_FIELD_NUMBER: _ClassVar[int]
+    ESTIMATED_NS_FIELD_NUMBER: _ClassVar[int]
+    SUSPICIOUS_NS_FIELD_NUMBER: _ClassVar[int]
+    SUSPICIONS_FIELD_NUMBER: _ClassVar[int]
+    group: _containers.ScalarMap[str, str]
+    devices: int
+    charged_ns: str
+    measured_ns: str
+    byte_seconds: str
+    measured_byte_seconds: str
+    metered_ns: str
+    estimated_ns: str
+    suspicious_ns: str
+    suspicions: str
+    def __init__(self, group: _Optional[_Mapping[str, str]] = ..., devices: _Optional[int] = ..., charged_ns: _Optional[str] = ..., measured_ns: _Optional[str] = ..., byte_seconds: _Optional[str] = ..., measured_byte_seconds: _Optional[str] = ..., metered_ns: _Optional[str] = ..., estimated_ns: _Optional[str] = ..., suspicious_ns: _Optional[str] = ..., suspicions: _Optional[str] = ...) -> None: ...

@@ -79,6 +79,11 @@ class AgentStub:
                 request_serializer=penstock__api_dot_v1_dot_agent__pb2.StreamUsageRequest.SerializeToString,
                 response_deserializer=penstock__api_dot_v1_dot_agent__pb2.UsageReport.FromString,
                 _registered_method=True)
+        self.QueryUsage = channel.unary_unary(
+                '/penstock_api.v1.Agent/QueryUsage',
+                request_serializer=penstock__api_dot_v1_dot_agent__pb2.QueryUsageRequest.SerializeToString,
+                response_deserializer=penstock__api_dot_v1_dot_agent__pb2.QueryUsageResponse.FromString,
+                _registered_method=True)
 
 
 class AgentServicer:
@@ -145,6 +150,13 @@ class AgentServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def QueryUsage(self, request, context):
+        """What tenants used over a time, those that have ended as well, as the agent metered it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AgentServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -192,6 +204,11 @@ def add_AgentServicer_to_server(servicer, server):
                     servicer.StreamUsage,
                     request_deserializer=penstock__api_dot_v1_dot_agent__pb2.StreamUsageRequest.FromString,
                     response_serializer=penstock__api_dot_v1_dot_agent__pb2.UsageReport.SerializeToString,
+            ),
+            'QueryUsage': grpc.unary_unary_rpc_method_handler(
+                    servicer.QueryUsage,
+                    request_deserializer=penstock__api_dot_v1_dot_agent__pb2.QueryUsageRequest.FromString,
+                    response_serializer=penstock__api_dot_v1_dot_agent__pb2.QueryUsageResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -437,6 +454,33 @@ class Agent:
             '/penstock_api.v1.Agent/StreamUsage',
             penstock__api_dot_v1_dot_agent__pb2.StreamUsageRequest.SerializeToString,
             penstock__api_dot_v1_dot_agent__pb2.UsageReport.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def QueryUsage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock_api.v1.Agent/QueryUsage',
+            penstock__api_dot_v1_dot_agent__pb2.QueryUsageRequest.SerializeToString,
+            penstock__api_dot_v1_dot_agent__pb2.QueryUsageResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -45,6 +45,14 @@ void gate_called(const gate_stream *stream, unsigned calls) {
   __atomic_fetch_add(word, calls * each, __ATOMIC_RELAXED);
 }
 
+/* Other threads may find the context before its words are there: they go without for that long. */
+static void publish_words(gate_context *context, uint64_t *words, CUdeviceptr device) {
+  penstock_lock_acquire(&context->lock);
+  if (words) context->done = words;
+  context->done_device = device;
+  penstock_lock_release(&context->lock);
+}
+
 /* The context is current. Words lie in memory of our own, so that a destroyed context takes none
  * away; shared, so that a fork's copy-on-write does not part us from the device. */
 void gate_words_prepare(gate_context *context) {
@@ -52,12 +60,12 @@ void gate_words_prepare(gate_context *context) {
     void *words = mmap(NULL, GATE_DONE_WORDS * sizeof(uint64_t), PROT_READ | PROT_WRITE,
                        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (words == MAP_FAILED) return;
-    context->done = words;
+    publish_words(context, words, 0);
   }
   CUstreamCaptureMode mode = gate_relax();
   CUdevice device = 0;
   int able = 0;
-  context->done_device = 0;
+  publish_words(context, NULL, 0);
   if (REAL(cuCtxGetDevice)(&device) == CUDA_SUCCESS &&
       REAL(cuDeviceGetAttribute)(&able, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS,
                                  device) == CUDA_SUCCESS &&
@@ -66,7 +74,7 @@ void gate_words_prepare(gate_context *context) {
                                  CU_MEMHOSTREGISTER_DEVICEMAP) == CUDA_SUCCESS) {
     CUdeviceptr words = 0;
     if (REAL(cuMemHostGetDevicePointer_v2)(&words, context->done, 0) == CUDA_SUCCESS) {
-      context->done_device = words;
+      publish_words(context, NULL, words);
     }
   }
   gate_restore(mode);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/log.h"
 #include "sim/cuda/core.h"
 #include "sim/machine/place.h"
 
@@ -82,10 +83,11 @@ CUresult CUDAAPI cuInit(unsigned int flags) {
   sim_big_lock();
   CUresult result = CUDA_SUCCESS;
   if (!sim_initialized()) {
-    char place[PATH_MAX], error[SIM_ERROR_BYTES];
+    char place[PATH_MAX], error[SIM_ERROR_BYTES] = "no simulated machine is named";
     const char *path = sim_place_machine(place, sizeof place);
     if (!sim_here.machine) sim_here.machine = path ? sim_machine_open(path, error) : NULL;
     if (!sim_here.machine) {
+      penstock_log("simulated driver: cuInit finds no device: %s", error);
       result = CUDA_ERROR_NO_DEVICE;
     } else {
       if (!sim_here.gpu_count) choose_visible();

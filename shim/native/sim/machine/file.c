@@ -177,6 +177,8 @@ static const char *header_fault(int fd, sim_file *header) {
 
 sim_machine *sim_machine_open(const char *path, char *error) {
   int fd = open(path, O_RDWR | O_CLOEXEC);
+  if (fd < 0 && errno == EACCES)
+    return fail(error, path, "is another user's alone; its owner may open it: chmod 666"), NULL;
   if (fd < 0) return fail(error, path, strerror(errno)), NULL;
   sim_file header;
   const char *fault = header_fault(fd, &header);

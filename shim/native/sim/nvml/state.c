@@ -6,6 +6,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "common/log.h"
 #include "sim/machine/place.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -36,7 +37,10 @@ static nvmlReturn_t open_machine(void) {
   if (!path) return NVML_ERROR_DRIVER_NOT_LOADED;
   if (machine && strcmp(path, machine_path) == 0) return NVML_SUCCESS;
   sim_machine *opened = sim_machine_open(path, error);
-  if (!opened) return NVML_ERROR_DRIVER_NOT_LOADED;
+  if (!opened) {
+    penstock_log("simulated driver: nvmlInit finds no device: %s", error);
+    return NVML_ERROR_DRIVER_NOT_LOADED;
+  }
   char *copy = strdup(path);
   if (!copy) {
     sim_machine_close(opened);

@@ -1,0 +1,63 @@
+"""What a user who is no administrator may ask for tenants of his own: he does not judge himself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, get_args
+
+from penstock.model import PenstockError
+from penstock.node.grant import Step
+
+if TYPE_CHECKING:
+    from penstock.agent.caller import Caller
+    from penstock.node.admit import Request
+
+STEPS: tuple[Step, ...] = get_args(Step)  # from the mildest
+# Metrics are labelled with them: they say that a tenant is somebody's, on the node's word.
+PLACE_LABELS = frozenset({"namespace", "pod", "container"})
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The node's, `penstock agent --measured … --longest-grace …`."""
+
+    least_step: Step = "terminate"  # of `onExceed.measured`: nothing milder
+    longest_grace_ns: int = 60 * 10**9  # of `onExceed.grace`
+
+    def check(self, request: Request, caller: Caller) -> None:
+        """Raises `PenstockError` for what only an administrator may ask."""
+        if caller.is_admin:
+            return
+        if STEPS.index(request.measured) < STEPS.index(self.least_step):
+            raise _refusal(
+                f"onExceed.measured: {request.measured} is milder than this node allows",
+                f"for users its least step is {self.least_step} (penstock agent --measured)",
+                f"ask for {self.least_step}",
+            )
+        if request.grace_ns > self.longest_grace_ns:
+            raise _refusal(
+                f"onExceed.grace: {_seconds(request.grace_ns)} is longer than this node allows",
+                f"for users it is at most {_seconds(self.longest_grace_ns)} "
+                "(penstock agent --longest-grace)",
+                "ask for less",
+            )
+        if request.allow_unknown:
+            raise _refusal(
+                f"{caller.name} may not let unknown driver functions pass (allowUnknown)",
+                "they may take memory or device time that nobody counts",
+                "leave it out",
+            )
+        if forged := sorted(PLACE_LABELS & request.labels.keys()):
+            raise _refusal(
+                f"{caller.name} may not set the labels {', '.join(forged)}",
+                "metrics carry them, as the word of whoever runs the node",
+                "choose other names for labels of your own",
+            )
+
+
+def _refusal(what: str, why: str, fix: str) -> PenstockError:
+    return PenstockError(what, why, f"{fix}, or ask an administrator", reason="not-allowed")
+
+
+def _seconds(time_ns: int) -> str:
+    return f"{time_ns / 1e9:g}s"

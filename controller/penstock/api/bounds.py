@@ -1,0 +1,70 @@
+"""How much a message may say: what one caller asks for must not keep the others from being told."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.model import PenstockError
+from penstock.model.names import MAX_TENANT_NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from penstock_api.v1 import agent_pb2 as pb
+
+MOST_COMMAND_BYTES = 64 << 10  # of all words together
+MOST_LABELS, MOST_LABEL_BYTES = 64, 256
+MOST_REASON_BYTES = 1024
+MOST_WORDS, MOST_WORD_BYTES = 64, 4096  # devices, candidates; a policy's name and place
+MOST_ID_BYTES = 256
+
+
+def check_request(message: pb.GrantRequest) -> None:
+    """Raises `PenstockError` when any field holds more than any sensible request does."""
+    check_names([message.name])
+    _within("command", sum(map(_length, message.command)), MOST_COMMAND_BYTES)
+    _within("the labels", len(message.labels), MOST_LABELS, "in number")
+    for key, value in message.labels.items():
+        _within("a label's key", _length(key), MOST_LABEL_BYTES)
+        _within("a label's value", _length(value), MOST_LABEL_BYTES)
+    for field in ("devices", "candidates", "memory_bytes", "cores_permille"):
+        _within(field, len(getattr(message, field)), MOST_WORDS, "in number")
+    for word in (*message.devices, *message.candidates, message.policy):
+        _within("a device's or policy's name", _length(word), MOST_WORD_BYTES)
+    _within("request_id", _length(message.request_id), MOST_ID_BYTES)
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Raises `PenstockError` for what cannot be tenants' names, or too many of them."""
+    _within("the names", len(names), 4096, "in number")
+    for name in names:
+        _within("a tenant's name", len(name), MAX_TENANT_NAME, "characters")
+
+
+def check_reason(reason: str) -> None:
+    """Raises `PenstockError` for one that is too long to be kept."""
+    _within("the reason", _length(reason), MOST_REASON_BYTES)
+
+
+def shortened(command: Iterable[str], most_bytes: int = MOST_COMMAND_BYTES) -> list[str]:
+    """The first words of `command` that fit, and "…" where some do not: it is for people."""
+    words: list[str] = []
+    left = most_bytes - len("…".encode())
+    for word in command:
+        left -= _length(word)
+        if left < 0:
+            return [*words, "…"]
+        words.append(word)
+    return words
+
+
+def _length(text: str) -> int:
+    return len(text.encode(errors="replace"))
+
+
+def _within(what: str, size: int, most: int, unit: str = "bytes") -> None:
+    if size > most:
+        raise PenstockError(
+            f"{what} is too much: {size} {unit}", f"at most {most} are kept and shown to others",
+            "say less",
+        )  # fmt: skip

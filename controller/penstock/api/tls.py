@@ -1,0 +1,105 @@
+"""TLS over TCP: the agent's files, looked at before gRPC gets them, and callers' names."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import grpc
+import grpc.aio
+
+from penstock.model import PenstockError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+# What a certificate may be known by, the first that it has: a plain name, else an alternative one.
+_NAMES = ("x509_common_name", "peer_uri", "peer_dns", "x509_subject_alternative_name")
+MOST_NAME = 256  # characters
+
+
+@dataclass(frozen=True)
+class Tls:
+    """Where to listen, and with which certificates. Files in PEM."""
+
+    address: str  # host:port
+    certificate: Path
+    key: Path
+    authority: Path  # who signed the certificates of those that may call
+
+    def listen(self, server: grpc.aio.Server) -> int:
+        """Makes `server` listen there; the port. Raises `PenstockError`."""
+        self._check_address()
+        files = [_read(file) for file in (self.key, self.certificate, self.authority)]
+        self._check_files()
+        key, certificate, authority = files
+        credentials = grpc.ssl_server_credentials(
+            [(key, certificate)], root_certificates=authority, require_client_auth=True
+        )
+        try:
+            return int(server.add_secure_port(self.address, credentials))
+        except RuntimeError as error:
+            raise PenstockError(
+                f"cannot listen on {self.address}", str(error),
+                "check the address, or choose another --listen",
+            ) from error  # fmt: skip
+
+    def _check_address(self) -> None:
+        host, _, port = self.address.rpartition(":")
+        if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+            raise PenstockError(
+                f"{self.address!r} is no address",
+                "it is written HOST:PORT, and ports go from 0 (any) to 65535",
+                "for example --listen 0.0.0.0:9471",
+            )
+
+    def _check_files(self) -> None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        try:
+            # Without the password callback it would ask at the terminal.
+            context.load_cert_chain(self.certificate, self.key, password=lambda: "")
+        except (ssl.SSLError, ValueError) as error:
+            raise PenstockError(
+                f"{self.certificate} and {self.key} cannot be used", _words(error),
+                "give a certificate and its own key, without a password, both in PEM",
+            ) from error  # fmt: skip
+        try:
+            context.load_verify_locations(self.authority)
+        except (ssl.SSLError, ValueError) as error:
+            raise PenstockError(
+                f"{self.authority} cannot be used", _words(error),
+                "give the certificate, in PEM, of who signs callers' certificates",
+            ) from error  # fmt: skip
+
+
+def name_of(identity: Mapping[str, Iterable[bytes]]) -> str | None:
+    """Who holds a certificate that gRPC has checked: its name. None: it bears none."""
+    for kind in _NAMES:
+        for raw in identity.get(kind, ()):
+            name = raw.decode(errors="replace").strip()
+            if name:
+                return "".join(c if c.isprintable() else "\ufffd" for c in name)[:MOST_NAME]
+    return None
+
+
+def _read(file: Path) -> bytes:
+    try:
+        raw = file.read_bytes()
+    except OSError as error:
+        raise PenstockError(
+            f"cannot read {file}", error.strerror or str(error),
+            "TLS needs a certificate, its key and the certificate of who signs callers'",
+        ) from error  # fmt: skip
+    if not raw.strip():
+        raise PenstockError(
+            f"{file} is empty", "TLS needs what belongs there",
+            "write the certificate or key into it, in PEM",
+        )  # fmt: skip
+    return raw
+
+
+def _words(error: Exception) -> str:
+    reason = getattr(error, "reason", None)
+    return str(reason).replace("_", " ").lower() if reason else str(error)
