@@ -25,7 +25,7 @@ $(VENV)/.tools: pyproject.toml constraints.txt
 
 $(VENV)/.installed: $(VENV)/.tools $(NATIVE_SOURCES) $(PYTHON_SOURCES)
 	@echo "building the shim and the simulated GPU, installing penstock into $(VENV)"
-	@$(BIN)/pip install --quiet --no-build-isolation --constraint constraints.txt .
+	@$(BIN)/pip install --quiet --no-build-isolation --constraint constraints.txt '.[kube]'
 	@touch $@
 	@echo "done: source $(BIN)/activate"
 

@@ -1,0 +1,120 @@
+"""All objects of a kind, as an API server has them, kept up to date here."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from penstock.kube.api import Api, ApiError, Kind, Object
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+Key = tuple[str, str]  # namespace ("" where there is none), name
+LONGEST_WAIT_S = 30.0
+SETTLED_S = 60.0  # a watch that lived as long was a good one
+
+
+class Cache(Generic[T]):
+    """Objects by namespace and name, each reduced by `read` to what is wanted of it.
+
+    `read` returns None for objects that are of no concern. `run` keeps them until it is cancelled:
+    through ends of watches, versions that are too old, servers that go and come. What a server that
+    does not answer had last stands meanwhile; `age_s` says for how long.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        kind: Kind,
+        read: Callable[[Object], T | None],
+        *,
+        namespace: str = "",
+        fields: str = "",
+        labels: str = "",
+    ) -> None:
+        self.objects: dict[Key, T] = {}
+        self.changed: list[Callable[[Key, T | None, T | None], None]] = []
+        """Called with what an object was and is; None: it is not there. Must not raise."""
+        self.problem: ApiError | None = None
+        """Why the server cannot be asked at the moment."""
+        self._api = api
+        self._kind = kind
+        self._read = read
+        self._where: dict[str, Any] = {"namespace": namespace, "fields": fields, "labels": labels}
+        self._version = ""
+        self._ready = asyncio.Event()
+        self._heard_s = time.monotonic()
+
+    async def ready(self) -> None:
+        """Returns once all objects have been listed."""
+        await self._ready.wait()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether all objects have been listed once."""
+        return self._ready.is_set()
+
+    def age_s(self) -> float:
+        """Seconds since the server was last known to be watched."""
+        return 0.0 if self.problem is None else time.monotonic() - self._heard_s
+
+    async def run(self) -> None:
+        """Follows the server until it is cancelled."""
+        wait_s = 0.0
+        while True:
+            begun_s = time.monotonic()
+            try:
+                if not self._version:
+                    await self._list()
+                await self._watch()
+                wait_s = 0.1  # as is usual after minutes; a server that does so at once gets a rest
+            except ApiError as error:
+                if error.status == 410:  # objects of that version are no longer kept
+                    self._version = ""
+                elif self.problem is None:
+                    self.problem, self._heard_s = error, time.monotonic()
+                long = time.monotonic() - begun_s > SETTLED_S
+                wait_s = 0.1 if long else min(LONGEST_WAIT_S, max(0.1, wait_s * 2))
+            # Many caches that lost one server do not come back in step.
+            await asyncio.sleep(wait_s * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
+
+    async def _list(self) -> None:
+        found, version = await self._api.list(self._kind, **self._where)
+        gone = set(self.objects)
+        for one in found:
+            gone.discard(key_of(one))
+            self._take(key_of(one), self._read(one))
+        for key in gone:
+            self._take(key, None)
+        self._version = version
+        self.problem = None
+        self._ready.set()
+
+    async def _watch(self) -> None:
+        async for event, one in self._api.watch(self._kind, self._version, **self._where):
+            self._version = one["metadata"]["resourceVersion"]
+            self.problem = None
+            if event == "DELETED":
+                self._take(key_of(one), None)
+            elif event != "BOOKMARK":
+                self._take(key_of(one), self._read(one))
+
+    def _take(self, key: Key, new: T | None) -> None:
+        old = self.objects.get(key)
+        if new is None:
+            self.objects.pop(key, None)
+        else:
+            self.objects[key] = new
+        if old != new:
+            for tell in self.changed:
+                tell(key, old, new)
+
+
+def key_of(one: Object) -> Key:
+    """Where it is found."""
+    metadata = one["metadata"]
+    return metadata.get("namespace", ""), metadata["name"]

@@ -1,0 +1,25 @@
+"""What Kubernetes objects call our things. One place: these words are an interface."""
+
+from __future__ import annotations
+
+GROUP = "penstock.io"
+DRIVER = GROUP  # of dynamic resource allocation; its devices are `<driver>/<pool>/<device>`
+
+# Dynamic resource allocation: capacities of a device.
+MEMORY = "memory"
+CORES_PERMILLE = "coresPermille"
+
+# Extended resources, where devices are not allocated dynamically. Integers all: cores in permille.
+RESOURCE_COUNT = f"{GROUP}/vgpu"
+RESOURCE_MEMORY = f"{GROUP}/memory"
+RESOURCE_CORES = f"{GROUP}/cores-permille"
+RESOURCE_TFLOPS = f"{GROUP}/tflops"
+RESOURCES = frozenset({RESOURCE_COUNT, RESOURCE_MEMORY, RESOURCE_CORES, RESOURCE_TFLOPS})
+
+# Annotations of Pods. The first is written with the Binding, by nobody else.
+PLACED = f"{GROUP}/placed"
+POLICY = f"{GROUP}/policy"
+MODE = f"{GROUP}/mode"
+
+# Labels.
+MANAGED = f"{GROUP}/vgpu"  # of every Pod with a share: what drains and selectors can use

@@ -1,0 +1,99 @@
+"""A vGPU of a Pod's as a tenant of the node's agent: the one path below both ways to ask for it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from penstock.kube.names import GROUP
+from penstock.model.names import MAX_TENANT_NAME
+from penstock.node.admit import Request
+from penstock.node.grant import DEFAULT_GRACE_NS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from penstock.api import AgentClient
+    from penstock.kube.placed import Share
+    from penstock.node.grant import Mode, Step
+    from penstock_api.v1 import agent_pb2 as pb
+
+OWNER = f"{GROUP}/owner"  # label of a tenant: what it was granted for
+_DIGITS = 12
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """What one tenant is granted, and for whom."""
+
+    owner: str  # uid of the claim, or of the Pod with the container's name: the same for ever
+    namespace: str
+    pod: str  # name; of a claim that several Pods share: that of the claim
+    container: str  # empty: containers of the Pod share it
+    shares: Mapping[str, Share]  # by device UUID
+    mode: Mode = "strict"
+    policy: str = ""
+    measured: Step = "terminate"
+    grace_ns: int = DEFAULT_GRACE_NS
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def tenant(self) -> str:
+        """Its name: for people the Pod's, made unique by the owner."""
+        return tenant_name(self.pod, self.owner)
+
+
+def tenant_name(pod: str, owner: str) -> str:
+    """The name of the tenant of that owner: always the same, and no other's."""
+    digest = hashlib.sha256(owner.encode()).hexdigest()[:_DIGITS]
+    return f"{pod[: MAX_TENANT_NAME - _DIGITS - 1].strip('.-')}.{digest}"
+
+
+class Tenants:
+    """Those that the agent has for Pods. Every method raises `PenstockError`."""
+
+    def __init__(self, agent: AgentClient) -> None:
+        self._agent = agent
+
+    async def grant(self, one: Allocation) -> list[str]:
+        """The CDI devices for its containers, ours first. Granted already: the same again."""
+        request = Request(
+            command=(one.pod,),
+            memory_bytes=[share.memory_bytes for share in one.shares.values()],
+            cores_permille=[share.cores_permille for share in one.shares.values()],
+            devices=list(one.shares),
+            name=one.tenant,
+            mode=one.mode,
+            policy=one.policy or None,
+            lifetime="until-revoked",
+            measured=one.measured,
+            grace_ns=one.grace_ns,
+            container=True,
+            request_id=one.owner,
+            labels={
+                **one.labels,
+                OWNER: one.owner,
+                "namespace": one.namespace,
+                "pod": one.pod,
+                "container": one.container,
+            },
+        )
+        answer = await asyncio.to_thread(self._agent.grant, request)
+        return list(answer.cdi_devices)
+
+    async def revoke(self, name: str, grace_ns: int = 0, reason: str = "") -> None:
+        """Ends a tenant. One that is gone is no error."""
+        from penstock.model import PenstockError
+
+        try:
+            await asyncio.to_thread(self._agent.revoke, name, grace_ns, reason)
+        except PenstockError as error:
+            if error.reason != "no-such-tenant":
+                raise
+
+    async def owned(self) -> dict[str, pb.Tenant]:
+        """All that were granted for Pods, by owner."""
+        tenants: Sequence[pb.Tenant] = await asyncio.to_thread(self._agent.tenants)
+        return {one.labels[OWNER]: one for one in tenants if OWNER in one.labels}
