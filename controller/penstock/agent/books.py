@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
+import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
 OBSERVE_NS = 1_000_000_000
 FLUSH_NS = 10_000_000_000
+STORED_WITHIN_S = 2.0
 _WHERE = ("namespace", "pod", "container")  # labels of a grant that say where its tenant runs
 
 
@@ -93,7 +95,13 @@ class Books:
                 self._record(self._meter.close_tenant(now(), reading)[1])
 
     def usage(self, since_s: int, until_s: int, by: By, tenant: str | None) -> Usage:
-        """What was used and stored, which lags by some seconds. Raises `PenstockError`."""
+        """What was used, up to the last round. Raises `PenstockError`.
+
+        What could not be stored within `STORED_WITHIN_S` (a full or slow disk) is missing.
+        """
+        deadline_s = time.monotonic() + STORED_WITHIN_S
+        while not self._stored() and time.monotonic() < deadline_s:
+            time.sleep(0.02)
         return read_usage_since(since_s, until_s, by=by, tenant=tenant, directory=self._directory)
 
     def close(self) -> None:
@@ -101,6 +109,11 @@ class Books:
         self._exporter.close()
         with self._lock:
             self._meter.close()
+
+    def _stored(self) -> bool:
+        """Asks for all to be stored; the rounds, which take the same lock, never wait for it."""
+        with self._lock:
+            return self._meter.flush(now())
 
     def _newest(self, ward: Ward) -> TenantReading | None:
         usage = ward.supervisor.newest()
