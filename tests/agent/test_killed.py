@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.agent.conftest import GIB, request, wait_until
+from tests.agent.conftest import request, wait_until
 from tests.agent.programs import backlogged
 from tests.agent.test_duties import start_past_the_shim
 
@@ -103,20 +103,6 @@ def test_a_resize_that_was_killed_half_way_is_finished_by_the_next_agent(node):
     node.start()
     page = node.state / "tenants" / "t" / "quota"
     wait_until(lambda: read_quota(page).limits.devices[0].cores_permille == 400)
-
-
-def test_a_tenant_whose_grant_was_scribbled_over_is_named_and_others_go_on(node):
-    node.tenant("good", memory=GIB)
-    node.launch(node.tenant("bad", memory=GIB), *backlogged(60))
-    wait_until(lambda: node.usage("bad").devices[0].launches > 10)
-    node.kill()
-    (node.state / "tenants" / "bad" / "grant.yaml").write_text("{]")
-    node.start()
-    with node.client() as agent:
-        assert [tenant.name for tenant in agent.tenants()] == ["good"]
-        with pytest.raises(PenstockError, match="bad"):
-            agent.grant(request("more"))
-        agent.resize("good", Resize(cores_permille=100))
 
 
 def test_a_run_that_meets_an_agent_which_is_started_anew_waits_for_it(node):

@@ -241,6 +241,6 @@ def _findings(ward: Ward) -> Counter[str]:
     found = Counter(str(one.kind) for one in ward.findings)
     if ward.supervisor.page_problem and not found["damaged"]:
         found["damaged"] = 1
-    if ward.problem:
+    if ward.problem or ward.damage:
         found["failed"] = 1
     return +found

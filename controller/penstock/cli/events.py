@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from datetime import timezone
@@ -61,9 +62,9 @@ def _coming(state_dir: Path | None, name: str, *, follow: bool) -> Iterator[dict
     except PenstockError as error:
         from penstock.cli.by_agent import agent_of_another
 
-        ended = read_ended(State.read(state_dir).directory, name)
-        if ended:
-            return iter(ended)
+        with contextlib.suppress(PenstockError):  # it may be root's, whose agent knows as much
+            if ended := read_ended(State.read(state_dir).directory, name):
+                return iter(ended)
         agent = agent_of_another(state_dir)
         if agent is None:
             raise _gone(error) from error
