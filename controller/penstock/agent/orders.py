@@ -101,6 +101,7 @@ class Orders:
                     candidates=candidates,
                     names=agent.names(),
                 )
+                agent.bounds.check_total(grant, agent.grants(), caller)
                 tenant, lock = create_tenant(agent.state, grant, self._libraries(request))
                 try:
                     ward = Ward(tenant, grant, lock, agent.neighbourhood, caller_pid=caller.pid)
@@ -127,13 +128,11 @@ class Orders:
             ward = agent.ward(name)
             caller.check_may_change(ward.grant)
             ward.check_whole()
-            after, notes = resized(
-                ward.grant,
-                change,
-                lambda: [grant for grant in agent.grants() if grant.tenant != name],
-            )
+            others = [grant for grant in agent.grants() if grant.tenant != name]
+            after, notes = resized(ward.grant, change, lambda: others)
             if grows(ward.grant, after):
                 caller.check_may_lift(ward.grant, "given more")
+                agent.bounds.check_total(after, others, caller)
             notes += change_grant(ward.tenant, after)
             agent.changed(ward, after)
         return view_of(ward), notes
