@@ -127,9 +127,10 @@ def test_a_user_holds_no_more_of_a_device_than_the_node_allows_over_all_tenants(
     refused = as_nobody(node, ask.format(name="b", memory=1, cores=101))
     assert refused.startswith("not-allowed")
     assert "at most 40 % of a device" in refused
-    assert "10Gi and 30 % are held already" in refused
+    assert "10.1 % of cores were asked for, at most 10 % are left beside a" in refused
     refused = as_nobody(node, ask.format(name="b", memory=60, cores=10))
-    assert "60Gi and 1 % were asked for" in refused
+    assert "60Gi of memory were asked for" in refused
+    assert "of cores" not in refused
     assert as_nobody(node, ask.format(name="b", memory=1, cores=100)) == "done"
     grow = "agent.resize('b', Resize(cores_permille={}))"
     assert as_nobody(node, grow.format(101)).startswith("not-allowed")
@@ -139,11 +140,24 @@ def test_a_user_holds_no_more_of_a_device_than_the_node_allows_over_all_tenants(
         assert agent.resize("a", Resize(cores_permille=450)).tenant.shares[0].cores_permille == 450
 
 
+@needs_root
+def test_a_bounded_user_gets_the_device_where_there_is_room_within_the_bound(make_node):
+    node = make_node("--user-limit=50", "--simulate=h200,2")
+    node.tenant("roots", cores=800, devices=["1"])
+    ask = (
+        "print(agent.grant(Request(command=('x',), memory_bytes=[1 << 30], cores_permille=[{}], "
+        "name='{}', lifetime='until-revoked')).tenant.shares[0].device_index)"
+    )
+    assert as_nobody(node, ask.format(400, "first")).startswith("0")
+    assert as_nobody(node, ask.format(150, "second")).startswith("1")
+
+
 @pytest.mark.parametrize(
     ("option", "says"),
     [
         ("--measured=nothing", "steps are deny"),
         ("--longest-grace=5", "for example 60s"),
+        ("--longest-grace=25h", "24 h"),
         ("--user-limit=150", "for example 50"),
     ],
 )

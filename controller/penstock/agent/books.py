@@ -56,7 +56,9 @@ class Books:
         self._agent = agent
         self._meter = Meter(directory)
         self._directory = directory
-        self._lock = threading.Lock()  # tenants end in the threads of whoever ends them
+        # Tenants end in the threads of whoever ends them, some of which hold the agent's lock: it is
+        # never to be taken by who has this one.
+        self._lock = threading.Lock()
         self._scrape_lock = threading.Lock()  # of counted events
         self._exporter = Exporter(agent.node)
         self._identities: dict[Ward, Identity] = {}
@@ -149,13 +151,12 @@ class Books:
         return self._identities[ward]
 
     def _record(self, suspicions: Iterable[TenantSuspicion]) -> None:
-        wards = {ward.tenant.name: ward for ward in self._agent.wards()}
         for one in suspicions:
-            ward = wards.get(one.tenant)
-            if ward is not None:
+            directory = self._agent.state.tenants / one.tenant
+            if directory.is_dir():
                 found = one.suspicion
                 record_event(
-                    ward.tenant.directory,
+                    directory,
                     "suspicious",
                     kind=found.kind,
                     device=found.device_uuid,

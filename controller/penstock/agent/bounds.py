@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, get_args
 
-from penstock.model import PenstockError, format_cores, human_memory
+from penstock.model import PenstockError, format_cores, human_memory, listing
 from penstock.model.quantity import FULL_DEVICE_PERMILLE
+from penstock.node.admission import Free, free_shares
 from penstock.node.grant import Step
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
 
     from penstock.agent.caller import Caller
+    from penstock.devices import Device
     from penstock.node.admit import Request
     from penstock.node.grant import Grant
 
@@ -59,33 +61,61 @@ class Bounds:
                 "choose other names for labels of your own",
             )
 
-    def check_total(self, grant: Grant, others: Iterable[Grant], caller: Caller) -> None:
-        """Raises `PenstockError` when a user would hold more of a device than users may."""
+    def left_to(
+        self,
+        caller: Caller,
+        devices: Sequence[Device],
+        machine: str | None,
+        grants: Iterable[Grant],
+    ) -> dict[str, Free] | None:
+        """What the caller may still hold of each device, by UUID; None: nothing bounds it."""
         if caller.is_admin or self.user_permille >= FULL_DEVICE_PERMILLE:
+            return None
+        beside = free_shares(devices, machine, (one for one in grants if one.uid == caller.uid))
+        withheld = FULL_DEVICE_PERMILLE - self.user_permille
+        left = {}
+        for device in devices:
+            free = beside[device.uuid]
+            withheld_bytes = -(-device.memory_bytes * withheld // FULL_DEVICE_PERMILLE)
+            left[device.uuid] = Free(
+                max(0, free.memory_bytes - withheld_bytes),
+                max(0, free.cores_permille - withheld),
+                free.holders,
+            )
+        return left
+
+    def check_total(
+        self,
+        caller: Caller,
+        grant: Grant,
+        left: Mapping[str, Free] | None,
+        before: Grant | None = None,
+    ) -> None:
+        """Raises `PenstockError` when a user would hold more of a device than users may.
+
+        `left`: by `left_to`, without this grant; `before`: the grant that this one replaces, which
+        is never too large.
+        """
+        if left is None:
             return
-        held = [
-            share
-            for other in others
-            if other.uid == grant.uid and other.machine == grant.machine
-            for share in other.devices
-        ]
-        for share in grant.devices:
-            same = [one for one in held if one.uuid == share.uuid]
-            memory_bytes = sum(one.memory_bytes for one in same)
-            cores_permille = sum(one.cores_permille for one in same)
-            most_bytes = share.device_memory_bytes * self.user_permille // FULL_DEVICE_PERMILLE
-            if (
-                memory_bytes + share.memory_bytes > most_bytes
-                or cores_permille + share.cores_permille > self.user_permille
-            ):
+        for at, share in enumerate(grant.devices):
+            room, had = left[share.uuid], before.devices[at] if before else None
+            short = []
+            if share.memory_bytes > max(room.memory_bytes, had.memory_bytes if had else 0):
+                asked, most = human_memory(share.memory_bytes), human_memory(room.memory_bytes)
+                short.append(f"{asked} of memory were asked for, at most {most} are left")
+            if share.cores_permille > max(room.cores_permille, had.cores_permille if had else 0):
+                asked, most = format_cores(share.cores_permille), format_cores(room.cores_permille)
+                short.append(f"{asked} % of cores were asked for, at most {most} % are left")
+            if short:
+                others = listing([one.tenant for one in room.holders])
                 raise PenstockError(
                     f"{caller.name} may hold at most {format_cores(self.user_permille)} % of a "
                     "device (penstock agent --user-limit)",
-                    f"{share.name} {share.index}: {human_memory(memory_bytes)} and "
-                    f"{format_cores(cores_permille)} % are held already, and "
-                    f"{human_memory(share.memory_bytes)} and "
-                    f"{format_cores(share.cores_permille)} % were asked for",
-                    "ask for less, revoke another tenant of yours, or ask an administrator",
+                    f"{share.name} {share.index}: {'; '.join(short)}"
+                    f"{f' beside {others}' if others else ''}",
+                    f"ask for less{', revoke one of these' if others else ''}, or ask an "
+                    "administrator",
                     reason="not-allowed",
                 )
 

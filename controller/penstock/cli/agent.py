@@ -152,6 +152,7 @@ def _allow_many_files() -> None:
 def _bounds(measured: str, longest_grace: str, user_limit: str) -> Bounds:
     from penstock.agent.bounds import STEPS, Bounds
     from penstock.model import PenstockError, QuantityError, parse_cores, parse_duration_ns
+    from penstock.node.admission import check_grace
 
     step = next((one for one in STEPS if one == measured), None)
     if step is None:
@@ -159,17 +160,19 @@ def _bounds(measured: str, longest_grace: str, user_limit: str) -> Bounds:
             f"--measured {measured!r} is no step", f"steps are {', '.join(STEPS)}", "name one"
         )
     try:
-        grace_ns = parse_duration_ns(longest_grace)
-    except ValueError as error:
+        grace_ns = parse_duration_ns(longest_grace, or_none=True)
+    except QuantityError as error:
         raise PenstockError(
-            f"--longest-grace {longest_grace!r} is no time", str(error), "for example 60s"
+            f"--longest-grace {longest_grace!r} cannot be used", str(error), "for example 60s"
         ) from error
+    check_grace(grace_ns)
     try:
         return Bounds(step, grace_ns, parse_cores(user_limit))
     except QuantityError as error:
         raise PenstockError(
-            f"--user-limit {user_limit!r} is no share", str(error), "for example 50"
-        ) from error
+            f"--user-limit {user_limit!r} cannot be used", "it is a percentage from 0.1 to 100",
+            "for example 50",
+        ) from error  # fmt: skip
 
 
 def _address(text: str) -> tuple[str, int]:
