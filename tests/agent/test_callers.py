@@ -157,7 +157,7 @@ def test_a_bounded_user_gets_the_device_where_there_is_room_within_the_bound(mak
     [
         ("--measured=nothing", "steps are deny"),
         ("--longest-grace=5", "for example 60s"),
-        ("--longest-grace=25h", "24 h"),
+        ("--longest-grace=25h", "0s to 24h"),
         ("--user-limit=150", "for example 50"),
     ],
 )

@@ -56,8 +56,8 @@ class Books:
         self._agent = agent
         self._meter = Meter(directory)
         self._directory = directory
-        # Tenants end in the threads of whoever ends them, some of which hold the agent's lock: it is
-        # never to be taken by who has this one.
+        # Tenants end in the threads of whoever ends them, some of which hold the agent's lock: who
+        # has this one never takes that.
         self._lock = threading.Lock()
         self._scrape_lock = threading.Lock()  # of counted events
         self._exporter = Exporter(agent.node)
