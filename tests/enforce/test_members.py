@@ -52,6 +52,28 @@ def start(started, *command: str, env=None) -> subprocess.Popen:
     return program
 
 
+def given_again(started, first: subprocess.Popen, meant: Process) -> subprocess.Popen:
+    """Ends `first` and gives its pid again on purpose, as the kernel does when it comes round."""
+    last = Path("/proc/sys/kernel/ns_last_pid")
+    if not os.access(last, os.W_OK):
+        pytest.skip("pids cannot be chosen here")
+    first.kill()
+    first.wait()
+    time.sleep(0.05)  # start times are told in hundredths of a second
+    for _ in range(50):
+        with contextlib.suppress(OSError):
+            last.write_text(str(meant.pid - 1))
+        second = start(started, "sleep", "60")
+        if second.pid == meant.pid:
+            break
+        second.kill()
+    else:
+        pytest.skip("the pid was never given again")
+    if read_stat(second.pid).start_ticks == meant.start_ticks:
+        pytest.skip("both began within a hundredth of a second")
+    return second
+
+
 def line(program) -> str:
     return program.stdout.readline().strip()
 
@@ -155,13 +177,28 @@ def test_a_pid_that_was_given_anew_is_nobodys(node, started):
     guest = node.tenant("t")
     members = Members()
     program = start(started, "sleep", "60", env=guest.environment)
+    meant = find(program.pid)
+    members.scan(0, [guest.subject])
+    assert members.tenant_of(meant.pid) == "t"
+    changes = members.changes
+    given_again(started, program, meant)
+    members.scan(1 * S, [guest.subject])
+    assert members.process(meant.pid) == find(meant.pid) != meant
+    assert members.tenant_of(meant.pid) is None
+    assert members.changes != changes
+
+
+def test_a_pid_that_was_given_anew_is_found_even_where_its_folder_looks_the_same(node, started):
+    guest = node.tenant("t")
+    members = Members()
+    program = start(started, "sleep", "60", env=guest.environment)
     members.scan(0, [guest.subject])
     assert members.tenant_of(program.pid) == "t"
     # As if the pid had been another's, who was the tenant's, and started before.
     known = members._known[program.pid]
     known.stat = known.stat.__class__(**{**known.stat.__dict__, "start_ticks": 1})
     node.change(guest, uid=os.getuid() + 1)  # the new one has nothing to do with it
-    for look in range(1, 9):
+    for look in range(1, 65):
         members.scan(look * S, [guest.subject])
     assert members.tenant_of(program.pid) is None
 
@@ -181,26 +218,9 @@ def test_a_signal_goes_to_the_process_that_was_meant_or_to_nobody(started):
 
 
 def test_a_recycled_pid_is_not_hit(started):
-    """A pid is given again on purpose, as the kernel does when it has come round."""
-    last = Path("/proc/sys/kernel/ns_last_pid")
-    if not os.access(last, os.W_OK):
-        pytest.skip("pids cannot be chosen here")
     first = start(started, "sleep", "60")
     meant = find(first.pid)
-    first.kill()
-    first.wait()
-    time.sleep(0.05)  # start times are told in hundredths of a second
-    for _ in range(50):
-        with contextlib.suppress(OSError):
-            last.write_text(str(meant.pid - 1))
-        second = start(started, "sleep", "60")
-        if second.pid == meant.pid:
-            break
-        second.kill()
-    else:
-        pytest.skip("the pid was never given again")
-    if read_stat(second.pid).start_ticks == meant.start_ticks:
-        pytest.skip("both began within a hundredth of a second")
+    second = given_again(started, first, meant)
     assert not send(meant, signal.SIGKILL)
     assert state_of(second.pid) in {"S", "R"}
 
