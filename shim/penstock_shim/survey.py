@@ -7,6 +7,7 @@ time.
 from __future__ import annotations
 
 import contextlib
+import resource
 import threading
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,6 +17,11 @@ from penstock_shim.recent import RecentUse
 if TYPE_CHECKING:
     from penstock_shim._native import CData
     from penstock_shim.pages import QuotaWriter, UsagePage
+
+
+# Descriptors of processes: of the files that this process may open, one in so many.
+MOST_WATCHED = 16384
+WATCHED_OF_FILES = 4
 
 
 class Part:
@@ -83,6 +89,10 @@ class Survey:
         self._stirred = self._active = ffi.new("uint32_t[]", 0)
         self._room = ffi.new("penstock_usage_page *")
         self._round = 0
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._most_watched = MOST_WATCHED
+        if files != resource.RLIM_INFINITY:
+            self._most_watched = min(MOST_WATCHED, files // WATCHED_OF_FILES)
 
     def add(self, part: Part) -> None:
         """Looks at `part` from the next round on."""
@@ -95,6 +105,7 @@ class Survey:
         with self._lock:
             with contextlib.suppress(ValueError):
                 self._parts.remove(part)
+            lib.penstock_survey_forget(part.words)
             self._lay_out()
 
     def beat(self, part: Part, quota: QuotaWriter) -> None:
@@ -117,7 +128,13 @@ class Survey:
             self._round = (self._round + 1) & 0xFFFFFFFF
             parts, found = self._parts, self._found
             lib.penstock_survey(
-                self._array, len(parts), self._room, now_ns, self._round, self._found
+                self._array,
+                len(parts),
+                self._room,
+                now_ns,
+                self._round,
+                self._most_watched,
+                found,
             )
             return Found(
                 [parts[i] for i in self._stirred[0 : found.stirred_count]],

@@ -95,7 +95,8 @@ class Enforcer:
         Args:
             now_ns: CLOCK_MONOTONIC.
             subjects: All tenants.
-            usage: Usage pages that were read just now, by tenant: others are read here.
+            usage: Usage pages that were read just now, by tenant, the same object as long as
+                nothing in it is new: others are read here.
 
         Raises:
             PenstockError: the devices cannot be asked.
@@ -116,7 +117,7 @@ class Enforcer:
         for subject in subjects:
             if self._rests(subject, seen, (usage or {}).get(subject.name)):
                 continue
-            page = _page(subject, usage or {})
+            page = self._page(subject, seen, (usage or {}).get(subject.name))
             with contextlib.suppress(FileNotFoundError):  # it has just ended
                 events += self._look_at(now_ns, subject, seen, page)
         judges = (judge for case in self._cases.values() for judge in case.judges.values())
@@ -142,6 +143,26 @@ class Enforcer:
     def members(self, tenant: str) -> list[Process]:
         """All processes of the tenant as of the last look."""
         return self._members.of(tenant)
+
+    def _page(
+        self, subject: Subject, seen: Mapping[str, DeviceUsers], usage: UsageSnapshot | None
+    ) -> Page:
+        """One read before the devices were asked may lack what came in between: it is read anew."""
+        if usage is not None and not self._doubts(subject, seen, Page(usage)):
+            return Page(usage)
+        try:
+            return Page(read_usage(subject.tenant.usage_page))
+        except PageError as error:
+            return Page(None, error.what)
+
+    def _doubts(self, subject: Subject, seen: Mapping[str, DeviceUsers], page: Page) -> bool:
+        case = self._cases.get(subject.tenant.directory)
+        judges = case.judges if case else {}
+        return any(
+            (judges.get(share.uuid) or Judge()).doubts(share, index, users, page)
+            for index, share in enumerate(subject.grant.devices)
+            if (device := seen.get(share.uuid)) and (users := device.users.get(subject.name))
+        )
 
     def _rests(
         self, subject: Subject, seen: Mapping[str, DeviceUsers], usage: UsageSnapshot | None
@@ -332,15 +353,6 @@ def _once(case: _Case, tenant: str, reason: str) -> list[Event]:
         return []
     case.told.add(reason)
     return [Event(tenant, "cannot-act", reason)]
-
-
-def _page(subject: Subject, usage: Mapping[str, UsageSnapshot]) -> Page:
-    if subject.name in usage:
-        return Page(usage[subject.name])
-    try:
-        return Page(read_usage(subject.tenant.usage_page))
-    except PageError as error:
-        return Page(None, error.what)
 
 
 def _let_go(ladder: Ladder) -> None:

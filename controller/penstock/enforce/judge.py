@@ -160,6 +160,11 @@ class Judge:
         """Takes in such a look. Who does nothing is lent nothing."""
         self.busy.rest(at_ns, share.cores_permille)
 
+    def doubts(self, share: DeviceGrant, index: int, users: Sequence[User], page: Page) -> bool:
+        """Whether the device tells of something that the page does not."""
+        strangers = self._strangers(users, page)
+        return bool(strangers or self._of_charges(share, index, users, strangers, page))
+
     def undetectable(self, share: DeviceGrant) -> str | None:
         """What the device does not tell, as a sentence; None: it tells all that is judged."""
         if self.busy.is_told:
