@@ -1,0 +1,10 @@
+"""`penstock kube`: what runs on Kubernetes, a process a sub-command."""
+
+from __future__ import annotations
+
+import typer
+
+from penstock.cli import kube_node
+
+app = typer.Typer(help="What runs on Kubernetes: the chart starts these.", no_args_is_help=True)
+app.command("node")(kube_node.node)
