@@ -267,6 +267,18 @@ def test_templates_shared_claims_defaults_alternatives_and_modes(pods, claims, d
     assert len([name for name in tenants if name.startswith(("a.", "b."))]) == 2, "named by Pods"
     assert len([name for name in tenants if name.startswith("both.")]) == 1
 
+    both_on = next(node for node in dra_nodes.values() if any(
+        name.startswith("both.") for name in node.tenants()))  # fmt: skip
+    (shared,) = (name for name in tenants if name.startswith("both."))
+    less = both_on.run("quota", "set", shared, "--memory=2Gi", "--cores=10")
+    assert less.returncode == 0, less.stderr
+    until("less holds at once", lambda: both_on.tenants()[shared]["memory_quota_bytes"] == 2 << 30)
+    more = both_on.run("quota", "set", shared, "--memory=4Gi")
+    assert more.returncode == 2
+    assert "accounted 3Gi and 22.2 %" in more.stderr
+    again = both_on.run("quota", "set", shared, "--memory=3Gi", "--cores=22.2")
+    assert again.returncode == 0, again.stderr
+
     pods.core.delete_namespaced_pod("c", where)
     until("c is gone", lambda: "c" not in {pod.metadata.name for pod in running(pods)})
     still = {name for node in dra_nodes.values() for name in node.tenants()}
