@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from penstock.kube.device import NodeDevice
@@ -157,6 +157,7 @@ devices = some.builds(
 )
 
 
+@settings(max_examples=25)
 @given(some.lists(devices, max_size=150, unique_by=lambda one: one.uuid))
 def test_slices_tell_every_device_once_within_the_bounds_that_servers_check(given_devices):
     slices = slices_of("node", "uid", given_devices, 7)

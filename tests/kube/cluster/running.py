@@ -286,7 +286,8 @@ def _watched(keeper: psutil.Process) -> Iterator[None]:
     """Until the keeper is gone or a zombie: only then has all below it ended."""
     yield
     until = time.monotonic() + DOWN_WITHIN_S
-    while keeper.is_running() and keeper.status() != psutil.STATUS_ZOMBIE:
-        if time.monotonic() > until:
-            raise ClusterError(f"process {keeper.pid} does not end; below it: {_below(keeper)}")
-        time.sleep(0.05)
+    with contextlib.suppress(psutil.NoSuchProcess):  # gone while it is looked at
+        while keeper.is_running() and keeper.status() != psutil.STATUS_ZOMBIE:
+            if time.monotonic() > until:
+                raise ClusterError(f"process {keeper.pid} does not end; below it: {_below(keeper)}")
+            time.sleep(0.05)
