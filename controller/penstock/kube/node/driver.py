@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 # Kubelet waits 45 s for all claims of a call, and asks again.
 PREPARE_WITHIN_S = 30.0
-# Before kubelet asks again half a minute may pass: what may pass sooner is waited for. A Pod that is
-# deleted without grace frees its share some seconds after the scheduler has given it to the next.
+# Half a minute may go by before kubelet asks again: what passes sooner is waited for. A Pod that is
+# deleted without grace frees its share seconds after the scheduler has given it to the next.
 PATIENCE_S = 25.0
 AGAIN_S = 0.5
 PASSING = frozenset({"not-enough-left", "not-now", "unavailable"})
