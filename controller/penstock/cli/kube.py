@@ -1,0 +1,24 @@
+"""`penstock kube`: what runs on Kubernetes, a process a sub-command."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import typer
+
+from penstock.cli import kube_place
+
+app = typer.Typer(no_args_is_help=True)
+app.command("place")(kube_place.place)
+
+
+@app.callback()
+def kube() -> None:
+    """What runs on Kubernetes: the chart starts these."""
+    from penstock.model import PenstockError
+
+    if importlib.util.find_spec("kubernetes_asyncio") is None:
+        raise PenstockError(
+            "this Penstock has no Kubernetes parts", "its extra `kube` is not installed",
+            "pip install 'penstock[kube]'",
+        )  # fmt: skip
