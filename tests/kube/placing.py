@@ -125,7 +125,7 @@ class Placing:
 
     @property
     def _kubeconfig(self) -> Path:
-        return self.cluster.layout.secrets / "admin.kubeconfig"
+        return self.cluster.layout.secrets / "kube-scheduler.kubeconfig"
 
     @property
     def _inside(self) -> list[str]:
