@@ -206,6 +206,8 @@ async def clear(cluster: running.Cluster, options: argparse.Namespace) -> None:
         await each(lambda one: api.delete(PODS, one["metadata"]["name"], NAMESPACE), found)
         await each(lambda at: api.delete(NODES, f"bench-{at:04}"), range(options.nodes))
         await api.delete(NAMESPACES, NAMESPACE)
+        while NAMESPACE in {one["metadata"]["name"] for one in (await api.list(NAMESPACES))[0]}:
+            await asyncio.sleep(0.5)
 
 
 def main() -> None:
@@ -223,6 +225,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         placing = Placing(cluster, Path(folder))
         try:
+            if was_up:  # a run that was killed left its own
+                asyncio.run(clear(cluster, options))
             print(json.dumps(asyncio.run(measure(options, cluster, placing)), indent=1))
         finally:
             placing.stop()

@@ -114,7 +114,10 @@ class Extender:
         args, began_s = await self._read(http)
         names = [name for name in args["NodeNames"] or [] if name in self.ledger.nodes]
         scores = score([self.ledger.nodes[name] for name in names], self._of_nodes, BEST_SCORE)
-        answer = _answer([{"Host": n, "Score": s} for n, s in zip(names, scores, strict=True)])
+        # Written by hand: five hundred objects a Pod keep the garbage collector busy. Names of
+        # nodes that the API server has need no escapes.
+        hosts = [f'{{"Host":"{n}","Score":{s}}}' for n, s in zip(names, scores, strict=True)]
+        answer = web.Response(text=f"[{','.join(hosts)}]", content_type="application/json")
         self._decided.labels("prioritize").observe(time.perf_counter() - began_s)
         return answer
 
