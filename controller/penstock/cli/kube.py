@@ -6,10 +6,12 @@ import importlib.util
 
 import typer
 
-from penstock.cli import kube_node
+from penstock.cli import kube_admit, kube_node, kube_place
 
 app = typer.Typer(no_args_is_help=True)
 app.command("node")(kube_node.node)
+app.command("place")(kube_place.place)
+app.command("admit")(kube_admit.admit)
 
 
 @app.callback()
