@@ -6,11 +6,12 @@ import importlib.util
 
 import typer
 
-from penstock.cli import kube_admit, kube_place
+from penstock.cli import kube_admit, kube_control, kube_place
 
 app = typer.Typer(no_args_is_help=True)
 app.command("place")(kube_place.place)
 app.command("admit")(kube_admit.admit)
+app.command("control")(kube_control.control)
 
 
 @app.callback()
