@@ -182,6 +182,20 @@ def test_an_autoscaled_target_is_refused_and_demand_from_outside_leads_to_zero_a
     assert "HorizontalPodAutoscaler twice-hpa" in refused["reason"]
     assert things.replicas("twice") == 2
 
+    # A StatefulSet as well, here to the fewest that there may be.
+    labels = {"app": "stored"}
+    container = {
+        "name": "main", "image": "penstock.test/debian:1", "command": ["sleep", "1000"],
+    }  # fmt: skip
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [container]}}
+    spec = {"serviceName": "", "selector": {"matchLabels": labels}, "template": template}
+    things.apps.create_namespaced_stateful_set(
+        pods.namespace, {"metadata": {"name": "stored"}, "spec": spec}
+    )
+    things.policy("stored", selector={"matchLabels": labels}, scale={**cpu, "min": 2})
+    until("the set is scaled", lambda: things.target("stored").get("replicas") == 2)
+    assert things.target("stored")["kind"] == "StatefulSet"
+
     # What people turned off stays off, where the policy itself never would.
     things.policy("default-off", selector={"matchLabels": {"app": "off"}}, scale=cpu)
     things.deployment("off", "sleep", "1000", replicas=0)
