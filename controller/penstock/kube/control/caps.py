@@ -126,7 +126,11 @@ class Caps:
     @property
     def is_ready(self) -> bool:
         """Whether it can be asked."""
-        return self._caps.is_ready and (self.classes.is_ready or self.classes.is_unserved)
+        return all(one.is_ready or one.is_unserved for one in (self._caps, self.classes))
+
+    def unready(self) -> str:
+        """Why it cannot; empty: it can."""
+        return "" if self.is_ready else "caps are not known yet"
 
     def our_classes(self) -> set[str]:
         """Names of the device classes whose devices are ours."""
