@@ -36,13 +36,13 @@ def controllers(
 ) -> Iterator[Controllers]:
     """Two of `penstock kube control`: one that leads and one that waits."""
     controlling.define(cluster)
-    controlling.namespace(cluster)
     made = Controllers(cluster, tmp_path_factory.mktemp("control"))
     made.start("first")
     made.start("second")
     until("one leads", made.leader)
     yield made
     made.stop()
+    controlling.undefine(cluster)
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 GROUP, VERSION = "penstock.io", "v1alpha1"
 CRDS = PROJECT / "deploy" / "crds"
-NAMESPACE = "penstock-test-control"
+NAMESPACE = "kube-system"  # of the lease: every cluster has it
 
 
 def define(cluster: running.Cluster) -> None:
@@ -41,9 +41,17 @@ def define(cluster: running.Cluster) -> None:
         )
 
 
-def namespace(cluster: running.Cluster) -> None:
-    """That of the lease."""
-    _made(lambda: cluster.core.create_namespace({"metadata": {"name": NAMESPACE}}))
+def undefine(cluster: running.Cluster) -> None:
+    """Removes both, with all there are of them; returns when they are gone."""
+    extensions = client.ApiextensionsV1Api(cluster.api)
+    for file in sorted(CRDS.glob("*.yaml")):
+        extensions.delete_custom_resource_definition(f"{file.stem}.{GROUP}")
+
+    def left() -> list[str]:
+        found = extensions.list_custom_resource_definition().items
+        return [one.metadata.name for one in found if one.spec.group == GROUP]
+
+    until("both are gone", lambda: not left())
 
 
 def device_class(cluster: running.Cluster) -> None:
@@ -53,6 +61,11 @@ def device_class(cluster: running.Cluster) -> None:
         "spec": {"selectors": [{"cel": {"expression": f'device.driver == "{GROUP}"'}}]},
     }
     _made(lambda: client.ResourceV1Api(cluster.api).create_device_class(body))
+
+
+def no_device_class(cluster: running.Cluster) -> None:
+    """Removes it: others bring their own."""
+    client.ResourceV1Api(cluster.api).delete_device_class(GROUP)
 
 
 def _made(make: Callable[[], object]) -> None:

@@ -231,11 +231,11 @@ def test_fifty_claims_and_pods_at_once_never_exceed_the_cap(cluster, pods, thing
             things.resources.create_namespaced_resource_claim(pods.namespace, unsaid)
     finally:
         unregister()
+        controlling.no_device_class(cluster)
 
 
 def test_a_leader_that_is_cut_off_stops_before_another_begins(cluster):
     """Two candidates; the API server goes away from under the one that leads."""
-    controlling.namespace(cluster)
     config = cluster.layout.kubeconfig
     lease = f"race-{secrets.token_hex(4)}"
 

@@ -67,6 +67,7 @@ def slices(cluster):
     yield
     for node in offered:
         api.delete_resource_slice(f"explained-{node}")
+    controlling.no_device_class(cluster)
 
 
 @dataclass
