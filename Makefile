@@ -75,9 +75,9 @@ format: $(VENV)/.installed ## Rewrite Python and C in the project's format
 bench: setup ## All figures as measured on this machine (some twelve minutes)
 	$(BIN)/penstock bench
 
-proto: $(VENV)/.tools ## Rewrite proto/penstock_api/v1/*_pb2* from the .proto files
+proto: $(VENV)/.tools ## Rewrite proto/penstock_api/*/*_pb2* from the .proto files
 	$(BIN)/python -m grpc_tools.protoc --proto_path=proto --python_out=proto --pyi_out=proto \
-	  --grpc_python_out=proto proto/penstock_api/v1/*.proto
+	  --grpc_python_out=proto proto/penstock_api/*/*.proto
 
 gen: $(VENV)/.tools ## Rewrite docs/coverage.md from the headers and hook tables, docs/metrics.md from its table
 	PYTHONPATH=shim $(BIN)/python -m codegen --native shim/native --page docs/coverage.md

@@ -56,6 +56,7 @@ class Orders:
                     free[device.uuid],
                     agent.watch.health(device.uuid),
                     enforcing.foreign_on(device.uuid) if enforcing else (),
+                    agent.watch.report_of(device.uuid),
                 )
                 for device in agent.devices
             ),

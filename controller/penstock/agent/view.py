@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.devices import Device
-    from penstock.devices.inventory import Health
+    from penstock.devices.inventory import DeviceReport, Health
     from penstock.enforce import Process
     from penstock.node.admission import Free
     from penstock.node.grant import Grant
@@ -23,6 +23,7 @@ class DeviceView:
     free: Free
     health: Health
     foreign: tuple[Process, ...] = ()  # on it, of no tenant
+    report: DeviceReport | None = None  # as of the last look
 
 
 @dataclass(frozen=True)

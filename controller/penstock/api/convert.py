@@ -7,6 +7,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.api.bounds import check_request, shortened
+from penstock.devices.inventory import known
 from penstock.model import PenstockError
 from penstock.node.admission import check_grace
 from penstock.node.admit import Request
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from google.protobuf.timestamp_pb2 import Timestamp
 
     from penstock.agent import TenantView
-    from penstock.agent.view import NodeView
+    from penstock.agent.view import DeviceView, NodeView
     from penstock.node.grant import Lifetime, Mode, Step
 
 MODES: dict[int, Mode] = {pb.MODE_STRICT: "strict", pb.MODE_ELASTIC: "elastic"}
@@ -173,28 +174,39 @@ def node_to(view: NodeView, version: str) -> pb.Node:
         name=view.name,
         version=version,
         machine=view.machine or "",
-        devices=[
-            pb.Device(
-                index=one.device.index,
-                uuid=one.device.uuid,
-                name=one.device.name,
-                memory_bytes=one.device.memory_bytes,
-                free_memory_bytes=one.free.memory_bytes,
-                free_cores_permille=one.free.cores_permille,
-                tflops=one.device.tflops,
-                simulated=one.device.simulated,
-                health=one.health.state,
-                health_reason=one.health.reason,
-                foreign_processes=len(one.foreign),
-                foreign=[str(process)[:80] for process in one.foreign[:MOST_FOREIGN]],
-            )
-            for one in view.devices
-        ],
+        devices=[_device_to(one) for one in view.devices],
         tenants=view.tenants,
         enforces=view.enforces,
     )
     set_time(message.started, view.started_at)
     message.slowest_round.FromNanoseconds(view.slowest_round_ns)
+    return message
+
+
+def _device_to(view: DeviceView) -> pb.Device:
+    device, report = view.device, view.report
+    message = pb.Device(
+        index=device.index,
+        uuid=device.uuid,
+        name=device.name,
+        memory_bytes=device.memory_bytes,
+        free_memory_bytes=view.free.memory_bytes,
+        free_cores_permille=view.free.cores_permille,
+        tflops=device.tflops,
+        simulated=device.simulated,
+        health=view.health.state,
+        health_reason=view.health.reason,
+        foreign_processes=len(view.foreign),
+        foreign=[str(process)[:80] for process in view.foreign[:MOST_FOREIGN]],
+        profile=device.profile or "",
+        parent=device.parent or "",
+    )
+    if report is not None:
+        message.driver_version = known(report.driver_version) or ""
+        message.architecture = known(report.architecture) or ""
+        message.cuda_version = report.attributes.get("cuda", "")
+        message.compute_capability = report.attributes.get("compute_capability", "")
+        message.checkpoint = report.attributes.get("checkpoint", "")
     return message
 
 

@@ -21,5 +21,8 @@ PLACED = f"{GROUP}/placed"
 POLICY = f"{GROUP}/policy"
 MODE = f"{GROUP}/mode"
 
+# Annotation of Nodes: their devices (`kube/device.py`).
+DEVICES = f"{GROUP}/devices"
+
 # Labels.
 MANAGED = f"{GROUP}/vgpu"  # of every Pod with a share: what drains and selectors can use

@@ -92,7 +92,7 @@ class Node(_message.Message):
     def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., machine: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., started: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., tenants: _Optional[int] = ..., slowest_round: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., enforces: _Optional[bool] = ...) -> None: ...
 
 class Device(_message.Message):
-    __slots__ = ("index", "uuid", "name", "memory_bytes", "free_memory_bytes", "free_cores_permille", "tflops", "simulated", "health", "health_reason", "foreign_processes", "foreign")
+    __slots__ = ("index", "uuid", "name", "memory_bytes", "free_memory_bytes", "free_cores_permille", "tflops", "simulated", "health", "health_reason", "foreign_processes", "foreign", "driver_version", "cuda_version", "compute_capability", "architecture", "profile", "parent", "checkpoint")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     UUID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -105,6 +105,13 @@ class Device(_message.Message):
     HEALTH_REASON_FIELD_NUMBER: _ClassVar[int]
     FOREIGN_PROCESSES_FIELD_NUMBER: _ClassVar[int]
     FOREIGN_FIELD_NUMBER: _ClassVar[int]
+    DRIVER_VERSION_FIELD_NUMBER: _ClassVar[int]
+    CUDA_VERSION_FIELD_NUMBER: _ClassVar[int]
+    COMPUTE_CAPABILITY_FIELD_NUMBER: _ClassVar[int]
+    ARCHITECTURE_FIELD_NUMBER: _ClassVar[int]
+    PROFILE_FIELD_NUMBER: _ClassVar[int]
+    PARENT_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     index: int
     uuid: str
     name: str
@@ -117,7 +124,14 @@ class Device(_message.Message):
     health_reason: str
     foreign_processes: int
     foreign: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, index: _Optional[int] = ..., uuid: _Optional[str] = ..., name: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., free_memory_bytes: _Optional[int] = ..., free_cores_permille: _Optional[int] = ..., tflops: _Optional[float] = ..., simulated: _Optional[bool] = ..., health: _Optional[str] = ..., health_reason: _Optional[str] = ..., foreign_processes: _Optional[int] = ..., foreign: _Optional[_Iterable[str]] = ...) -> None: ...
+    driver_version: str
+    cuda_version: str
+    compute_capability: str
+    architecture: str
+    profile: str
+    parent: str
+    checkpoint: str
+    def __init__(self, index: _Optional[int] = ..., uuid: _Optional[str] = ..., name: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., free_memory_bytes: _Optional[int] = ..., free_cores_permille: _Optional[int] = ..., tflops: _Optional[float] = ..., simulated: _Optional[bool] = ..., health: _Optional[str] = ..., health_reason: _Optional[str] = ..., foreign_processes: _Optional[int] = ..., foreign: _Optional[_Iterable[str]] = ..., driver_version: _Optional[str] = ..., cuda_version: _Optional[str] = ..., compute_capability: _Optional[str] = ..., architecture: _Optional[str] = ..., profile: _Optional[str] = ..., parent: _Optional[str] = ..., checkpoint: _Optional[str] = ...) -> None: ...
 
 class GrantRequest(_message.Message):
     __slots__ = ("name", "devices", "count", "memory_bytes", "cores_permille", "tflops", "mode", "command", "policy", "oversubscribe", "allow_unknown", "lifetime", "measured", "grace", "labels", "request_id", "candidates", "container")

@@ -1,0 +1,1 @@
+"""Messages that kubelets exchange with what runs beside them; generated: `make proto`."""
