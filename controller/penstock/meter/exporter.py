@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 
 DEFAULT_ADDRESS = "127.0.0.1"
 DEFAULT_PORT = 9470
-STUCK_S = 30.0  # rounds that are silent for so long are not coming back: as systemd's watchdog has it
+STUCK_S = (
+    30.0  # rounds that are silent for so long are not coming back: as systemd's watchdog has it
+)
 Of = TypeVar("Of")
 
 

@@ -39,3 +39,9 @@ seccompProfile: {type: RuntimeDefault}
 imagePullSecrets: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
+
+{{- /* The directories on a node that ours lie in, as JSON; no longer one below another of them. */ -}}
+{{- define "penstock.parents" -}}
+{{- $paths := .Values.paths }}
+{{- list (dir $paths.state) (dir $paths.data) (dir $paths.cdi) $paths.kubelet | uniq | toJson }}
+{{- end }}
