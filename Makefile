@@ -9,7 +9,7 @@ PYTHON_SOURCES := $(shell find controller proto -type f -not -name '*.pyc')
 GROUPS := --group build --group test --group kube --group lint
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-kube cluster cluster-down sanitize fuzz soak numba-suite lint format bench gen proto newest clean
+.PHONY: help setup demo test test-kube cluster cluster-down sanitize fuzz soak numba-suite lint format bench gen proto chart newest clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -82,6 +82,9 @@ proto: $(VENV)/.tools ## Rewrite proto/penstock_api/*/*_pb2* from the .proto fil
 gen: $(VENV)/.tools ## Rewrite docs/coverage.md from the headers and hook tables, docs/metrics.md from its table
 	PYTHONPATH=shim $(BIN)/python -m codegen --native shim/native --page docs/coverage.md
 	PYTHONPATH=controller $(BIN)/python -m penstock.meter.reference docs/metrics.md
+
+chart: ## Rewrite what is generated below deploy/ (HELM names a helm 3)
+	HELM=$(or $(HELM),helm) deploy/render.sh deploy
 
 newest: setup ## Take the newest releases of all tools and clients into constraints.txt; then make test
 	$(BIN)/pip install --quiet --upgrade --upgrade-strategy eager $(GROUPS)

@@ -50,6 +50,7 @@ class Pods:
         mounts: list[Path] | None = None,
         restart: str = "Never",
         labels: dict[str, str] | None = None,
+        annotations: dict[str, str] | None = None,
     ) -> None:
         """One container of the Debian image; `node` only selects, the scheduler still decides."""
         mounts = mounts or []
@@ -74,7 +75,8 @@ class Pods:
         }
         if node:
             spec["nodeSelector"] = {"kubernetes.io/hostname": node}
-        pod = {"metadata": {"name": name, "labels": labels or {}}, "spec": spec}
+        metadata = {"name": name, "labels": labels or {}, "annotations": annotations or {}}
+        pod = {"metadata": metadata, "spec": spec}
         self.core.create_namespaced_pod(self.namespace, pod, _request_timeout=30)
 
     def read(self, name: str) -> client.V1Pod:

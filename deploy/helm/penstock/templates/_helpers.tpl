@@ -7,7 +7,6 @@
 app.kubernetes.io/name: penstock
 app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 
 {{- /* What selects the Pods of a component: (list . "agent") */ -}}

@@ -1,0 +1,171 @@
+"""The chart on the test's cluster, as `helm` installs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import yaml
+from tests.kube.cluster import images, layout
+from tests.kube.cluster.toolchain import PROJECT
+from tests.kube.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.kube.cluster.running import Cluster
+
+CHART = PROJECT / "deploy/helm/penstock"
+NAMESPACE = "penstock-system"
+RELEASE = "penstock"
+# Where a node's own files show that Penstock was there.
+PLACES = (
+    "/run/penstock",
+    "/var/lib/penstock",
+    "/var/run/cdi",
+    "/var/lib/kubelet/plugins/penstock*",
+    "/var/lib/kubelet/plugins_registry/penstock*",
+    "/var/lib/kubelet/device-plugins/penstock*",
+)
+VALUES = {
+    "image": {"repository": images.PENSTOCK.split(":")[0], "tag": images.PENSTOCK.split(":")[1]},
+    "agent": {"simulate": "h200,2"},
+}
+
+
+class HelmError(Exception):
+    """What helm said."""
+
+
+def render(programs: Path, *arguments: str | Path) -> list[dict[str, object]]:
+    """The chart's objects, without a cluster. Raises HelmError."""
+    command = ("template", RELEASE, CHART, "--kube-version", "1.36.0", "--namespace", NAMESPACE)
+    text = _helm(programs, *command, *arguments)
+    return [one for one in yaml.safe_load_all(text) if one]
+
+
+def lint(programs: Path, *arguments: str | Path) -> str:
+    """What `helm lint` says. Raises HelmError."""
+    return _helm(programs, "lint", "--strict", "--kube-version", "1.36.0", CHART, *arguments)
+
+
+@dataclass
+class Chart:
+    """A release of it."""
+
+    cluster: Cluster
+    values: Path
+
+    def install(self, *arguments: str) -> None:
+        """In a namespace of its own, with simulated devices; returns when all of it is ready."""
+        self.values.write_text(yaml.safe_dump(VALUES))
+        self.cluster.load(images.penstock())
+        self._run(
+            "install", RELEASE, CHART, "--create-namespace", "--values", self.values, "--wait"
+        )
+
+    def upgrade(self, *arguments: str) -> None:
+        """With other values: `--set …`. Returns when all of it is ready again."""
+        self._run("upgrade", RELEASE, CHART, "--reuse-values", "--wait", *arguments)
+
+    def uninstall(self) -> None:
+        """With its hooks, and the namespace, which helm leaves. Raises HelmError."""
+        self._run("uninstall", RELEASE, "--wait")
+
+    def remove_namespace(self) -> None:
+        """Helm makes it and leaves it."""
+        core = self.cluster.core
+        core.delete_namespace(NAMESPACE)
+        until(
+            "the namespace is gone",
+            lambda: NAMESPACE not in {one.metadata.name for one in core.list_namespace().items},
+        )
+
+    def on_agent(self, node: str, *command: str) -> str:
+        """What a command says in the agent's container on a node."""
+        pods = self.cluster.core.list_namespaced_pod(
+            NAMESPACE,
+            label_selector="app.kubernetes.io/component=agent",
+            field_selector=f"spec.nodeName={node}",
+        ).items
+        (pod,) = [pod for pod in pods if not pod.metadata.deletion_timestamp]
+        exec_ = ("exec", "--namespace", NAMESPACE, pod.metadata.name, "--container", "agent", "--")
+        return self.kubectl(*exec_, *command)
+
+    def kubectl(self, *arguments: str | Path) -> str:
+        """What it prints. Raises HelmError."""
+        return _program(
+            self.cluster.layout.programs,
+            "kubectl",
+            *arguments,
+            config=self.cluster.layout.kubeconfig,
+        )
+
+    def _run(self, *arguments: str | Path) -> None:
+        _helm(
+            self.cluster.layout.programs, *arguments, "--namespace", NAMESPACE, "--timeout", "120s",
+            config=self.cluster.layout.kubeconfig,
+        )  # fmt: skip
+
+
+def traces(cluster: Cluster) -> Iterator[str]:
+    """Whatever the cluster and its nodes show of Penstock, but images and events."""
+    for node in layout.NODES:
+        listing = f"ls -d {' '.join(PLACES)} 2>/dev/null || true"
+        yield from (f"{node}:{path}" for path in cluster.on(node, "sh", "-c", listing).split())
+    for name, path in _kinds(cluster):
+        found = _get(cluster, path)
+        for one in found["items"]:
+            metadata = one["metadata"]
+            if "penstock" in metadata["name"] and "penstock" not in metadata.get("namespace", ""):
+                yield f"{name}/{metadata['name']}"
+            if any("penstock" in finalizer for finalizer in metadata.get("finalizers") or []):
+                yield f"finalizer of {name}/{metadata['name']}"
+            if name == "nodes":
+                yield from (f"{metadata['name']}: {mark}" for mark in _marks(one))
+
+
+def _marks(node: dict[str, object]) -> Iterator[str]:
+    metadata, status, spec = node["metadata"], node["status"], node["spec"]
+    for part in (metadata.get("annotations"), metadata.get("labels"), status.get("capacity")):
+        yield from (key for key in part or {} if "penstock" in key)
+    yield from (taint["key"] for taint in spec.get("taints") or [] if "penstock" in taint["key"])
+
+
+def _kinds(cluster: Cluster) -> Iterator[tuple[str, str]]:
+    """Every kind of object that can be listed, with the path of all of them."""
+    groups = [("v1", "/api/v1")]
+    for group in _get(cluster, "/apis")["groups"]:
+        version = group["preferredVersion"]["groupVersion"]
+        groups.append((version, f"/apis/{version}"))
+    for version, path in groups:
+        for kind in _get(cluster, path)["resources"]:
+            if "list" in kind["verbs"] and kind["name"] != "events":
+                yield kind["name"], f"{path}/{kind['name']}"
+
+
+def _get(cluster: Cluster, path: str) -> dict[str, object]:
+    answer = cluster.api.call_api(
+        path, "GET", auth_settings=["BearerToken"], _preload_content=False,
+        _return_http_data_only=True, _request_timeout=10,
+    )  # fmt: skip
+    return json.loads(answer.data)
+
+
+def _helm(programs: Path, *arguments: str | Path, config: Path | None = None) -> str:
+    return _program(programs, "helm", *arguments, config=config)
+
+
+def _program(programs: Path, name: str, *arguments: str | Path, config: Path | None = None) -> str:
+    done = subprocess.run(
+        [programs / name, *arguments],
+        env={**os.environ, **({"KUBECONFIG": str(config)} if config else {})},
+        capture_output=True, text=True, timeout=180, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        raise HelmError(f"{name} {arguments[0]}: {(done.stderr or done.stdout).strip()[-1500:]}")
+    return done.stdout
