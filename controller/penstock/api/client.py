@@ -46,7 +46,15 @@ class AgentClient:
         """The agent behind a socket of this machine."""
         # A proxy of the environment is for the network. An authority without the path: some
         # servers refuse others.
-        options = [("grpc.enable_http_proxy", 0), ("grpc.default_authority", "localhost")]
+        options = [
+            ("grpc.enable_http_proxy", 0),
+            ("grpc.default_authority", "localhost"),
+            # An agent that is started anew is back within two seconds: who stays connected must
+            # not find that out minutes later.
+            ("grpc.initial_reconnect_backoff_ms", 100),
+            ("grpc.min_reconnect_backoff_ms", 100),
+            ("grpc.max_reconnect_backoff_ms", 1000),
+        ]
         return cls(grpc.insecure_channel(f"unix:{file}", [*options, *_OPTIONS]), str(file))
 
     @classmethod

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import signal
 import socket
 import sys
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from penstock.cli import install
+from penstock.cli.address import read_address
+from penstock.cli.log import log_as
 from penstock.cli.options import Simulate, StateDir
 
 if TYPE_CHECKING:
@@ -94,6 +94,7 @@ def agent(
     from penstock.container import Containers
     from penstock.node.state import State
 
+    log = log_as("penstock agent")
     tls = _tls(listen, tls_cert, tls_key, tls_ca)
     bounds = _bounds(measured, longest_grace)
     signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)  # before any thread: all inherit it
@@ -101,7 +102,7 @@ def agent(
     sys.setswitchinterval(0.0005)  # an order must not wait for a round's Python
     state = State.open(state_dir, shared=os.geteuid() == 0)
     one = Agent(state, open_source(state, simulate), node)
-    one.report = _log
+    one.report = log
     one.bounds = bounds
     if one.enforces:
         one.containers = Containers(state, releases=shim_dir, specs=cdi_dir)
@@ -110,11 +111,11 @@ def agent(
     one.at_end.append(books.close_tenant)
     one.start()
     try:
-        metrics_port = books.serve(*_address(metrics)) if metrics else None
+        metrics_port = books.serve(*read_address(metrics)) if metrics else None
         server = Server(one, tls)
         server.start()
         try:
-            _log(
+            log(
                 "started",
                 node=one.node,
                 socket=str(state.agent_socket),
@@ -126,7 +127,7 @@ def agent(
             )
             _notify("READY=1")
             number = signal.sigwait(STOPPING)
-            _log("stopping", signal=signal.Signals(number).name)
+            log("stopping", signal=signal.Signals(number).name)
             _notify("STOPPING=1")
         finally:
             server.stop()
@@ -160,17 +161,6 @@ def _bounds(measured: str, longest_grace: str) -> Bounds:
         ) from error
 
 
-def _address(text: str) -> tuple[str, int]:
-    from penstock.model import PenstockError
-
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdigit() or int(port) > 65535:
-        raise PenstockError(
-            f"{text!r} is no address", "it is written HOST:PORT", "for example 127.0.0.1:9470"
-        )
-    return host.strip("[]"), int(port)
-
-
 def _tls(
     listen: str | None, certificate: Path | None, key: Path | None, authority: Path | None
 ) -> Tls | None:
@@ -192,16 +182,6 @@ def _tls(
             "whoever can give orders owns the node's devices: give all three files",
         )  # fmt: skip
     return Tls(listen, certificate, key, authority)
-
-
-def _log(event: str, **fields: object) -> None:
-    """A line of JSON for a journal, words for a terminal."""
-    if sys.stderr.isatty():
-        words = "  ".join(f"{key}={value}" for key, value in fields.items() if value is not None)
-        print(f"penstock agent: {event}  {words}", file=sys.stderr, flush=True)
-        return
-    time = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-    print(json.dumps({"time": time, "event": event, **fields}), file=sys.stderr, flush=True)
 
 
 class Watchdog:

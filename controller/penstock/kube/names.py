@@ -20,9 +20,15 @@ RESOURCES = frozenset({RESOURCE_COUNT, RESOURCE_MEMORY, RESOURCE_CORES, RESOURCE
 PLACED = f"{GROUP}/placed"
 POLICY = f"{GROUP}/policy"
 MODE = f"{GROUP}/mode"
+MODEL = f"{GROUP}/model"  # devices of which model, as `penstock devices` calls it
 
 # Annotation of Nodes: their devices (`kube/device.py`).
 DEVICES = f"{GROUP}/devices"
 
 # Labels.
+WAY = f"{GROUP}/way"  # of a Node: which one of the two ways its devices are given out by
+BY_EXTENDER = "extender"
+BY_CLAIMS = "claims"
 MANAGED = f"{GROUP}/vgpu"  # of every Pod with a share: what drains and selectors can use
+
+SCHEDULER = "penstock-scheduler"  # profile of the scheduler that asks the extender

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.kube.names import GROUP
+from penstock.model import PenstockError
 from penstock.model.names import MAX_TENANT_NAME
 from penstock.node.admit import Request
 from penstock.node.grant import DEFAULT_GRACE_NS
@@ -58,7 +59,11 @@ class Tenants:
         self._agent = agent
 
     async def grant(self, one: Allocation) -> list[str]:
-        """The CDI devices for its containers, ours first. Granted already: the same again."""
+        """The CDI devices for its containers, ours first. Granted already: the same again.
+
+        Raises:
+            PenstockError: as the agent refuses, or the owner's tenant has other shares and goes.
+        """
         request = Request(
             command=(one.pod,),
             memory_bytes=[share.memory_bytes for share in one.shares.values()],
@@ -81,12 +86,17 @@ class Tenants:
             },
         )
         answer = await asyncio.to_thread(self._agent.grant, request)
+        granted = {share.device_uuid for share in answer.tenant.shares}
+        # Figures move while a tenant runs, its devices do not: those are of an earlier placement.
+        if granted != one.shares.keys():
+            raise PenstockError(
+                f"tenant {one.tenant} has other devices", "it is of an earlier placement of its owner",
+                "it ends with its containers, and is asked for again then", reason="not-now",
+            )  # fmt: skip
         return list(answer.cdi_devices)
 
     async def revoke(self, name: str, grace_ns: int = 0, reason: str = "") -> None:
         """Ends a tenant. One that is gone is no error."""
-        from penstock.model import PenstockError
-
         try:
             await asyncio.to_thread(self._agent.revoke, name, grace_ns, reason)
         except PenstockError as error:

@@ -1,0 +1,57 @@
+"""`penstock kube node`: a node's DRA driver, beside its agent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from penstock.cli.options import StateDir
+
+
+def node(
+    name: Annotated[str, typer.Option("--node", metavar="NAME", help="As the cluster calls it.")],
+    kubelet_dir: Annotated[
+        Path, typer.Option(metavar="DIR", help="The kubelet's root directory.")
+    ] = Path("/var/lib/kubelet"),
+    probes: Annotated[
+        str,
+        typer.Option(metavar="HOST:PORT", help="Where /healthz and /readyz are; empty: nowhere."),
+    ] = "127.0.0.1:9472",
+    leftovers_after: Annotated[
+        str,
+        typer.Option(metavar="TIME", help="How long nobody may want a tenant before it is ended."),
+    ] = "60s",
+    kubeconfig: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The cluster (default: that of this Pod).")
+    ] = None,
+    state_dir: StateDir = None,
+) -> None:
+    """Give this node's devices to claims: ResourceSlices, the kubelet's driver, tenants, Events.
+
+    Runs beside `penstock agent`, sees all processes of the node, and may be killed at any time.
+    """
+    import asyncio
+
+    from penstock.cli.address import read_address
+    from penstock.cli.log import log_as
+    from penstock.kube.node.process import Options, serve
+    from penstock.model import PenstockError, parse_duration_ns
+    from penstock.node.state import State, default_directory
+
+    try:
+        settled_s = parse_duration_ns(leftovers_after) / 1e9
+    except ValueError as error:
+        raise PenstockError(
+            f"--leftovers-after {leftovers_after!r} is no time", str(error), "for example 60s"
+        ) from error
+    options = Options(
+        node=name,
+        agent_socket=State((state_dir or default_directory()).absolute()).agent_socket,
+        kubelet_dir=kubelet_dir,
+        kubeconfig=kubeconfig,
+        probes=read_address(probes) if probes else None,
+        settled_s=settled_s,
+    )
+    asyncio.run(serve(options, log_as("penstock kube node")))

@@ -1,0 +1,88 @@
+"""The node's devices as an annotation of its Node, for schedulers that place Pods by it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.kube.api import NODES, ApiError
+from penstock.kube.cache import Cache
+from penstock.kube.device import write_devices
+from penstock.kube.names import DEVICES, WAY
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.kube.api import Api, Object
+    from penstock.kube.device import NodeDevice
+
+LONGEST_WAIT_S = 30.0
+
+
+@dataclass(frozen=True)
+class NodeSaid:
+    """The Node as far as it concerns us."""
+
+    uid: str
+    devices: str | None  # the annotation
+    way: str  # by which its devices are given out; empty: nobody said
+
+
+class Announcement:
+    """Keeps the annotation as the devices are; `changed` is called when the Node is another."""
+
+    def __init__(self, api: Api, node: str) -> None:
+        self._api = api
+        self._node = node
+        self.cache: Cache[NodeSaid] = Cache(api, NODES, _read, fields=f"metadata.name={node}")
+        self.cache.changed.append(self._note)
+        self.changed: list[Callable[[], None]] = []
+        self.problem: ApiError | None = None
+        """Why it is not written."""
+        self._wake = asyncio.Event()
+        self._wanted: str | None = None
+
+    @property
+    def node(self) -> NodeSaid | None:
+        """As the server has it; None: there is none of that name."""
+        return self.cache.objects.get(("", self._node))
+
+    def want(self, devices: tuple[NodeDevice, ...]) -> None:
+        """The devices to be told."""
+        self._wanted = write_devices(devices)
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Writes it when it differs, until it is cancelled."""
+        await self.cache.ready()
+        wait_s = 0.0
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            there = self.node
+            if there is None or self._wanted is None or there.devices == self._wanted:
+                continue
+            annotations = {"metadata": {"annotations": {DEVICES: self._wanted}}}
+            try:
+                await self._api.patch(NODES, self._node, annotations)
+                self.problem, wait_s = None, 0.0
+            except ApiError as error:
+                self.problem = error
+                wait_s = min(LONGEST_WAIT_S, max(0.5, wait_s * 2))
+                self._wake.set()
+                await asyncio.sleep(wait_s)
+
+    def _note(self, key: object, old: NodeSaid | None, new: NodeSaid | None) -> None:  # noqa: ARG002 - as caches call
+        self._wake.set()
+        for tell in self.changed:
+            tell()
+
+
+def _read(one: Object) -> NodeSaid:
+    metadata = one["metadata"]
+    return NodeSaid(
+        metadata["uid"],
+        (metadata.get("annotations") or {}).get(DEVICES),
+        (metadata.get("labels") or {}).get(WAY, ""),
+    )

@@ -1,0 +1,145 @@
+"""The DRA driver: what a kubelet asks before a claim's first container and after its last one."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
+
+from penstock.api.status import cut
+from penstock.kube.api import CLAIMS, ApiError
+from penstock.kube.node.claim import ClaimRef, read_claim
+from penstock.model import PenstockError
+from penstock_api.kubelet import dra_v1_pb2 as pb
+from penstock_api.kubelet import dra_v1_pb2_grpc
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+
+    from penstock.kube.api import Api
+    from penstock.kube.node.allocation import Tenants
+    from penstock.kube.node.claim import Granted
+    from penstock.kube.node.inventory import Inventory
+
+# Kubelet waits 45 s for all claims of a call, and asks again.
+PREPARE_WITHIN_S = 30.0
+UNPREPARE_WITHIN_S = 40.0  # ending processes that hang takes the kernel up to ten seconds
+MOST_ERROR_BYTES = 2000
+Log = Any  # log(event, **fields)
+
+
+class Driver(dra_v1_pb2_grpc.DRAPluginServicer):  # type: ignore[misc] # generated
+    """Serves kubelets. Every call may be repeated, and any two may overlap."""
+
+    def __init__(
+        self, api: Api, tenants: Tenants, inventory: Inventory, pool: str, log: Log
+    ) -> None:
+        """`pool`: this node's name in ResourceSlices."""
+        self._api = api
+        self._tenants = tenants
+        self._inventory = inventory
+        self._pool = pool
+        self._log = log
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self.under_way: dict[str, int] = {}  # calls by the uid of the claim
+
+    async def NodePrepareResources(  # noqa: N802 - kubelet's name for it
+        self,
+        request: pb.NodePrepareResourcesRequest,
+        context: object,  # noqa: ARG002 - of no use
+    ) -> pb.NodePrepareResourcesResponse:
+        """Grants a tenant for each claim; says of each on its own why it could not."""
+        answers = await self._each(
+            request.claims, "prepare", PREPARE_WITHIN_S, self._prepare,
+            lambda error: pb.NodePrepareResourceResponse(error=error),
+        )  # fmt: skip
+        return pb.NodePrepareResourcesResponse(claims=answers)
+
+    async def NodeUnprepareResources(  # noqa: N802 - kubelet's name for it
+        self,
+        request: pb.NodeUnprepareResourcesRequest,
+        context: object,  # noqa: ARG002 - of no use
+    ) -> pb.NodeUnprepareResourcesResponse:
+        """Ends the tenants; needs neither the API server nor a driver."""
+        answers = await self._each(
+            request.claims, "unprepare", UNPREPARE_WITHIN_S, self._unprepare,
+            lambda error: pb.NodeUnprepareResourceResponse(error=error),
+        )  # fmt: skip
+        return pb.NodeUnprepareResourcesResponse(claims=answers)
+
+    async def _each(
+        self,
+        claims: Iterable[pb.Claim],
+        act: str,
+        within_s: float,
+        do: Callable[[ClaimRef], Awaitable[Any]],
+        failed: Callable[[str], Any],
+    ) -> dict[str, Any]:
+        refs = list(dict.fromkeys(ClaimRef(one.namespace, one.name, one.uid) for one in claims))
+
+        async def one(ref: ClaimRef) -> Any:  # noqa: ANN401 - as `do`
+            self.under_way[ref.uid] = self.under_way.get(ref.uid, 0) + 1
+            try:
+                return await asyncio.wait_for(self._alone(ref, do), within_s)
+            except PenstockError as error:
+                why = str(error)
+            except asyncio.TimeoutError:
+                why = f"{ref} could not be {act}d within {within_s:g} s; kubelet asks again"
+            except Exception as error:  # noqa: BLE001 - a claim of nonsense must not keep back others
+                why = f"{ref} cannot be {act}d: {type(error).__name__}: {error}"
+            finally:
+                self.under_way[ref.uid] -= 1
+                if not self.under_way[ref.uid]:
+                    del self.under_way[ref.uid]
+            self._log(f"{act} failed", claim=str(ref), uid=ref.uid, why=why)
+            return failed(cut(why, MOST_ERROR_BYTES))
+
+        answers = await asyncio.gather(*(one(ref) for ref in refs))
+        return {ref.uid: answer for ref, answer in zip(refs, answers, strict=True)}
+
+    async def _alone(self, ref: ClaimRef, do: Callable[[ClaimRef], Awaitable[Any]]) -> Any:  # noqa: ANN401 - as `do`
+        lock = self._locks.setdefault(ref.uid, asyncio.Lock())
+        async with lock:
+            return await do(ref)
+
+    async def _prepare(self, ref: ClaimRef) -> pb.NodePrepareResourceResponse:
+        granted = await self._read(ref)
+        uuids = self._inventory.uuids()
+        if any(part.device not in uuids for part in granted.parts):
+            await self._inventory.look()  # this process may have just been started
+            uuids = self._inventory.uuids()
+        allocation = granted.allocation(uuids)
+        cdi_devices = await self._tenants.grant(allocation)
+        self._log("prepared", claim=str(ref), uid=ref.uid, tenant=allocation.tenant)
+        return pb.NodePrepareResourceResponse(
+            devices=[
+                pb.Device(
+                    # "main/small" is an alternative of "main": containers refer to the latter
+                    request_names=[part.request.split("/")[0]],
+                    pool_name=self._pool,
+                    device_name=part.device,
+                    cdi_device_ids=cdi_devices,
+                    share_id=part.share_id,
+                )
+                for part in granted.parts
+            ]
+        )
+
+    async def _read(self, ref: ClaimRef) -> Granted:
+        try:
+            one = await self._api.get(CLAIMS, ref.name, ref.namespace)
+        except ApiError as error:
+            if error.status == 404:
+                raise PenstockError(
+                    f"{ref} cannot be prepared", "it is gone", "nothing: its Pod goes too"
+                ) from error
+            raise
+        return read_claim(one, ref, self._pool)
+
+    async def _unprepare(self, ref: ClaimRef) -> pb.NodeUnprepareResourceResponse:
+        owned = await self._tenants.owned()
+        found = owned.get(ref.uid)
+        if found is not None:
+            await self._tenants.revoke(found.name, reason="no container has it any more")
+        self._log("unprepared", claim=str(ref), uid=ref.uid, tenant=found.name if found else None)
+        return pb.NodeUnprepareResourceResponse()

@@ -1,0 +1,243 @@
+"""What the agent records of a tenant, as Events of its Pods.
+
+An Event for each Pod and kind of happening, with how often it happened: the agent tells all that it
+has kept whenever it is asked anew, so that counts are the same whoever counts them, and after
+however many restarts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import threading
+import time
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from penstock.kube.api import EVENTS, ApiError
+from penstock.kube.names import GROUP
+from penstock.kube.node.allocation import OWNER
+from penstock.model import PenstockError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.api import AgentClient
+    from penstock.kube.api import Api, Object
+    from penstock.kube.node.allocation import Tenants
+    from penstock.kube.node.pods import NodePod, NodePods
+    from penstock_api.v1 import agent_pb2 as pb
+
+WARNINGS = {  # of the agent: Kubernetes' reason
+    "deny": "VgpuMemoryDenied",
+    "exceeded": "VgpuExceeded",
+    "throttle": "VgpuThrottled",
+    "suspend": "VgpuSuspended",
+    "terminate": "VgpuTerminated",
+    "kill": "VgpuKilled",
+    "uncharged": "VgpuUncharged",
+    "function-refused": "VgpuFunctionRefused",
+    "damaged": "VgpuDamaged",
+    "page-lost": "VgpuPageLost",
+    "device-unhealthy": "VgpuDeviceUnhealthy",
+    "device-lost": "VgpuDeviceLost",
+    "suspended": "VgpuSuspendedByOrder",
+}
+NORMALS = {
+    "restored": "VgpuRestored",
+    "resumed": "VgpuResumed",
+    "resized": "VgpuResized",
+    "device-recovered": "VgpuDeviceRecovered",
+}
+REASONS = WARNINGS | NORMALS
+FLUSH_S = 1.0
+AGAIN_S = 2.0
+OLDEST_S = 3600.0  # API servers keep Events for an hour: older ones are not brought back
+MOST_WAITING = 4096  # kinds of happenings; of more the oldest are not told
+MOST_AT_ONCE = 50  # a second: a storm on one node is not the API server's
+MOST_PODS = 8  # of one claim
+MOST_MESSAGE = 1000
+COMPONENT = f"{GROUP}/node"
+Key = tuple[str, str]  # tenant, event
+Log = Any  # log(event, **fields)
+
+
+@dataclass(frozen=True)
+class Told:
+    """One kind of happening to one tenant."""
+
+    count: int
+    first_s: float  # since 1970
+    last_s: float
+    message: str
+
+    def and_then(self, event: pb.Event) -> Told:
+        """With one more, or as many as it says."""
+        return Told(
+            self.count + _count(event), self.first_s, event.time.ToNanoseconds() / 1e9,
+            message_of(event),
+        )  # fmt: skip
+
+
+class Happenings:
+    """Follows the agent's events, writes Kubernetes' own."""
+
+    def __init__(
+        self,
+        api: Api,
+        connect: Callable[[], AgentClient],
+        tenants: Tenants,
+        pods: NodePods,
+        node: str,
+        log: Log,
+    ) -> None:
+        """`connect`: a connection of its own, which is closed to end its stream."""
+        self._api = api
+        self._connect = connect
+        self._tenants = tenants
+        self._pods = pods
+        self._node = node
+        self._log = log
+        self._told: dict[Key, Told] = {}
+        self._waiting: dict[Key, None] = {}
+        self._written: dict[Key, Told] = {}
+        self._owned: dict[str, pb.Tenant] = {}  # by name
+
+    async def run(self) -> None:
+        """Follows and writes until it is cancelled."""
+        await self._pods.cache.ready()
+        following = asyncio.create_task(self._follow())
+        try:
+            while True:
+                await asyncio.sleep(FLUSH_S)
+                if following.done():
+                    following.result()
+                await self._flush()
+        finally:
+            following.cancel()
+
+    async def _follow(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            agent, ended = self._connect(), asyncio.Event()
+            self._told.clear()  # all is told again
+
+            def listen(agent: AgentClient = agent, ended: asyncio.Event = ended) -> None:
+                try:
+                    for event in agent.events(follow=True):
+                        loop.call_soon_threadsafe(self._take, event)
+                except (PenstockError, RuntimeError, ValueError):
+                    pass  # the agent is gone, or the loop or the connection is closed
+                finally:
+                    try:
+                        loop.call_soon_threadsafe(ended.set)
+                    except RuntimeError:
+                        pass  # the loop is closed
+
+            threading.Thread(target=listen, name="events", daemon=True).start()
+            try:
+                await ended.wait()
+            finally:
+                agent.close()
+            await asyncio.sleep(AGAIN_S)
+
+    def _take(self, event: pb.Event) -> None:
+        if event.event not in REASONS:
+            return
+        key = (event.tenant, event.event)
+        at_s = event.time.ToNanoseconds() / 1e9
+        before = self._told.get(key, Told(0, at_s, at_s, ""))
+        self._told[key] = before.and_then(event)
+        self._waiting[key] = None
+        while len(self._waiting) > MOST_WAITING:
+            del self._waiting[next(iter(self._waiting))]
+
+    async def _flush(self) -> None:
+        if not self._waiting:
+            return
+        if any(tenant not in self._owned for tenant, _ in self._waiting):
+            try:
+                self._owned = {one.name: one for one in (await self._tenants.owned()).values()}
+            except PenstockError:
+                return  # its agent is gone for the moment: later
+        for key in list(self._waiting)[:MOST_AT_ONCE]:
+            del self._waiting[key]
+            told, tenant = self._told.get(key), self._owned.get(key[0])
+            if told is None or tenant is None or told == self._written.get(key):
+                continue
+            if told.last_s < time.time() - OLDEST_S:
+                continue
+            try:
+                for pod in list(self._pods.of(tenant))[:MOST_PODS]:
+                    body = event_of(pod, tenant, key[1], told, self._node)
+                    await self._api.patch(
+                        EVENTS, body["metadata"]["name"], body, pod.namespace,
+                        way="apply", manager=COMPONENT,
+                    )  # fmt: skip
+                self._written[key] = told
+            except ApiError as error:
+                if error.is_passing:
+                    self._waiting[key] = None
+                    return
+                self._log("an event cannot be written", why=str(error))
+        self._written = {key: told for key, told in self._written.items() if key[0] in self._owned}
+
+
+def event_of(pod: NodePod, tenant: pb.Tenant, event: str, told: Told, node: str) -> Object:
+    """The Event of that kind for that Pod: always of the same name."""
+    digest = hashlib.sha256(f"{pod.uid} {tenant.labels[OWNER]} {event}".encode()).hexdigest()[:16]
+    return {
+        "apiVersion": EVENTS.group_version,
+        "kind": "Event",
+        "metadata": {"name": f"{pod.name[:200].rstrip('-.')}.{digest}", "namespace": pod.namespace},
+        "involvedObject": {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "name": pod.name,
+            "namespace": pod.namespace,
+            "uid": pod.uid,
+        },
+        "reason": REASONS[event],
+        "message": told.message,
+        "type": "Warning" if event in WARNINGS else "Normal",
+        "count": told.count,
+        "firstTimestamp": _time(told.first_s),
+        "lastTimestamp": _time(told.last_s),
+        "source": {"component": COMPONENT, "host": node},
+        "reportingComponent": COMPONENT,
+        "reportingInstance": node,
+    }
+
+
+def message_of(event: pb.Event) -> str:
+    """What happened, for people."""
+    details = _details(event)
+    parts = [event.reason or event.event]
+    if "used_bytes" in details and "limit_bytes" in details:
+        parts.append(
+            f"{details['used_bytes']} of {details['limit_bytes']} bytes were in use, "
+            f"{details.get('last_bytes', '?')} more were asked for"
+        )
+    for one in details.get("processes") or []:
+        if isinstance(one, dict):
+            parts.append(f"process {one.get('pid')} ({str(one.get('command'))[:40]})")
+    return "; ".join(parts)[:MOST_MESSAGE]
+
+
+def _count(event: pb.Event) -> int:
+    count = _details(event).get("count", 1)
+    return count if isinstance(count, int) and 0 < count < 1 << 31 else 1
+
+
+def _details(event: pb.Event) -> dict[str, Any]:
+    try:
+        found = json.loads(event.details or "{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,78 @@
+"""HTTP that Kubernetes asks a process by: its own paths, and what kubelets probe."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+from penstock.model import PenstockError
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+    from typing import Any
+
+MOST_BYTES = 8 << 20  # of a request: a Pod and the names of five thousand nodes are under one
+
+
+def probes(app: web.Application, is_ready: Callable[[], str]) -> None:
+    """Adds /healthz and /readyz; `is_ready` says why it is not, or nothing."""
+
+    async def healthz(_: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def readyz(_: web.Request) -> web.Response:
+        why = is_ready()
+        return web.Response(text=f"{why or 'ok'}\n", status=503 if why else 200)
+
+    app.router.add_get("/healthz", healthz)
+    app.router.add_get("/readyz", readyz)
+
+
+@contextlib.asynccontextmanager
+async def listening(
+    app: web.Application, address: tuple[str, int], tls: ssl.SSLContext | None = None
+) -> AsyncIterator[int]:
+    """Serves it until the context ends; the port that it has. Raises `PenstockError`."""
+    runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=5)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, *address, ssl_context=tls, backlog=512)
+        try:
+            await site.start()
+        except OSError as error:
+            raise PenstockError(
+                f"nothing can be served at {address[0]}:{address[1]}", str(error),
+                "name another address with --listen",
+            ) from error  # fmt: skip
+        yield runner.addresses[0][1]
+    finally:
+        await runner.cleanup()
+
+
+async def until_stopped(*duties: Coroutine[Any, Any, Any] | Awaitable[Any]) -> str:
+    """Runs all of them until SIGTERM or SIGINT, whose name it answers; raises what one raises."""
+    loop = asyncio.get_running_loop()
+    stopped: asyncio.Future[str] = loop.create_future()
+
+    def stop(which: signal.Signals) -> None:
+        if not stopped.done():
+            stopped.set_result(which.name)
+
+    for one in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(one, stop, one)
+    tasks = [asyncio.ensure_future(duty) for duty in duties]
+    try:
+        await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            if task.done():
+                task.result()
+        return await stopped
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,189 @@
+"""Penstock on the cluster's nodes: an agent with simulated GPUs in each, and what runs beside it.
+
+Processes of the node's own namespaces, as the chart's Pods would be, and nothing of them is the
+cluster's: they end with `stop`, and with the node.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import psutil
+from tests.kube.cluster import layout
+from tests.kube.waiting import until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.kube.cluster.running import Cluster
+
+INSIDE = ("--mount", "--pid", "--net", "--uts", "--ipc")
+STATE = "/run/penstock"  # on each node: its own
+CDI = "/run/cdi"
+SIMULATED = "h200,2"
+PROBES = "127.0.0.1:9472"
+
+
+@dataclass
+class Service:
+    """A process of ours on a node. Started again after `kill`, it goes on with what is there."""
+
+    cluster: Cluster
+    node: str
+    name: str  # of its log: "agent", "kube-node"
+    command: tuple[str, ...]
+    running: subprocess.Popen[bytes] | None = None
+
+    @property
+    def log_file(self) -> Path:
+        """What it has written, over all starts."""
+        return self.cluster.layout.logs / f"{self.node}-penstock-{self.name}.log"
+
+    def start(self) -> None:
+        """Starts it; returns at once."""
+        inside = on_node(self.cluster, self.node, *self.command)
+        with self.log_file.open("ab") as log:
+            self.running = subprocess.Popen(
+                inside, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def process(self) -> psutil.Process:
+        """The process itself: nsenter stays before it, outside."""
+        outer = self.running
+        assert outer is not None, f"{self.name} on {self.node} was not started"
+
+        def inner() -> psutil.Process | None:
+            assert outer.poll() is None, f"{self.name} on {self.node} ended: {self.said()[-2000:]}"
+            return next(iter(psutil.Process(outer.pid).children()), None)
+
+        return until(f"{self.name} on {self.node} runs", inner)
+
+    def end(self, how: signal.Signals = signal.SIGTERM) -> None:
+        """Ends it with that signal; one that has ended already is no error."""
+        if self.running is None:
+            return
+        with contextlib.suppress(psutil.NoSuchProcess, AssertionError):
+            self.process().send_signal(how)
+        self.running.wait(30)
+        self.running = None
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.end(signal.SIGKILL)
+
+    def restart(self, how: signal.Signals = signal.SIGKILL) -> None:
+        """Ends and starts it."""
+        self.end(how)
+        self.start()
+
+    def said(self) -> str:
+        """Its log."""
+        return self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
+
+    def events(self, name: str = "") -> list[dict[str, Any]]:
+        """Its log as JSON, all or those of that name."""
+        found = []
+        for line in self.said().splitlines():
+            with contextlib.suppress(ValueError):
+                found.append(json.loads(line))
+        return [one for one in found if not name or one.get("event") == name]
+
+
+def on_node(cluster: Cluster, node: str, *command: str | Path) -> list[str]:
+    """The command line that runs `command` in the node's namespaces, with its files."""
+    pid = cluster.process(node).pid
+    path = f"PATH={os.environ['PATH']}"
+    return ["nsenter", f"--target={pid}", *INSIDE, "env", path, *map(str, command)]
+
+
+@dataclass
+class Node:
+    """Penstock on one node."""
+
+    cluster: Cluster
+    name: str
+    simulated: str = SIMULATED
+    agent: Service = field(init=False)
+    beside: Service = field(init=False)
+    """`penstock kube node`."""
+
+    def __post_init__(self) -> None:
+        self.agent = self.service(
+            "agent", "agent", f"--simulate={self.simulated}", f"--node={self.name}",
+            f"--state-dir={STATE}", f"--cdi-dir={CDI}", "--metrics=",
+        )  # fmt: skip
+        self.beside = self.service(
+            "kube-node", "kube", "node", f"--node={self.name}", f"--state-dir={STATE}",
+            f"--kubeconfig={self.kubeconfig}", f"--probes={PROBES}", "--leftovers-after=4s",
+        )  # fmt: skip
+
+    @property
+    def kubeconfig(self) -> Path:
+        """Of the administrator, as this node reaches the API server."""
+        return self.cluster.layout.secrets / "admin.kubeconfig"
+
+    def service(self, name: str, *arguments: str) -> Service:
+        """A `penstock` command that is to run on this node."""
+        return Service(
+            self.cluster, self.name, name, (sys.executable, "-m", "penstock", *arguments)
+        )
+
+    def start(self) -> None:
+        """Agent and what runs beside it; returns when Pods can have shares."""
+        self.agent.start()
+        until(f"the agent of {self.name} answers", lambda: self.run("ps").returncode == 0)
+        self.beside.start()
+        self.until_ready()
+
+    def until_ready(self) -> None:
+        """Returns when the kubelet knows the driver and the API server the devices."""
+        until(f"{self.name} is ready", lambda: self.probe("readyz") == "ok")
+
+    def probe(self, path: str) -> str:
+        """What /readyz or /healthz says, asked from within the node; empty: nothing answers."""
+        ask = f"import urllib.request as r\nprint(r.urlopen('http://{PROBES}/{path}', timeout=5).read().decode())"
+        done = self.call(sys.executable, "-c", ask)
+        return done.stdout.strip()
+
+    def stop(self) -> None:
+        """Ends all; what Pods had is taken from them, and nothing stays on the node."""
+        self.beside.end()
+        if self.agent.running is not None:
+            for name in self.tenants():
+                self.run("revoke", name, "--grace=0s")
+        self.agent.end()
+
+    def call(self, *command: str | Path) -> subprocess.CompletedProcess[str]:
+        """Runs a command on the node to its end."""
+        return subprocess.run(
+            on_node(self.cluster, self.name, *command),
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """A `penstock` command on the node."""
+        command = (sys.executable, "-m", "penstock", arguments[0], f"--state-dir={STATE}")
+        return self.call(*command, *arguments[1:])
+
+    def tenants(self) -> dict[str, dict[str, Any]]:
+        """The grants on this node, by name, as `penstock ps` has them."""
+        done = self.run("ps", "-o", "json")
+        assert done.returncode == 0, done.stderr
+        return {row["tenant"]: row for row in json.loads(done.stdout)}
+
+    def files(self, folder: str) -> list[str]:
+        """Names in a folder of the node; none where there is no folder."""
+        found = self.call("ls", "-A", folder).stdout.split()
+        return [name for name in found if name]
+
+
+def all_nodes(cluster: Cluster) -> dict[str, Node]:
+    """One for each of the cluster's, nothing started."""
+    return {name: Node(cluster, name) for name in layout.NODES}
