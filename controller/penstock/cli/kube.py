@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import typer
 
-from penstock.cli import kube_node, kube_uninstall
+from penstock.cli import kube_node, kube_place, kube_uninstall
 
-app = typer.Typer(help="What runs on Kubernetes: the chart starts these.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 app.command("node")(kube_node.node)
+app.command("place")(kube_place.place)
 app.add_typer(kube_uninstall.app, name="uninstall")
+
+
+@app.callback()
+def kube() -> None:
+    """What runs on Kubernetes: the chart starts these."""
+    from penstock.model import PenstockError
+
+    if importlib.util.find_spec("kubernetes_asyncio") is None:
+        raise PenstockError(
+            "this Penstock has no Kubernetes parts", "its extra `kube` is not installed",
+            "pip install 'penstock[kube]'",
+        )  # fmt: skip
