@@ -44,3 +44,37 @@ imagePullSecrets: {{- toYaml . | nindent 2 }}
 {{- $paths := .Values.paths }}
 {{- list (dir $paths.state) (dir $paths.data) (dir $paths.cdi) $paths.kubelet | uniq | toJson }}
 {{- end }}
+
+{{- /* Replicas of a component on different nodes, where there are several. */ -}}
+{{- define "penstock.apart" -}}
+topologySpreadConstraints:
+  - maxSkew: 1
+    topologyKey: kubernetes.io/hostname
+    whenUnsatisfiable: ScheduleAnyway
+    labelSelector:
+      matchLabels: {{- include "penstock.selector" . | nindent 8 }}
+{{- end }}
+
+{{- /* A drain leaves one of several running: (list . "control" 2) */ -}}
+{{- define "penstock.disruption" -}}
+{{- $root := index . 0 -}}
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata:
+  name: {{ $root.Release.Name }}-{{ index . 1 }}
+  labels: {{- include "penstock.labels" $root | nindent 4 }}
+spec:
+  {{- /* of a single replica a budget would keep drains from ending */}}
+  {{ ternary "minAvailable" "maxUnavailable" (gt (int (index . 2)) 1) }}: 1
+  selector:
+    matchLabels: {{- include "penstock.selector" (list $root (index . 1)) | nindent 6 }}
+{{- end }}
+
+{{- /* Kubelets ask at the Pod's address; this asks from within. */ -}}
+{{- define "penstock.loopbackProbe" -}}
+exec:
+  command: [/opt/penstock/bin/python, -IS, -c, "import urllib.request; urllib.request.urlopen('{{ . }}', timeout=4)"]
+initialDelaySeconds: 2
+periodSeconds: 10
+timeoutSeconds: 5
+{{- end }}
