@@ -6,10 +6,11 @@ import importlib.util
 
 import typer
 
-from penstock.cli import kube_place
+from penstock.cli import kube_control, kube_place
 
 app = typer.Typer(no_args_is_help=True)
 app.command("place")(kube_place.place)
+app.command("control")(kube_control.control)
 
 
 @app.callback()
