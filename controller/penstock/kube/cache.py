@@ -58,6 +58,11 @@ class Cache(Generic[T]):
         """Whether all objects have been listed once."""
         return self._ready.is_set()
 
+    @property
+    def version(self) -> str:
+        """The server's version that the objects are of; empty before they were listed."""
+        return self._version
+
     def age_s(self) -> float:
         """Seconds since the server was last known to be watched."""
         return 0.0 if self.problem is None else time.monotonic() - self._heard_s
