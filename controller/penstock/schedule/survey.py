@@ -12,9 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from penstock.schedule.device import Node
-
-
-LARGE = 1 << 63  # more may be taken than there is: free is below 0 then
+    from penstock.schedule.reasons import Kind
 
 
 def survey(nodes: Mapping[str, Node], request: Request) -> tuple[list[str], dict[str, str]]:
@@ -42,60 +40,40 @@ def _of_one_share(
     nodes: Mapping[str, Node], memory_bytes: int, permille: int
 ) -> tuple[list[str], dict[str, str]]:
     """The same for what nearly all Pods ask, without an object a node: it runs for each Pod."""
-    fits: list[str] = []
-    no_device: list[str] = []
-    too_large: list[str] = []
-    short_of_both: list[str] = []
-    short_of_memory: list[str] = []
-    short_of_cores: list[str] = []
-    apart: list[str] = []
-    largest = both_bytes = both_permille = most_bytes = most_permille = -LARGE
+    groups: dict[Kind, list[str]] = {}
     for name, node in nodes.items():
-        if memory_bytes <= node.best_bytes:
-            if permille <= node.best_permille:
-                for at, free in enumerate(node.free_bytes):
-                    if (
-                        free >= memory_bytes
-                        and node.free_permille[at] >= permille
-                        and node.devices[at].healthy
-                    ):
-                        fits.append(name)
-                        break
-                else:
-                    apart.append(name)
-            elif permille <= node.largest_permille:
-                short_of_cores.append(name)
-                most_permille = max(most_permille, node.best_permille)
-            else:
-                no_device.append(name)
-        elif not node.largest_bytes:
-            no_device.append(name)
-        elif memory_bytes > node.largest_bytes:
-            too_large.append(name)
-            largest = max(largest, node.largest_bytes)
-        elif permille > node.largest_permille:
-            no_device.append(name)
-        elif permille <= node.best_permille:
-            short_of_memory.append(name)
-            most_bytes = max(most_bytes, node.best_bytes)
-        else:
-            short_of_both.append(name)
-            both_bytes = max(both_bytes, node.best_bytes)
-            both_permille = max(both_permille, node.best_permille)
+        groups.setdefault(_kind(node, memory_bytes, permille), []).append(name)
     lacking: dict[str, Shortage] = {}
-    for names, shortage in (
-        (too_large, Shortage("memory-of-device", most=largest)),
-        (short_of_both, Shortage(
-            "memory-and-cores",
-            memory_bytes=memory_bytes - both_bytes,
-            cores_permille=permille - both_permille,
-        )),
-        (short_of_memory, Shortage("memory", memory_bytes=memory_bytes - most_bytes)),
-        (short_of_cores, Shortage("cores", cores_permille=permille - most_permille)),
-        (apart, Shortage("apart")),
-    ):  # fmt: skip
-        lacking.update(dict.fromkeys(names, shortage))
-    request = Request((Ask("", memory_bytes=memory_bytes, cores_permille=permille),))
-    for name in no_device:  # rare, and for several causes
-        lacking[name] = why_not(nodes[name], request) or Shortage("health")
-    return fits, grouped(lacking)
+    for kind, names in groups.items():
+        if kind == "search":  # rare, and for several causes
+            request = Request((Ask("", memory_bytes=memory_bytes, cores_permille=permille),))
+            lacking |= {name: why_not(nodes[name], request) or Shortage("search") for name in names}
+        elif kind != "said":
+            nearest = Shortage(
+                kind,
+                memory_bytes=memory_bytes - max(nodes[name].best_bytes for name in names),
+                cores_permille=permille - max(nodes[name].best_permille for name in names),
+                most=max(nodes[name].largest_bytes for name in names),
+            )
+            lacking.update(dict.fromkeys(names, nearest))
+    return groups.get("said", []), grouped(lacking)
+
+
+def _kind(node: Node, memory_bytes: int, permille: int) -> Kind:
+    """What the node lacks; "said": nothing; "search": it is to be looked at closely."""
+    if permille > node.largest_permille:
+        return "search"
+    if memory_bytes > node.best_bytes:
+        if memory_bytes > node.largest_bytes:
+            return "memory-of-device"
+        return "memory" if permille <= node.best_permille else "memory-and-cores"
+    if permille > node.best_permille:
+        return "cores"
+    for at, free_bytes in enumerate(node.free_bytes):
+        if (
+            free_bytes >= memory_bytes
+            and node.free_permille[at] >= permille
+            and node.devices[at].healthy
+        ):
+            return "said"
+    return "apart"

@@ -13,7 +13,6 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from aiohttp import web
-from aiohttp.typedefs import Handler
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 
 from penstock.kube import serving
@@ -27,6 +26,8 @@ from penstock.schedule.fit import score
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from aiohttp.typedefs import Handler
 
     from penstock.kube.api import Object
     from penstock.schedule.ask import Request
@@ -167,9 +168,9 @@ class Extender:
 
 
 @web.middleware
-async def _understood(http: web.Request, handler: Handler) -> web.StreamResponse:
+async def _understood(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
-        return await handler(http)
+        return await handler(request)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise web.HTTPBadRequest(
             text=f"no scheduler asks like this: {type(error).__name__}: {error}"
