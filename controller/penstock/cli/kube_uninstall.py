@@ -83,6 +83,7 @@ def node(
 def cluster(
     namespace: Namespace,
     cleaners: Annotated[str, typer.Option(help="The DaemonSet whose Pods clean the nodes.")],
+    lease: Annotated[list[str], typer.Option(help="Of the namespace, to be removed.")],
     within: Within = 300,
     kubeconfig: Kubeconfig = None,
 ) -> None:
@@ -94,7 +95,7 @@ def cluster(
 
         async with await Api.connect(kubeconfig) as api:
             await await_cleaners(api, namespace, cleaners, within)
-            async for told in clean_cluster(api, namespace):
+            async for told in clean_cluster(api, namespace, lease):
                 say(f"removed {told}")
 
     asyncio.run(clean())

@@ -11,7 +11,7 @@ from penstock.kube.names import DRIVER, GROUP
 from penstock.model import PenstockError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
 
     from penstock.kube.api import Api, Object
 
@@ -40,18 +40,17 @@ async def await_cleaners(api: Api, namespace: str, name: str, within_s: float) -
         await asyncio.sleep(LOOK_AGAIN_S)
 
 
-async def clean_cluster(api: Api, namespace: str) -> AsyncIterator[str]:
-    """Removes it; tells each thing. Raises `ApiError`."""
+async def clean_cluster(api: Api, namespace: str, leases: Sequence[str]) -> AsyncIterator[str]:
+    """Removes it, with the `leases` of that namespace; tells each thing. Raises `ApiError`."""
     for one in (await api.list(SLICES, fields=f"spec.driver={DRIVER}"))[0]:
         await api.delete(SLICES, one["metadata"]["name"])
         yield f"resourceslice {one['metadata']['name']}"
     for one in (await api.list(NODES))[0]:
         async for told in _clean_node(api, one):
             yield told
-    for one in (await api.list(LEASES, namespace))[0]:
-        if one["metadata"]["name"].startswith("penstock"):
-            await api.delete(LEASES, one["metadata"]["name"], namespace)
-            yield f"lease {one['metadata']['name']}"
+    for lease in leases:
+        await api.delete(LEASES, lease, namespace)
+        yield f"lease {lease}"
 
 
 async def _clean_node(api: Api, node: Object) -> AsyncIterator[str]:
