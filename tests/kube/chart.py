@@ -6,9 +6,10 @@ import json
 import os
 import subprocess
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import yaml
+from kubernetes import client
 from tests.kube.cluster import images, layout
 from tests.kube.cluster.toolchain import PROJECT
 from tests.kube.waiting import until
@@ -32,6 +33,10 @@ PLACES = (
     "/var/lib/kubelet/device-plugins/penstock*",
 )
 VALUES = {
+    "way": "both",
+    "scheduler": {
+        "image": dict(zip(("repository", "tag"), images.SCHEDULER.split(":"), strict=True))
+    },
     "image": {"repository": images.PENSTOCK.split(":")[0], "tag": images.PENSTOCK.split(":")[1]},
     "agent": {"simulate": "h200,2"},
 }
@@ -41,7 +46,7 @@ class HelmError(Exception):
     """What helm said."""
 
 
-def render(programs: Path, *arguments: str | Path) -> list[dict[str, object]]:
+def render(programs: Path, *arguments: str | Path) -> list[dict[str, Any]]:
     """The chart's objects, without a cluster. Raises HelmError."""
     command = ("template", RELEASE, CHART, "--kube-version", "1.36.0", "--namespace", NAMESPACE)
     text = _helm(programs, *command, *arguments)
@@ -85,14 +90,33 @@ class Chart:
             lambda: NAMESPACE not in {one.metadata.name for one in core.list_namespace().items},
         )
 
+    def pods(self, component: str, node: str = "") -> list[client.V1Pod]:
+        """Those of a component, of all nodes or one, that are there to stay."""
+        found = self.cluster.core.list_namespaced_pod(
+            NAMESPACE,
+            label_selector=f"app.kubernetes.io/component={component}",
+            field_selector=f"spec.nodeName={node}" if node else "",
+        ).items
+        return [pod for pod in found if not pod.metadata.deletion_timestamp]
+
+    def speak_as(self, account: str, pod: client.V1Pod | None = None) -> client.ApiClient:
+        """The API, asked as a service account of the chart's; with a `pod` as from within it."""
+        spec: dict[str, Any] = {"audiences": None, "expirationSeconds": 3600}
+        if pod is not None:
+            about = {"name": pod.metadata.name, "uid": pod.metadata.uid}
+            spec["boundObjectRef"] = {"apiVersion": "v1", "kind": "Pod", **about}
+        made = self.cluster.core.create_namespaced_service_account_token(
+            f"{RELEASE}-{account}", NAMESPACE, {"spec": spec}
+        )
+        here = self.cluster.api.configuration
+        there = client.Configuration()
+        there.host, there.ssl_ca_cert = here.host, here.ssl_ca_cert
+        there.api_key = {"authorization": f"Bearer {made.status.token}"}
+        return client.ApiClient(there)
+
     def on_agent(self, node: str, *command: str) -> str:
         """What a command says in the agent's container on a node."""
-        pods = self.cluster.core.list_namespaced_pod(
-            NAMESPACE,
-            label_selector="app.kubernetes.io/component=agent",
-            field_selector=f"spec.nodeName={node}",
-        ).items
-        (pod,) = [pod for pod in pods if not pod.metadata.deletion_timestamp]
+        (pod,) = self.pods("agent", node)
         exec_ = ("exec", "--namespace", NAMESPACE, pod.metadata.name, "--container", "agent", "--")
         return self.kubectl(*exec_, *command)
 
@@ -129,7 +153,7 @@ def traces(cluster: Cluster) -> Iterator[str]:
                 yield from (f"{metadata['name']}: {mark}" for mark in _marks(one))
 
 
-def _marks(node: dict[str, object]) -> Iterator[str]:
+def _marks(node: dict[str, Any]) -> Iterator[str]:
     metadata, status, spec = node["metadata"], node["status"], node["spec"]
     for part in (metadata.get("annotations"), metadata.get("labels"), status.get("capacity")):
         yield from (key for key in part or {} if "penstock" in key)
@@ -148,7 +172,7 @@ def _kinds(cluster: Cluster) -> Iterator[tuple[str, str]]:
                 yield kind["name"], f"{path}/{kind['name']}"
 
 
-def _get(cluster: Cluster, path: str) -> dict[str, object]:
+def _get(cluster: Cluster, path: str) -> dict[str, Any]:
     answer = cluster.api.call_api(
         path, "GET", auth_settings=["BearerToken"], _preload_content=False,
         _return_http_data_only=True, _request_timeout=10,

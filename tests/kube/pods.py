@@ -79,6 +79,33 @@ class Pods:
         pod = {"metadata": metadata, "spec": spec}
         self.core.create_namespaced_pod(self.namespace, pod, _request_timeout=30)
 
+    def start_restricted(self, name: str, *command: str, claim_template: str) -> None:
+        """One container with a share, as far from root as PodSecurity's "restricted" wants it."""
+        container = {
+            "name": "main",
+            "image": images.DEBIAN,
+            "command": list(command),
+            "resources": {"claims": [{"name": "gpu"}]},
+            "securityContext": {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            },
+        }
+        spec = {
+            "containers": [container],
+            "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": claim_template}],
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": 0,
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": 54321,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+        }
+        pod = {"metadata": {"name": name}, "spec": spec}
+        self.core.create_namespaced_pod(self.namespace, pod, _request_timeout=30)
+
     def read(self, name: str) -> client.V1Pod:
         """As the API server has it now."""
         return self.core.read_namespaced_pod(name, self.namespace, _request_timeout=10)

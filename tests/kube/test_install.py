@@ -9,9 +9,11 @@ import subprocess
 
 import pytest
 import yaml
+from kubernetes import client
 from tests.kube.chart import NAMESPACE, RELEASE, Chart, HelmError, lint, render, traces
 from tests.kube.cluster import layout, programs
 from tests.kube.cluster.toolchain import PROJECT
+from tests.kube.waiting import until
 
 pytestmark = pytest.mark.kube
 
@@ -105,16 +107,158 @@ def test_an_agent_comes_up_on_each_node_with_its_devices_and_little_of_roots_pow
             chart.on_agent(node, "touch", "/opt/penstock/here")
 
 
-def test_uninstalling_while_a_pod_has_a_share_is_refused_and_names_it(chart, cluster, pods):
-    placed = {"penstock.io/placed": json.dumps({"main": {"GPU-0": [1 << 30, 100]}})}
-    pods.start("user", "sleep", "1000", annotations=placed)
+RIGHTS = {  # verb, group, resource, namespace
+    "agent": (
+        {
+            ("patch", "", "nodes", ""), ("create", "resource.k8s.io", "resourceslices", ""),
+            ("get", "resource.k8s.io", "resourceclaims", "default"), ("list", "", "pods", ""),
+            ("patch", "", "events", "default"),
+        },
+        {
+            ("get", "", "secrets", NAMESPACE), ("create", "", "pods", NAMESPACE),
+            ("patch", "", "pods", "default"), ("create", "", "pods/exec", "default"),
+            ("delete", "", "nodes", ""), ("patch", "", "nodes/status", ""),
+            ("update", "resource.k8s.io", "resourceclaims/status", "default"),
+            ("get", "", "nodes/proxy", ""),
+        },
+    ),
+    "control": (
+        {
+            ("patch", "penstock.io", "quotapolicies/status", "default"),
+            ("update", "penstock.io", "quotacaps/status", "default"),
+            ("update", "apps", "deployments/scale", "default"), ("get", "", "nodes/proxy", ""),
+            ("create", "", "events", "default"), ("create", "coordination.k8s.io", "leases", NAMESPACE),
+        },
+        {
+            ("get", "", "secrets", NAMESPACE), ("patch", "", "nodes", ""),
+            ("delete", "", "pods", "default"), ("create", "", "pods", "default"),
+            ("update", "apps", "deployments", "default"),
+            ("update", "penstock.io", "quotapolicies", "default"),
+            ("create", "coordination.k8s.io", "leases", "kube-system"),
+        },
+    ),
+    "scheduler": (
+        {
+            ("create", "", "pods/binding", "default"), ("list", "", "nodes", ""),
+            ("create", "coordination.k8s.io", "leases", NAMESPACE),
+        },
+        {
+            ("get", "", "secrets", NAMESPACE), ("create", "", "pods", "default"),
+            ("patch", "", "nodes", ""), ("get", "", "nodes/proxy", ""),
+        },
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("account", RIGHTS)
+def test_an_account_may_do_what_it_needs_and_no_more(chart, account):
+    asked = client.AuthorizationV1Api(chart.speak_as(account))
+
+    def may(verb: str, group: str, resource: str, namespace: str) -> bool:
+        name, _, part = resource.partition("/")
+        about = {"verb": verb, "group": group, "resource": name, "subresource": part}
+        review = {"spec": {"resourceAttributes": {**about, "namespace": namespace}}}
+        return asked.create_self_subject_access_review(review).status.allowed
+
+    can, cannot = RIGHTS[account]
+    assert {right for right in can | cannot if may(*right)} == can
+
+
+def test_an_agents_token_writes_only_what_is_of_its_own_node(chart, cluster):
+    here, there = layout.NODES
+    (pod,) = chart.pods("agent", here)
+    core = client.CoreV1Api(chart.speak_as("agent", pod))
+    slices = client.ResourceV1Api(core.api_client)
+
+    def refused(why: str, write, *arguments, **more) -> None:
+        with pytest.raises(client.ApiException, match=why) as error:
+            write(*arguments, **more)
+        assert error.value.status == 422
+
+    note = {"metadata": {"annotations": {"penstock.io/tried": "yes"}}}
+
+    def is_in_force() -> bool:  # the API server learns of a new policy within seconds
+        try:
+            core.patch_node(there, note, dry_run="All")
+        except client.ApiException as error:
+            return error.status == 422
+        return False
+
+    until("the policy is in force", is_in_force)
+    core.patch_node(here, note)
+    core.patch_node(here, {"metadata": {"annotations": {"penstock.io/tried": None}}})
+    refused(f"an agent on {here} may not write nodes/{there}", core.patch_node, there, note)
+    nothing_else = "annotations of its node that begin with"
+    for change in (
+        {"metadata": {"labels": {"penstock.io/way": "extender"}}},
+        {"metadata": {"annotations": {"node.alpha.kubernetes.io/ttl": "1"}}},
+        {"spec": {"unschedulable": True}},
+    ):
+        refused(nothing_else, core.patch_node, here, change)
+    (theirs,) = slices.list_resource_slice(field_selector=f"spec.nodeName={there}").items
+    refused("may not write resourceslices", slices.delete_resource_slice, theirs.metadata.name)
+    made = {
+        "metadata": {"name": "false"},
+        "spec": {
+            "driver": "gpu.example.com", "nodeName": here, "devices": [],
+            "pool": {"name": here, "generation": 1, "resourceSliceCount": 1},
+        },
+    }  # fmt: skip
+    refused("may not write resourceslices", slices.create_resource_slice, made)
+    unbound = client.CoreV1Api(chart.speak_as("agent"))
+    refused("an agent on no node", unbound.patch_node, here, note)
+
+
+USE = """
+import ctypes, time
+cu = ctypes.CDLL("libcuda.so.1")
+device, context = ctypes.c_int(), ctypes.c_void_p()
+assert cu.cuInit(0) == 0
+assert cu.cuDeviceGet(ctypes.byref(device), 0) == 0
+assert cu.cuDevicePrimaryCtxRetain(ctypes.byref(context), device) == 0
+assert cu.cuCtxSetCurrent(context) == 0
+free, total = ctypes.c_size_t(), ctypes.c_size_t()
+for second in range(100000):
+    assert cu.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)) == 0
+    print(second, total.value >> 30, flush=True)
+    time.sleep(0.2)
+"""
+
+
+def test_a_restricted_pod_gets_its_share_and_runs_on_through_an_upgrade(chart, cluster, pods):
+    """As PodSecurity has it: no root, no capability, nothing to write to; no hostPath, no variable."""
+    level = {"pod-security.kubernetes.io/enforce": "restricted"}
+    cluster.core.patch_namespace(pods.namespace, {"metadata": {"labels": level}})
+    amounts = {"memory": "8Gi", "coresPermille": "300"}
+    request = {"deviceClassName": "vgpu.penstock.io", "capacity": {"requests": amounts}}
+    client.ResourceV1Api(cluster.api).create_namespaced_resource_claim_template(
+        pods.namespace,
+        {
+            "metadata": {"name": "share"},
+            "spec": {"spec": {"devices": {"requests": [{"name": "gpu", "exactly": request}]}}},
+        },
+    )
+    pods.start_restricted("user", "python3", "-uc", USE, claim_template="share")
+    before = pods.until_phase("user", "Running")
+    until("it sees its share", lambda: pods.log("user").endswith(" 8\n"))
+    agents = {pod.metadata.uid for pod in chart.pods("agent")}
+    chart.upgrade("--set", "agent.longestGrace=30s")
+    now = chart.pods("agent")
+    assert agents.isdisjoint(pod.metadata.uid for pod in now)
+    for pod in now:
+        assert "--longest-grace=30s" in pod.spec.containers[0].args
+    said = pods.log("user")
+    until("it goes on", lambda: len(pods.log("user")) > len(said))
+    after = pods.read("user").status.container_statuses[0]
+    assert after.restart_count == 0
+    assert after.container_id == before.status.container_statuses[0].container_id
+    (tenant,) = json.loads(chart.on_agent(before.spec.node_name, "penstock", "ps", "-o", "json"))
+    assert tenant["tenant"].startswith("user.")
     with pytest.raises(HelmError):
         chart.uninstall()
     log = chart.kubectl("--namespace", NAMESPACE, "logs", f"job/{RELEASE}-uninstall-check")
     assert f"{pods.namespace}/user" in log
     assert "delete them first" in log
-    for node in layout.NODES:
-        chart.on_agent(node, "penstock", "ps")
 
 
 def test_uninstalling_leaves_nothing(chart, cluster):
