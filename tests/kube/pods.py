@@ -50,9 +50,12 @@ class Pods:
         mounts: list[Path] | None = None,
         restart: str = "Never",
         labels: dict[str, str] | None = None,
-        annotations: dict[str, str] | None = None,
+        claims: dict[str, dict[str, str]] | None = None,
     ) -> None:
-        """One container of the Debian image; `node` only selects, the scheduler still decides."""
+        """One container of the Debian image; `node` only selects, the scheduler still decides.
+
+        `claims` by the Pod's own name for each, as {"resourceClaimName": …}: the container has all.
+        """
         mounts = mounts or []
         volumes = [
             {"name": f"host-{at}", "hostPath": {"path": str(path)}}
@@ -73,10 +76,12 @@ class Pods:
             "restartPolicy": restart,
             "terminationGracePeriodSeconds": 0,
         }
+        if claims:
+            container["resources"] = {"claims": [{"name": one} for one in claims]}
+            spec["resourceClaims"] = [{"name": one, **source} for one, source in claims.items()]
         if node:
             spec["nodeSelector"] = {"kubernetes.io/hostname": node}
-        metadata = {"name": name, "labels": labels or {}, "annotations": annotations or {}}
-        pod = {"metadata": metadata, "spec": spec}
+        pod = {"metadata": {"name": name, "labels": labels or {}}, "spec": spec}
         self.core.create_namespaced_pod(self.namespace, pod, _request_timeout=30)
 
     def start_restricted(self, name: str, *command: str, claim_template: str) -> None:

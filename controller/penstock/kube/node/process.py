@@ -70,12 +70,13 @@ class _Node:
             options.kubelet_dir, self._driver, Health(self._inventory, node), log
         )
         self._leftovers = Leftovers(
-            tenants, self._pods, Kubelet(options.kubelet_dir), self._driver.under_way, log,
-            options.settled_s,
+            tenants, self._pods, Kubelet(options.kubelet_dir),
+            under_way=self._driver.under_way, log=log, settled_s=options.settled_s,
         )  # fmt: skip
         self._happenings = Happenings(
-            api, lambda: AgentClient.local(options.agent_socket), tenants, self._pods, node, log
-        )
+            api, lambda: AgentClient.local(options.agent_socket), tenants, self._pods,
+            node=node, log=log,
+        )  # fmt: skip
         self._inventory.changed.append(self._publish)
         self._announcement.changed.append(self._publish)
         self._problems: dict[str, str] = {}
@@ -131,7 +132,7 @@ class _Node:
             if self._announcement.cache.is_ready and self._announcement.node is None:
                 now["node"] = _no_node(self._options.node)
             for what, problem in now.items():
-                if problem is None and self._problems.pop(what, None):
+                if problem is None and self._problems.pop(what, ""):
                     self._log("works again", what=what)
                 elif problem is not None:
                     if what not in self._problems:
