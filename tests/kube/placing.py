@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import yaml
 from tests.kube.cluster.toolchain import PROJECT
 from tests.kube.waiting import until
@@ -73,6 +75,8 @@ class Placing:
     folder: Path
     port: int = 9471
     _processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    # The kernel ends a child with the thread that started it, whoever asked that thread to.
+    _starter: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
 
     def start(self, *options: str) -> None:
         """Starts what does not run."""
@@ -102,6 +106,10 @@ class Placing:
         """Whether it has not ended by itself."""
         return self._processes[name].poll() is None
 
+    def process(self, name: str = "extender") -> psutil.Process:
+        """That of "extender" or "kube-scheduler"."""
+        return psutil.Process(self._processes[name].pid)
+
     def log(self, name: str = "extender") -> str:
         """What it wrote."""
         return (self.folder / f"{name}.log").read_text()
@@ -125,7 +133,7 @@ class Placing:
 
     @property
     def _kubeconfig(self) -> Path:
-        return self.cluster.layout.secrets / "admin.kubeconfig"
+        return self.cluster.layout.secrets / "kube-scheduler.kubeconfig"
 
     @property
     def _inside(self) -> list[str]:
