@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -17,6 +16,8 @@ from penstock.kube.device import NodeDevice, write_devices
 from penstock.kube.names import DEVICES, SCHEDULER, WAY
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.kube.cluster import running
 
 GIB = 1 << 30

@@ -16,6 +16,11 @@ app.command("control")(kube_control.control)
 @app.callback()
 def kube() -> None:
     """What runs on Kubernetes: the chart starts these."""
+    need_kubernetes()
+
+
+def need_kubernetes() -> None:
+    """Raises `PenstockError` where the Kubernetes parts are not installed."""
     from penstock.model import PenstockError
 
     if importlib.util.find_spec("kubernetes_asyncio") is None:
