@@ -19,6 +19,11 @@ app.add_typer(kube_uninstall.app, name="uninstall")
 @app.callback()
 def kube() -> None:
     """What runs on Kubernetes: the chart starts these."""
+    need_kubernetes()
+
+
+def need_kubernetes() -> None:
+    """Raises `PenstockError` where the Kubernetes parts are not installed."""
     from penstock.model import PenstockError
 
     if importlib.util.find_spec("kubernetes_asyncio") is None:

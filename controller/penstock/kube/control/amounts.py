@@ -5,19 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from penstock.kube.names import (
-    CORES_PERMILLE,
-    DRIVER,
-    GROUP,
-    MEMORY,
-    PLACED,
-    RESOURCE_CORES,
-    RESOURCE_COUNT,
-    RESOURCE_MEMORY,
-    RESOURCES,
-)
+from penstock.kube.names import CORES_PERMILLE, DRIVER, MEMORY, PLACED
 from penstock.kube.placed import read_placement
 from penstock.kube.quantity import parse_whole
+from penstock.kube.request import asked, containers, read_request
 from penstock.model import PenstockError, QuantityError
 
 if TYPE_CHECKING:
@@ -78,23 +69,23 @@ def total(several: Iterable[Amounts]) -> Amounts:
 
 
 def of_pod(pod: Object) -> Amounts:
-    """By extended resources: what was placed, or else what is asked for. Claims are not counted.
+    """By extended resources; what was asked for in TFLOPS is known once it is placed.
 
-    A Pod that is being deleted holds its shares until it is gone, a finished one none.
+    Claims are not counted here. A Pod that is being deleted holds its shares until it is gone, a
+    finished one none.
     """
     if (pod.get("status") or {}).get("phase") in FINISHED:
         return NOTHING
-    spec = pod.get("spec") or {}
-    asked = _of_containers(spec)
+    wanted = _asked(pod)
     placed = ((pod["metadata"].get("annotations")) or {}).get(PLACED)
-    if not asked or placed is None:
-        return asked
+    if not wanted or placed is None or wanted.cores_permille is not None:
+        return wanted
     try:
         shares = [one for by in read_placement(placed).values() for one in by.values()]
     except PenstockError:
-        return asked
+        return wanted
     return Amounts(
-        asked.vgpus,
+        wanted.vgpus,
         sum(one.memory_bytes for one in shares),
         sum(one.cores_permille for one in shares),
     )
@@ -102,7 +93,7 @@ def of_pod(pod: Object) -> Amounts:
 
 def asks_for_vgpus(pod_spec: Object) -> bool:
     """Whether a Pod, or one made of this template, asks for shares by extended resources."""
-    return bool(_of_containers(pod_spec))
+    return any(asked(one) for one, _, _ in containers({"spec": pod_spec}))
 
 
 def of_claim(claim: Object, ours: Collection[str]) -> Amounts:
@@ -148,28 +139,22 @@ def _of_request(request: dict[str, Any], ours: Collection[str]) -> Amounts:
     return one.times(int(request.get("count") or 1))
 
 
-def _of_containers(spec: Object) -> Amounts:
-    running = NOTHING
-    alone = NOTHING
-    for container in spec.get("initContainers") or []:
-        asked = _of_container(container)
-        if container.get("restartPolicy") == "Always":
-            running += asked
-        else:
-            alone = alone.most(running + asked)
-    for container in spec.get("containers") or []:
-        running += _of_container(container)
-    return running.most(alone)
-
-
-def _of_container(container: Object) -> Amounts:
-    """Of each of its devices it gets so much; `penstock.io/vgpu` says how many."""
-    resources = container.get("resources") or {}
-    said = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
-    if not RESOURCES & said.keys() and not any(name.startswith(f"{GROUP}/") for name in said):
+def _asked(pod: Object) -> Amounts:
+    """The most at any moment. Of what no device has nothing can be held: others refuse that."""
+    try:
+        request = read_request(pod)
+    except PenstockError:
         return NOTHING
-    one = Amounts(1, _quantity(said.get(RESOURCE_MEMORY)), _quantity(said.get(RESOURCE_CORES)))
-    return one.times(_quantity(said.get(RESOURCE_COUNT)) or 1)
+    running, alone = NOTHING, NOTHING
+    asks = request.asks if request else ()
+    # Containers that start before the main ones come first, as they start.
+    for ask in asks:
+        one = Amounts(1, ask.memory_bytes, None if ask.tflops else ask.cores_permille)
+        if ask.role == "init":
+            alone = alone.most(running + one.times(ask.count))
+        else:
+            running += one.times(ask.count)
+    return running.most(alone)
 
 
 def _quantity(value: object) -> int | None:

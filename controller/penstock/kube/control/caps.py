@@ -132,6 +132,22 @@ class Caps:
         """Names of the device classes whose devices are ours."""
         return {name for _, name in self.classes.objects}
 
+    async def further(self, request: Object) -> list[str]:
+        """The same for an AdmissionReview's request: reasons against it. May reserve.
+
+        Mutating webhooks see an object before it has a uid: only validating ones are counted.
+        """
+        if request.get("operation") != "CREATE" or request.get("subResource"):
+            return []
+        one, resource = request["object"], request["resource"]["resource"]
+        uid = one["metadata"].get("uid")
+        if not uid or resource not in {"pods", "resourceclaims"}:
+            return []
+        asked = of_pod(one) if resource == "pods" else of_claim(one, self.our_classes())
+        dry_run = bool(request.get("dryRun"))
+        why = await self.check(request["namespace"], uid, asked, dry_run=dry_run)
+        return [why] if why else []
+
     async def check(
         self, namespace: str, uid: str, asked: Amounts, *, dry_run: bool = False
     ) -> str | None:

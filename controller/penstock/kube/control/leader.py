@@ -104,11 +104,12 @@ class Leader:
         """Takes the lease or renews it. Whether this process holds it now."""
         began_s = time.monotonic()
         try:
-            held = await self._ask()
-        except ApiError as error:
-            if error.status not in {404, 409} and str(error) != self._problem:
-                self._problem = str(error)
-                self.report("lease not to be had", problem=self._problem)
+            held = await asyncio.wait_for(self._ask(), self.deadline_s)
+        except (ApiError, asyncio.TimeoutError) as error:
+            if not isinstance(error, ApiError):
+                self._say(f"no answer within {self.deadline_s:g} s")
+            elif error.status not in {404, 409}:
+                self._say(str(error))
             return False
         self._problem = ""
         if held is None:
@@ -117,6 +118,11 @@ class Leader:
         self._seen, self._seen_s = held, time.monotonic()
         self._until_s = began_s + self.deadline_s
         return True
+
+    def _say(self, problem: str) -> None:
+        if problem != self._problem:
+            self._problem = problem
+            self.report("lease not to be had", problem=problem)
 
     async def _ask(self) -> Object | None:
         """The lease in our name; None: it is another's."""
