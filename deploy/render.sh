@@ -9,7 +9,7 @@ helm=${HELM:-helm}
 
 copies() {
   mkdir -p "$chart/files/crds"
-  cp "$here/prometheus/rules.yaml" "$here/kube/scheduler.yaml" "$chart/files/"
+  cp "$here/prometheus/rules.yaml" "$here"/kube/*.yaml "$chart/files/"
   for crd in "$here"/crds/*.yaml; do
     [ ! -e "$crd" ] || cp "$crd" "$chart/files/crds/"
   done

@@ -137,6 +137,18 @@ RIGHTS = {  # verb, group, resource, namespace
             ("create", "coordination.k8s.io", "leases", "kube-system"),
         },
     ),
+    "admit": (
+        {
+            ("get", "resource.k8s.io", "resourceclaimtemplates", "default"),
+            ("get", "penstock.io", "quotapolicies", "default"), ("watch", "", "nodes", ""),
+        },
+        {
+            ("list", "", "secrets", NAMESPACE), ("get", "", "secrets", "default"),
+            ("create", "", "pods", "default"), ("patch", "", "pods", "default"),
+            ("update", "admissionregistration.k8s.io", "mutatingwebhookconfigurations", ""),
+            ("update", "penstock.io", "quotapolicies", "default"),
+        },
+    ),
     "scheduler": (
         {
             ("create", "", "pods/binding", "default"), ("list", "", "nodes", ""),
