@@ -16,7 +16,9 @@ def log_as(program: str) -> Callable[..., None]:
 
     def log(event: str, **fields: object) -> None:
         if sys.stderr.isatty():
-            words = "  ".join(f"{key}={value}" for key, value in fields.items() if value is not None)
+            words = "  ".join(
+                f"{key}={value}" for key, value in fields.items() if value is not None
+            )
             print(f"{program}: {event}  {words}", file=sys.stderr, flush=True)
             return
         time = datetime.now(timezone.utc).isoformat(timespec="milliseconds")

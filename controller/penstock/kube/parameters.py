@@ -107,7 +107,7 @@ def parameters_for(request: str, configs: Sequence[Mapping[str, object]]) -> Par
             requests = config.get("requests")
             concerned = not requests or (
                 isinstance(requests, list)
-                and (request in requests or request.split("/")[0] in requests)
+                and (request in requests or request.split("/", maxsplit=1)[0] in requests)
             )
             if opaque.get("driver") == DRIVER and concerned:
                 found = read_parameters(opaque.get("parameters")).over(found)

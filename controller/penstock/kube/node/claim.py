@@ -107,9 +107,7 @@ def read_claim(one: Object, ref: ClaimRef, pool: str) -> Granted:
     ):
         raise _refused(ref, "it is reserved for no Pod", "the scheduler reserves it for its Pod")
     devices = allocation.get("devices") or {}
-    results = [
-        result for result in devices.get("results") or [] if result.get("driver") == DRIVER
-    ]
+    results = [result for result in devices.get("results") or [] if result.get("driver") == DRIVER]
     if not results or len(results) > MOST_RESULTS:
         raise _refused(ref, f"it has {len(results)} devices of {DRIVER}", "see its status")
     configs = [config for config in devices.get("config") or [] if isinstance(config, dict)]

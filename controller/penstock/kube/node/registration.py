@@ -106,7 +106,8 @@ class Sockets:
         except (OSError, RuntimeError) as error:
             await self.close()
             raise PenstockError(
-                f"the driver's sockets cannot be made below {self._folder.parents[1]}", str(error),
+                f"the driver's sockets cannot be made below {self._folder.parents[1]}",
+                str(error),
                 "--kubelet-dir names the kubelet's own directory; write it as root",
             ) from error
         return self

@@ -165,7 +165,9 @@ class Slices:
             one["metadata"]["name"]: _told(one) for one in wanted
         } and len({one["spec"]["pool"]["generation"] for one in there.values()}) == 1:
             return
-        generation = 1 + max((one["spec"]["pool"]["generation"] for one in there.values()), default=0)
+        generation = 1 + max(
+            (one["spec"]["pool"]["generation"] for one in there.values()), default=0
+        )
         for one in self._wanted(generation):
             written = await self._put(one, there.pop(one["metadata"]["name"], None))
             self.cache.objects["", one["metadata"]["name"]] = written
@@ -197,7 +199,9 @@ def _plain(part: Any) -> Any:  # noqa: ANN401 - JSON
     """With quantities as numbers, and without the time that the server adds to taints."""
     if isinstance(part, dict):
         return {
-            key: _number(value) if key in {"value", "default", "min", "max", "step"} else _plain(value)
+            key: _number(value)
+            if key in {"value", "default", "min", "max", "step"}
+            else _plain(value)
             for key, value in part.items()
             if key != "timeAdded"
         }

@@ -1,0 +1,187 @@
+"""Extended resources on real nodes: a Binding says which device, the plugin makes it so."""
+
+from __future__ import annotations
+
+import base64
+import json
+import secrets
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.kube.cluster import images
+from tests.kube.nodes import CDI, STATE, all_nodes
+from tests.kube.waiting import until
+
+from penstock.kube.device import read_devices
+from penstock.kube.names import DEVICES, PLACED, WAY
+from penstock.kube.placed import Share, write_placement
+from penstock_shim.pages import read_quota
+
+pytestmark = pytest.mark.kube
+
+INSIDE = Path(__file__).parent / "inside"
+LOOK = ("python3", str(INSIDE / "look.py"))
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def plugin_nodes(cluster):
+    """Agents with two simulated H200 each, served by the device plugin."""
+    nodes = all_nodes(cluster, way="plugin")
+    try:
+        for node in nodes.values():
+            node.start()
+        for name in nodes:
+            until(f"{name} has slots", lambda n=name: slots(cluster, n) > 0)
+        yield nodes
+    finally:
+        for node in nodes.values():
+            node.stop()
+
+
+def slots(cluster, node: str) -> int:
+    return int(cluster.core.read_node(node).status.allocatable.get("penstock.io/vgpu", 0))
+
+
+def devices(cluster, node: str) -> list[str]:
+    """UUIDs, as schedulers read them."""
+    metadata = cluster.core.read_node(node).metadata
+    assert metadata.labels[WAY] == "extender"
+    return [one.uuid for one in read_devices(metadata.annotations[DEVICES])]
+
+
+def container(name: str, *command: str, count: int = 1, **more: Any) -> dict[str, Any]:
+    """One with vGPUs that runs a program of ours."""
+    limits = {"penstock.io/vgpu": str(count), "penstock.io/memory": "1Gi"} if count else {}
+    return {
+        "name": name,
+        "image": images.DEBIAN,
+        "command": list(command),
+        "resources": {"limits": limits},
+        "volumeMounts": [{"name": "inside", "mountPath": str(INSIDE), "readOnly": True}],
+        **more,
+    }
+
+
+def pod(
+    name: str, *containers: dict[str, Any], inits: tuple[dict[str, Any], ...] = (), **spec: Any
+) -> dict[str, Any]:
+    """For a scheduler that the test stands for."""
+    return {
+        "metadata": {"name": name},
+        "spec": {
+            "schedulerName": "penstock-scheduler",
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": 0,
+            "initContainers": list(inits),
+            "containers": list(containers),
+            "volumes": [{"name": "inside", "hostPath": {"path": str(INSIDE)}}],
+            **spec,
+        },
+    }
+
+
+def bind(pods, name: str, node: str, placement: dict[str, dict[str, Share]] | None) -> None:
+    """As the extender does: node and devices in one update."""
+    annotations = {PLACED: write_placement(placement)} if placement else {}
+    body = {
+        "metadata": {"name": name, "annotations": annotations},
+        "target": {"kind": "Node", "name": node},
+    }
+    pods.core.create_namespaced_pod_binding(name, pods.namespace, body, _preload_content=False)
+
+
+def place(pods, body: dict[str, Any], node: str, placement: Any) -> None:
+    """Makes the Pod and binds it."""
+    pods.core.create_namespaced_pod(pods.namespace, body)
+    bind(pods, body["metadata"]["name"], node, placement)
+
+
+def said(pods, name: str, of: str = "main", *, previous: bool = False) -> dict[str, Any] | None:
+    """What the program in a container saw; None: nothing yet."""
+    answer = pods.core.read_namespaced_pod_log(
+        name, pods.namespace, container=of, previous=previous, _request_timeout=10,
+        _preload_content=False,
+    )  # fmt: skip
+    lines = answer.data.decode().splitlines()
+    return json.loads(lines[0]) if lines else None
+
+
+def until_said(pods, name: str, of: str = "main", **more: Any) -> dict[str, Any]:
+    return until(f"{of} of {name} says what it sees", lambda: said(pods, name, of, **more))
+
+
+def check(answer: dict[str, Any], tmp_path: Path, shares: dict[str, Share]) -> None:
+    """What it saw from inside is exactly that: by CUDA, NVML and its quota page."""
+    file = tmp_path / f"page-{secrets.token_hex(4)}"
+    file.write_bytes(base64.b64decode(answer["page"]))
+    limits = {one.uuid: one for one in read_quota(file).limits.devices}
+    seen = {one["uuid"]: one for one in answer["devices"]}
+    assert seen.keys() == limits.keys() == shares.keys()
+    for uuid, share in shares.items():
+        assert (seen[uuid]["memory_bytes"], seen[uuid]["beyond"], seen[uuid]["within"]) == (
+            share.memory_bytes, 2, 0,
+        )  # fmt: skip
+        assert limits[uuid].cores == share.cores_permille
+        assert limits[uuid].memory_bytes == share.memory_bytes
+    assert sorted(answer["nvml_bytes"]) == sorted(one.memory_bytes for one in shares.values())
+
+
+def events(pods, name: str) -> str:
+    """Messages of all events of a Pod."""
+    found = pods.core.list_namespaced_event(
+        pods.namespace, field_selector=f"involvedObject.name={name}"
+    ).items
+    return "\n".join(f"{event.reason}: {event.message}" for event in found)
+
+
+def nothing_left(nodes) -> None:
+    """Of tenants, and of devices for containers."""
+    for node in nodes.values():
+        until(f"{node.name} has no tenant", lambda n=node: n.tenants() == {})
+        until(f"{node.name} has no CDI spec", lambda n=node: n.files(CDI) == [])
+        assert node.files(f"{STATE}/tenants") == []
+
+
+def test_fifty_pods_with_fifty_quotas_at_once_get_each_its_own_and_leave_nothing(
+    cluster, pods, plugin_nodes, tmp_path
+):
+    """While agents, the plugin and a kubelet are killed."""
+    first, second = plugin_nodes.values()
+    uuids = {name: devices(cluster, name) for name in plugin_nodes}
+    wanted = {}
+    for number in range(50):
+        node = (first, second)[number % 2].name
+        share = Share((512 + 32 * number) * MIB, 20 + number % 40)
+        wanted[f"pod-{number}"] = node, {uuids[node][number // 2 % 2]: share}
+    for name in wanted:
+        pods.core.create_namespaced_pod(pods.namespace, pod(name, container("main", *LOOK, "stay")))
+    for name, (node, shares) in wanted.items():
+        bind(pods, name, node, {"main": shares})
+    first.beside.restart(signal.SIGKILL)
+    second.agent.restart(signal.SIGKILL)
+    until("some run", lambda: len(running(pods)) >= 10, within_s=120)
+    second.beside.restart(signal.SIGKILL)
+    cluster.process(f"{first.name}-kubelet").kill()
+    until("fifty Pods run", lambda: len(running(pods)) == 50, within_s=240)
+    for name, (_, shares) in wanted.items():
+        check(until_said(pods, name), tmp_path, shares)
+    for node in plugin_nodes.values():
+        node.until_ready()
+        assert len(node.tenants()) == 25
+        assert len([one for one in node.files(CDI) if one.startswith("penstock.io-slot_")]) == 25
+    assert {one.status.container_statuses[0].restart_count for one in running(pods)} == {0}
+    pods.core.delete_collection_namespaced_pod(pods.namespace)
+    nothing_left(plugin_nodes)
+
+
+def running(pods) -> list[Any]:
+    found = pods.core.list_namespaced_pod(pods.namespace).items
+    for one in found:
+        name = one.metadata.name
+        assert one.status.phase != "Failed", (
+            f"{one.status.message} {one.status.container_statuses} {events(pods, name)}"
+        )
+    return [one for one in found if one.status.phase == "Running"]
