@@ -16,6 +16,8 @@ from tests.kube.waiting import until
 
 from penstock.kube.device import read_devices
 from penstock.kube.names import DEVICES, PLACED, WAY
+from penstock.kube.node.allocation import tenant_name
+from penstock.kube.node.starting import owner_of
 from penstock.kube.placed import Share, write_placement
 from penstock_shim.pages import read_quota
 
@@ -148,7 +150,7 @@ def nothing_left(nodes) -> None:
 def test_fifty_pods_with_fifty_quotas_at_once_get_each_its_own_and_leave_nothing(
     cluster, pods, plugin_nodes, tmp_path
 ):
-    """While agents, the plugin and a kubelet are killed."""
+    """While an agent and the plugins are killed."""
     first, second = plugin_nodes.values()
     uuids = {name: devices(cluster, name) for name in plugin_nodes}
     wanted = {}
@@ -161,10 +163,9 @@ def test_fifty_pods_with_fifty_quotas_at_once_get_each_its_own_and_leave_nothing
     for name, (node, shares) in wanted.items():
         bind(pods, name, node, {"main": shares})
     first.beside.restart(signal.SIGKILL)
-    second.agent.restart(signal.SIGKILL)
     until("some run", lambda: len(running(pods)) >= 10, within_s=120)
+    first.agent.restart(signal.SIGKILL)
     second.beside.restart(signal.SIGKILL)
-    cluster.process(f"{first.name}-kubelet").kill()
     until("fifty Pods run", lambda: len(running(pods)) == 50, within_s=240)
     for name, (_, shares) in wanted.items():
         check(until_said(pods, name), tmp_path, shares)
@@ -185,3 +186,65 @@ def running(pods) -> list[Any]:
             f"{one.status.message} {one.status.container_statuses} {events(pods, name)}"
         )
     return [one for one in found if one.status.phase == "Running"]
+
+
+ONCE = 'python3 "$0"; test -e /shared/$1 && exec sleep $2; touch /shared/$1; exit 1'
+SHARED = {"volumes": [
+    {"name": "inside", "hostPath": {"path": str(INSIDE)}}, {"name": "shared", "emptyDir": {}},
+]}  # fmt: skip
+
+
+def twice(name: str, sleep_s: int = 0, **more: Any) -> dict[str, Any]:
+    """One that fails once, says what it sees, and then sleeps."""
+    made = container(name, "sh", "-c", ONCE, LOOK[1], name, str(sleep_s), **more)
+    made["volumeMounts"].append({"name": "shared", "mountPath": "/shared"})
+    return made
+
+
+def test_init_containers_sidecars_and_restarts_have_each_container_s_own_quota(
+    cluster, pods, plugin_nodes, tmp_path
+):
+    """Nearly the whole device first for one container, then for the next one with its slot."""
+    node = plugin_nodes["node-1"]
+    one, other = devices(cluster, node.name)
+    small = {one: Share(1024 * MIB, 50)}
+    whole = {
+        "first": {one: Share(120_000 * MIB, 900)},
+        "side": small,
+        "second": {one: Share(130_000 * MIB, 800), other: Share(2048 * MIB, 10)},
+        "main": {one: Share(140_000 * MIB, 950)},
+        "beside": {other: Share(130_000 * MIB, 600)},
+    }
+    body = pod(
+        "turns",
+        twice("main", 1000),
+        container("beside", *LOOK, "stay"),
+        container("without", "sleep", "1000", count=0),
+        inits=(
+            twice("first"),
+            container("side", *LOOK, "stay", restartPolicy="Always"),
+            twice("second", count=2),
+        ),
+        restartPolicy="Always",
+        **SHARED,
+    )
+    place(pods, body, node.name, whole)
+    until(
+        "all has started",
+        lambda: all(x.ready for x in pods.read("turns").status.container_statuses or [0]),
+        within_s=150,
+    )  # fmt: skip
+    for name, shares in whole.items():
+        check(until_said(pods, "turns", name), tmp_path, shares)
+    check(until_said(pods, "turns", "main", previous=True), tmp_path, whole["main"])
+    statuses = pods.read("turns").status
+    restarts = {
+        x.name: x.restart_count
+        for x in (*statuses.init_container_statuses, *statuses.container_statuses)
+    }
+    assert restarts == {"first": 1, "side": 0, "second": 1, "main": 1, "beside": 0, "without": 0}
+    uid = pods.read("turns").metadata.uid
+    living = {tenant_name("turns", owner_of(uid, name)) for name in ("side", "main", "beside")}
+    assert set(node.tenants()) == living, "those of the init containers have ended"
+    pods.core.delete_namespaced_pod("turns", pods.namespace)
+    nothing_left({node.name: node})

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.kube.api import PODS
+from penstock.kube.api import PODS, ApiError
 from penstock.kube.cache import Cache
 from penstock.kube.names import MODE, PLACED, POLICY
 from penstock.kube.node.allocation import OWNER
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from penstock.kube.api import Api, Object
     from penstock.kube.cache import Key
     from penstock_api.v1 import agent_pb2 as pb
+
+
+ASK_WITHIN_S = 8.0  # kubelets wait for what is asked for meanwhile
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,14 @@ class NodePods:
         """
         found = self.named(uid)
         if found is None:
-            pods, _ = await self._api.list(PODS, fields=self._fields)
+            asked = self._api.list(PODS, fields=self._fields)
+            try:
+                pods, _ = await asyncio.wait_for(asked, ASK_WITHIN_S)
+            except asyncio.TimeoutError as error:
+                raise ApiError(
+                    "a Pod is not known yet", "the API server does not answer",
+                    "it is asked again", 0, "",
+                ) from error  # fmt: skip
             found = next((read_pod(one) for one in pods if one["metadata"]["uid"] == uid), None)
         return found
 

@@ -34,8 +34,12 @@ if TYPE_CHECKING:
 
 RECORD_WITHIN_S = 5.0  # a snapshot that lacks an allocation is followed by one that has it
 LOOK_S = 0.05
-FREE_WITHIN_S = 15.0  # what another Pod still holds may be about to go; kubelets wait 30 s
+WAIT_WITHIN_S = 15.0  # kubelets wait 30 s
+PASSING = frozenset({"not-enough-left", "not-now", "unavailable"})
 AGAIN_S = 0.5
+# Runtimes hear of a new spec from the kernel and read it then. One that is asked for the container
+# before that fails to make it, says so in the Pod's events, and is asked again ten seconds later.
+HEARD_S = 0.05
 Log = Any  # log(event, **fields)
 
 
@@ -83,11 +87,26 @@ class Starting:
         self.under_way[uid] = self.under_way.get(uid, 0) + 1
         try:
             async with self._locks.setdefault(uid, asyncio.Lock()):
-                return await self._start(uid, holders)
+                return await self._patiently(uid, holders)
         finally:
             self.under_way[uid] -= 1
             if not self.under_way[uid]:
                 del self.under_way[uid]
+
+    async def _patiently(self, uid: str, holders: tuple[Holder, ...]) -> str:
+        """Waits a while for what may come by itself: an agent that is started anew, and room that
+        its scheduler knows to be free and that another Pod's last container still has."""
+        clock = asyncio.get_running_loop().time
+        end = clock() + WAIT_WITHIN_S
+        while True:
+            try:
+                return await self._start(uid, holders)
+            except PenstockError as error:
+                if error.reason not in PASSING or clock() > end:
+                    raise
+            with contextlib.suppress(PenstockError):  # nobody can say now what is unwanted
+                await self.end_unwanted()
+            await asyncio.sleep(AGAIN_S)
 
     async def _start(self, uid: str, holders: tuple[Holder, ...]) -> str:
         owned = await self._tenants.owned()
@@ -122,27 +141,14 @@ class Starting:
                 f"the kubelet's record has {listing(holder.cdi_devices) or 'no CDI device'} of it",
                 "delete the Pod, so that another one takes its place",
             )
-        cdi_devices = await self._granted(allocation)
+        cdi_devices = await self._tenants.grant(allocation)
         await asyncio.to_thread(self._slots.write, slot, cdi_devices)
+        await asyncio.sleep(HEARD_S)
         self._log(
             "granted", namespace=allocation.namespace, pod=allocation.pod,
             container=holder.container, tenant=allocation.tenant, slot=slot,
         )  # fmt: skip
         return allocation.tenant
-
-    async def _granted(self, allocation: Allocation) -> list[str]:
-        """Waits a while for what its scheduler knows to be free to become free on the device."""
-        clock = asyncio.get_running_loop().time
-        end = clock() + FREE_WITHIN_S
-        while True:
-            try:
-                return await self._tenants.grant(allocation)
-            except PenstockError as error:
-                if error.reason not in {"not-enough-left", "not-now"} or clock() > end:
-                    raise
-            with contextlib.suppress(PenstockError):  # nobody can say now what is unwanted
-                await self.end_unwanted()
-            await asyncio.sleep(AGAIN_S)
 
     async def _holders(self, ids: frozenset[str]) -> tuple[Holder, ...]:
         clock = asyncio.get_running_loop().time
