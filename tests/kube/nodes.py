@@ -29,6 +29,10 @@ STATE = "/run/penstock"  # on each node: its own
 CDI = "/run/cdi"
 SIMULATED = "h200,2"
 PROBES = "127.0.0.1:9472"
+ASK = """
+import sys, urllib.request
+print(urllib.request.urlopen(sys.argv[1], timeout=5).read().decode())
+"""
 
 
 @dataclass
@@ -150,8 +154,7 @@ class Node:
 
     def probe(self, path: str) -> str:
         """What /readyz or /healthz says, asked from within the node; empty: nothing answers."""
-        ask = f"import urllib.request as r\nprint(r.urlopen('http://{PROBES}/{path}', timeout=5).read().decode())"
-        done = self.call(sys.executable, "-c", ask)
+        done = self.call(sys.executable, "-c", ASK, f"http://{PROBES}/{path}")
         return done.stdout.strip()
 
     def stop(self) -> None:

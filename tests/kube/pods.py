@@ -50,8 +50,12 @@ class Pods:
         mounts: list[Path] | None = None,
         restart: str = "Never",
         labels: dict[str, str] | None = None,
+        claims: dict[str, dict[str, str]] | None = None,
     ) -> None:
-        """One container of the Debian image; `node` only selects, the scheduler still decides."""
+        """One container of the Debian image; `node` only selects, the scheduler still decides.
+
+        `claims` by the Pod's own name for each, as {"resourceClaimName": …}: the container has all.
+        """
         mounts = mounts or []
         volumes = [
             {"name": f"host-{at}", "hostPath": {"path": str(path)}}
@@ -72,6 +76,9 @@ class Pods:
             "restartPolicy": restart,
             "terminationGracePeriodSeconds": 0,
         }
+        if claims:
+            container["resources"] = {"claims": [{"name": one} for one in claims]}
+            spec["resourceClaims"] = [{"name": one, **source} for one, source in claims.items()]
         if node:
             spec["nodeSelector"] = {"kubernetes.io/hostname": node}
         pod = {"metadata": {"name": name, "labels": labels or {}}, "spec": spec}

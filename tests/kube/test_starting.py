@@ -123,7 +123,10 @@ def entry(uid: str, container: str, *ids: str, name: str = "penstock.io/slot=x",
 
 
 def written(folder: Path, *entries: object) -> Path:
-    document = {"Data": {"PodDeviceEntries": entries or None, "RegisteredDevices": {}}, "Checksum": 1}
+    document = {
+        "Data": {"PodDeviceEntries": entries or None, "RegisteredDevices": {}},
+        "Checksum": 1,
+    }
     (folder / "kubelet_internal_checkpoint").write_text(json.dumps(document))
     return folder
 
@@ -133,7 +136,13 @@ def test_the_kubelet_s_record_says_whose_slots_are_and_what_was_answered(tmp_pat
     assert read_record(written(tmp_path)) == ()
     other = {**entry("u", "c", "a"), "ResourceName": "nvidia.com/gpu", "AllocResp": "!"}
     record = read_record(
-        written(tmp_path, entry("u", "c", "a", "b"), entry("u", "i", "b", "a"), entry("v", "d", "c"), other)
+        written(
+            tmp_path,
+            entry("u", "c", "a", "b"),
+            entry("u", "i", "b", "a"),
+            entry("v", "d", "c"),
+            other,
+        )
     )
     assert {one.container for one in holders_of(["b", "a"], record)} == {"c", "i"}
     assert [one.pod_uid for one in holders_of(["c"], record)] == ["v"]

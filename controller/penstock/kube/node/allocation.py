@@ -90,7 +90,8 @@ class Tenants:
         # Figures move while a tenant runs, its devices do not: those are of an earlier placement.
         if granted != one.shares.keys():
             raise PenstockError(
-                f"tenant {one.tenant} has other devices", "it is of an earlier placement of its owner",
+                f"tenant {one.tenant} has other devices",
+                "it is of an earlier placement of its owner",
                 "it ends with its containers, and is asked for again then", reason="not-now",
             )  # fmt: skip
         return list(answer.cdi_devices)

@@ -48,7 +48,12 @@ class DraWay:
         driver = Driver(api, tenants, inventory, node, log)
         self.socket = Sockets(kubelet_dir, driver, Health(inventory, node), log)
         self._leftovers = Leftovers(
-            tenants, pods, Kubelet(kubelet_dir), driver.under_way, log, settled_s
+            tenants,
+            pods,
+            Kubelet(kubelet_dir),
+            under_way=driver.under_way,
+            log=log,
+            settled_s=settled_s,
         )
         inventory.changed.append(self._publish)
         announcement.changed.append(self._publish)

@@ -28,7 +28,7 @@ MOST_ERROR_BYTES = 2000
 Log = Any  # log(event, **fields)
 
 
-class Driver(dra_v1_pb2_grpc.DRAPluginServicer):  # type: ignore[misc] # generated
+class Driver(dra_v1_pb2_grpc.DRAPluginServicer):
     """Serves kubelets. Every call may be repeated, and any two may overlap."""
 
     def __init__(

@@ -8,6 +8,7 @@ however many restarts.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import threading
@@ -90,6 +91,7 @@ class Happenings:
         connect: Callable[[], AgentClient],
         tenants: Tenants,
         pods: NodePods,
+        *,
         node: str,
         log: Log,
     ) -> None:
@@ -131,10 +133,8 @@ class Happenings:
                 except (PenstockError, RuntimeError, ValueError):
                     pass  # the agent is gone, or the loop or the connection is closed
                 finally:
-                    try:
+                    with contextlib.suppress(RuntimeError):  # the loop is closed
                         loop.call_soon_threadsafe(ended.set)
-                    except RuntimeError:
-                        pass  # the loop is closed
 
             threading.Thread(target=listen, name="events", daemon=True).start()
             try:
@@ -220,9 +220,11 @@ def message_of(event: pb.Event) -> str:
             f"{details['used_bytes']} of {details['limit_bytes']} bytes were in use, "
             f"{details.get('last_bytes', '?')} more were asked for"
         )
-    for one in details.get("processes") or []:
-        if isinstance(one, dict):
-            parts.append(f"process {one.get('pid')} ({str(one.get('command'))[:40]})")
+    parts += [
+        f"process {one.get('pid')} ({str(one.get('command'))[:40]})"
+        for one in details.get("processes") or []
+        if isinstance(one, dict)
+    ]
     return "; ".join(parts)[:MOST_MESSAGE]
 
 

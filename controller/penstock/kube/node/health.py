@@ -19,13 +19,14 @@ TELL_AGAIN_S = 10.0
 FORGOTTEN_AFTER_S = 60  # by the kubelet, which then says "unknown"
 
 
-class Health(dra_health_v1alpha1_pb2_grpc.DRAResourceHealthServicer):  # type: ignore[misc] # generated
+class Health(dra_health_v1alpha1_pb2_grpc.DRAResourceHealthServicer):
     """Serves kubelets."""
 
     def __init__(self, inventory: Inventory, pool: str) -> None:
         self._inventory = inventory
         self._pool = pool
         self._watchers: set[asyncio.Event] = set()
+        self._is_over = False
         inventory.changed.append(self._tell)
 
     async def NodeWatchResources(  # noqa: N802 - kubelet's name for it
@@ -38,7 +39,7 @@ class Health(dra_health_v1alpha1_pb2_grpc.DRAResourceHealthServicer):  # type: i
         changed = asyncio.Event()
         self._watchers.add(changed)
         try:
-            while True:
+            while not self._is_over:
                 changed.clear()
                 yield self._picture()
                 try:
@@ -47,6 +48,11 @@ class Health(dra_health_v1alpha1_pb2_grpc.DRAResourceHealthServicer):  # type: i
                     continue
         finally:
             self._watchers.discard(changed)
+
+    def end(self) -> None:
+        """Lets all streams end by themselves, as a server is about to be stopped."""
+        self._is_over = True
+        self._tell()
 
     def _tell(self) -> None:
         for watcher in self._watchers:

@@ -38,6 +38,7 @@ class Leftovers:
         tenants: Tenants,
         pods: NodePods,
         kubelet: Kubelet,
+        *,
         under_way: Collection[str],
         log: Log,
         settled_s: float = SETTLED_S,

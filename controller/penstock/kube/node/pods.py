@@ -83,14 +83,13 @@ class NodePods:
     def of(self, tenant: pb.Tenant) -> Iterator[NodePod]:
         """Those that the tenant was granted for, by its labels."""
         namespace = tenant.labels["namespace"]
-        claim = tenant.labels[CLAIM] if CLAIM in tenant.labels else None
-        if claim is None:
+        if CLAIM not in tenant.labels:
             found = self.cache.objects.get((namespace, tenant.labels["pod"]))
             if found is not None and found.uid == tenant.labels[OWNER].partition("/")[0]:
                 yield found
             return
         for pod in self.cache.objects.values():
-            if pod.namespace == namespace and claim in pod.claims:
+            if pod.namespace == namespace and tenant.labels[CLAIM] in pod.claims:
                 yield pod
 
 

@@ -96,8 +96,9 @@ class _Node:
                 runtime_socket=options.runtime_socket,
             )
         self._happenings = Happenings(
-            api, lambda: AgentClient.local(options.agent_socket), tenants, self._pods, node, log
-        )
+            api, lambda: AgentClient.local(options.agent_socket), tenants, self._pods,
+            node=node, log=log,
+        )  # fmt: skip
         self._inventory.changed.append(lambda: self._announcement.want(self._inventory.devices))
         self._problems: dict[str, str] = {}
 

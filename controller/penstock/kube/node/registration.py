@@ -32,7 +32,7 @@ STOP_WITHIN_S = 5.0
 Log = Any  # log(event, **fields)
 
 
-class Registration(registration_v1_pb2_grpc.RegistrationServicer):  # type: ignore[misc] # generated
+class Registration(registration_v1_pb2_grpc.RegistrationServicer):
     """Serves the kubelet's questions who this is."""
 
     def __init__(self, endpoint: Path, log: Log) -> None:
@@ -122,6 +122,7 @@ class Sockets:
 
     async def close(self) -> None:
         """Lets calls end, removes the sockets: the kubelet takes it that the driver is gone."""
+        self._health.end()
         for server in reversed(self._servers):
             await server.stop(STOP_WITHIN_S)
         if self._servers:

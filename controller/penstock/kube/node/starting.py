@@ -95,7 +95,8 @@ class Starting:
 
     async def _patiently(self, uid: str, holders: tuple[Holder, ...]) -> str:
         """Waits a while for what may come by itself: an agent that is started anew, and room that
-        its scheduler knows to be free and that another Pod's last container still has."""
+        its scheduler knows to be free and that another Pod's last container still has.
+        """
         clock = asyncio.get_running_loop().time
         end = clock() + WAIT_WITHIN_S
         while True:

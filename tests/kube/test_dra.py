@@ -1,0 +1,507 @@
+"""Claims on a real cluster: the stock scheduler gives out shares, the node's parts make them so."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import secrets
+import signal
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from kubernetes import client
+from tests.kube.nodes import STATE, all_nodes
+from tests.kube.waiting import until
+
+from penstock.kube.device import read_devices
+from penstock_shim.pages import read_quota
+
+if TYPE_CHECKING:
+    from tests.kube.pods import Pods
+
+pytestmark = pytest.mark.kube
+
+INSIDE = Path(__file__).parent / "inside"
+LOOK = INSIDE / "look.py"
+MIB = 1 << 20
+CLASS = "penstock.io"
+DRIVER = "penstock.io"
+PARAMETERS = {"apiVersion": "penstock.io/v1alpha1", "kind": "VgpuParameters"}
+
+
+@pytest.fixture(scope="module")
+def dra_nodes(cluster):
+    """Agents with two simulated H200 each, what runs beside them, and the device class."""
+    api = client.ResourceV1Api(cluster.api)
+    selector = {"cel": {"expression": f'device.driver == "{DRIVER}"'}}
+    with_class = {"metadata": {"name": CLASS}, "spec": {"selectors": [selector]}}
+    with contextlib.suppress(client.ApiException):  # left by a run that was killed
+        api.delete_device_class(CLASS)
+    api.create_device_class(with_class)
+    nodes = all_nodes(cluster)
+    try:
+        for node in nodes.values():
+            node.start()
+        yield nodes
+    finally:
+        for node in nodes.values():
+            node.stop()
+        api.delete_device_class(CLASS)
+
+
+class Claims:
+    """ResourceClaims of one test's namespace."""
+
+    def __init__(self, pods: Pods) -> None:
+        self.pods = pods
+        self.api = client.ResourceV1Api(pods.core.api_client)
+
+    def make(
+        self, name: str, *, config: dict | None = None, count: int = 1, **amounts: str
+    ) -> dict:
+        """One; what a Pod's spec says to have it."""
+        spec = self.spec(config=config, count=count, **amounts)
+        self.api.create_namespaced_resource_claim(
+            self.pods.namespace, {"metadata": {"name": name}, "spec": spec}
+        )
+        return {"resourceClaimName": name}
+
+    def spec(self, *, config: dict | None = None, count: int = 1, **amounts: str) -> dict:
+        asked = {"deviceClassName": CLASS, "count": count}
+        if amounts:
+            asked["capacity"] = {"requests": amounts}
+        devices: dict = {"requests": [{"name": "gpu", "exactly": asked}]}
+        if config is not None:
+            parameters = {**PARAMETERS, **config}
+            devices["config"] = [{"opaque": {"driver": DRIVER, "parameters": parameters}}]
+        return {"devices": devices}
+
+    def read(self, name: str):
+        return self.api.read_namespaced_resource_claim(name, self.pods.namespace)
+
+    def results(self, name: str) -> list:
+        return self.read(name).status.allocation.devices.results
+
+
+@pytest.fixture
+def claims(pods):
+    return Claims(pods)
+
+
+def share(memory_mib: int, cores_permille: int) -> dict[str, str]:
+    return {"memory": f"{memory_mib}Mi", "coresPermille": str(cores_permille)}
+
+
+def look(
+    pods: Pods, name: str, claim: dict, *words: str, node: str = "", restart: str = "Never"
+) -> None:
+    pods.start(
+        name, "python3", LOOK, *words, mounts=[INSIDE], claims={"gpu": claim}, node=node,
+        restart=restart,
+    )  # fmt: skip
+
+
+def seen(pods: Pods, name: str) -> dict | None:
+    """What the program in the Pod said; None: not yet."""
+    if pods.read(name).status.phase not in {"Running", "Succeeded"}:
+        return None
+    lines = pods.log(name).splitlines()
+    return json.loads(lines[0]) if lines else None
+
+
+def quota_of(answer: dict, tmp_path: Path):
+    file = tmp_path / f"page-{secrets.token_hex(4)}"
+    file.write_bytes(base64.b64decode(answer["page"]))
+    return read_quota(file)
+
+
+def events(pods: Pods, name: str) -> dict[str, str]:
+    """Of a Pod: messages by reason."""
+    found = pods.core.list_namespaced_event(
+        pods.namespace, field_selector=f"involvedObject.name={name}"
+    ).items
+    return {event.reason: event.message for event in found}
+
+
+def nothing_left(nodes) -> None:
+    """Of tenants, devices for containers and the kubelets' own records of claims."""
+    for node in nodes.values():
+        until(f"{node.name} has no tenant", lambda n=node: n.tenants() == {})
+        assert node.files("/run/cdi") == []
+        assert node.files(f"{STATE}/tenants") == []
+
+
+def test_fifty_pods_with_fifty_quotas_get_each_its_own_while_processes_are_killed(
+    cluster, pods, claims, dra_nodes, tmp_path
+):
+    wanted = {f"pod-{number}": (1024 + 32 * number, 20 + number) for number in range(50)}
+    for name, (memory_mib, cores_permille) in wanted.items():
+        claim = claims.make(name, **share(memory_mib, cores_permille))
+        # A kubelet that is killed while it starts a container has failed to: it tries again.
+        look(pods, name, claim, "stay", restart="Always")
+    first, second = dra_nodes.values()
+    first.beside.restart(signal.SIGKILL)
+    second.agent.restart(signal.SIGKILL)
+    cluster.process(f"{first.name}-kubelet").kill()
+    until("twenty Pods run", lambda: len(running(pods)) >= 20, within_s=120)
+    second.beside.restart(signal.SIGKILL)
+    first.agent.restart(signal.SIGKILL)
+    until("fifty Pods run", lambda: len(running(pods)) == 50, within_s=240)
+
+    sums: Counter = Counter()
+    for name, (memory_mib, cores_permille) in wanted.items():
+        answer = until(f"{name} says what it sees", lambda n=name: seen(pods, n))
+        (device,) = answer["devices"]
+        assert (device["memory_bytes"], device["beyond"], device["within"]) == (
+            memory_mib * MIB,
+            2,
+            0,
+        )
+        assert answer["nvml_bytes"] == [memory_mib * MIB]
+        (limit,) = quota_of(answer, tmp_path).limits.devices
+        assert (limit.cores, limit.memory_bytes) == (cores_permille, memory_mib * MIB)
+        (result,) = claims.results(name)
+        assert result.device == device["uuid"].lower() == limit.uuid.lower()
+        sums[result.pool, result.device, "cores"] += cores_permille
+        sums[result.pool, result.device, "memory"] += memory_mib
+    assert {pool for pool, _, _ in sums} == set(dra_nodes), "both nodes have some"
+    assert all(
+        total <= (1000 if what == "cores" else 143771) for (_, _, what), total in sums.items()
+    )
+    owners = Counter(len(node.tenants()) for node in dra_nodes.values())
+    assert sum(count * times for count, times in owners.items()) == 50, "one tenant a claim"
+    for node in dra_nodes.values():
+        node.until_ready()
+
+    pods.core.delete_collection_namespaced_pod(pods.namespace)
+    nothing_left(dra_nodes)
+
+
+def running(pods: Pods) -> list:
+    """Those that run; one that failed is told with what it said."""
+    found = pods.core.list_namespaced_pod(pods.namespace).items
+    for pod in found:
+        if pod.status.phase == "Failed":
+            name = pod.metadata.name
+            why = [one.state.terminated for one in pod.status.container_statuses or []]
+            said = pods.log(name) if why else ""
+            raise AssertionError(f"{name} failed: {pod.status.message} {why} {said[-2000:]}")
+    return [pod for pod in found if pod.status.phase == "Running"]
+
+
+def test_a_finished_pod_gives_back_and_what_does_not_fit_waits_with_a_reason(
+    pods, claims, dra_nodes, tmp_path
+):
+    # Nearly all of each of the four devices, then one that fits nowhere until another has ended.
+    for number in range(4):
+        look(pods, f"large-{number}", claims.make(f"large-{number}", **share(100_000, 900)), "stay")
+    for number in range(4):
+        until(f"large-{number} says", lambda n=number: seen(pods, f"large-{n}"))
+    look(pods, "waiting", claims.make("waiting", **share(1024, 200)))
+    why = until(
+        "the scheduler says why it waits", lambda: events(pods, "waiting").get("FailedScheduling")
+    )
+    assert "cannot allocate all claims" in why
+    look(pods, "small", claims.make("small", **share(1024, 100)))  # ends by itself
+    pods.until_phase("small", "Succeeded")
+    pods.core.delete_namespaced_pod("large-2", pods.namespace)
+    pods.until_phase("waiting", "Succeeded")
+    until(
+        "what ended is given back, though Pods and claims are there",
+        lambda: not [t for n in dra_nodes.values() for t in n.tenants() if t[0] in "sw"],
+    )
+    assert claims.read("small").metadata.uid
+
+
+def test_templates_shared_claims_defaults_alternatives_and_modes(pods, claims, dra_nodes, tmp_path):
+    api, where = claims.api, pods.namespace
+    template = {"spec": claims.spec(config={"mode": "elastic"}, **share(2048, 111))}
+    api.create_namespaced_resource_claim_template(
+        where, {"metadata": {"name": "each"}, "spec": template}
+    )
+    for name in ("a", "b"):
+        look(pods, name, {"resourceClaimTemplateName": "each"}, "stay")
+    both = claims.make("both", **share(3072, 222))
+    for name in ("c", "d"):
+        look(pods, name, both, "stay")
+    look(pods, "e", claims.make("nothing-named"), "stay")
+    pair = claims.make("pair", count=2, **share(1024, 50))
+    look(pods, "f", pair, "stay")
+    alternatives = {
+        "devices": {
+            "requests": [{
+                "name": "gpu",
+                "firstAvailable": [
+                    {"name": "huge", "deviceClassName": CLASS,
+                     "capacity": {"requests": {"memory": "900Gi"}}},
+                    {"name": "small", "deviceClassName": CLASS,
+                     "capacity": {"requests": share(1536, 33)}},
+                ],
+            }],
+            "config": [{
+                "requests": ["gpu/small"],
+                "opaque": {"driver": DRIVER, "parameters": {**PARAMETERS, "mode": "elastic"}},
+            }],
+        }
+    }  # fmt: skip
+    api.create_namespaced_resource_claim(
+        where, {"metadata": {"name": "either"}, "spec": alternatives}
+    )
+    look(pods, "g", {"resourceClaimName": "either"}, "stay")
+
+    said = {name: until(f"{name} says", lambda n=name: seen(pods, n)) for name in "abcdefg"}
+    limits = {name: quota_of(answer, tmp_path).limits for name, answer in said.items()}
+    cores = {name: [one.cores for one in found.devices] for name, found in limits.items()}
+    assert cores == {
+        "a": [111], "b": [111], "c": [222], "d": [222], "e": [125], "f": [50, 50], "g": [33]
+    }  # fmt: skip
+    assert {name for name, found in limits.items() if found.mode == "elastic"} == {"a", "b", "g"}
+    assert said["e"]["nvml_bytes"] == [17971 * MIB], "an eighth of the device"
+    assert len({one["uuid"] for one in said["f"]["devices"]}) == 2
+    tenants = {name: row for node in dra_nodes.values() for name, row in node.tenants().items()}
+    assert len(tenants) == 6, "c and d are one"
+    assert len([name for name in tenants if name.startswith(("a.", "b."))]) == 2, "named by Pods"
+    assert len([name for name in tenants if name.startswith("both.")]) == 1
+
+    pods.core.delete_namespaced_pod("c", where)
+    until("c is gone", lambda: "c" not in {pod.metadata.name for pod in running(pods)})
+    still = {name for node in dra_nodes.values() for name in node.tenants()}
+    assert still == tenants.keys(), "d still has it"
+    pods.core.delete_collection_namespaced_pod(where)
+    nothing_left(dra_nodes)
+
+
+def test_what_cannot_be_prepared_says_why_on_the_pod(pods, claims, dra_nodes):
+    look(pods, "wrong", claims.make("wrong", config={"mode": "elastics"}, **share(1024, 10)))
+    look(pods, "key", claims.make("key", config={"polcy": "x"}, **share(1024, 10)))
+    message = until(
+        "the kubelet says why",
+        lambda: events(pods, "wrong").get("FailedPrepareDynamicResources"),
+    )
+    assert "mode is 'elastics', not one of strict, elastic" in message
+    assert "correct them in the claim" in message
+    message = until(
+        "the kubelet says why", lambda: events(pods, "key").get("FailedPrepareDynamicResources")
+    )
+    assert "did you mean policy?" in message
+    assert {name for n in dra_nodes.values() for name in n.tenants()} == set()
+
+
+def test_who_goes_past_the_shim_is_ended_and_its_pod_s_events_say_so(pods, claims, dra_nodes):
+    config = {"onExceed": {"measured": "terminate", "grace": "1s"}}
+    honest = claims.make("honest", **share(2048, 100))
+    look(pods, "honest", honest, "stay", node="node-1")
+    look(
+        pods, "past", claims.make("past", config=config, **share(2048, 100)), "stay", "past",
+        node="node-1",
+    )  # fmt: skip
+    pods.until_phase("past", "Failed")
+    assert '{"past": 0}' in pods.log("past"), "it had the memory for a while"
+    said = until(
+        "an event says that it was ended",
+        lambda: (found := events(pods, "past")).get("VgpuTerminated") and found,
+    )
+    assert "python3" in said["VgpuTerminated"]
+    assert "VgpuMemoryDenied" in said
+    assert pods.read("honest").status.phase == "Running"
+    assert "VgpuTerminated" not in events(pods, "honest")
+
+    # Told again from the beginning, the agent's events are the same Events, and counted as before.
+    def counted() -> dict[str, int]:
+        found = pods.core.list_namespaced_event(pods.namespace).items
+        return {event.metadata.name: event.count for event in found if "Vgpu" in event.reason}
+
+    before = counted()
+    dra_nodes["node-1"].beside.restart(signal.SIGKILL)
+    dra_nodes["node-1"].until_ready()
+    pods.core.delete_namespaced_pod("honest", pods.namespace)
+    until("the tenants are gone", lambda: dra_nodes["node-1"].tenants() == {})
+    assert counted() == before
+
+
+XID = """
+import sys
+from pathlib import Path
+from penstock_shim.simulator import Machine
+(file,) = Path(sys.argv[1]).glob("h200*")
+machine, device = Machine(file), int(sys.argv[3])
+machine.report_xid(79, device=device) if sys.argv[2] == "break" else machine.lift(device)
+"""
+
+
+def test_a_device_with_an_xid_error_gets_nothing_new_until_it_was_put_right(
+    cluster, pods, claims, dra_nodes
+):
+    node = dra_nodes["node-1"]
+
+    def slice_devices() -> list:
+        found = claims.api.list_resource_slice().items
+        return [d for one in found if one.spec.node_name == "node-1" for d in one.spec.devices]
+
+    def announced() -> list[bool]:
+        text = cluster.core.read_node("node-1").metadata.annotations["penstock.io/devices"]
+        return [one.healthy for one in read_devices(text)]
+
+    holder = claims.make("holder", **share(1024, 100))
+    look(pods, "holder", holder, "stay", node="node-1")
+    until("it runs", lambda: seen(pods, "holder"))
+    (result,) = claims.results("holder")
+    at = [device.name for device in slice_devices()].index(result.device)
+
+    def fault(act: str) -> None:
+        done = node.call(sys.executable, "-c", XID, f"{STATE}/machines", act, str(at))
+        assert done.returncode == 0, done.stderr
+
+    fault("break")
+    until(
+        "the device is tainted",
+        lambda: [bool(device.taints) for device in slice_devices()].count(True) == 1,
+    )
+    until("the annotation says so", lambda: announced().count(False) == 1)
+    until("its Pod is told", lambda: "VgpuDeviceUnhealthy" in events(pods, "holder"))
+
+    def health() -> set[str]:
+        statuses = pods.read("holder").status.container_statuses[0]
+        found = statuses.allocated_resources_status or []
+        return {one.health for resource in found for one in resource.resources or []}
+
+    until("the kubelet knows", lambda: health() == {"Unhealthy"})
+    look(pods, "later", claims.make("later", **share(1024, 100)), "stay", node="node-1")
+    until("the other device is given out", lambda: seen(pods, "later"))
+    (other,) = claims.results("later")
+    assert other.device != result.device
+    assert pods.read("holder").status.phase == "Running", "what has a share of it keeps it"
+    fault("lift")
+    until("it is given out again", lambda: not any(device.taints for device in slice_devices()))
+    until("the annotation says so", lambda: announced() == [True, True])
+    until("the kubelet knows", lambda: health() == {"Healthy"})
+
+
+GRANT = """
+import asyncio, sys
+from pathlib import Path
+from penstock.api import AgentClient
+from penstock.kube.node.allocation import Allocation, Tenants
+from penstock.kube.placed import Share
+agent = AgentClient.local(Path(sys.argv[1]) / "agent.sock")
+uuid = agent.node().devices[0].uuid
+one = Allocation(sys.argv[2], "nowhere", "forgotten", "", {uuid: Share(1 << 30, 10)},
+                 labels={"penstock.io/claim": "forgotten"})
+asyncio.run(Tenants(agent).grant(one))
+print(one.tenant)
+"""
+UNPREPARE = """
+import sys, grpc
+from penstock_api.kubelet import dra_v1_pb2 as pb, dra_v1_pb2_grpc
+with grpc.insecure_channel("unix:/var/lib/kubelet/plugins/penstock.io/dra.sock") as channel:
+    stub = dra_v1_pb2_grpc.DRAPluginStub(channel)
+    claims = [pb.Claim(namespace="nowhere", uid=uid, name="forgotten") for uid in sys.argv[1:]]
+    asked = pb.NodeUnprepareResourcesRequest(claims=claims)
+    answer = stub.NodeUnprepareResources(asked, timeout=30)
+    print(sorted((uid, one.error) for uid, one in answer.claims.items()))
+    asked = pb.NodePrepareResourcesRequest(claims=claims[:1])
+    answer = stub.NodePrepareResources(asked, timeout=40)
+    print(answer.claims[sys.argv[1]].error)
+"""
+
+
+def test_leftovers_go_only_when_no_container_has_them_and_unprepare_needs_no_api_server(
+    cluster, dra_nodes
+):
+    node = dra_nodes["node-2"]
+
+    def granted(owner: str) -> str:
+        done = node.call(sys.executable, "-c", GRANT, STATE, owner)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    idle, used = granted("idle"), granted("used")
+    folder = f"{STATE}/tenants/{used}"
+    inside = (
+        f"mkdir -p /run/penstock-tenant && mount --bind {folder}/container /run/penstock-tenant && "
+        f"mount --bind {folder}/usage /run/penstock-tenant/usage && echo in && exec sleep 600"
+    )
+    holder = node.service("holder")
+    holder.command = ("unshare", "--mount", "sh", "-c", inside)
+    holder.start()
+    try:
+        until("the idle one is gone", lambda: idle not in node.tenants())
+        assert "in" in holder.said()
+        before = len(node.beside.events("removed a leftover"))
+        until("it was looked at again and again", lambda: len(node.tenants()) == 1, within_s=10)
+        third = granted("third")  # a whole time later the used one is still there
+        until("the third is gone", lambda: third not in node.tenants())
+        assert used in node.tenants()
+        assert len(node.beside.events("removed a leftover")) == before + 1
+    finally:
+        holder.kill()
+    until("nobody uses it any more", lambda: node.tenants() == {})
+
+    server = cluster.process("kube-apiserver")
+    granted("prepared")
+    server.send_signal(signal.SIGSTOP)
+    try:
+        done = node.call(sys.executable, "-c", UNPREPARE, "prepared", "never-seen")
+    finally:
+        server.send_signal(signal.SIGCONT)
+    assert done.returncode == 0, done.stderr
+    ended, refused = done.stdout.splitlines()
+    assert ended == "[('never-seen', ''), ('prepared', '')]"
+    assert "within 30 s" in refused or "does not answer" in refused
+    assert node.tenants() == {}
+
+
+def test_a_kubelet_that_is_away_while_pods_are_force_deleted_unprepares_later(
+    cluster, pods, claims, dra_nodes
+):
+    node = dra_nodes["node-1"]
+    look(pods, "away", claims.make("away", **share(1024, 100)), "stay", node="node-1")
+    until("it runs", lambda: seen(pods, "away"))
+    kubelet = cluster.process("node-1-kubelet")
+    kubelet.send_signal(signal.SIGSTOP)
+    try:
+        pods.core.delete_namespaced_pod("away", pods.namespace, grace_period_seconds=0)
+        claims.api.delete_namespaced_resource_claim("away", pods.namespace)
+        looked = len(node.beside.events("not looked for leftovers"))
+        until(
+            "leftovers are looked for, and the kubelet does not answer",
+            lambda: len(node.beside.events("not looked for leftovers")) > looked,
+        )
+        assert len(node.tenants()) == 1, "its container runs"
+    finally:
+        kubelet.send_signal(signal.SIGCONT)
+    until("the kubelet has ended it", lambda: node.tenants() == {})
+
+
+def test_slices_are_put_right_and_go_with_their_driver(cluster, claims, dra_nodes):
+    def pools() -> dict[str, tuple[int, int]]:
+        found = claims.api.list_resource_slice().items
+        return {
+            one.spec.node_name: (one.spec.pool.generation, len(one.spec.devices)) for one in found
+        }
+
+    before = pools()
+    assert {devices for _, devices in before.values()} == {2}
+    claims.api.delete_resource_slice("node-1-penstock.io-0")
+    until("it is there again", lambda: pools().get("node-1", (0, 0))[1] == 2)
+    wrong = claims.api.read_resource_slice("node-2-penstock.io-0")
+    wrong.spec.devices = wrong.spec.devices[:1]
+    claims.api.replace_resource_slice(wrong.metadata.name, wrong)
+    until("it is right again", lambda: pools()["node-2"] == (before["node-2"][0] + 1, 2))
+    cluster.core.patch_node("node-1", {"metadata": {"annotations": {"penstock.io/devices": "x"}}})
+    until(
+        "the annotation is right again",
+        lambda: cluster.core.read_node("node-1").metadata.annotations["penstock.io/devices"] != "x",
+    )
+    node = dra_nodes["node-2"]
+    node.beside.end()
+    assert node.files("/var/lib/kubelet/plugins/penstock.io") == ["lock"]
+    assert "penstock.io-reg.sock" not in node.files("/var/lib/kubelet/plugins_registry")
+    until("the kubelet takes its slices away", lambda: "node-2" not in pools(), within_s=90)
+    node.beside.start()
+    node.until_ready()
+    assert pools()["node-2"][1] == 2
