@@ -6,6 +6,7 @@ import base64
 import json
 import secrets
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from tests.kube.waiting import until
 from penstock.kube.device import read_devices
 from penstock.kube.names import DEVICES, PLACED, WAY
 from penstock.kube.node.allocation import tenant_name
+from penstock.kube.node.released import UNWANTED_S
 from penstock.kube.node.starting import owner_of
 from penstock.kube.placed import Share, write_placement
 from penstock_shim.pages import read_quota
@@ -247,4 +249,99 @@ def test_init_containers_sidecars_and_restarts_have_each_container_s_own_quota(
     living = {tenant_name("turns", owner_of(uid, name)) for name in ("side", "main", "beside")}
     assert set(node.tenants()) == living, "those of the init containers have ended"
     pods.core.delete_namespaced_pod("turns", pods.namespace)
+    nothing_left({node.name: node})
+
+
+def test_a_pod_that_cannot_have_its_device_says_why_and_starts_when_it_can(
+    cluster, pods, plugin_nodes, tmp_path
+):
+    node = plugin_nodes["node-2"]
+    uuid, other = devices(cluster, node.name)
+    large, share = {uuid: Share(100_000 * MIB, 600)}, {uuid: Share(90_000 * MIB, 100)}
+    place(pods, pod("large", container("main", *LOOK, "stay")), node.name, {"main": large})
+    until_said(pods, "large")
+    bodies = {
+        "unplaced": ("main", None),
+        "elsewhere": ("main", {"main": {"GPU-of-no-node": Share(MIB << 10, 10)}}),
+        "misnamed": ("main", {"other": {other: Share(MIB << 10, 10)}}),
+        "later": ("main", {"main": share}),
+    }
+    for name, (of, placement) in bodies.items():
+        place(pods, pod(name, container(of, *LOOK, "stay")), node.name, placement)
+    for name, why in {
+        "unplaced": "the Pod was not placed by penstock-scheduler",
+        "elsewhere": "GPU-of-no-node",
+        "misnamed": "the Pod's placement does not have this container",
+        "later": "not enough",
+    }.items():
+        until(f"{name} says why", lambda n=name, w=why: w in events(pods, n))
+        assert pods.read(name).status.phase == "Pending"
+    pods.core.delete_namespaced_pod("large", pods.namespace)
+    check(until_said(pods, "later"), tmp_path, share)
+    pods.core.delete_collection_namespaced_pod(pods.namespace)
+    nothing_left({node.name: node})
+
+
+def granted(node, name: str) -> list[dict[str, Any]]:
+    """What the plugin says it gave to a Pod's containers, at each start of one."""
+    return [one for one in node.beside.events("granted") if one["pod"] == name]
+
+
+def test_containers_restart_and_pods_go_while_api_server_kubelet_plugin_and_agent_are_away(
+    cluster, pods, plugin_nodes, tmp_path
+):
+    node = plugin_nodes["node-1"]
+    one, other = devices(cluster, node.name)
+    shares = {
+        "restarts": {one: Share(2048 * MIB, 100)},
+        "runs-on": {other: Share(3072 * MIB, 110)},
+        "forced": {one: Share(4096 * MIB, 120)},
+        "finishes": {other: Share(5120 * MIB, 130)},
+    }
+    again = ("sh", "-c", f"python3 {LOOK[1]}; sleep 4242")
+    place(pods, pod("restarts", container("main", *again), restartPolicy="Always"), node.name, {
+        "main": shares["restarts"]
+    })  # fmt: skip
+    for name in ("runs-on", "forced"):
+        place(pods, pod(name, container("main", *LOOK, "stay")), node.name, {"main": shares[name]})
+    place(pods, pod("finishes", container("main", *LOOK)), node.name, {"main": shares["finishes"]})
+    for name in ("restarts", "runs-on", "forced"):
+        check(until_said(pods, name), tmp_path, shares[name])
+    pods.until_phase("finishes", "Succeeded")
+    check(until_said(pods, "finishes"), tmp_path, shares["finishes"])
+    until("what has finished is released", lambda: len(node.tenants()) == 3)
+
+    # No API server, and a plugin that has been started anew: it knows no Pods.
+    api_server = cluster.process("kube-apiserver")
+    api_server.suspend()
+    try:
+        node.beside.restart(signal.SIGKILL)
+        begun = len(granted(node, "restarts"))
+        node.call("pkill", "-f", "^sleep 4242")
+        until("the container starts again", lambda: len(granted(node, "restarts")) > begun)
+        assert len(node.tenants()) == 3
+    finally:
+        api_server.resume()
+    until(
+        "it has restarted", lambda: pods.read("restarts").status.container_statuses[0].restart_count
+    )
+    check(until_said(pods, "restarts"), tmp_path, shares["restarts"])
+    check(until_said(pods, "restarts", previous=True), tmp_path, shares["restarts"])
+
+    # Deleted by force, while no kubelet is there to end it: its share is not free yet.
+    kubelet = cluster.process(f"{node.name}-kubelet")
+    kubelet.suspend()
+    pods.core.delete_namespaced_pod("forced", pods.namespace, grace_period_seconds=0)
+    node.agent.restart(signal.SIGKILL)
+    until("the agent answers", lambda: node.run("ps").returncode == 0)
+    time.sleep(3 * UNWANTED_S)
+    assert len(node.tenants()) == 3
+    kubelet.kill()
+    until("it is released", lambda: len(node.tenants()) == 2, within_s=120)
+    node.until_ready()
+    until("slots are told again", lambda: slots(cluster, node.name) > 0)
+    place(pods, pod("new", container("main", *LOOK, "stay")), node.name, {"main": shares["forced"]})
+    check(until_said(pods, "new"), tmp_path, shares["forced"])
+    assert pods.read("runs-on").status.container_statuses[0].restart_count == 0
+    pods.core.delete_collection_namespaced_pod(pods.namespace)
     nothing_left({node.name: node})

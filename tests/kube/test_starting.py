@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import yaml
@@ -22,6 +22,9 @@ from penstock.kube.placed import Share
 from penstock.model import PenstockError
 from penstock_api.kubelet import cri_v1_pb2 as cri
 from penstock_api.kubelet import deviceplugin_v1beta1_pb2 as pb
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def pod(*order: str, inits: str = "", sidecars: str = "", **more: str) -> NodePod:
@@ -200,7 +203,9 @@ def test_a_placement_becomes_an_allocation_or_says_why_not():
 
 def test_a_pod_s_containers_are_known_by_how_they_start():
     body = {
-        "metadata": {"namespace": "n", "name": "p", "uid": "u", "annotations": {"penstock.io/mode": "x"}},
+        "metadata": {
+            "namespace": "n", "name": "p", "uid": "u", "annotations": {"penstock.io/mode": "x"},
+        },
         "spec": {
             "initContainers": [{"name": "i"}, {"name": "s", "restartPolicy": "Always"}],
             "containers": [{"name": "m"}],
