@@ -18,8 +18,8 @@ from tests.kube.waiting import until
 from penstock.kube.device import read_devices
 from penstock.kube.names import DEVICES, PLACED, WAY
 from penstock.kube.node.allocation import tenant_name
-from penstock.kube.node.released import UNWANTED_S
 from penstock.kube.node.starting import owner_of
+from penstock.kube.node.upkeep import UNWANTED_S
 from penstock.kube.placed import Share, write_placement
 from penstock_shim.pages import read_quota
 
@@ -109,8 +109,11 @@ def said(pods, name: str, of: str = "main", *, previous: bool = False) -> dict[s
         name, pods.namespace, container=of, previous=previous, _request_timeout=10,
         _preload_content=False,
     )  # fmt: skip
-    lines = answer.data.decode().splitlines()
-    return json.loads(lines[0]) if lines else None
+    text = answer.data.decode()
+    if not text.startswith("{"):
+        assert "Error" not in text, text
+        return None
+    return json.loads(text.splitlines()[0])
 
 
 def until_said(pods, name: str, of: str = "main", **more: Any) -> dict[str, Any]:

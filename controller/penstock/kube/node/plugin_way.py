@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.kube.node.plugin import Plugin
 from penstock.kube.node.plugin_socket import PluginSocket
-from penstock.kube.node.released import Released
 from penstock.kube.node.runtime import Runtime
 from penstock.kube.node.slots import Slots
 from penstock.kube.node.starting import Starting
+from penstock.kube.node.upkeep import Upkeep
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -42,14 +42,14 @@ class PluginWay:
         starting = Starting(
             device_plugin_dir, pods, tenants, runtime=Runtime(runtime_socket), slots=slots, log=log
         )
-        self._released = Released(tenants, pods, slots=slots, under_way=starting.under_way, log=log)
-        starting.end_unwanted = self._released.look
+        self._upkeep = Upkeep(tenants, pods, slots=slots, under_way=starting.under_way, log=log)
+        starting.end_unwanted = self._upkeep.look
         plugin = Plugin(inventory, starting, log)
         self.socket = PluginSocket(device_plugin_dir, kubelet_dir, plugin, log)
 
     def duties(self) -> list[Coroutine[Any, Any, None]]:
         """Each runs until it is cancelled."""
-        return [self.socket.run(), self._released.run()]
+        return [self.socket.run(), self._upkeep.run()]
 
     @property
     def problem(self) -> PenstockError | None:

@@ -94,8 +94,10 @@ class Starting:
                 del self.under_way[uid]
 
     async def _patiently(self, uid: str, holders: tuple[Holder, ...]) -> str:
-        """Waits a while for what may come by itself: an agent that is started anew, and room that
-        its scheduler knows to be free and that another Pod's last container still has.
+        """Waits a while for what may come by itself.
+
+        An agent that is started anew; room that its scheduler knows to be free, and that another
+        Pod's last container still has.
         """
         clock = asyncio.get_running_loop().time
         end = clock() + WAIT_WITHIN_S
