@@ -79,9 +79,10 @@ proto: $(VENV)/.tools ## Rewrite proto/penstock_api/v1/*_pb2* from the .proto fi
 	$(BIN)/python -m grpc_tools.protoc --proto_path=proto --python_out=proto --pyi_out=proto \
 	  --grpc_python_out=proto proto/penstock_api/v1/*.proto
 
-gen: $(VENV)/.tools ## Rewrite docs/coverage.md from the headers and hook tables, docs/metrics.md from its table
+gen: $(VENV)/.tools ## Rewrite docs/coverage.md from the headers and hook tables, docs/metrics.md from its table, deploy/crds from the policy's schema
 	PYTHONPATH=shim $(BIN)/python -m codegen --native shim/native --page docs/coverage.md
 	PYTHONPATH=controller $(BIN)/python -m penstock.meter.reference docs/metrics.md
+	PYTHONPATH=controller $(BIN)/python -m penstock.kube.control.crd deploy/crds
 
 newest: setup ## Take the newest releases of all tools and clients into constraints.txt; then make test
 	$(BIN)/pip install --quiet --upgrade --upgrade-strategy eager $(GROUPS)
