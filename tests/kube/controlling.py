@@ -152,6 +152,11 @@ class Things:
     def resources(self) -> client.ResourceV1Api:
         return client.ResourceV1Api(self.cluster.api)
 
+    def remove(self) -> None:
+        """What would make Pods again."""
+        for one in self.apps.list_namespaced_deployment(self.namespace).items:
+            self.apps.delete_namespaced_deployment(one.metadata.name, self.namespace)
+
     def policy(self, name: str, **spec: Any) -> None:
         """A QuotaPolicy with small limits."""
         body = {

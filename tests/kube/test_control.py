@@ -15,31 +15,13 @@ import pytest
 from kubernetes import client
 from tests.kube import controlling
 from tests.kube.cluster.layout import API_ADDRESS
-from tests.kube.controlling import GROUP, NAMESPACE, VERSION, Controllers, Things
+from tests.kube.controlling import GROUP, NAMESPACE, VERSION
 from tests.kube.waiting import until
 
 from penstock.kube.api import Api
 from penstock.kube.control.leader import Leader, NotLeadingError
 
 pytestmark = pytest.mark.kube
-
-
-@pytest.fixture(scope="module")
-def controllers(cluster, tmp_path_factory):
-    """One that leads and one that waits."""
-    controlling.define(cluster)
-    controlling.namespace(cluster)
-    made = Controllers(cluster, tmp_path_factory.mktemp("control"))
-    made.start("first")
-    made.start("second")
-    until("one leads", made.leader)
-    yield made
-    made.stop()
-
-
-@pytest.fixture
-def things(cluster, pods, controllers):
-    return Things(cluster, pods.namespace)
 
 
 def test_a_policy_says_whether_it_holds_and_for_which_pods(cluster, pods, things):

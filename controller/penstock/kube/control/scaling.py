@@ -192,8 +192,9 @@ class Scaler:
             }
             samples.append(ReplicaSample(pod.ready, figures))
         samples += [ReplicaSample(ready=False)] * (workload.replicas - len(samples))
-        if "qps" in metrics and _fault_of(workload):
-            problems[_fault_of(workload)] = None
+        if "qps" in metrics:
+            why = _fault_of(workload) or self._pages.problems.get(workload.qps_url, "")
+            problems |= {why: None} if why else {}
         return samples, list(problems)[:2]
 
     def _figure(
