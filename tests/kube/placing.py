@@ -142,12 +142,10 @@ class Placing:
 
     def _start(self, name: str, *command: str | Path) -> None:
         with (self.folder / f"{name}.log").open("ab") as log:
-            self._processes[name] = subprocess.Popen(
-                [*self._inside, *map(str, command)],
-                stdout=log,
-                stderr=log,
-                stdin=subprocess.DEVNULL,
-            )
+            line = [*self._inside, *map(str, command)]
+            self._processes[name] = self._starter.submit(
+                subprocess.Popen, line, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            ).result()
 
     def _configuration(self) -> Path:
         """The chart's own, with this cluster's credentials and without waiting to lead."""
