@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 CHART = PROJECT / "deploy/helm/penstock"
 NAMESPACE = "penstock-system"
 RELEASE = "penstock"
+BY_CLAIMS, BY_PLUGIN = layout.NODES  # the chart serves both ways at once
 # Where a node's own files show that Penstock was there.
 PLACES = (
     "/run/penstock",
@@ -66,7 +67,7 @@ class Chart:
     values: Path
 
     def install(self, *arguments: str) -> None:
-        """In a namespace of its own, with simulated devices; returns when all of it is ready."""
+        """Both ways, a node each, in a namespace of its own, with simulated devices; returns when all of it is ready."""
         self.values.write_text(yaml.safe_dump(VALUES))
         self.cluster.load(images.penstock())
         self._run(

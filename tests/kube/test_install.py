@@ -10,7 +10,17 @@ import subprocess
 import pytest
 import yaml
 from kubernetes import client
-from tests.kube.chart import NAMESPACE, RELEASE, Chart, HelmError, lint, render, traces
+from tests.kube.chart import (
+    BY_CLAIMS,
+    BY_PLUGIN,
+    NAMESPACE,
+    RELEASE,
+    Chart,
+    HelmError,
+    lint,
+    render,
+    traces,
+)
 from tests.kube.cluster import layout, programs
 from tests.kube.cluster.toolchain import PROJECT
 from tests.kube.waiting import until
@@ -202,7 +212,7 @@ def test_an_agents_token_writes_only_what_is_of_its_own_node(chart, cluster):
     refused(f"an agent on {here} may not write nodes/{there}", core.patch_node, there, note)
     nothing_else = "annotations of its node that begin with"
     for change in (
-        {"metadata": {"labels": {"penstock.io/way": "extender"}}},
+        {"metadata": {"labels": {"penstock.io/pool": "mine"}}},
         {"metadata": {"annotations": {"node.alpha.kubernetes.io/ttl": "1"}}},
         {"spec": {"unschedulable": True}},
     ):
@@ -237,8 +247,8 @@ for second in range(100000):
 """
 
 
-def test_a_restricted_pod_gets_its_share_and_runs_on_through_an_upgrade(chart, cluster, pods):
-    """As PodSecurity has it: no root, no capability, nothing to write to; no hostPath, no variable."""
+def test_restricted_pods_get_shares_both_ways_and_run_on_through_an_upgrade(chart, cluster, pods):
+    """As PodSecurity has it: no root, no capability, no hostPath, nothing to write to."""
     level = {"pod-security.kubernetes.io/enforce": "restricted"}
     cluster.core.patch_namespace(pods.namespace, {"metadata": {"labels": level}})
     amounts = {"memory": "8Gi", "coresPermille": "300"}
@@ -250,45 +260,52 @@ def test_a_restricted_pod_gets_its_share_and_runs_on_through_an_upgrade(chart, c
             "spec": {"spec": {"devices": {"requests": [{"name": "gpu", "exactly": request}]}}},
         },
     )
-    pods.start_restricted("user", "python3", "-uc", USE, claim_template="share")
-    before = pods.until_phase("user", "Running")
-    until("it sees its share", lambda: pods.log("user").endswith(" 8\n"))
+    extended = {"vgpu": "1", "memory": "8Gi", "cores-permille": "300"}
+    limits = {f"penstock.io/{name}": amount for name, amount in extended.items()}
+    pods.start_restricted("claim", "python3", "-uc", USE, template="share")
+    pods.start_restricted("extended", "python3", "-uc", USE, limits=limits)
+    nodes = {"claim": BY_CLAIMS, "extended": BY_PLUGIN}
+    before = {name: pods.until_phase(name, "Running", within_s=120) for name in nodes}
+    for name, node in nodes.items():
+        assert before[name].spec.node_name == node
+        until(f"{name} sees its share", lambda n=name: pods.log(n).endswith(" 8\n"))
+    # the webhook gave it to the scheduler that knows devices
+    assert before["extended"].spec.scheduler_name == "penstock-scheduler"
+    assert before["claim"].spec.scheduler_name == "default-scheduler"
+    bad = {**limits, "penstock.io/cores-permille": "1500"}
+    with pytest.raises(client.ApiException, match="1500"):
+        pods.start_restricted("bad", "true", limits=bad)
+
     agents = {pod.metadata.uid for pod in chart.pods("agent")}
     chart.upgrade("--set", "agent.longestGrace=30s")
     now = chart.pods("agent")
     assert agents.isdisjoint(pod.metadata.uid for pod in now)
     for pod in now:
         assert "--longest-grace=30s" in pod.spec.containers[0].args
-    said = pods.log("user")
-    until("it goes on", lambda: len(pods.log("user")) > len(said))
-    after = pods.read("user").status.container_statuses[0]
-    assert after.restart_count == 0
-    assert after.container_id == before.status.container_statuses[0].container_id
-    (tenant,) = json.loads(chart.on_agent(before.spec.node_name, "penstock", "ps", "-o", "json"))
-    assert tenant["tenant"].startswith("user.")
+    for name, node in nodes.items():
+        said = pods.log(name)
+        until(f"{name} goes on", lambda n=name, s=said: len(pods.log(n)) > len(s))
+        (was,) = before[name].status.container_statuses
+        (one,) = pods.read(name).status.container_statuses
+        assert (one.restart_count, one.container_id) == (0, was.container_id)
+        (tenant,) = json.loads(chart.on_agent(node, "penstock", "ps", "-o", "json"))
+        assert tenant["tenant"].startswith(f"{name}.")
+
     with pytest.raises(HelmError):
         chart.uninstall()
     log = chart.kubectl("--namespace", NAMESPACE, "logs", f"job/{RELEASE}-uninstall-check")
-    assert f"{pods.namespace}/user" in log
+    assert f"{pods.namespace}/claim, {pods.namespace}/extended" in log
     assert "delete them first" in log
 
 
 def test_uninstalling_leaves_nothing(chart, cluster):
     node = layout.NODES[0]
     chart.on_agent(node, "penstock", "grant", "left", "--memory", "8Gi", "--cores", "30")
-    # what its parts write there, whichever way is used
-    mark = {
-        "metadata": {
-            "annotations": {"penstock.io/devices": "[]"},
-            "labels": {"penstock.io/way": "dra"},
-        }
-    }
-    cluster.core.patch_node(node, mark)
-    cluster.core.patch_node_status(node, {"status": {"capacity": {"penstock.io/vgpu": "8"}}})
     shown = set(traces(cluster))
     for place in ("/run/penstock", "/var/lib/penstock", "/var/run/cdi"):
         assert f"{node}:{place}" in shown
-    assert f"{node}: penstock.io/vgpu" in shown
+    assert f"{BY_PLUGIN}: penstock.io/vgpu" in shown
+    assert "validatingwebhookconfigurations/penstock" in shown
     chart.uninstall()
     chart.remove_namespace()
     assert set(traces(cluster)) == chart.before == set()

@@ -46,6 +46,9 @@ def node(
     data_dir: Annotated[Path, typer.Option(metavar="DIR")] = Path("/var/lib/penstock"),
     cdi_dir: Annotated[Path, typer.Option(metavar="DIR")] = Path("/var/run/cdi"),
     kubelet_dir: Annotated[Path, typer.Option(metavar="DIR")] = Path("/var/lib/kubelet"),
+    device_plugin_dir: Annotated[Path, typer.Option(metavar="DIR")] = Path(
+        "/var/lib/kubelet/device-plugins"
+    ),
     within: Within = 300,
     kubeconfig: Kubeconfig = None,
 ) -> None:
@@ -66,7 +69,8 @@ def node(
     stopping = (signal.SIGTERM, signal.SIGINT)
     signal.pthread_sigmask(signal.SIG_BLOCK, stopping)
     asyncio.run(wait())
-    places = (root / str(one).lstrip("/") for one in (state_dir, data_dir, cdi_dir, kubelet_dir))
+    named = (state_dir, data_dir, cdi_dir, kubelet_dir, device_plugin_dir)
+    places = (root / str(one).lstrip("/") for one in named)
     files = NodeFiles(*places)
     if files.has_agent():
         raise PenstockError(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from penstock.container.cdi import SpecDirectory
 from penstock.kube.api import PODS
 from penstock.kube.names import DRIVER
+from penstock.kube.node.slots import KIND as SLOT
 from penstock.model import PenstockError
 from penstock.node.state import State
 
@@ -32,6 +33,7 @@ class NodeFiles:
     data: Path
     specs: Path  # of CDI: others have theirs there, too
     kubelet: Path
+    device_plugins: Path
 
     def has_agent(self) -> bool:
         """Whether an agent owns them still."""
@@ -42,11 +44,11 @@ class NodeFiles:
 
         Containers that have some mounted keep what they have.
         """
-        specs = SpecDirectory(self.specs)
-        for device in specs.devices():
-            if specs.remove(device):
-                yield specs.file_of(device)
-        specs.remove_leftovers()
+        for specs in (SpecDirectory(self.specs), SpecDirectory(self.specs, SLOT)):
+            for device in specs.devices():
+                if specs.remove(device):
+                    yield specs.file_of(device)
+            specs.remove_leftovers()
         for place in (*self._sockets(), self.state, self.data):
             with contextlib.suppress(FileNotFoundError):
                 shutil.rmtree(place) if place.is_dir() else place.unlink()
@@ -57,8 +59,9 @@ class NodeFiles:
 
     def _sockets(self) -> Iterator[Path]:
         """By which kubelet spoke to us: ours begin with the driver's name."""
-        for folder in ("plugins", "plugins_registry", "device-plugins"):
-            yield from sorted((self.kubelet / folder).glob(f"{DRIVER}*"))
+        plugins, registry = self.kubelet / "plugins", self.kubelet / "plugins_registry"
+        for folder in (plugins, registry, self.device_plugins):
+            yield from sorted(folder.glob(f"{DRIVER}*"))
 
 
 async def await_no_pods(api: Api, namespace: str, labels: str, node: str, within_s: float) -> None:

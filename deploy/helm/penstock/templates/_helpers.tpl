@@ -42,7 +42,7 @@ imagePullSecrets: {{- toYaml . | nindent 2 }}
 {{- /* The directories on a node that ours lie in, as JSON; no longer one below another of them. */ -}}
 {{- define "penstock.parents" -}}
 {{- $paths := .Values.paths }}
-{{- list (dir $paths.state) (dir $paths.data) (dir $paths.cdi) $paths.kubelet | uniq | toJson }}
+{{- list (dir $paths.state) (dir $paths.data) (dir $paths.cdi) $paths.kubelet (dir $paths.devicePlugins) | uniq | toJson }}
 {{- end }}
 
 {{- /* Replicas of a component on different nodes, where there are several. */ -}}
