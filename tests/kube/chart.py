@@ -67,7 +67,7 @@ class Chart:
     values: Path
 
     def install(self, *arguments: str) -> None:
-        """Both ways, a node each, in a namespace of its own, with simulated devices; returns when all of it is ready."""
+        """Both ways, a node each, with simulated devices; returns when all of it is ready."""
         self.values.write_text(yaml.safe_dump(VALUES))
         self.cluster.load(images.penstock())
         self._run(
@@ -163,11 +163,9 @@ def _marks(node: dict[str, Any]) -> Iterator[str]:
 
 def _kinds(cluster: Cluster) -> Iterator[tuple[str, str]]:
     """Every kind of object that can be listed, with the path of all of them."""
-    groups = [("v1", "/api/v1")]
-    for group in _get(cluster, "/apis")["groups"]:
-        version = group["preferredVersion"]["groupVersion"]
-        groups.append((version, f"/apis/{version}"))
-    for version, path in groups:
+    groups = _get(cluster, "/apis")["groups"]
+    preferred = [f"/apis/{group['preferredVersion']['groupVersion']}" for group in groups]
+    for path in ("/api/v1", *preferred):
         for kind in _get(cluster, path)["resources"]:
             if "list" in kind["verbs"] and kind["name"] != "events":
                 yield kind["name"], f"{path}/{kind['name']}"

@@ -137,7 +137,8 @@ RIGHTS = {  # verb, group, resource, namespace
             ("patch", "penstock.io", "quotapolicies/status", "default"),
             ("update", "penstock.io", "quotacaps/status", "default"),
             ("update", "apps", "deployments/scale", "default"), ("get", "", "nodes/proxy", ""),
-            ("create", "", "events", "default"), ("create", "coordination.k8s.io", "leases", NAMESPACE),
+            ("create", "", "events", "default"),
+            ("create", "coordination.k8s.io", "leases", NAMESPACE),
         },
         {
             ("get", "", "secrets", NAMESPACE), ("patch", "", "nodes", ""),

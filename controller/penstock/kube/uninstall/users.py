@@ -19,7 +19,7 @@ async def check_unused(api: Api) -> None:
     """Raises `PenstockError` while Pods have shares, by claims or by extended resources."""
     claims, _ = await api.list(CLAIMS)
     pods, _ = await api.list(PODS)
-    users = sorted({*_by_claim(claims), *_by_placement(pods)})
+    users = users_of(claims, pods)
     if not users:
         return
     more = f" and {len(users) - MOST_NAMED} more" if len(users) > MOST_NAMED else ""
@@ -30,6 +30,11 @@ async def check_unused(api: Api) -> None:
         "helm upgrade --reuse-values --set uninstall.force=true, then uninstall again",
         reason="not-now",
     )
+
+
+def users_of(claims: list[Object], pods: list[Object]) -> list[str]:
+    """Namespace and name of each Pod with a share, in order."""
+    return sorted({*_by_claim(claims), *_by_placement(pods)})
 
 
 def _by_claim(claims: list[Object]) -> list[str]:
