@@ -70,6 +70,9 @@ class Chart:
         """Both ways, a node each, with simulated devices; returns when all of it is ready."""
         self.values.write_text(yaml.safe_dump(VALUES))
         self.cluster.load(images.penstock())
+        self.cluster.load(images.kube_scheduler(self.cluster.layout.programs))
+        way = {"metadata": {"labels": {"penstock.io/way": "extender"}}}
+        self.cluster.core.patch_node(BY_PLUGIN, way)
         self._run(
             "install", RELEASE, CHART, "--create-namespace", "--values", self.values, "--wait"
         )
