@@ -161,7 +161,7 @@ def test_fifty_pods_with_fifty_quotas_at_once_get_each_its_own_and_leave_nothing
     wanted = {}
     for number in range(50):
         node = (first, second)[number % 2].name
-        share = Share((512 + 32 * number) * MIB, 20 + number % 40)
+        share = Share((1024 + 32 * number) * MIB, 20 + number % 40)
         wanted[f"pod-{number}"] = node, {uuids[node][number // 2 % 2]: share}
     for name in wanted:
         pods.core.create_namespaced_pod(pods.namespace, pod(name, container("main", *LOOK, "stay")))
