@@ -2,9 +2,25 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import typer
 
-from penstock.cli import kube_node
+from penstock.cli import kube_admit, kube_node, kube_place
 
-app = typer.Typer(help="What runs on Kubernetes: the chart starts these.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 app.command("node")(kube_node.node)
+app.command("place")(kube_place.place)
+app.command("admit")(kube_admit.admit)
+
+
+@app.callback()
+def kube() -> None:
+    """What runs on Kubernetes: the chart starts these."""
+    from penstock.model import PenstockError
+
+    if importlib.util.find_spec("kubernetes_asyncio") is None:
+        raise PenstockError(
+            "this Penstock has no Kubernetes parts", "its extra `kube` is not installed",
+            "pip install 'penstock[kube]'",
+        )  # fmt: skip

@@ -8,27 +8,17 @@ the other, and nobody but the scheduler may write it (the webhook sees to that).
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.model import PenstockError
 from penstock.model.quantity import FULL_DEVICE_PERMILLE, MAX_MEMORY_BYTES
+from penstock.schedule.device import Placement, Share
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+__all__ = ["Placement", "Share", "read_placement", "write_placement"]
 MOST_BYTES = 64 << 10  # annotations of an object may have 256 KiB in all
-
-
-@dataclass(frozen=True)
-class Share:
-    """Part of one device."""
-
-    memory_bytes: int
-    cores_permille: int
-
-
-Placement = dict[str, dict[str, Share]]  # by container, then by device UUID
 
 
 def write_placement(placement: Mapping[str, Mapping[str, Share]]) -> str:

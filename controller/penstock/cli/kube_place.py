@@ -1,0 +1,60 @@
+"""`penstock kube place`: a scheduler's extender."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+
+class Policy(str, Enum):
+    """What is filled first."""
+
+    value: Literal["binpack", "spread"]
+    binpack = "binpack"
+    spread = "spread"
+
+
+def place(
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where the scheduler asks.")
+    ] = "127.0.0.1:9471",
+    scheduler: Annotated[
+        str, typer.Option(metavar="NAME", help="Profile of the scheduler that asks.")
+    ] = "penstock-scheduler",
+    nodes: Annotated[
+        Policy, typer.Option(help="Of nodes: fill one after the other, or all alike.")
+    ] = Policy.binpack,
+    devices: Annotated[Policy, typer.Option(help="The same of a node's devices.")] = Policy.binpack,
+    kubeconfig: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The cluster (default: that of this Pod).")
+    ] = None,
+) -> None:
+    """Place Pods that ask for penstock.io/… : the extender of a kube-scheduler beside it.
+
+    Answers nothing before it knows what all Pods hold. May be killed at any time.
+    """
+    import asyncio
+
+    asyncio.run(_place(listen, scheduler, nodes, devices, kubeconfig))
+
+
+async def _place(
+    listen: str, scheduler: str, nodes: Policy, devices: Policy, kubeconfig: Path | None
+) -> None:
+    from penstock.cli.address import read_address
+    from penstock.cli.log import log_as
+    from penstock.kube import serving
+    from penstock.kube.api import Api
+    from penstock.kube.place.extender import Extender
+
+    log = log_as("penstock kube place")
+    async with await Api.connect(kubeconfig) as api:
+        extender = Extender(
+            api, scheduler, of_nodes=nodes.value, of_devices=devices.value, report=log
+        )
+        async with serving.listening(extender.app(), read_address(listen)) as port:
+            log("started", port=port, scheduler=scheduler, server=api.server)
+            log("stopping", signal=await serving.until_stopped(extender.run()))

@@ -1,0 +1,65 @@
+"""ResourceClaims and their templates: capacity that no device of ours can give."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.kube.admit.surroundings import asked_devices, class_names
+from penstock.kube.admit.verdict import Verdict
+from penstock.kube.names import CORES_PERMILLE, MEMORY
+from penstock.kube.quantity import parse_quantity
+from penstock.kube.request import LEAST_MEMORY_BYTES
+from penstock.model import QuantityError, human_memory, nearest
+from penstock.model.quantity import FULL_DEVICE_PERMILLE
+
+if TYPE_CHECKING:
+    from penstock.kube.admit.surroundings import Surroundings
+    from penstock.kube.api import Object
+
+CAPACITIES = (MEMORY, CORES_PERMILLE)
+
+
+async def review_claim(spec: Object, around: Surroundings) -> Verdict:
+    """A claim's spec. Raises `ApiError`: its classes cannot be looked up."""
+    verdict = Verdict()
+    ours = await around.classes_of_ours(set(class_names(spec)))
+    for one in asked_devices(spec):
+        if one.get("deviceClassName") not in ours:
+            continue
+        where = f"request {one.get('name')}"
+        if one.get("adminAccess"):
+            verdict.refuse(
+                f"{where} has adminAccess", "a share of a device is used, not administered",
+                "leave adminAccess out",
+            )  # fmt: skip
+        for name, value in ((one.get("capacity") or {}).get("requests") or {}).items():
+            _capacity(where, name, value, around, verdict)
+    return verdict
+
+
+def _capacity(where: str, name: str, value: object, around: Surroundings, verdict: Verdict) -> None:
+    what = f"{where} asks for capacity {name}: {value}"
+    if name not in CAPACITIES:
+        near = nearest(name, CAPACITIES) or (CORES_PERMILLE if name == "cores" else None)
+        fix = f"did you mean {near}?" if near else f"there are {' and '.join(CAPACITIES)}"
+        verdict.refuse(what, "devices have no such capacity", fix)
+        return
+    try:
+        exact = parse_quantity(value)
+    except QuantityError as error:
+        verdict.refuse(what, str(error), "write it like 40Gi or 300")
+        return
+    if exact <= 0:
+        verdict.refuse(what, "that is nothing", f"ask for more, or leave {name} out")
+    elif name == CORES_PERMILLE and (exact > FULL_DEVICE_PERMILLE or exact.denominator != 1):
+        verdict.refuse(
+            what, f"cores are whole permille of one device, 1 to {FULL_DEVICE_PERMILLE}",
+            "for more than one device ask for a count",
+        )  # fmt: skip
+    elif name == MEMORY and exact < LEAST_MEMORY_BYTES:
+        verdict.refuse(what, f"that is {exact} bytes", f"write it with its unit, such as {value}Gi")
+    elif name == MEMORY and (largest := around.largest()) and exact > largest[0]:
+        verdict.warnings.append(
+            f"{where} asks for more memory than any device here has "
+            f"({human_memory(largest[0], down=True)}): it waits for a node that has it"
+        )

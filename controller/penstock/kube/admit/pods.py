@@ -1,0 +1,215 @@
+"""Pods that ask for vGPUs: what is wrong with one, and what is filled in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.kube.admit.verdict import Verdict, pointer
+from penstock.kube.names import (
+    MANAGED,
+    MODE,
+    PLACED,
+    POLICY,
+    RESOURCE_CORES,
+    RESOURCE_COUNT,
+    RESOURCE_MEMORY,
+    RESOURCE_TFLOPS,
+    RESOURCES,
+    SCHEDULER,
+)
+from penstock.kube.request import asked, containers, read_request
+from penstock.model import PenstockError, human_memory, listing, nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.kube.admit.surroundings import Surroundings
+    from penstock.kube.api import Object
+
+DEFAULT_SCHEDULER = "default-scheduler"
+MODES = ("strict", "elastic")
+# What people write for it, where the nearest word would be another.
+MEANT = {"cores": RESOURCE_CORES, "gpu": RESOURCE_COUNT, "gpumem": RESOURCE_MEMORY}
+
+
+async def review_new(
+    pod: Object, namespace: str, around: Surroundings, scheduler: str = SCHEDULER
+) -> Verdict:
+    """A Pod that is to be made. Raises `ApiError`: what it refers to cannot be looked up."""
+    verdict = Verdict()
+    annotations = (pod.get("metadata") or {}).get("annotations") or {}
+    if PLACED in annotations:
+        verdict.refuse(
+            f"annotation {PLACED}", "only the scheduler says which devices a Pod has",
+            "leave it out",
+        )  # fmt: skip
+    by_resources = any(asked(one) for one, _, _ in containers(pod))
+    by_claims = await around.claims_of_ours(pod, namespace)
+    if not by_resources and not by_claims:
+        return verdict
+    if by_resources and by_claims:
+        verdict.refuse(
+            f"the Pod has the claim {by_claims[0]} and asks for penstock.io/… resources",
+            "they are two ways to one thing, and a node is served by one of them",
+            "keep the claim where nodes publish ResourceSlices, else the resources",
+        )
+    _amounts(pod, verdict)
+    _placing(pod, scheduler if by_resources else "", verdict)
+    _privileges(pod, verdict)
+    await _words(pod, annotations, namespace, around, verdict)
+    if not verdict.refusals:
+        if by_resources:
+            _warn(pod, around, verdict)
+        verdict.patch += _fill(pod, scheduler if by_resources else "")
+    return verdict
+
+
+def review_change(old: Object, new: Object, user: str, scheduler_user: str) -> Verdict:
+    """A Pod that is changed."""
+    verdict = Verdict()
+    was, now = (
+        ((one.get("metadata") or {}).get("annotations") or {}).get(PLACED) for one in (old, new)
+    )
+    if was != now and user != scheduler_user:
+        verdict.refuse(
+            f"annotation {PLACED} is not to be changed by {user}",
+            "it says which shares of devices are taken; only the scheduler writes it",
+            "leave it as it is; to move a Pod delete it",
+        )
+    return verdict
+
+
+def review_binding(binding: Object, user: str, scheduler_user: str) -> Verdict:
+    """A Binding that is to be posted."""
+    verdict = Verdict()
+    annotations = (binding.get("metadata") or {}).get("annotations") or {}
+    if PLACED in annotations and user != scheduler_user:
+        verdict.refuse(
+            f"a Binding with {PLACED} by {user}", "only the scheduler says which devices a Pod has",
+            "leave the Pod to its scheduler",
+        )  # fmt: skip
+    return verdict
+
+
+def _amounts(pod: Object, verdict: Verdict) -> None:
+    for one, _, _ in containers(pod):
+        resources = one.get("resources") or {}
+        limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
+        for name in asked(one):
+            if name not in RESOURCES:
+                near = MEANT.get(name.partition("/")[2]) or nearest(name, RESOURCES)
+                verdict.refuse(
+                    f"container {one.get('name')} asks for {name}",
+                    "there is no such resource",
+                    f"did you mean {near}?" if near else f"there are {listing(sorted(RESOURCES))}",
+                )
+            elif name in requests and requests[name] != limits.get(name):
+                verdict.refuse(
+                    f"container {one.get('name')} requests {name}: {requests[name]}, with a limit "
+                    f"of {limits.get(name, 'nothing')}",
+                    "a share of a device is a quota: both are the same",
+                    "write it once, under limits",
+                )
+    if not verdict.refusals:
+        try:
+            read_request(pod)
+        except PenstockError as error:
+            verdict.refuse_for(error)
+
+
+def _placing(pod: Object, scheduler: str, verdict: Verdict) -> None:
+    spec = pod.get("spec") or {}
+    if spec.get("nodeName"):
+        verdict.refuse(
+            f"the Pod is put on node {spec['nodeName']}", "nobody would choose its devices",
+            "use nodeSelector: kubernetes.io/hostname, and leave nodeName to the scheduler",
+        )  # fmt: skip
+    wanted = spec.get("schedulerName") or DEFAULT_SCHEDULER
+    if scheduler and wanted not in {DEFAULT_SCHEDULER, scheduler}:
+        verdict.refuse(
+            f"the Pod is left to the scheduler {wanted}", "it does not know devices",
+            f"leave schedulerName out, or write {scheduler}",
+        )  # fmt: skip
+
+
+def _privileges(pod: Object, verdict: Verdict) -> None:
+    privileged = [
+        str(one.get("name"))
+        for one, _, _ in containers(pod)
+        if (one.get("securityContext") or {}).get("privileged")
+    ]
+    if privileged:
+        verdict.refuse(
+            f"container {privileged[0]} is privileged", "it could use all of every device",
+            "leave privileged out: a vGPU needs no privilege",
+        )  # fmt: skip
+
+
+async def _words(
+    pod: Object,
+    annotations: Object,
+    namespace: str,
+    around: Surroundings,
+    verdict: Verdict,
+) -> None:
+    """What it names: a mode, a policy, a RuntimeClass."""
+    mode = annotations.get(MODE)
+    if mode is not None and mode not in MODES:
+        verdict.refuse(f"annotation {MODE}: {mode}", "there is no such mode", "strict or elastic")
+    policy = annotations.get(POLICY)
+    if policy is not None and (why := await around.no_such_policy(namespace, policy)):
+        verdict.refuse(f"annotation {POLICY}: {policy}", why, "name one that is there, or none")
+    runtime_class = (pod.get("spec") or {}).get("runtimeClassName")
+    if runtime_class and (handler := await around.apart(runtime_class)):
+        verdict.refuse(
+            f"RuntimeClass {runtime_class} runs containers by {handler}",
+            "they see neither the node's devices nor the page that holds the quota",
+            "use a runtime on the node's own kernel, such as runc",
+        )
+
+
+def _warn(pod: Object, around: Surroundings, verdict: Verdict) -> None:
+    request = read_request(pod)
+    largest = around.largest()
+    for ask in request.asks if request else ():
+        name = f"container {ask.container}"
+        if ask.cores_permille is None and ask.tflops is None:
+            verdict.warnings.append(
+                f"{name} says no {RESOURCE_CORES}: it gets all of a device's compute"
+            )
+        if ask.memory_bytes is None:
+            verdict.warnings.append(f"{name} says no {RESOURCE_MEMORY}: it gets all of a device's")
+        if largest is None:
+            continue
+        memory_bytes, tflops = largest
+        if ask.memory_bytes is not None and ask.memory_bytes > memory_bytes:
+            verdict.warnings.append(
+                f"{name} asks for more memory than any device here has "
+                f"({human_memory(memory_bytes, down=True)}): it waits for a node that has it"
+            )
+        if ask.tflops is not None and tflops and ask.tflops > tflops:
+            verdict.warnings.append(
+                f"{name} asks for more {RESOURCE_TFLOPS} than any device here has ({tflops:g}): "
+                "it waits for a node that has them"
+            )
+
+
+def _fill(pod: Object, scheduler: str) -> Iterator[Object]:
+    """What the Pod leaves out. Kubernetes wants a resource's request beside its limit."""
+    metadata, spec = pod.get("metadata") or {}, pod.get("spec") or {}
+    if "labels" not in metadata:
+        yield {"op": "add", "path": "/metadata/labels", "value": {MANAGED: "true"}}
+    elif metadata["labels"].get(MANAGED) != "true":
+        yield {"op": "add", "path": pointer("metadata", "labels", MANAGED), "value": "true"}
+    if scheduler and spec.get("schedulerName") != scheduler:
+        yield {"op": "add", "path": "/spec/schedulerName", "value": scheduler}
+    for one, _, path in containers(pod):
+        wanted = asked(one)
+        if wanted and RESOURCE_COUNT not in wanted:
+            for part in ("limits", "requests"):
+                there = (one.get("resources") or {}).get(part)
+                where = f"{path}/resources/{part}"
+                if there is None:
+                    yield {"op": "add", "path": where, "value": {**wanted, RESOURCE_COUNT: "1"}}
+                else:
+                    yield {"op": "add", "path": where + pointer(RESOURCE_COUNT), "value": "1"}

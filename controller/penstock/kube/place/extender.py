@@ -1,0 +1,183 @@
+"""What a kube-scheduler asks its extender: where a Pod fits, which is best, and to bind it.
+
+https://kubernetes.io/docs/concepts/extend-kubernetes/ calls it a scheduler extender; it is asked
+with the names of the nodes that the scheduler's own filters left (`nodeCacheCapable`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+
+from penstock.kube import serving
+from penstock.kube.api import NODES, PODS, Api, ApiError
+from penstock.kube.cache import Cache
+from penstock.kube.place.binding import Binder
+from penstock.kube.place.ledger import Ledger, read_node, read_pod
+from penstock.kube.request import read_request
+from penstock.model import PenstockError
+from penstock.schedule.fit import score
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aiohttp.typedefs import Handler
+
+    from penstock.kube.api import Object
+    from penstock.schedule.ask import Request
+    from penstock.schedule.fit import Policy
+
+BEST_SCORE = 10  # MaxExtenderPriority
+MOST_REMEMBERED = 20_000  # Pods between filter and bind
+BUCKETS_S = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1, 0.5)
+
+
+class Extender:
+    """Answers one scheduler, of the profile `scheduler`."""
+
+    def __init__(
+        self,
+        api: Api,
+        scheduler: str,
+        *,
+        of_nodes: Policy = "binpack",
+        of_devices: Policy = "binpack",
+        report: Callable[..., None] = lambda *_, **__: None,
+    ) -> None:
+        self._api = api
+        self._of_nodes = of_nodes
+        self.ledger = Ledger(report)
+        self._nodes = Cache(api, NODES, read_node)
+        self._pods = Cache(api, PODS, read_pod, fields=f"spec.schedulerName={scheduler}")
+        self._nodes.changed.append(self.ledger.node_changed)
+        self._pods.changed.append(self.ledger.pod_changed)
+        self._binder = Binder(api, self.ledger, of_devices, report)
+        self._requests: OrderedDict[str, Request] = OrderedDict()  # by uid of the Pod
+        self._registry = CollectorRegistry()
+        self._decided = Histogram(
+            "penstock_place_decision_seconds",
+            "Own time to answer the scheduler, without waiting for the API server.",
+            ["verb"], registry=self._registry, buckets=BUCKETS_S,
+        )  # fmt: skip
+        self._bound = Counter(
+            "penstock_place_bindings", "Bindings by how they ended.", ["result"],
+            registry=self._registry,
+        )  # fmt: skip
+
+    def app(self) -> web.Application:
+        """Its paths: those of the scheduler's configuration, probes and metrics."""
+        app = web.Application(client_max_size=serving.MOST_BYTES, middlewares=[_understood])
+        app.router.add_post("/filter", self._filter)
+        app.router.add_post("/prioritize", self._prioritize)
+        app.router.add_post("/bind", self._bind)
+        app.router.add_get("/metrics", self._metrics)
+        serving.probes(app, self.why_not_ready)
+        return app
+
+    async def run(self) -> None:
+        """Follows the API server until cancelled."""
+        await asyncio.gather(self._nodes.run(), self._pods.run(), self._binder.look_after_unseen())
+
+    def why_not_ready(self) -> str:
+        """Before all Pods are known, what they hold would be given again."""
+        waits = [
+            name for name, cache in (("nodes", self._nodes), ("pods", self._pods))
+            if not cache.is_ready
+        ]  # fmt: skip
+        return f"not listed yet: {', '.join(waits)}" if waits else ""
+
+    async def _filter(self, http: web.Request) -> web.Response:
+        args, began_s = await self._read(http)
+        try:
+            request = self._request(args["Pod"])
+            names = args["NodeNames"] or []
+        except PenstockError as error:
+            return _answer({"NodeNames": [], "Error": str(error)})
+        if request is None:  # the scheduler asks only about Pods with resources of ours
+            return _answer({"NodeNames": names})
+        fits, lacking = self.ledger.survey(names, request)
+        # Unresolvable: evicting Pods there makes no room that the scheduler could reckon with.
+        answer = _answer({"NodeNames": fits, "FailedAndUnresolvableNodes": lacking})
+        self._decided.labels("filter").observe(time.perf_counter() - began_s)
+        return answer
+
+    async def _prioritize(self, http: web.Request) -> web.Response:
+        args, began_s = await self._read(http)
+        names = [name for name in args["NodeNames"] or [] if name in self.ledger.nodes]
+        scores = score([self.ledger.nodes[name] for name in names], self._of_nodes, BEST_SCORE)
+        answer = _answer([{"Host": n, "Score": s} for n, s in zip(names, scores, strict=True)])
+        self._decided.labels("prioritize").observe(time.perf_counter() - began_s)
+        return answer
+
+    async def _bind(self, http: web.Request) -> web.Response:
+        args, _ = await self._read(http)
+        namespace, name, uid = args["PodNamespace"], args["PodName"], args["PodUID"]
+        try:
+            request = self._requests.get(uid) or await self._asked(namespace, name, uid)
+            await self._binder.bind(namespace, name, uid, args["Node"], request)
+        except PenstockError as error:
+            self._bound.labels("refused").inc()
+            return _answer({"Error": str(error)})
+        self._requests.pop(uid, None)
+        self._bound.labels("bound").inc()
+        return _answer({})
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(self._registry))
+
+    async def _read(self, http: web.Request) -> tuple[Object, float]:
+        """A request's body, and when it was there: time.perf_counter().
+
+        The scheduler tries a Pod again whose extender answers an error.
+        """
+        if why := self.why_not_ready():
+            raise web.HTTPServiceUnavailable(text=why)
+        body = await http.read()
+        began_s = time.perf_counter()
+        args = json.loads(body)
+        if not isinstance(args, dict):
+            raise web.HTTPBadRequest(text="no object")
+        return args, began_s
+
+    def _request(self, pod: Object) -> Request | None:
+        request = read_request(pod)
+        uid = pod["metadata"]["uid"]
+        if request is not None:
+            self._requests[uid] = request
+            self._requests.move_to_end(uid)
+            if len(self._requests) > MOST_REMEMBERED:
+                self._requests.popitem(last=False)
+        return request
+
+    async def _asked(self, namespace: str, name: str, uid: str) -> Request:
+        """The same of a Pod that was filtered before this process started."""
+        pod = await self._api.get(PODS, name, namespace)
+        request = read_request(pod) if pod["metadata"]["uid"] == uid else None
+        if request is None:
+            raise ApiError(
+                f"Pod {namespace}/{name} is not the one that was to be bound",
+                "it was made anew, or asks for no device", "it is scheduled again", 404, "NotFound",
+            )  # fmt: skip
+        return request
+
+
+@web.middleware
+async def _understood(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise web.HTTPBadRequest(
+            text=f"no scheduler asks like this: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _answer(body: object) -> web.Response:
+    return web.Response(
+        body=json.dumps(body, separators=(",", ":")).encode(), content_type="application/json"
+    )

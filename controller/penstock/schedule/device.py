@@ -1,0 +1,125 @@
+"""Devices of a node, and what of each is taken."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.model.quantity import FULL_DEVICE_PERMILLE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+
+@dataclass(frozen=True)
+class Share:
+    """Part of one device."""
+
+    memory_bytes: int
+    cores_permille: int
+
+
+Placement = dict[str, dict[str, Share]]  # by container, then by device UUID
+NOTHING = Share(0, 0)
+
+
+@dataclass(frozen=True)
+class Device:
+    """One device that shares are given of."""
+
+    uuid: str
+    model: str
+    memory_bytes: int
+    cores_permille: int = FULL_DEVICE_PERMILLE
+    tflops: float | None = None  # rated; None: not known
+    healthy: bool = True
+
+
+class Node:
+    """The devices of a node. What is taken of a device that is gone stands until it comes back.
+
+    Lists run in step with `devices`: they are looked at for every node and every Pod.
+    """
+
+    __slots__ = (
+        "_at", "_taken", "best_bytes", "best_permille", "devices", "free_bytes", "free_permille",
+        "largest_bytes", "largest_permille", "used",
+    )  # fmt: skip
+
+    def __init__(self, devices: Iterable[Device] = ()) -> None:
+        self._taken: dict[str, Share] = {}
+        self.set_devices(devices)
+
+    def set_devices(self, devices: Iterable[Device]) -> None:
+        """What the node has from now on; what is taken stays taken."""
+        self.devices = tuple(devices)
+        self._at = {one.uuid: at for at, one in enumerate(self.devices)}
+        self.free_bytes = [0] * len(self.devices)
+        """Below 0 where more is taken than the device has: it may have shrunk."""
+        self.free_permille = [0] * len(self.devices)
+        for at in range(len(self.devices)):
+            self._reckon(at)
+        self._weigh()
+
+    def take(self, shares: Mapping[str, Share]) -> None:
+        """Counts them as taken, by device UUID."""
+        self._add(shares, 1)
+
+    def give_back(self, shares: Mapping[str, Share]) -> None:
+        """They are free again."""
+        self._add(shares, -1)
+
+    def taken(self, uuid: str) -> Share:
+        """What is taken of a device."""
+        return self._taken.get(uuid, NOTHING)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether more of a device is taken than it has."""
+        return any(free < 0 for free in (*self.free_bytes, *self.free_permille))
+
+    @property
+    def is_untaken(self) -> bool:
+        """Whether nothing of any device is taken."""
+        return not self._taken
+
+    def _add(self, shares: Mapping[str, Share], sign: int) -> None:
+        for uuid, share in shares.items():
+            was = self._taken.get(uuid, NOTHING)
+            now = Share(
+                was.memory_bytes + sign * share.memory_bytes,
+                was.cores_permille + sign * share.cores_permille,
+            )
+            if now == NOTHING:
+                self._taken.pop(uuid, None)
+            else:
+                self._taken[uuid] = now
+            if uuid in self._at:
+                self._reckon(self._at[uuid])
+        self._weigh()
+
+    def _reckon(self, at: int) -> None:
+        device = self.devices[at]
+        taken = self._taken.get(device.uuid, NOTHING)
+        self.free_bytes[at] = device.memory_bytes - taken.memory_bytes
+        self.free_permille[at] = device.cores_permille - taken.cores_permille
+
+    def _weigh(self) -> None:
+        """What is asked of a node hundreds of times between two changes of it.
+
+        `used`: 0 to 1, how full the node is, by whatever is scarcer on each device. The most that
+        is free on a healthy device (`best_*`), the most that one has (`largest_*`); 0 without any.
+        """
+        healthy = [at for at, device in enumerate(self.devices) if device.healthy]
+        self.best_bytes = max((self.free_bytes[at] for at in healthy), default=0)
+        self.best_permille = max((self.free_permille[at] for at in healthy), default=0)
+        self.largest_bytes = max((self.devices[at].memory_bytes for at in healthy), default=0)
+        self.largest_permille = max((self.devices[at].cores_permille for at in healthy), default=0)
+        total = 0.0
+        for device, left_bytes, left_permille in zip(
+            self.devices, self.free_bytes, self.free_permille, strict=True
+        ):
+            total += 1 - min(
+                left_bytes / device.memory_bytes, left_permille / device.cores_permille
+            )
+        self.used = total / len(self.devices) if self.devices else 0.0

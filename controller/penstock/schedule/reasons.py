@@ -1,0 +1,90 @@
+"""Why a Pod fits on no node: what each node lacks, and many nodes in one sentence.
+
+"6 nodes: memory short by 2Gi at best; 2 nodes: cordoned". Nodes that lack the same thing are told
+together, with the figure of the one that comes nearest: five hundred figures help nobody.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from penstock.model import format_cores, human_memory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+Kind = Literal[
+    "memory",  # not enough is free
+    "cores",
+    "memory-and-cores",
+    "apart",  # enough of both, on different devices
+    "devices",  # fewer than are asked for have so much free
+    "too-few",  # the node has fewer devices than are asked for
+    "memory-of-device",  # more than any of its devices has
+    "cores-of-device",
+    "tflops-of-device",
+    "tflops-unknown",
+    "model",
+    "health",
+    "search",  # several containers: none of the ways tried fits
+    "said",  # whatever `text` says
+]
+
+
+@dataclass(frozen=True)
+class Shortage:
+    """What one node lacks: how much more would be needed."""
+
+    kind: Kind
+    memory_bytes: int = 0
+    cores_permille: int = 0
+    count: int = 0  # devices that would do
+    wanted: int = 0  # devices asked for
+    most: int = 0  # bytes, permille or TFLOPS of its largest device
+    text: str = ""
+
+
+def grouped(shortages: Mapping[str, Shortage]) -> dict[str, str]:
+    """By node: in words what it lacks; the same words for all nodes that lack the same thing."""
+    groups: dict[tuple[Kind, str], list[Shortage]] = {}
+    for one in shortages.values():
+        groups.setdefault((one.kind, one.text), []).append(one)
+    words = {key: _words(key[0], members) for key, members in groups.items()}
+    return {node: words[one.kind, one.text] for node, one in shortages.items()}
+
+
+def sentence(reasons: Iterable[str]) -> str:
+    """One reason a node → "6 nodes: memory short by 2Gi at best; 1 node: cordoned"."""
+    counted = Counter(reasons)
+    ordered = sorted(counted.items(), key=lambda item: (-item[1], item[0]))
+    return "; ".join(f"{count} node{'s' * (count > 1)}: {why}" for why, count in ordered)
+
+
+def _words(kind: Kind, members: list[Shortage]) -> str:
+    memory_bytes = min(one.memory_bytes for one in members)
+    permille = min(one.cores_permille for one in members)
+    nearest = max(members, key=lambda one: one.count)
+    most = max(one.most for one in members)
+    by = "memory short by " + human_memory(memory_bytes)
+    at_best = f"cores short by {format_cores(permille)}%"
+    return {
+        "memory": f"{by} at best",
+        "cores": f"{at_best} at best",
+        "memory-and-cores": f"{by} and {at_best} at best",
+        "apart": "memory and cores are free, but not on the same device",
+        "devices": f"{nearest.wanted} devices with so much free are asked for, "
+        f"{nearest.count} at best",
+        "too-few": f"{nearest.wanted} devices are asked for, {nearest.count} at best are there",
+        "memory-of-device": f"more memory is asked for than a device has, "
+        f"{human_memory(most, down=True)} at best",
+        "cores-of-device": f"more cores are asked for than a device has, {format_cores(most)}% at "
+        "best",
+        "tflops-of-device": f"more TFLOPS are asked for than a device has, {most} at best",
+        "tflops-unknown": "the TFLOPS of its devices are not known: ask for cores",
+        "model": "no device of the model that is asked for",
+        "health": "no healthy device",
+        "search": "the shares of several containers do not fit beside each other",
+        "said": members[0].text,
+    }[kind]

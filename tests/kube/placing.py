@@ -1,0 +1,158 @@
+"""A second kube-scheduler with its extender, as processes beside a cluster's control plane."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import yaml
+from tests.kube.cluster.toolchain import PROJECT
+from tests.kube.waiting import until
+
+from penstock.kube.device import NodeDevice, write_devices
+from penstock.kube.names import DEVICES, SCHEDULER, WAY
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.kube.cluster import running
+
+GIB = 1 << 30
+CONFIGURATION = PROJECT / "deploy" / "kube" / "scheduler.yaml"
+
+
+def devices(node: str, count: int = 2, memory: int = 80 * GIB, **more: Any) -> str:
+    """The annotation of a node with so many devices."""
+    return write_devices(
+        NodeDevice(f"GPU-{node}-{at}", at, more.get("model", "NVIDIA H200"), memory, **{
+            key: value for key, value in more.items() if key != "model"
+        })
+        for at in range(count)
+    )  # fmt: skip
+
+
+def node(name: str, annotation: str | None = None, way: str = "extender", **spec: Any) -> Any:
+    """A Node without a kubelet, for Pods that tolerate that."""
+    metadata: dict[str, Any] = {"name": name, "labels": {"fake": "true"}}
+    if annotation is not None:
+        metadata["annotations"] = {DEVICES: annotation}
+        metadata["labels"][WAY] = way
+    room = {"cpu": "1000", "memory": "4Ti", "pods": "1000"}
+    return {
+        "metadata": metadata,
+        "spec": spec,
+        "status": {"capacity": room, "allocatable": room},
+    }
+
+
+def pod(name: str, *, scheduler: str = SCHEDULER, **asked: int | str) -> Any:
+    """One container that asks for `vgpu`, `memory`, `cores` or `tflops`."""
+    names = {"cores": "cores-permille"}
+    limits = {f"penstock.io/{names.get(key, key)}": str(value) for key, value in asked.items()}
+    return {
+        "metadata": {"name": name},
+        "spec": {
+            "schedulerName": scheduler,
+            "terminationGracePeriodSeconds": 0,
+            "automountServiceAccountToken": False,
+            "tolerations": [{"operator": "Exists"}],
+            "nodeSelector": {"fake": "true"},
+            "containers": [{"name": "main", "image": "x", "resources": {"limits": limits}}],
+        },
+    }
+
+
+@dataclass
+class Placing:
+    """Both processes; they live in the control plane's network, and end with this object's user."""
+
+    cluster: running.Cluster
+    folder: Path
+    port: int = 9471
+    _processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    # The kernel ends a child with the thread that started it, whoever asked that thread to.
+    _starter: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
+
+    def start(self, *options: str) -> None:
+        """Starts what does not run."""
+        self.start_extender(*options)
+        if "kube-scheduler" not in self._processes:
+            self._start(
+                "kube-scheduler",
+                self.cluster.layout.programs / "kube-scheduler",
+                f"--config={self._configuration()}",
+                "--secure-port=0",
+            )
+
+    def start_extender(self, *options: str) -> None:
+        """`penstock kube place`, answering."""
+        kubeconfig = f"--kubeconfig={self._kubeconfig}"
+        command = ("-m", "penstock", "kube", "place", f"--listen=127.0.0.1:{self.port}", kubeconfig)
+        self._start("extender", sys.executable, *command, *options)
+        until("the extender is ready", lambda: self.ask("readyz"))
+
+    def kill(self, name: str = "extender") -> None:
+        """With -9, like a machine that loses power."""
+        process = self._processes.pop(name)
+        process.kill()
+        process.wait()
+
+    def running(self, name: str = "extender") -> bool:
+        """Whether it has not ended by itself."""
+        return self._processes[name].poll() is None
+
+    def process(self, name: str = "extender") -> psutil.Process:
+        """That of "extender" or "kube-scheduler"."""
+        return psutil.Process(self._processes[name].pid)
+
+    def log(self, name: str = "extender") -> str:
+        """What it wrote."""
+        return (self.folder / f"{name}.log").read_text()
+
+    def ask(self, path: str, body: object = None) -> bytes | None:
+        """What the extender answers; None: nobody there, or not ready."""
+        asked = [
+            *self._inside, "curl", "--silent", "--fail", "--max-time", "40",
+            *(("--data-binary", "@-") if body is not None else ()),
+            f"http://127.0.0.1:{self.port}/{path}",
+        ]  # fmt: skip
+        done = subprocess.run(
+            asked, input=json.dumps(body).encode(), capture_output=True, check=False
+        )
+        return done.stdout if done.returncode == 0 else None
+
+    def stop(self) -> None:
+        """Ends both."""
+        for name in list(self._processes):
+            self.kill(name)
+
+    @property
+    def _kubeconfig(self) -> Path:
+        return self.cluster.layout.secrets / "kube-scheduler.kubeconfig"
+
+    @property
+    def _inside(self) -> list[str]:
+        keeper = self.cluster.process("keeper").pid
+        return ["setpriv", "--pdeathsig", "KILL", "nsenter", f"--net=/proc/{keeper}/ns/net"]
+
+    def _start(self, name: str, *command: str | Path) -> None:
+        with (self.folder / f"{name}.log").open("ab") as log:
+            line = [*self._inside, *map(str, command)]
+            self._processes[name] = self._starter.submit(
+                subprocess.Popen, line, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            ).result()
+
+    def _configuration(self) -> Path:
+        """The chart's own, with this cluster's credentials and without waiting to lead."""
+        configuration = yaml.safe_load(CONFIGURATION.read_text())
+        configuration["clientConnection"]["kubeconfig"] = str(self._kubeconfig)
+        configuration["leaderElection"] = {"leaderElect": False}
+        configuration["extenders"][0]["urlPrefix"] = f"http://127.0.0.1:{self.port}"
+        path = self.folder / "scheduler.yaml"
+        path.write_text(yaml.safe_dump(configuration))
+        return path

@@ -1,0 +1,299 @@
+"""Pods on devices: chosen by the extender, bound once, never twice, and why they wait.
+
+Nodes here are objects without a kubelet: what is looked at is what the API server holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import threading
+import time
+from collections import Counter
+
+import pytest
+from tests.kube.placing import GIB, Placing, devices, node, pod
+from tests.kube.waiting import until
+
+from penstock.kube.api import PODS, Api, ApiError, Object
+from penstock.kube.names import PLACED, WAY
+from penstock.kube.placed import read_placement
+from penstock.kube.request import read_request, roles
+from penstock.schedule.ask import totals
+
+pytestmark = pytest.mark.kube
+
+
+@pytest.fixture(scope="module")
+def placing(cluster, tmp_path_factory):
+    made = Placing(cluster, tmp_path_factory.mktemp("placing"))
+    made.start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def fake_nodes(cluster):
+    """Makes nodes; they go with the test."""
+    made = []
+
+    def make(*nodes: Object) -> None:
+        for one in nodes:
+            made.append(one["metadata"]["name"])
+            cluster.core.create_node(one)
+
+    yield make
+    for name in made:
+        cluster.core.delete_node(name)
+
+
+def grants(found: list[Object]) -> Counter[tuple[str, str]]:
+    """What Pods hold by device: ("GPU-…", "memory" | "cores"), by their objects alone."""
+    held: Counter[tuple[str, str]] = Counter()
+    for one in found:
+        text = (one["metadata"].get("annotations") or {}).get(PLACED)
+        assert bool(text) == bool(one["spec"].get("nodeName"))
+        if not text or one.get("status", {}).get("phase") in {"Succeeded", "Failed"}:
+            continue
+        for uuid, share in totals(read_placement(text), roles(one)).items():
+            assert uuid.startswith(f"GPU-{one['spec']['nodeName']}-")
+            held[uuid, "memory"] += share.memory_bytes
+            held[uuid, "cores"] += share.cores_permille
+    return held
+
+
+def waiting_that_fit(found: list[Object], uuids: list[str]) -> list[str]:
+    """Pods without a node though a device has room for them, of eighty GiB each."""
+    held = grants(found)
+    room = [(80 * GIB - held[uuid, "memory"], 1000 - held[uuid, "cores"]) for uuid in uuids]
+    waiting = []
+    for one in found:
+        request = read_request(one)
+        assert request
+        ask = request.asks[0]
+        if not one["spec"].get("nodeName") and any(
+            memory >= (ask.memory_bytes or 0) and cores >= (ask.cores_permille or 0)
+            for memory, cores in room
+        ):
+            waiting.append(one["metadata"]["name"])
+    return waiting
+
+
+async def create_all(api: Api, bodies: list[Object], namespace: str) -> None:
+    limit = asyncio.Semaphore(16)
+
+    async def created(body: Object) -> bool:
+        try:
+            await api.create(PODS, body, namespace)
+        except ApiError as error:  # it may have happened before the answer was lost
+            if error.is_passing or error.status == 403:  # just started, it knows no roles yet
+                return False
+            if error.code != "AlreadyExists":
+                raise
+        return True
+
+    async def create(body: Object) -> None:
+        async with limit:
+            while not await created(body):
+                await asyncio.sleep(0.3)
+
+    await asyncio.gather(*(create(body) for body in bodies))
+
+
+def message(pods, name: str) -> str:
+    """Why a Pod waits, as its condition says."""
+    for condition in pods.read(name).status.conditions or []:
+        if condition.type == "PodScheduled" and condition.status == "False":
+            return condition.message
+    return ""
+
+
+def hold(pods, name: str, where: str, **asked: int | str) -> None:
+    """A Pod that is placed on that node."""
+    body = pod(name, **asked)
+    body["spec"]["nodeSelector"] = {"only": where}
+    pods.core.create_namespaced_pod(pods.namespace, body)
+    until(f"{name} is placed", lambda: pods.read(name).spec.node_name)
+
+
+def test_every_cause_of_waiting_is_named_with_its_figure(placing, pods, fake_nodes):
+    def one(name: str, annotation: str | None, way: str = "extender", **spec):
+        made = node(name, annotation, way, **spec)
+        made["metadata"]["labels"]["only"] = name
+        return made
+
+    usual = [
+        "memory", "cores", "both", "apart", "few", "full", "large", "model", "tflops", "cordoned",
+    ]  # fmt: skip
+    fake_nodes(
+        *(
+            one(name, devices(name, tflops=900.0), unschedulable=name == "cordoned")
+            for name in usual
+        ),
+        one("sick", devices("sick", healthy=False, reason="XID 79")),
+        one("unrated", devices("unrated")),
+        one("bare", None),
+        one("claims", devices("claims"), way="claims"),
+        one("torn", "[{"),
+    )
+    for at in range(2):  # more than half: each on a device of its own
+        hold(pods, f"m{at}", "memory", memory="41Gi", cores=100)
+        hold(pods, f"c{at}", "cores", memory="1Gi", cores=600)
+        hold(pods, f"b{at}", "both", memory="41Gi", cores=600)
+        hold(pods, f"f{at}", "full", memory=f"{41 + at}Gi", cores=100)
+    hold(pods, "a0", "apart", memory="60Gi", cores=100)
+    hold(pods, "a1", "apart", memory="21Gi", cores=900)
+    causes = {
+        "memory": ({"memory": "40Gi", "cores": 100}, "memory short by 1Gi at best"),
+        "cores": ({"memory": "1Gi", "cores": 425}, "cores short by 2.5% at best"),
+        "both": (
+            {"memory": "41Gi", "cores": 500},
+            "memory short by 2Gi and cores short by 10% at best",
+        ),
+        "apart": (
+            {"memory": "50Gi", "cores": 500},
+            "memory and cores are free, but not on the same device",
+        ),
+        "few": (
+            {"vgpu": 3, "memory": "1Gi", "cores": 10},
+            "3 devices are asked for, 2 at best are there",
+        ),
+        "full": ({"vgpu": 2, "memory": "40Gi", "cores": 10}, "memory short by 2Gi at best"),
+        "large": (
+            {"memory": "81Gi", "cores": 10},
+            "more memory is asked for than a device has, 80Gi at best",
+        ),
+        "model": ({"memory": "1Gi", "cores": 10}, "no device of the model that is asked for"),
+        "tflops": (
+            {"memory": "1Gi", "tflops": 901},
+            "more TFLOPS are asked for than a device has, 900 at best",
+        ),
+        "sick": ({"memory": "1Gi", "cores": 10}, "no healthy device"),
+        "unrated": (
+            {"memory": "1Gi", "tflops": 10},
+            "the TFLOPS of its devices are not known: ask for cores",
+        ),
+        "bare": ({"memory": "1Gi", "cores": 10}, "no devices are registered"),
+        "claims": ({"memory": "1Gi", "cores": 10}, f"devices are given by claims: label {WAY}"),
+        "torn": ({"memory": "1Gi", "cores": 10}, "the node's devices cannot be read"),
+    }
+    for name, (asked, _) in causes.items():
+        body = pod(f"wants-{name}", **asked)
+        body["spec"]["nodeSelector"] = {"only": name}
+        if name == "model":
+            body["metadata"]["annotations"] = {"penstock.io/model": "NVIDIA B200"}
+        pods.core.create_namespaced_pod(pods.namespace, body)
+    body = pod("wants-cordoned", memory="1Gi", cores=10)
+    body["spec"] |= {"nodeSelector": {"only": "cordoned"}, "tolerations": []}
+    pods.core.create_namespaced_pod(pods.namespace, body)
+    for name, (_, why) in causes.items():
+        until(f"{name}: {why}", lambda n=name, w=why: f"1 {w}" in message(pods, f"wants-{n}"))
+    until("cordoned", lambda: "1 node(s) were unschedulable" in message(pods, "wants-cordoned"))
+    events = pods.core.list_namespaced_event(pods.namespace).items
+    told = {
+        one.involved_object.name: one.message for one in events if one.reason == "FailedScheduling"
+    }
+    assert "memory short by 1Gi at best" in told["wants-memory"]
+    # Nobody is evicted in vain: eviction frees nothing that the scheduler can count.
+    assert "preemption" not in message(pods, "wants-memory").replace(
+        "Preemption is not helpful for scheduling", ""
+    ).replace("preemption: 0/", "")
+    # and what is freed is given: a Pod that is gone, not one that is going
+    pods.core.delete_namespaced_pod("m0", pods.namespace, grace_period_seconds=0)
+    until("it is placed now", lambda: pods.read("wants-memory").spec.node_name == "memory")
+
+
+def test_init_containers_share_the_slot_and_sidecars_add_to_it(placing, pods, fake_nodes):
+    fake_nodes(node("one", devices("one", 1)))
+    body = pod("many", memory="20Gi", cores=300)
+    limits = {"penstock.io/memory": "70Gi", "penstock.io/cores-permille": "900"}
+    side = {"penstock.io/memory": "10Gi", "penstock.io/cores-permille": "100"}
+    body["spec"]["initContainers"] = [
+        {"name": "fetch", "image": "x", "resources": {"limits": limits}},
+        {"name": "side", "image": "x", "restartPolicy": "Always", "resources": {"limits": side}},
+    ]
+    pods.core.create_namespaced_pod(pods.namespace, body)
+    until("it is placed", lambda: pods.read("many").spec.node_name == "one")
+    placement = read_placement(pods.read("many").metadata.annotations[PLACED])
+    assert {name: list(shares) for name, shares in placement.items()} == {
+        "fetch": ["GPU-one-0"], "main": ["GPU-one-0"], "side": ["GPU-one-0"],
+    }  # fmt: skip
+    # 70Gi and 90 % are held: the most at any moment, not the sum of all
+    pods.core.create_namespaced_pod(pods.namespace, pod("beside", memory="10Gi", cores=100))
+    pods.core.create_namespaced_pod(pods.namespace, pod("more", memory="1Gi", cores=1))
+    until("the rest is given", lambda: pods.read("beside").spec.node_name == "one")
+    until("and no more", lambda: "short by" in message(pods, "more"))
+
+
+def test_no_device_is_given_twice_though_extender_and_api_server_are_killed_meanwhile(
+    placing, cluster, pods, fake_nodes
+):
+    """More than fits, from sixteen hands; what is bound is counted from the objects alone."""
+    count, of_each = 20, 4
+    fake_nodes(*(node(f"many-{at}", devices(f"many-{at}", of_each)) for at in range(count)))
+    of_all = [f"GPU-many-{at}-{device}" for at in range(count) for device in range(of_each)]
+    chance = random.Random(6)  # noqa: S311 - sizes, no secrets
+    bodies = [
+        pod(f"p{at}", memory=f"{chance.randint(5, 40)}Gi", cores=chance.randint(100, 600))
+        for at in range(300)
+    ]
+    killed = []
+
+    def kill() -> None:
+        for part in ("extender", "kube-apiserver", "extender"):
+            time.sleep(0.7)
+            if part == "extender":
+                placing.kill()
+                placing.start_extender()
+            else:
+                cluster.process(part).kill()
+            killed.append(part)
+
+    async def look(api: Api) -> list[Object]:
+        with contextlib.suppress(ApiError):
+            return (await api.list(PODS, pods.namespace))[0]
+        return []
+
+    async def work() -> list[Object]:
+        async with await Api.connect(cluster.layout.kubeconfig) as api:
+            await create_all(api, bodies, pods.namespace)
+            end_s, still_fits = time.monotonic() + 150, ["all"]
+            while time.monotonic() < end_s:
+                await asyncio.sleep(0.5)
+                found = await look(api)
+                if (
+                    len(killed) == 3
+                    and found
+                    and not (still_fits := waiting_that_fit(found, of_all))
+                ):
+                    return found
+            why = {name: message(pods, name) for name in still_fits[:3]}
+            raise AssertionError(
+                f"{len(still_fits)} wait that fit: {why}; {placing.ask('metrics')}"
+            )
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        found = asyncio.run(work())
+    finally:
+        killer.join()
+    held = grants(found)
+    assert max(figure for (_, what), figure in held.items() if what == "memory") <= 80 * GIB
+    assert max(figure for (_, what), figure in held.items() if what == "cores") <= 1000
+    bound = sum(bool(one["spec"].get("nodeName")) for one in found)
+    assert bound < len(bodies)  # more were asked for than fit
+    assert placing.running()
+
+
+def test_the_extender_answers_nonsense_and_what_is_not_there_with_words(placing, pods):
+    for path in ("filter", "prioritize", "bind"):
+        assert placing.ask(path, [1]) is None
+        assert placing.ask(path, {"Pod": 3, "NodeNames": 7}) is None
+    gone = {"PodNamespace": pods.namespace, "PodName": "no", "PodUID": "u", "Node": "node-1"}
+    answer = placing.ask("bind", gone)
+    assert answer
+    assert b"not found" in answer
+    assert placing.ask("readyz")
+    assert b"penstock_place_decision_seconds_sum" in (placing.ask("metrics") or b"")
