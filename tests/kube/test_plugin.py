@@ -132,7 +132,7 @@ def check(answer: dict[str, Any], tmp_path: Path, shares: dict[str, Share]) -> N
         assert (seen[uuid]["memory_bytes"], seen[uuid]["beyond"], seen[uuid]["within"]) == (
             share.memory_bytes, 2, 0,
         )  # fmt: skip
-        assert limits[uuid].cores == share.cores_permille
+        assert limits[uuid].cores_permille == share.cores_permille
         assert limits[uuid].memory_bytes == share.memory_bytes
     assert sorted(answer["nvml_bytes"]) == sorted(one.memory_bytes for one in shares.values())
 
@@ -237,7 +237,7 @@ def test_init_containers_sidecars_and_restarts_have_each_container_s_own_quota(
     place(pods, body, node.name, whole)
     until(
         "all has started",
-        lambda: all(x.ready for x in pods.read("turns").status.container_statuses or [0]),
+        lambda: [x.ready for x in pods.read("turns").status.container_statuses or ()] == 3 * [True],
         within_s=150,
     )  # fmt: skip
     for name, shares in whole.items():
