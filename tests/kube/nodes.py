@@ -174,8 +174,8 @@ class Node:
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """A `penstock` command on the node."""
-        command = (sys.executable, "-m", "penstock", arguments[0], f"--state-dir={STATE}")
-        return self.call(*command, *arguments[1:])
+        command = ("env", f"PENSTOCK_STATE_DIR={STATE}", sys.executable, "-m", "penstock")
+        return self.call(*command, *arguments)
 
     def tenants(self) -> dict[str, dict[str, Any]]:
         """The grants on this node, by name, as `penstock ps` has them."""

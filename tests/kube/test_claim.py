@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from penstock.kube.device import NodeDevice
@@ -15,6 +15,9 @@ from penstock.kube.node.slices import MOST_IN_SLICE, _told, semantic_version, sl
 from penstock.kube.parameters import Parameters, parameters_for, read_parameters
 from penstock.kube.quantity import parse_whole
 from penstock.model import PenstockError
+from penstock.node.accounted import accounted_label
+from penstock.node.grant import DeviceGrant, Grant
+from penstock.node.resize import Resize, resized
 from penstock_api.v1 import agent_pb2
 
 REF = ClaimRef("team", "claim", "uid-1")
@@ -154,6 +157,7 @@ devices = some.builds(
 )
 
 
+@settings(max_examples=25)
 @given(some.lists(devices, max_size=150, unique_by=lambda one: one.uuid))
 def test_slices_tell_every_device_once_within_the_bounds_that_servers_check(given_devices):
     slices = slices_of("node", "uid", given_devices, 7)
@@ -242,3 +246,28 @@ def test_an_event_of_a_tenant_is_one_event_of_the_pod_with_its_count():
 @given(some.text(max_size=50), some.text(max_size=2000))
 def test_whatever_an_agent_tells_becomes_a_short_message(details, reason):
     assert len(message_of(agent_pb2.Event(event="kill", reason=reason, details=details))) <= 1000
+
+
+def a_grant(labels: dict[str, str]) -> Grant:
+    share = DeviceGrant(UUID, 0, "m", 4 << 30, 300, 8 << 30, 0)
+    return Grant("t", "strict", (share,), ("c",), "root", "2026-01-01", None, labels=labels)
+
+
+@given(some.integers(1 << 20, 8 << 30), some.integers(1, 1000))
+def test_a_tenant_may_move_below_what_was_accounted_and_never_above(memory_bytes, cores_permille):
+    grant = a_grant(dict([accounted_label(UUID, 6 << 30, 500)]))
+    change = Resize(memory_bytes=memory_bytes, cores_permille=cores_permille)
+    if memory_bytes <= 6 << 30 and cores_permille <= 500:
+        after, _ = resized(grant, change, list)
+        assert after.devices[0].memory_bytes == memory_bytes
+    else:
+        with pytest.raises(PenstockError, match="accounted 6Gi and 50 %") as refused:
+            resized(grant, change, list)
+        assert refused.value.reason == "not-allowed"
+    resized(a_grant({}), change, list)  # nobody accounted for it: what is free may be had
+
+
+def test_accounts_that_nobody_wrote_so_give_nothing_more():
+    grant = a_grant({f"accounted/{UUID}": "much"})
+    with pytest.raises(PenstockError, match="mend it"):
+        resized(grant, Resize(cores_permille=400), list)

@@ -163,7 +163,7 @@ def test_fifty_pods_with_fifty_quotas_get_each_its_own_while_processes_are_kille
         )
         assert answer["nvml_bytes"] == [memory_mib * MIB]
         (limit,) = quota_of(answer, tmp_path).limits.devices
-        assert (limit.cores, limit.memory_bytes) == (cores_permille, memory_mib * MIB)
+        assert (limit.cores_permille, limit.memory_bytes) == (cores_permille, memory_mib * MIB)
         (result,) = claims.results(name)
         assert result.device == device["uuid"].lower() == limit.uuid.lower()
         sums[result.pool, result.device, "cores"] += cores_permille
@@ -255,7 +255,7 @@ def test_templates_shared_claims_defaults_alternatives_and_modes(pods, claims, d
 
     said = {name: until(f"{name} says", lambda n=name: seen(pods, n)) for name in "abcdefg"}
     limits = {name: quota_of(answer, tmp_path).limits for name, answer in said.items()}
-    cores = {name: [one.cores for one in found.devices] for name, found in limits.items()}
+    cores = {name: [one.cores_permille for one in found.devices] for name, found in limits.items()}
     assert cores == {
         "a": [111], "b": [111], "c": [222], "d": [222], "e": [125], "f": [50, 50], "g": [33]
     }  # fmt: skip
@@ -266,6 +266,18 @@ def test_templates_shared_claims_defaults_alternatives_and_modes(pods, claims, d
     assert len(tenants) == 6, "c and d are one"
     assert len([name for name in tenants if name.startswith(("a.", "b."))]) == 2, "named by Pods"
     assert len([name for name in tenants if name.startswith("both.")]) == 1
+
+    both_on = next(node for node in dra_nodes.values() if any(
+        name.startswith("both.") for name in node.tenants()))  # fmt: skip
+    (shared,) = (name for name in tenants if name.startswith("both."))
+    less = both_on.run("quota", "set", shared, "--memory=2Gi", "--cores=10")
+    assert less.returncode == 0, less.stderr
+    until("less holds at once", lambda: both_on.tenants()[shared]["memory_quota_bytes"] == 2 << 30)
+    more = both_on.run("quota", "set", shared, "--memory=4Gi")
+    assert more.returncode == 2
+    assert "accounted 3Gi and 22.2 %" in more.stderr
+    again = both_on.run("quota", "set", shared, "--memory=3Gi", "--cores=22.2")
+    assert again.returncode == 0, again.stderr
 
     pods.core.delete_namespaced_pod("c", where)
     until("c is gone", lambda: "c" not in {pod.metadata.name for pod in running(pods)})

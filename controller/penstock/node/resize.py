@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from penstock.devices import Device, find_device
 from penstock.model import PenstockError
+from penstock.node.accounted import check_accounted
 from penstock.node.admission import check_admission, check_size, free_share
 from penstock.node.tenant import change_grant, collect, find_tenant, live_grants
 
@@ -55,7 +56,7 @@ def resized(
     `others`: the other grants in force; asked for only when something grows.
 
     Raises:
-        PenstockError: `others` leave too little, or it makes no sense.
+        PenstockError: `others` leave too little, it is more than was accounted, or makes no sense.
     """
     notes = []
     chosen = _chosen(grant, change.device)
@@ -67,6 +68,7 @@ def resized(
         new = _resized(share, change)
         device = _as_device(share, grant)
         check_size(device, new.memory_bytes)
+        check_accounted(grant.tenant, grant.labels, new)
         if change.oversubscribe:
             notes.append(f"{device} may be granted more than once: quotas are not guaranteed")
         elif _grows(share, new):

@@ -31,6 +31,8 @@ TOOLS = ("unshare", "nsenter", "mount", "pivot_root", "ip", "iptables", "openssl
 PACKAGES = {"ip": "iproute2", "iptables": "iptables", "openssl": "openssl"}
 CNI = Path("/usr/lib/cni/bridge")
 NAMESPACES = ("unshare", "--pid", "--net", "--mount", "--ipc", "--fork", "--kill-child")
+WATCHES = Path("/proc/sys/fs/inotify/max_user_instances")
+ENOUGH_WATCHES = 1024  # each container takes some; the usual limit is 128 for all together
 READY_WITHIN_S = 120  # usually under thirty: others use this machine as well
 DOWN_WITHIN_S = 30
 
@@ -196,6 +198,7 @@ def _need() -> None:
 
 def _start(own: Layout) -> None:
     """Starts the keeper, which does all else: what it makes ends or is found with it."""
+    _allow_watches()
     own.logs.mkdir(parents=True)
     own.save()
     with (
@@ -215,6 +218,16 @@ def _start(own: Layout) -> None:
             pass_fds=fds,
             start_new_session=True,
         ).returncode = 0  # it stays when this process ends: nobody here waits for it
+
+
+def _allow_watches() -> None:
+    """A kubelet that may not watch its directory starts all the same, and never finds a plugin.
+
+    The limit is the machine's: it is raised where it is too low, and stays so.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        if int(WATCHES.read_text()) < ENOUGH_WATCHES:
+            WATCHES.write_text(str(ENOUGH_WATCHES))
 
 
 def _when_ready(own: Layout, within_s: float) -> Cluster:
@@ -273,7 +286,8 @@ def _watched(keeper: psutil.Process) -> Iterator[None]:
     """Until the keeper is gone or a zombie: only then has all below it ended."""
     yield
     until = time.monotonic() + DOWN_WITHIN_S
-    while keeper.is_running() and keeper.status() != psutil.STATUS_ZOMBIE:
-        if time.monotonic() > until:
-            raise ClusterError(f"process {keeper.pid} does not end; below it: {_below(keeper)}")
-        time.sleep(0.05)
+    with contextlib.suppress(psutil.NoSuchProcess):  # gone while it is looked at
+        while keeper.is_running() and keeper.status() != psutil.STATUS_ZOMBIE:
+            if time.monotonic() > until:
+                raise ClusterError(f"process {keeper.pid} does not end; below it: {_below(keeper)}")
+            time.sleep(0.05)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from penstock.kube.names import GROUP
 from penstock.model import PenstockError
 from penstock.model.names import MAX_TENANT_NAME
+from penstock.node.accounted import accounted_label
 from penstock.node.admit import Request
 from penstock.node.grant import DEFAULT_GRACE_NS
 
@@ -80,6 +81,10 @@ class Tenants:
             request_id=one.owner,
             labels={
                 **one.labels,
+                **dict(
+                    accounted_label(uuid, share.memory_bytes, share.cores_permille)
+                    for uuid, share in one.shares.items()
+                ),
                 OWNER: one.owner,
                 "namespace": one.namespace,
                 "pod": one.pod,
