@@ -28,7 +28,8 @@ class Reviewer:
     """Answers reviews of Pods, Bindings, claims and their templates.
 
     `further`: reasons against a request that others know, such as a namespace's cap. Called with
-    the request (`namespace`, `resource`, `object`, `userInfo`, …) once nothing else is wrong.
+    the request (`namespace`, `resource`, `object`, `userInfo`, `dryRun`, …) as it will be stored,
+    once nothing else is wrong; what they raise refuses it for now.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class Reviewer:
             request = json.loads(body)["request"]
             uid = request["uid"] if isinstance(request["uid"], str) else ""
             verdict = await self._verdict(request)
-            if not verdict.refusals:
+            if not verdict.refusals and not may_patch:  # others may change it after us
                 for ask in self.further:
                     verdict.refusals += await ask(request)
         except PenstockError as error:  # the API server does not say what the object refers to

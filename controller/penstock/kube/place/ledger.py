@@ -116,6 +116,8 @@ class Ledger:
 
     def pod_changed(self, _: Key, old: SeenPod | None, new: SeenPod | None) -> None:
         """A Pod that holds shares came, changed or went."""
+        if old is not None and new is None:
+            self.release(old.uid)
         if old is not None:
             self._node(old.node).give_back(old.shares)
             self._look(old.node)

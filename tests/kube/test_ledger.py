@@ -1,0 +1,224 @@
+"""What is taken of nodes' devices, in whatever order the API server tells of Nodes and Pods."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.kube.admit.review import Reviewer
+from penstock.kube.device import NodeDevice, write_devices
+from penstock.kube.names import BY_CLAIMS, BY_EXTENDER, DEVICES, PLACED, WAY
+from penstock.kube.place.ledger import Ledger, read_node, read_pod
+from penstock.kube.placed import Share, write_placement
+from penstock.kube.request import read_request
+from penstock.model import PenstockError
+from penstock.schedule.ask import Ask, Request
+
+if TYPE_CHECKING:
+    from penstock.kube.api import Object
+
+ASK = Request((Ask("main", memory_bytes=1 << 30, cores_permille=100),))
+
+
+def node(name: str, way: str | None = BY_EXTENDER, text: str | None = None) -> Object:
+    found = [NodeDevice(f"{name}-{at}", at, "H", 80 << 30) for at in range(2)]
+    annotations = {DEVICES: write_devices(found) if text is None else text}
+    return {"metadata": {
+        "name": name, "annotations": annotations, "labels": {WAY: way} if way else {},
+    }}  # fmt: skip
+
+
+def pod(uid: str, where: str, cores: int, **more: Any) -> Object:
+    placement = {"main": {f"{where}-0": Share(1 << 30, cores)}}
+    return {
+        "metadata": {"uid": uid, "annotations": {PLACED: write_placement(placement)}, **more},
+        "spec": {"nodeName": where, "containers": [{"name": "main"}]},
+        "status": {},
+    }
+
+
+events = st.lists(
+    st.tuples(
+        st.sampled_from(["node", "no-node", "bind", "refused", "seen", "gone"]),
+        st.integers(0, 1),
+        st.integers(0, 3),
+    ),
+    max_size=40,
+)
+
+
+class Told:
+    """A ledger, and what it was told."""
+
+    def __init__(self) -> None:
+        self.ledger = Ledger()
+        self.nodes: dict[str, Any] = {}
+        self.pods: dict[str, Any] = {}
+        self.posted: dict[str, tuple[str, int]] = {}  # Bindings that were not seen
+
+    def node(self, what: str, name: str) -> None:
+        new = read_node(node(name)) if what == "node" else None
+        self.ledger.node_changed(("", name), self.nodes.get(name), new)
+        self.nodes[name] = new
+
+    def pod(self, what: str, uid: str, where: str, cores: int) -> None:
+        if what == "bind" and uid not in self.pods:
+            shares = {f"{where}-0": Share(1 << 30, cores)}
+            self.ledger.assume(uid, ("", uid), where, shares)
+            self.posted[uid] = where, cores
+        elif what == "refused":
+            self.ledger.release(uid)
+            self.posted.pop(uid, None)
+        elif what == "seen":
+            seen = read_pod(pod(uid, where, cores))
+            self.ledger.pod_changed(("", uid), self.pods.get(uid), seen)
+            self.pods[uid] = seen
+            self.posted.pop(uid, None)
+        elif what == "gone" and uid in self.pods:
+            self.ledger.pod_changed(("", uid), self.pods.pop(uid), None)
+
+    def cores(self, name: str) -> int:
+        uuid = f"{name}-0"
+        seen = [one.shares.get(uuid) for one in self.pods.values()]
+        held = sum(share.cores_permille for share in seen if share)
+        return held + sum(cores for where, cores in self.posted.values() if where == name)
+
+
+@given(events)
+def test_what_is_taken_is_what_pods_hold_and_bindings_may_yet_give_them(steps):
+    told = Told()
+    for what, at, number in steps:
+        if what in {"node", "no-node"}:
+            told.node(what, f"n{at}")
+        else:
+            told.pod(what, f"p{number}", f"n{at}", 100 + number)
+    for name in ("n0", "n1"):
+        known = told.ledger.nodes.get(name)
+        assert (known.taken(f"{name}-0").cores_permille if known else 0) == told.cores(name)
+        fits, lacking = told.ledger.survey([name], ASK)
+        assert bool(fits) == (told.nodes.get(name) is not None)  # four Pods fit in any case
+        assert bool(lacking) != bool(fits)
+
+
+def test_a_node_is_served_in_one_way_or_not_at_all():
+    ledger = Ledger()
+    for name, one in {
+        "ours": node("ours"),
+        "claims": node("claims", BY_CLAIMS),
+        "nobody": node("nobody", None),
+        "torn": node("torn", text="{"),
+    }.items():
+        ledger.node_changed(("", name), None, read_node(one))
+    bare = read_node({"metadata": {"name": "bare"}})
+    ledger.node_changed(("", "bare"), None, bare)
+    fits, lacking = ledger.survey(["ours", "claims", "nobody", "torn", "bare", "new"], ASK)
+    assert fits == ["ours"]
+    assert lacking == {
+        "claims": f"devices are given by claims: label {WAY}",
+        "nobody": f"devices are given by nobody: label {WAY}",
+        "torn": "the node's devices cannot be read",
+        "bare": "no devices are registered",
+        "new": "the node is not known yet",
+    }
+
+
+def test_a_pod_holds_its_shares_until_its_containers_are_gone():
+    going = pod("u", "n", 100, deletionTimestamp="2026-01-01T00:00:00Z")
+    assert read_pod(going)
+    for phase in ("Succeeded", "Failed"):
+        assert read_pod({**pod("u", "n", 100), "status": {"phase": phase}}) is None
+    assert read_pod({**pod("u", "n", 100), "spec": {"containers": []}}) is None
+    waiting = pod("u", "n", 100)
+    waiting["metadata"]["annotations"][PLACED] = "[]]"
+    assert read_pod(waiting) is None
+
+
+def test_more_taken_than_there_is_is_told_once():
+    told = []
+    ledger = Ledger(lambda event, **fields: told.append((event, fields)))
+    ledger.node_changed(("", "n"), None, read_node(node("n")))
+    for number in range(3):
+        ledger.pod_changed(("", str(number)), None, read_pod(pod(str(number), "n", 600)))
+    assert told == [("overcommitted", {"node": "n"})]
+    fits, lacking = ledger.survey(["n"], Request((Ask("m", memory_bytes=1, cores_permille=1),)))
+    assert fits == ["n"]  # its other device is free
+    assert not lacking
+
+
+WORDS = st.sampled_from([
+    "request", "uid", "object", "oldObject", "resource", "operation", "CREATE", "UPDATE", "pods",
+    "userInfo", "username", "spec", "containers", "initContainers", "resources", "limits",
+    "penstock.io/memory", "1Gi", "metadata", "annotations", "name", "nodeName", "", "0",
+])  # fmt: skip
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | WORDS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=4),
+)
+
+
+class NothingAround:
+    """A cluster that has nothing of what an object refers to."""
+
+    async def claims_of_ours(self, pod: Object, namespace: str) -> list[str]:
+        return []
+
+    async def classes_of_ours(self, names: Any) -> set[str]:
+        return {"ours"}
+
+    async def no_such_policy(self, namespace: str, name: str) -> str:
+        return "there is none"
+
+    async def apart(self, runtime_class: str) -> str:
+        return ""
+
+    def largest(self) -> None:
+        return None
+
+
+def ask(request: object) -> Object:
+    reviewer = Reviewer(NothingAround())  # type: ignore[arg-type]
+    body = json.dumps({"request": request}).encode()
+    answer = asyncio.run(reviewer.answer(body, may_patch=True))
+    assert answer["kind"] == "AdmissionReview"
+    return answer["response"]
+
+
+@given(JSON, st.sampled_from(["pods", "resourceclaims", "resourceclaimtemplates", "bindings"]))
+def test_any_object_at_all_is_answered(one, plural):
+    request = {
+        "uid": "u", "operation": "CREATE", "namespace": "n", "object": one,
+        "resource": {"resource": plural}, "userInfo": {"username": "me"},
+    }  # fmt: skip
+    response = ask(request)
+    assert response["uid"] == "u"
+    assert response["allowed"] or response["status"]["message"]
+    ask(one)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["vgpu", "memory", "cores-permille", "tflops", "cores"]),
+        st.integers(-10, 2000).map(str) | st.sampled_from(["1Gi", "500m", "1e3", "x", "", "9Ei"]),
+        max_size=3,
+    )
+)
+def test_what_admission_lets_through_the_extender_can_read(limits):
+    limits = {f"penstock.io/{key}": value for key, value in limits.items()}
+    one = {"metadata": {}, "spec": {"containers": [{"name": "c", "resources": {"limits": limits}}]}}
+    response = ask({
+        "uid": "u", "operation": "CREATE", "namespace": "n", "object": one,
+        "resource": {"resource": "pods"}, "userInfo": {"username": "me"},
+    })  # fmt: skip
+    if response["allowed"]:
+        request = read_request(one)
+        assert (request is None) == (not limits)
+    else:
+        assert "penstock.io/" in response["status"]["message"]
+        if "penstock.io/cores" not in limits:
+            with pytest.raises(PenstockError):
+                read_request(one)
