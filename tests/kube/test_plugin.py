@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from tests.kube.cluster import images
 from tests.kube.nodes import CDI, STATE, all_nodes
+from tests.kube.placing import Placing
 from tests.kube.waiting import until
 
 from penstock.kube.device import read_devices
@@ -131,7 +132,7 @@ def check(answer: dict[str, Any], tmp_path: Path, shares: dict[str, Share]) -> N
         assert (seen[uuid]["memory_bytes"], seen[uuid]["beyond"], seen[uuid]["within"]) == (
             share.memory_bytes, 2, 0,
         )  # fmt: skip
-        assert limits[uuid].cores == share.cores_permille
+        assert limits[uuid].cores_permille == share.cores_permille
         assert limits[uuid].memory_bytes == share.memory_bytes
     assert sorted(answer["nvml_bytes"]) == sorted(one.memory_bytes for one in shares.values())
 
@@ -161,7 +162,7 @@ def test_fifty_pods_with_fifty_quotas_at_once_get_each_its_own_and_leave_nothing
     wanted = {}
     for number in range(50):
         node = (first, second)[number % 2].name
-        share = Share((512 + 32 * number) * MIB, 20 + number % 40)
+        share = Share((1024 + 32 * number) * MIB, 20 + number % 40)
         wanted[f"pod-{number}"] = node, {uuids[node][number // 2 % 2]: share}
     for name in wanted:
         pods.core.create_namespaced_pod(pods.namespace, pod(name, container("main", *LOOK, "stay")))
@@ -236,7 +237,7 @@ def test_init_containers_sidecars_and_restarts_have_each_container_s_own_quota(
     place(pods, body, node.name, whole)
     until(
         "all has started",
-        lambda: all(x.ready for x in pods.read("turns").status.container_statuses or [0]),
+        lambda: [x.ready for x in pods.read("turns").status.container_statuses or ()] == 3 * [True],
         within_s=150,
     )  # fmt: skip
     for name, shares in whole.items():
@@ -348,3 +349,38 @@ def test_containers_restart_and_pods_go_while_api_server_kubelet_plugin_and_agen
     assert pods.read("runs-on").status.container_statuses[0].restart_count == 0
     pods.core.delete_collection_namespaced_pod(pods.namespace)
     nothing_left({node.name: node})
+
+
+def test_the_second_scheduler_places_what_the_webhook_s_users_ask_for_and_nodes_make_it_so(
+    cluster, pods, plugin_nodes, tmp_path
+):
+    """No hand of the test's in it: asked for by limits, seen from inside."""
+    placing = Placing(cluster, tmp_path)
+    placing.start()
+    try:
+        wanted = {f"asks-{number}": (1024 + 512 * number, 100 + number) for number in range(8)}
+        for name, (memory_mib, cores_permille) in wanted.items():
+            one = container("main", *LOOK, "stay")
+            one["resources"]["limits"] = {
+                "penstock.io/vgpu": "1",
+                "penstock.io/memory": f"{memory_mib}Mi",
+                "penstock.io/cores-permille": str(cores_permille),
+            }
+            pods.core.create_namespaced_pod(pods.namespace, pod(name, one))
+        pair = container("main", *LOOK, "stay", count=2)
+        pair["resources"]["limits"]["penstock.io/cores-permille"] = "50"
+        pods.core.create_namespaced_pod(pods.namespace, pod("pair", pair))
+        for name, (memory_mib, cores_permille) in wanted.items():
+            answer = until_said(pods, name)
+            (seen,) = answer["devices"]
+            check(answer, tmp_path, {seen["uuid"]: Share(memory_mib * MIB, cores_permille)})
+            where = pods.read(name)
+            assert seen["uuid"] in devices(cluster, where.spec.node_name)
+            assert seen["uuid"] in where.metadata.annotations[PLACED]
+        both = until_said(pods, "pair")
+        check(both, tmp_path, {one["uuid"]: Share(1 << 30, 50) for one in both["devices"]})
+        assert len(both["devices"]) == 2
+    finally:
+        placing.stop()
+    pods.core.delete_collection_namespaced_pod(pods.namespace)
+    nothing_left(plugin_nodes)

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from penstock.api import AgentClient
     from penstock.kube.placed import Share
     from penstock.node.grant import Mode, Step
-    from penstock.node.resize import Resize
     from penstock_api.v1 import agent_pb2 as pb
 
 OWNER = f"{GROUP}/owner"  # label of a tenant: what it was granted for
@@ -109,10 +108,6 @@ class Tenants:
         except PenstockError as error:
             if error.reason != "no-such-tenant":
                 raise
-
-    async def resize(self, name: str, change: Resize) -> None:
-        """Changes a tenant's quota while it runs."""
-        await asyncio.to_thread(self._agent.resize, name, change)
 
     async def owned(self) -> dict[str, pb.Tenant]:
         """All that were granted for Pods, by owner."""

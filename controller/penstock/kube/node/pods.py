@@ -11,6 +11,7 @@ from penstock.kube.cache import Cache
 from penstock.kube.names import MODE, PLACED, POLICY
 from penstock.kube.node.allocation import OWNER
 from penstock.kube.node.claim import CLAIM
+from penstock.kube.request import roles
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -102,8 +103,7 @@ def read_pod(one: Object) -> NodePod:
     }
     claims.add((status.get("extendedResourceClaimStatus") or {}).get("resourceClaimName"))
     annotations = metadata.get("annotations") or {}
-    first = spec.get("initContainers") or []
-    sidecars = frozenset(one["name"] for one in first if one.get("restartPolicy") == "Always")
+    known = roles(one)
     return NodePod(
         metadata.get("namespace", ""),
         metadata["name"],
@@ -113,7 +113,7 @@ def read_pod(one: Object) -> NodePod:
         placed=annotations.get(PLACED, ""),
         mode=annotations.get(MODE, ""),
         policy=annotations.get(POLICY, ""),
-        order=tuple(one["name"] for one in (*first, *(spec.get("containers") or []))),
-        inits=frozenset(one["name"] for one in first) - sidecars,
-        sidecars=sidecars,
+        order=tuple(name for name, _ in known),
+        inits=frozenset(name for name, role in known if role == "init"),
+        sidecars=frozenset(name for name, role in known if role == "sidecar"),
     )
