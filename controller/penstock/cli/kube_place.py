@@ -58,8 +58,6 @@ async def _place(
 ) -> None:
     import contextlib
 
-    from aiohttp import web
-
     from penstock.cli.address import read_address
     from penstock.cli.log import log_as
     from penstock.kube import serving
@@ -76,8 +74,7 @@ async def _place(
                 serving.listening(extender.app(), read_address(listen))
             )
             if probes:
-                app = web.Application()
-                serving.probes(app, extender.why_not_ready)
+                app = serving.only_probes(extender.why_not_ready)
                 await served.enter_async_context(serving.listening(app, read_address(probes)))
             log("started", port=port, scheduler=scheduler, server=api.server)
             log("stopping", signal=await serving.until_stopped(extender.run()))

@@ -81,7 +81,8 @@ class Exporter(Collector):
                 "name another address and port, or end what listens there",
             ) from error
         server = self._server[0]
-        server.set_app(self._with_health(server.get_app()))
+        if (app := server.get_app()) is not None:
+            server.set_app(self._with_health(app))
         return int(server.server_port)
 
     def health(self) -> str:
