@@ -40,6 +40,7 @@ VALUES = {
     },
     "image": {"repository": images.PENSTOCK.split(":")[0], "tag": images.PENSTOCK.split(":")[1]},
     "agent": {"simulate": "h200,2"},
+    "uninstall": {"forgetSeconds": 0},  # five minutes of each kubelet's
 }
 
 

@@ -89,17 +89,29 @@ def cluster(
     cleaners: Annotated[str, typer.Option(help="The DaemonSet whose Pods clean the nodes.")],
     lease: Annotated[list[str], typer.Option(help="Of the namespace, to be removed.")],
     within: Within = 300,
+    forget_within: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS", help="How long kubelets may tell of vGPUs (0: not awaited)."
+        ),
+    ] = 420,
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Wait until all nodes are clean; remove what the API server has and no chart made."""
 
     async def clean() -> None:
         from penstock.kube.api import Api
-        from penstock.kube.uninstall.cluster import await_cleaners, clean_cluster
+        from penstock.kube.uninstall.cluster import (
+            await_cleaners,
+            clean_cluster,
+            forget_capacities,
+        )
 
         async with await Api.connect(kubeconfig) as api:
             await await_cleaners(api, namespace, cleaners, within)
             async for told in clean_cluster(api, namespace, lease):
+                say(f"removed {told}")
+            async for told in forget_capacities(api, forget_within):
                 say(f"removed {told}")
 
     asyncio.run(clean())

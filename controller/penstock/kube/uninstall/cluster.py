@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from typing import TYPE_CHECKING
 
@@ -11,12 +12,14 @@ from penstock.kube.names import DRIVER, GROUP
 from penstock.model import PenstockError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Iterator, Sequence
 
     from penstock.kube.api import Api, Object
 
 DAEMON_SETS = Kind("apps/v1", "daemonsets")
 LOOK_AGAIN_S = 1.0
+FORGET_LOOK_S = 5.0
+QUIET_S = 35.0  # three times what kubelets take to write their status
 
 
 async def await_cleaners(api: Api, namespace: str, name: str, within_s: float) -> None:
@@ -53,17 +56,53 @@ async def clean_cluster(api: Api, namespace: str, leases: Sequence[str]) -> Asyn
         yield f"lease {lease}"
 
 
+async def forget_capacities(api: Api, within_s: float) -> AsyncIterator[str]:
+    """Removes what kubelets say of our extended resources until they say it no more; tells each.
+
+    A kubelet keeps the name of a device plugin's resource for five minutes after it is gone,
+    writes it into its Node's status every ten seconds, and at last once more as 0. Raises
+    `PenstockError` when one still does after `within_s`; 0: removes once and does not look again.
+    """
+    began_s = last_s = time.monotonic()
+    while True:
+        found = [one for one in (await api.list(NODES))[0] if capacities(one)]
+        for one in found:
+            with _though_gone():
+                await api.patch(
+                    NODES, one["metadata"]["name"], capacities(one), subresource="status"
+                )
+        names = ", ".join(one["metadata"]["name"] for one in found)
+        now_s = time.monotonic()
+        if found:
+            if last_s == began_s:
+                yield f"capacities of {names}"
+            last_s = now_s
+        if not within_s or now_s - last_s >= (QUIET_S if last_s > began_s else 0):
+            return
+        if now_s - began_s > within_s:
+            raise PenstockError(
+                "kubelets still tell of vGPUs", f"{names or 'one'} did {now_s - last_s:.0f} s ago",
+                "wait five minutes after the last device plugin has ended; then uninstall again",
+                reason="not-now",
+            )  # fmt: skip
+        await asyncio.sleep(FORGET_LOOK_S)
+
+
 async def _clean_node(api: Api, node: Object) -> AsyncIterator[str]:
     name = node["metadata"]["name"]
-    try:
-        if body := marks(node):
+    if body := marks(node):
+        with _though_gone():
             await api.patch(NODES, name, body)
             yield f"marks of node {name}"
-        if body := capacities(node):
-            await api.patch(NODES, name, body, subresource="status")
-            yield f"capacities of node {name}"
+
+
+@contextlib.contextmanager
+def _though_gone() -> Iterator[None]:
+    """A node that went meanwhile took all of this with it."""
+    try:
+        yield
     except ApiError as error:
-        if error.status != 404:  # the node went meanwhile, and all of this with it
+        if error.status != 404:
             raise
 
 
