@@ -154,8 +154,8 @@ class Things:
 
     def remove(self) -> None:
         """What would make Pods again."""
-        for one in self.apps.list_namespaced_deployment(self.namespace).items:
-            self.apps.delete_namespaced_deployment(one.metadata.name, self.namespace)
+        self.apps.delete_collection_namespaced_deployment(self.namespace)
+        self.apps.delete_collection_namespaced_stateful_set(self.namespace)
 
     def policy(self, name: str, **spec: Any) -> None:
         """A QuotaPolicy with small limits."""

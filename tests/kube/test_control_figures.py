@@ -117,7 +117,7 @@ def test_requests_a_second_are_a_counter_s_rate_and_bad_pages_hold_up_nobody(ser
             assert "more than" in pages.problems[f"{server}/large"]
             assert all(pages.per_second(*one) is None for one in bad)
         async with aiohttp.ClientSession() as session:
-            with pytest.raises(PageError, match="127.0.0.1:9"):
+            with pytest.raises(PageError, match=r"127\.0\.0\.1:9"):
                 await fetch(session, "http://127.0.0.1:9/none")
 
     asyncio.run(work())

@@ -126,7 +126,11 @@ class Caps:
     @property
     def is_ready(self) -> bool:
         """Whether it can be asked."""
-        return self._caps.is_ready and self.classes.is_ready
+        return all(one.is_ready or one.is_unserved for one in (self._caps, self.classes))
+
+    def unready(self) -> str:
+        """Why it cannot; empty: it can."""
+        return "" if self.is_ready else "caps are not known yet"
 
     def our_classes(self) -> set[str]:
         """Names of the device classes whose devices are ours."""
@@ -235,7 +239,12 @@ def _answers(cap: Cap, batch: list[_Asked]) -> tuple[list[str | None], dict[str,
 async def counted(api: Api, cap: Cap, ours: Iterable[str]) -> Cap:
     """A cap that nobody has counted for yet, with what its namespace holds now."""
     classes = set(ours)
-    claims, claims_version = await api.list(CLAIMS, cap.namespace)
+    try:
+        claims, claims_version = await api.list(CLAIMS, cap.namespace)
+    except ApiError as error:
+        if error.status != 404:  # a release without claims
+            raise
+        claims, claims_version = [], ""
     pods, pods_version = await api.list(PODS, cap.namespace)
     held = [*(of_claim(one, classes) for one in claims), *map(of_pod, pods)]
     versions = {"claims": claims_version, "pods": pods_version}

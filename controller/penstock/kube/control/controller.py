@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.kube.api import CLAIMS, NODES, PODS, SLICES, ApiError
-from penstock.kube.cache import Cache
+from penstock.kube.cache import Cache, key_of
 from penstock.kube.control.amounts import Amounts, class_of_ours
 from penstock.kube.control.caps import CAPS, CLASSES, Counter, read_cap
 from penstock.kube.control.events import About, Events
@@ -28,22 +28,25 @@ from penstock.kube.control.workloads import (
 )
 from penstock.kube.control.world import read_claim, read_node, read_slice
 from penstock.kube.names import METRICS_PORT
+from penstock.model import PenstockError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
     import aiohttp
 
-    from penstock.kube.api import Api, Object
+    from penstock.kube.api import Api, Kind, Object
     from penstock.kube.cache import Key
     from penstock.kube.control.leader import Leader
     from penstock.kube.control.policies import Policy
     from penstock.kube.control.workloads import Pod, Workload
     from penstock.policy.schema import Scale
 
+T = TypeVar("T")
 ROUND_S = 1.0
 EXPLAIN_S = 5.0
 TOLD_S = 5.0  # figures in a status are as old at most; changes of state are written at once
+LISTING = "the API server's lists have not come yet"
 WINDOW_NS = 10 * 10**9  # over which rates of vGPUs and requests are averaged
 
 
@@ -63,22 +66,24 @@ class Controller:
         self._api = api
         self._leader = leader
         self._report = report
+        self._problems: dict[str, str] = {}
         self.pods = Pods()
         self.kubelets = Kubelets(api)
         self.agents = Agents(session, WINDOW_NS)
         self.pages = Pages(session, WINDOW_NS)
         self._events = Events(api, report)
-        self._policies = Cache(api, POLICIES, read_policy)
-        self._caps = Cache(api, CAPS, read_cap)
-        self._classes = Cache(api, CLASSES, lambda one: class_of_ours(one) or False)
-        self._claims = Cache(api, CLAIMS, read_claim)
-        self._slices = Cache(api, SLICES, read_slice)
-        self._nodes = Cache(api, NODES, read_node)
-        self._pods = Cache(api, PODS, read_pod)
-        self._deployments = Cache(api, DEPLOYMENTS, lambda one: read_workload("Deployment", one))
-        self._sets = Cache(api, STATEFUL_SETS, lambda one: read_workload("StatefulSet", one))
-        self._autoscalers = Cache(api, AUTOSCALERS, read_autoscaler)
-        self._agent_pods = Cache(api, PODS, _agent_page, namespace=namespace, labels=METRICS_PORT)
+        self._policies = self._cache(POLICIES, read_policy)
+        self._caps = self._cache(CAPS, read_cap)
+        self._pods = self._cache(PODS, read_pod)
+        self._nodes = self._cache(NODES, read_node)
+        self._deployments = self._cache(DEPLOYMENTS, lambda one: read_workload("Deployment", one))
+        self._sets = self._cache(STATEFUL_SETS, lambda one: read_workload("StatefulSet", one))
+        self._autoscalers = self._cache(AUTOSCALERS, read_autoscaler)
+        self._agent_pods = self._cache(PODS, _agent_page, namespace=namespace, labels=METRICS_PORT)
+        # Releases without shares by claims do not serve these; all else works there.
+        self._classes = self._cache(CLASSES, lambda one: class_of_ours(one) or False)
+        self._claims = self._cache(CLAIMS, read_claim)
+        self._slices = self._cache(SLICES, read_slice)
         self._caches: tuple[Cache[Any], ...] = (
             self._policies, self._caps, self._classes, self._claims, self._slices, self._nodes,
             self._pods, self._deployments, self._sets, self._autoscalers, self._agent_pods,
@@ -92,12 +97,24 @@ class Controller:
         self._reach: dict[str, Reach] = {}
         self._dirty: set[str] = set()
         self._told_s: dict[Key, float] = {}
-        self._problems: dict[str, str] = {}
         self._pods.changed.append(self.pods.changed)
         self._pods.changed.append(self._gone)
         self._claims.changed.append(self._gone)
         for cache in (self._policies, self._deployments, self._sets, self._claims):
             cache.changed.append(lambda key, old, new: self._dirty.add(key[0]))  # noqa: ARG005
+
+    def _cache(self, kind: Kind, read: Callable[[Object], T | None], **where: str) -> Cache[T]:
+        """One object that cannot be read is left out and told: others go on."""
+
+        def tolerant(one: Object) -> T | None:
+            try:
+                return read(one)
+            except (KeyError, TypeError, ValueError, AttributeError, PenstockError) as error:
+                name = f"{kind.plural} {key_of(one)}"
+                self._once(name, f"cannot be read: {type(error).__name__}: {error}")
+                return None
+
+        return Cache(self._api, kind, tolerant, **where)
 
     async def act(self) -> None:
         """Until it is cancelled."""
@@ -112,14 +129,17 @@ class Controller:
 
     def unready(self) -> str:
         """Why it cannot work yet; empty: it does."""
+        optional = {id(self._classes), id(self._claims), id(self._slices)}
         for cache in self._caches:
-            if not cache.is_ready:
-                return str(cache.problem or "the API server's lists have not come yet")
+            if not cache.is_ready and not (cache.is_unserved and id(cache) in optional):
+                return str(cache.problem or LISTING)
         return ""
 
     async def _every(self, period_s: float, what: str, act: Callable[[], Awaitable[None]]) -> None:
-        for cache in self._caches:
-            await cache.ready()
+        while why := self.unready():
+            self._once("start", "" if why == LISTING else why)
+            await asyncio.sleep(0.1)
+        self._once("start", "")
         while True:
             began_s = time.monotonic()
             try:
@@ -153,6 +173,7 @@ class Controller:
             for (namespace, _), workload in cache.objects.items():
                 if namespace in by_namespace:
                     workloads[namespace].append(workload)
+        ours = self._ours()
         for namespace in dirty:
             if namespace not in by_namespace:
                 self._reach.pop(namespace, None)
@@ -160,13 +181,12 @@ class Controller:
             pods = self.pods.by_namespace.get(namespace, {}).values()
             self._reach[namespace] = reach(
                 by_namespace[namespace],
-                ((pod, self._asks(pod)) for pod in pods),
+                ((pod, self._asks(pod, ours)) for pod in pods),
                 workloads[namespace],
             )
 
-    def _asks(self, pod: Pod) -> bool:
+    def _asks(self, pod: Pod, ours: set[str]) -> bool:
         """Whether it asks for vGPUs, whichever way."""
-        ours = self._ours()
         return bool(pod.asks) or any(
             claim.amounts(ours)
             for _, name in pod.claims

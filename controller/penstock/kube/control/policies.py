@@ -75,7 +75,7 @@ def read_policy(one: Object) -> Policy:
 def _spec(name: str, plain: object) -> Spec:
     """Raises `PolicyError`."""
     document = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name}, "spec": plain}
-    return load_text(json.dumps(document), name)[0].policy.spec
+    return load_text(json.dumps(document, ensure_ascii=False), name)[0].policy.spec
 
 
 def matching(
@@ -128,7 +128,7 @@ def policy_for(
 class Reach:
     """What the policies of one namespace are found to hold for."""
 
-    pods: dict[str, list[str]] = field(default_factory=dict)  # names of Pods, by policy
+    pods: dict[str, list[str]] = field(default_factory=dict)  # names of Pods, sorted, by policy
     targets: dict[str, list[Workload]] = field(default_factory=dict)
     rivals: dict[str, dict[str, str]] = field(default_factory=dict)  # by policy: rival, an example
 
@@ -153,6 +153,8 @@ def reach(
         if len(mine) == 1:
             found.targets[mine[0].name].append(workload)
         _note(mine, f"{workload.kind} {workload.name}", found)
+    for names in found.pods.values():
+        names.sort()
     return found
 
 
@@ -176,7 +178,7 @@ def _always_both(policies: Sequence[Policy], found: Reach) -> None:
 
 def status_of(policy: Policy, found: Reach, targets: Sequence[Object]) -> Object:
     """What the policy's status is to be. Times of conditions that stay as they are stay, too."""
-    names = sorted(found.pods.get(policy.name, []))
+    names = found.pods.get(policy.name, [])
     rivals = found.rivals.get(policy.name, {})
     if policy.spec is None:
         ready, reason, message = "False", "Invalid", policy.problem

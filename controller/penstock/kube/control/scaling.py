@@ -116,7 +116,10 @@ class Scaler:
         if target is not None:
             plain |= {"state": target.state, "wanted": target.wanted, "reason": target.reason}
             if target.values:
-                plain["metrics"] = {name: round(v, 1) for name, v in target.values.items()}
+                plain["metrics"] = {
+                    "vgpuMemory" if name == "vgpu_memory" else name: round(value, 1)
+                    for name, value in target.values.items()
+                }
         return plain
 
     async def _one(
