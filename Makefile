@@ -9,7 +9,7 @@ PYTHON_SOURCES := $(shell find controller proto -type f -not -name '*.pyc')
 GROUPS := --group build --group test --group kube --group lint
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-kube cluster cluster-down sanitize fuzz soak numba-suite lint format bench bench-kube gen proto newest clean
+.PHONY: help setup demo test test-kube cluster cluster-down sanitize fuzz soak numba-suite lint format bench bench-kube gen proto chart newest clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -86,6 +86,9 @@ gen: $(VENV)/.tools ## Rewrite docs/coverage.md from the headers and hook tables
 	PYTHONPATH=shim $(BIN)/python -m codegen --native shim/native --page docs/coverage.md
 	PYTHONPATH=controller $(BIN)/python -m penstock.meter.reference docs/metrics.md
 	PYTHONPATH=controller $(BIN)/python -m penstock.kube.control.crd deploy/crds
+
+chart: ## Rewrite what is generated below deploy/ (HELM names a helm 3)
+	HELM=$(or $(HELM),helm) deploy/render.sh deploy
 
 newest: setup ## Take the newest releases of all tools and clients into constraints.txt; then make test
 	$(BIN)/pip install --quiet --upgrade --upgrade-strategy eager $(GROUPS)

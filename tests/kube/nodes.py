@@ -114,6 +114,7 @@ class Node:
     cluster: Cluster
     name: str
     simulated: str = SIMULATED
+    way: str = "dra"
     agent: Service = field(init=False)
     beside: Service = field(init=False)
     """`penstock kube node`."""
@@ -126,6 +127,7 @@ class Node:
         self.beside = self.service(
             "kube-node", "kube", "node", f"--node={self.name}", f"--state-dir={STATE}",
             f"--kubeconfig={self.kubeconfig}", f"--probes={PROBES}", "--leftovers-after=4s",
+            f"--way={self.way}",
         )  # fmt: skip
 
     @property
@@ -147,7 +149,7 @@ class Node:
         self.until_ready()
 
     def until_ready(self) -> None:
-        """Returns when the kubelet knows the driver and the API server the devices."""
+        """Returns when the kubelet knows the driver or plugin, and the API server the devices."""
         until(f"{self.name} is ready", lambda: self.probe("readyz") == "ok")
 
     def probe(self, path: str) -> str:
@@ -187,6 +189,6 @@ class Node:
         return [name for name in found if name]
 
 
-def all_nodes(cluster: Cluster) -> dict[str, Node]:
+def all_nodes(cluster: Cluster, way: str = "dra") -> dict[str, Node]:
     """One for each of the cluster's, nothing started."""
-    return {name: Node(cluster, name) for name in layout.NODES}
+    return {name: Node(cluster, name, way=way) for name in layout.NODES}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.kube.cluster import images
 from tests.kube.cluster.toolchain import PROJECT
-from tests.kube.waiting import until
+from tests.kube.waiting import WITHIN_S, until
 
 if TYPE_CHECKING:
     from kubernetes import client
@@ -84,11 +84,44 @@ class Pods:
         pod = {"metadata": {"name": name, "labels": labels or {}}, "spec": spec}
         self.core.create_namespaced_pod(self.namespace, pod, _request_timeout=30)
 
+    def start_restricted(
+        self, name: str, *command: str, template: str = "", limits: dict[str, str] | None = None
+    ) -> None:
+        """One container with a share, as far from root as PodSecurity's "restricted" wants it.
+
+        By a claim made from that `template`, or by extended resources.
+        """
+        container = {
+            "name": "main",
+            "image": images.DEBIAN,
+            "command": list(command),
+            "resources": {"claims": [{"name": "gpu"}]} if template else {"limits": limits},
+            "securityContext": {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            },
+        }
+        claim = {"name": "gpu", "resourceClaimTemplateName": template}
+        spec = {
+            "containers": [container],
+            "resourceClaims": [claim] if template else [],
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": 0,
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": 54321,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+        }
+        pod = {"metadata": {"name": name}, "spec": spec}
+        self.core.create_namespaced_pod(self.namespace, pod, _request_timeout=30)
+
     def read(self, name: str) -> client.V1Pod:
         """As the API server has it now."""
         return self.core.read_namespaced_pod(name, self.namespace, _request_timeout=10)
 
-    def until_phase(self, name: str, *phases: str) -> client.V1Pod:
+    def until_phase(self, name: str, *phases: str, within_s: float = WITHIN_S) -> client.V1Pod:
         """Once it is in one of them; a Pod that fails instead is told with what it said."""
 
         def look() -> client.V1Pod | None:
@@ -97,7 +130,7 @@ class Pods:
                 raise AssertionError(f"{name} failed: {pod.status.message} {self.log(name)}")
             return pod if pod.status.phase in phases else None
 
-        return until(f"{name} is {' or '.join(phases)}", look)
+        return until(f"{name} is {' or '.join(phases)}", look, within_s)
 
     def log(self, name: str) -> str:
         """What its container has written, asked of the API server, which asks the kubelet."""

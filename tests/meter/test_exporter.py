@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
@@ -367,3 +368,28 @@ def test_a_client_that_says_nothing_holds_up_no_scrape(run):
         assert scrape(port).strip() == ""
     exporter.close()
     exporter.close()
+
+
+def test_a_probe_is_told_when_no_round_ends_any_more(monkeypatch):
+    exporter = Exporter("node")
+    port = exporter.serve(port=0)
+
+    def health() -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=10) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+
+    try:
+        assert health() == (503, "no round has ended yet\n")
+        exporter.publish(lambda: pytest.fail("a probe costs no figures"), 0.001)
+        assert health() == (200, "ok\n")
+        later = time.monotonic() + 31
+        monkeypatch.setattr(time, "monotonic", lambda: later)
+        status, why = health()
+        assert status == 503
+        assert why.startswith("no round has ended for 3")
+    finally:
+        exporter.close()

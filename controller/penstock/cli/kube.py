@@ -6,13 +6,14 @@ import importlib.util
 
 import typer
 
-from penstock.cli import kube_admit, kube_control, kube_node, kube_place
+from penstock.cli import kube_admit, kube_control, kube_node, kube_place, kube_uninstall
 
 app = typer.Typer(no_args_is_help=True)
 app.command("node")(kube_node.node)
 app.command("place")(kube_place.place)
 app.command("admit")(kube_admit.admit)
 app.command("control")(kube_control.control)
+app.add_typer(kube_uninstall.app, name="uninstall")
 
 
 @app.callback()

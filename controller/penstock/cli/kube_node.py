@@ -1,9 +1,9 @@
-"""`penstock kube node`: a node's DRA driver, beside its agent."""
+"""`penstock kube node`: a node's DRA driver or device plugin, beside its agent."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -12,9 +12,26 @@ from penstock.cli.options import StateDir
 
 def node(
     name: Annotated[str, typer.Option("--node", metavar="NAME", help="As the cluster calls it.")],
+    way: Annotated[
+        Literal["dra", "plugin"],
+        typer.Option(
+            help="How Pods ask: by claims (dra), or by extended resources (plugin), where Pods are "
+            "placed by the extender. A node is served in one way only."
+        ),
+    ] = "dra",
     kubelet_dir: Annotated[
         Path, typer.Option(metavar="DIR", help="The kubelet's root directory.")
     ] = Path("/var/lib/kubelet"),
+    device_plugin_dir: Annotated[
+        Path,
+        typer.Option(metavar="DIR", help="The kubelet's, which does not move with its root."),
+    ] = Path("/var/lib/kubelet/device-plugins"),
+    cdi_dir: Annotated[Path, typer.Option(metavar="DIR", help="That of the agent.")] = Path(
+        "/var/run/cdi"
+    ),
+    runtime_socket: Annotated[
+        Path, typer.Option(metavar="FILE", help="The container runtime's CRI socket (plugin).")
+    ] = Path("/run/containerd/containerd.sock"),
     probes: Annotated[
         str,
         typer.Option(metavar="HOST:PORT", help="Where /healthz and /readyz are; empty: nowhere."),
@@ -28,7 +45,7 @@ def node(
     ] = None,
     state_dir: StateDir = None,
 ) -> None:
-    """Give this node's devices to claims: ResourceSlices, the kubelet's driver, tenants, Events.
+    """Give this node's devices to Pods: tells schedulers, serves the kubelet, keeps tenants true.
 
     Runs beside `penstock agent`, sees all processes of the node, and may be killed at any time.
     """
@@ -53,5 +70,9 @@ def node(
         kubeconfig=kubeconfig,
         probes=read_address(probes) if probes else None,
         settled_s=settled_s,
+        way=way,
+        device_plugin_dir=device_plugin_dir,
+        cdi_dir=cdi_dir,
+        runtime_socket=runtime_socket,
     )
     asyncio.run(serve(options, log_as("penstock kube node")))

@@ -28,6 +28,13 @@ def place(
         Policy, typer.Option(help="Of nodes: fill one after the other, or all alike.")
     ] = Policy.binpack,
     devices: Annotated[Policy, typer.Option(help="The same of a node's devices.")] = Policy.binpack,
+    probes: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Where kubelets ask whether it is well, and nobody for more (default: nowhere).",
+        ),
+    ] = "",
     kubeconfig: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The cluster (default: that of this Pod).")
     ] = None,
@@ -39,15 +46,21 @@ def place(
     import asyncio
     import gc
 
-    gc.set_threshold(
-        50_000
-    )  # Pods and nodes are many and live long: they are not looked at each time
-    asyncio.run(_place(listen, scheduler, nodes, devices, kubeconfig))
+    # Pods and nodes are many and live long: they are not looked at each time.
+    gc.set_threshold(50_000)
+    asyncio.run(_place(listen, probes, scheduler, nodes, devices, kubeconfig))
 
 
 async def _place(
-    listen: str, scheduler: str, nodes: Policy, devices: Policy, kubeconfig: Path | None
+    listen: str,
+    probes: str,
+    scheduler: str,
+    nodes: Policy,
+    devices: Policy,
+    kubeconfig: Path | None,
 ) -> None:
+    import contextlib
+
     from penstock.cli.address import read_address
     from penstock.cli.log import log_as
     from penstock.kube import serving
@@ -59,6 +72,12 @@ async def _place(
         extender = Extender(
             api, scheduler, of_nodes=nodes.value, of_devices=devices.value, report=log
         )
-        async with serving.listening(extender.app(), read_address(listen)) as port:
+        async with contextlib.AsyncExitStack() as served:
+            port = await served.enter_async_context(
+                serving.listening(extender.app(), read_address(listen))
+            )
+            if probes:
+                app = serving.only_probes(extender.why_not_ready)
+                await served.enter_async_context(serving.listening(app, read_address(probes)))
             log("started", port=port, scheduler=scheduler, server=api.server)
             log("stopping", signal=await serving.until_stopped(extender.run()))

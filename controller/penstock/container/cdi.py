@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 VERSION = "0.5.0"
 KIND = "penstock.io/vgpu"
-_PREFIX = KIND.replace("/", "-") + "_"  # as CDI names files that come and go
 _HOOK_TIMEOUT_S = 20
 _READ_ONLY = ("ro", "nosuid", "nodev", "rbind", "rprivate")
 _WRITABLE = ("rw", "nosuid", "nodev", "noexec", "rbind", "rprivate")
@@ -64,22 +63,24 @@ def spec_of(device: str, mounts: Sequence[tuple[str, str, bool]], hook: Path) ->
 
 
 class SpecDirectory:
-    """The specs of our kind in one directory, whoever wrote them."""
+    """The specs of one kind of ours in one directory, whoever wrote them."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, kind: str = KIND) -> None:
         self.directory = directory
+        self._kind = kind
+        self._prefix = kind.replace("/", "-") + "_"  # as CDI names files that come and go
 
     def file_of(self, device: str) -> Path:
         """Where the spec of this device lies."""
-        return self.directory / f"{_PREFIX}{device}.json"
+        return self.directory / f"{self._prefix}{device}.json"
 
     def devices(self) -> dict[str, Path]:
         """Every device there is a file for, by name."""
         try:
-            files = sorted(self.directory.glob(f"{_PREFIX}*.json"))
+            files = sorted(self.directory.glob(f"{self._prefix}*.json"))
         except OSError:
             return {}
-        return {file.name.removeprefix(_PREFIX).removesuffix(".json"): file for file in files}
+        return {file.name.removeprefix(self._prefix).removesuffix(".json"): file for file in files}
 
     def pages_of(self, device: str) -> str | None:
         """Host path of the quota page that the device's spec mounts; None: no spec, or no good."""
@@ -116,7 +117,7 @@ class SpecDirectory:
             with contextlib.suppress(OSError):
                 aside.unlink()
             raise PenstockError(
-                f"no container can be given {qualified_name(device)}",
+                f"no container can be given {self._kind}={device}",
                 f"{file} cannot be written: {error.strerror or error}",
                 "container runtimes read /etc/cdi and /var/run/cdi: run the agent as root, or make "
                 "room there",
@@ -133,7 +134,7 @@ class SpecDirectory:
 
     def remove_leftovers(self) -> None:
         """Files that a writer killed half-way left behind. For the one writer of our kind."""
-        for aside in self.directory.glob(f".{_PREFIX}*.json.*"):
+        for aside in self.directory.glob(f".{self._prefix}*.json.*"):
             aside.unlink(missing_ok=True)
 
     def _read(self, device: str) -> dict[str, Any] | None:

@@ -33,6 +33,13 @@ def probes(app: web.Application, is_ready: Callable[[], str]) -> None:
     app.router.add_get("/readyz", readyz)
 
 
+def only_probes(is_ready: Callable[[], str]) -> web.Application:
+    """Them and nothing else: for an address that is open to more than those who are served."""
+    app = web.Application()
+    probes(app, is_ready)
+    return app
+
+
 @contextlib.asynccontextmanager
 async def listening(
     app: web.Application, address: tuple[str, int], tls: ssl.SSLContext | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import bisect
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from prometheus_client import CollectorRegistry, start_http_server
@@ -25,8 +25,9 @@ from penstock.model import PenstockError
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from wsgiref.simple_server import WSGIServer
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
     from prometheus_client.metrics_core import Metric as Family
 
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
 
 DEFAULT_ADDRESS = "127.0.0.1"
 DEFAULT_PORT = 9470
+STUCK_S = (
+    30.0  # rounds that are silent for so long are not coming back: as systemd's watchdog has it
+)
 Of = TypeVar("Of")
 
 
@@ -47,6 +51,7 @@ class Exporter(Collector):
         self._look: Callable[[], NodeSnapshot] | None = None
         self._loop_counts = [0] * (len(metrics.LOOP.bounds_s) + 1)
         self._loop_s = 0.0
+        self._published_s: float | None = None
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
         self._server: tuple[WSGIServer, threading.Thread] | None = None
@@ -59,9 +64,10 @@ class Exporter(Collector):
         self._loop_counts[bisect.bisect_left(metrics.LOOP.bounds_s, loop_s)] += 1
         self._loop_s += loop_s
         self._look = look
+        self._published_s = time.monotonic()
 
     def serve(self, address: str = DEFAULT_ADDRESS, port: int = DEFAULT_PORT) -> int:
-        """Serves /metrics over HTTP; returns the port (0 asks for a free one).
+        """Serves /metrics, and /healthz for probes, by HTTP; returns the port (0: a free one).
 
         There is neither a password nor encryption: beyond loopback, the network must see to that.
         Raises `PenstockError` when the address cannot be had.
@@ -74,7 +80,28 @@ class Exporter(Collector):
                 getattr(error, "strerror", None) or str(error),
                 "name another address and port, or end what listens there",
             ) from error
-        return int(self._server[0].server_port)
+        server = self._server[0]
+        if (app := server.get_app()) is not None:
+            server.set_app(self._with_health(app))
+        return int(server.server_port)
+
+    def health(self) -> str:
+        """Why whoever watches this process should end it; empty: all is well."""
+        if self._published_s is None:
+            return "no round has ended yet"
+        silent_s = time.monotonic() - self._published_s
+        return f"no round has ended for {silent_s:.0f} s" if silent_s > STUCK_S else ""
+
+    def _with_health(self, metrics: WSGIApplication) -> WSGIApplication:
+        def answer(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
+            if environ["PATH_INFO"] != "/healthz":
+                return metrics(environ, start)
+            problem = self.health()
+            status = "503 Service Unavailable" if problem else "200 OK"
+            start(status, [("Content-Type", "text/plain")])
+            return [f"{problem or 'ok'}\n".encode()]
+
+        return answer
 
     def close(self) -> None:
         """Ends serving. May be called twice."""

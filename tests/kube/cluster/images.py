@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -20,6 +21,8 @@ HERE = Path(__file__).parent
 KEPT = toolchain.PROJECT / "build" / "kube" / "images"
 PAUSE = "penstock.test/pause:1"
 DEBIAN = "penstock.test/debian:1"  # Python, no compiler; the host's release where that is Debian
+PENSTOCK = "penstock.test/penstock:1"  # this tree, as deploy/image/build.sh installs it
+SCHEDULER = "penstock.test/kube-scheduler:1"
 LEFT_OUT = ("var/lib/apt/lists", "var/cache", "usr/share/doc", "usr/share/locale", "usr/share/man")
 
 
@@ -62,6 +65,85 @@ def debian() -> Path:
             finally:
                 layer.unlink(missing_ok=True)
     return image
+
+
+def penstock() -> Path:
+    """This tree's own image, by the Containerfile's own steps. Raises NotToBeHadError."""
+    image = KEPT / f"penstock-{_tree()}.tar"
+    with kept.alone_with(image):
+        if not image.exists():
+            _penstock(image)
+    return image
+
+
+def kube_scheduler(programs: Path) -> Path:
+    """The stock scheduler alone, as its own project's image has it. Raises NotToBeHadError."""
+    image = KEPT / f"kube-scheduler-{programs.name}.tar"
+    with kept.alone_with(image):
+        if not image.exists():
+            layer = KEPT / f".scheduler-{os.getpid()}.tar"
+            try:
+                with tarfile.open(layer, "w") as tar:
+                    tar.add(programs / "kube-scheduler", "usr/local/bin/kube-scheduler")
+                pack(layer, image, SCHEDULER, {"Entrypoint": ["kube-scheduler"]})
+            finally:
+                layer.unlink(missing_ok=True)
+    return image
+
+
+BUILD = toolchain.PROJECT / "deploy/image/build.sh"
+SOURCES = ("controller", "proto", "shim", "CMakeLists.txt", "constraints.txt", "pyproject.toml")
+
+
+def _tree() -> str:
+    digest = hashlib.sha256(BUILD.read_bytes() + (HERE / "images.py").read_bytes())
+    for name in SOURCES:
+        place = toolchain.PROJECT / name
+        for path in sorted(place.rglob("*")) if place.is_dir() else [place]:
+            if path.is_file() and "__pycache__" not in path.parts:
+                digest.update(f"{path}\0".encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def _penstock(image: Path) -> None:
+    suite = _suite()
+    work = KEPT / f".penstock-{os.getpid()}"
+    for left in KEPT.glob("[.]penstock-*"):  # by a start that was killed
+        if left.is_dir():
+            shutil.rmtree(left)
+    for old in KEPT.glob("penstock-*.tar"):  # of other trees: nobody asks for them again
+        old.unlink()
+    root, wheels, layer = work / "root", work / "root/wheels", work / "layer.tar"
+    try:
+        kept_root = containers.debian_root(suite)
+        here = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+        if not (kept_root / "usr/bin" / here).exists():
+            raise NotToBeHadError(f"no image of this tree: Debian's {suite} has no {here}")
+        work.mkdir()
+        _run("cp", "--archive", "--reflink=auto", kept_root, root)
+        _run(BUILD, "wheels", toolchain.PROJECT, wheels, "--no-build-isolation")
+        shutil.copy(BUILD, root)
+        _run("chroot", root, "/build.sh", "install", "/wheels")
+        shutil.rmtree(wheels)
+        (root / "build.sh").unlink()
+        without = [f"--exclude=./{path}/*" for path in (*LEFT_OUT, "dev", "proc", "sys")]
+        _run("tar", "-C", root, *without, "--numeric-owner", "-cf", layer, ".")
+        pack(layer, image, PENSTOCK, IMAGE_CONFIG)
+    except containers.NotToBeHadError as error:
+        raise NotToBeHadError(f"no image of this tree: {error}") from error
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+# As the Containerfile ends.
+IMAGE_CONFIG: dict[str, object] = {
+    "Entrypoint": ["penstock"],
+    "User": "65532:65532",
+    "Env": [
+        "PATH=/opt/penstock/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "PYTHONDONTWRITEBYTECODE=1",
+    ],
+}
 
 
 def pack(layer: Path, image: Path, name: str, config: dict[str, object]) -> None:
@@ -112,6 +194,10 @@ def _suite() -> str:
 def _run(*command: str | Path) -> None:
     if not shutil.which(str(command[0])):
         raise NotToBeHadError(f"images for the nodes need `{command[0]}`")
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # whose pip, whose cmake
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=300, check=False,
+        env={**os.environ, "PATH": path},
+    )  # fmt: skip
     if done.returncode:
         raise NotToBeHadError(f"`{command[0]}` failed: {done.stderr.strip()[-300:]}")

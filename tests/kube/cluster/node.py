@@ -229,5 +229,15 @@ def _import(own: Layout, image: Path) -> None:
     _run(*_ctr(own, "images", "import", image))
 
 
+def enter(pid: int) -> list[str]:
+    """The beginning of a command line that runs on the node whose first process has that `pid`."""
+    return ["nsenter", f"--target={pid}", "--mount", "--net", "--uts", "--pid", "--ipc"]
+
+
+def load(own: Layout, pid: int, image: Path) -> None:
+    """Gives a running node an image."""
+    _run(*enter(pid), *_ctr(own, "images", "import", image))
+
+
 if __name__ == "__main__":
     main(Path(sys.argv[1]), sys.argv[2], sys.argv[3])

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import psutil
 from kubernetes import client, config
 from tests import kept
-from tests.kube.cluster import NotToBeHadError, cgroups, images, layout, programs
+from tests.kube.cluster import NotToBeHadError, cgroups, images, layout, node, programs
 from tests.kube.cluster.services import ENDED
 from tests.kube.cluster.toolchain import PROJECT
 
@@ -87,6 +87,24 @@ class Cluster:
         """Ends this process's connections; the cluster stays up."""
         self.api.close()
         self.api.rest_client.pool_manager.clear()
+
+    def load(self, image: Path) -> None:
+        """Gives an image (a file) to both nodes, as a registry would; what they have is no work."""
+        for name in layout.NODES:
+            loaded = self.layout.node(name) / f"loaded-{image.name}"
+            if not loaded.exists():
+                node.load(self.layout, self.process(name).pid, image)
+                loaded.touch()
+
+    def on(self, name: str, *command: str | Path) -> str:
+        """What a command says that runs on a node, with the node's own files."""
+        inside = node.enter(self.process(name).pid)
+        done = subprocess.run(
+            [*inside, *command], capture_output=True, text=True, timeout=60, check=False
+        )
+        if done.returncode:
+            raise ClusterError(f"{command} on {name}: {done.stderr.strip()[-300:]}")
+        return done.stdout
 
     def log(self, service: str) -> str:
         """What the service has written so far."""

@@ -1,4 +1,4 @@
-"""The node's devices as an annotation of its Node, for schedulers that place Pods by it."""
+"""The node's devices as its Node says them, and the way in which they are given out."""
 
 from __future__ import annotations
 
@@ -30,11 +30,12 @@ class NodeSaid:
 
 
 class Announcement:
-    """Keeps the annotation as the devices are; `changed` is called when the Node is another."""
+    """Keeps both as they are; `changed` is called when the Node is another."""
 
-    def __init__(self, api: Api, node: str) -> None:
+    def __init__(self, api: Api, node: str, way: str) -> None:
         self._api = api
         self._node = node
+        self._way = way
         self.cache: Cache[NodeSaid] = Cache(api, NODES, _read, fields=f"metadata.name={node}")
         self.cache.changed.append(self._note)
         self.changed: list[Callable[[], None]] = []
@@ -47,6 +48,12 @@ class Announcement:
     def node(self) -> NodeSaid | None:
         """As the server has it; None: there is none of that name."""
         return self.cache.objects.get(("", self._node))
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the server has what is wanted."""
+        there = self.node
+        return there is not None and (there.devices, there.way) == (self._wanted, self._way)
 
     def want(self, devices: tuple[NodeDevice, ...]) -> None:
         """The devices to be told."""
@@ -61,11 +68,11 @@ class Announcement:
             await self._wake.wait()
             self._wake.clear()
             there = self.node
-            if there is None or self._wanted is None or there.devices == self._wanted:
+            if there is None or self._wanted is None or self.is_settled:
                 continue
-            annotations = {"metadata": {"annotations": {DEVICES: self._wanted}}}
+            said = {"annotations": {DEVICES: self._wanted}, "labels": {WAY: self._way}}
             try:
-                await self._api.patch(NODES, self._node, annotations)
+                await self._api.patch(NODES, self._node, {"metadata": said})
                 self.problem, wait_s = None, 0.0
             except ApiError as error:
                 self.problem = error

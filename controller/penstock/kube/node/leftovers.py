@@ -85,20 +85,24 @@ class Leftovers:
             tenant = unwanted[owner]
             if (tenant.labels["namespace"], tenant.labels[CLAIM]) in known:
                 del self._unwanted_s[owner]
-            elif not tenant.processes and not await asyncio.to_thread(is_mounted, tenant):
+            elif not tenant.processes and page_of(tenant) not in await asyncio.to_thread(
+                mounted_pages
+            ):
                 await self._tenants.revoke(tenant.name, reason="its Pods and containers are gone")
                 self._log("removed a leftover", tenant=tenant.name, owner=owner)
 
 
-def is_mounted(tenant: pb.Tenant) -> bool:
-    """Whether a process is in a container of the tenant. Looks at all processes of the node."""
+def page_of(tenant: pb.Tenant) -> tuple[int, int] | None:
+    """Its usage page, as `mounted_pages` tells them apart; None: it is gone."""
     try:
         page = Path(tenant.directory, "usage").stat()
     except FileNotFoundError:
-        return False
-    for entry in os.listdir("/proc"):  # noqa: PTH208 - names alone are wanted
-        if entry.isdigit():
-            mounted = mounted_page(int(entry))
-            if mounted is not None and mounted.identity == (page.st_dev, page.st_ino):
-                return True
-    return False
+        return None
+    return page.st_dev, page.st_ino
+
+
+def mounted_pages() -> frozenset[tuple[int, int]]:
+    """Usage pages of tenants with a process in a container. Looks at all processes of the node."""
+    processes = (int(name) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208 - names alone are wanted
+    pages = (mounted_page(pid) for pid in processes)
+    return frozenset(page.identity for page in pages if page is not None)

@@ -1,19 +1,27 @@
-"""This node's Pods, reduced to which claims they have."""
+"""This node's Pods, reduced to what of their vGPUs they say."""
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.kube.api import PODS
+from penstock.kube.api import PODS, ApiError
 from penstock.kube.cache import Cache
+from penstock.kube.names import MODE, PLACED, POLICY
+from penstock.kube.node.allocation import OWNER
 from penstock.kube.node.claim import CLAIM
+from penstock.kube.request import roles
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from penstock.kube.api import Api, Object
+    from penstock.kube.cache import Key
     from penstock_api.v1 import agent_pb2 as pb
+
+
+ASK_WITHIN_S = 8.0  # kubelets wait for what is asked for meanwhile
 
 
 @dataclass(frozen=True)
@@ -25,20 +33,60 @@ class NodePod:
     uid: str
     has_ended: bool  # for good: nothing of it runs or will
     claims: frozenset[str]  # names, in its namespace
+    placed: str = ""  # the annotation, as it is
+    mode: str = ""  # likewise
+    policy: str = ""
+    order: tuple[str, ...] = ()  # its containers' names, as they start
+    inits: frozenset[str] = frozenset()  # those that end before the next one starts
+    sidecars: frozenset[str] = frozenset()  # those that start before others and stay
 
 
 class NodePods:
     """All of them, as the API server has them."""
 
     def __init__(self, api: Api, node: str) -> None:
-        self.cache: Cache[NodePod] = Cache(api, PODS, read_pod, fields=f"spec.nodeName={node}")
+        self._api = api
+        self._fields = f"spec.nodeName={node}"
+        self.cache: Cache[NodePod] = Cache(api, PODS, read_pod, fields=self._fields)
+        self._names: dict[str, Key] = {}  # by uid
+        self.cache.changed.append(self._note)
+
+    def named(self, uid: str) -> NodePod | None:
+        """The Pod of that uid, as far as it has been seen."""
+        key = self._names.get(uid)
+        return self.cache.objects.get(key) if key else None
+
+    async def find(self, uid: str) -> NodePod | None:
+        """The same, and what the API server has now where it has not been seen: it may be new.
+
+        Raises:
+            ApiError: the server was to be asked, and does not answer.
+        """
+        found = self.named(uid)
+        if found is None:
+            asked = self._api.list(PODS, fields=self._fields)
+            try:
+                pods, _ = await asyncio.wait_for(asked, ASK_WITHIN_S)
+            except asyncio.TimeoutError as error:
+                raise ApiError(
+                    "a Pod is not known yet", "the API server does not answer",
+                    "it is asked again", 0, "",
+                ) from error  # fmt: skip
+            found = next((read_pod(one) for one in pods if one["metadata"]["uid"] == uid), None)
+        return found
+
+    def _note(self, key: Key, old: NodePod | None, new: NodePod | None) -> None:
+        if old is not None and (new is None or new.uid != old.uid):
+            self._names.pop(old.uid, None)
+        if new is not None:
+            self._names[new.uid] = key
 
     def of(self, tenant: pb.Tenant) -> Iterator[NodePod]:
         """Those that the tenant was granted for, by its labels."""
         namespace = tenant.labels["namespace"]
         if CLAIM not in tenant.labels:
             found = self.cache.objects.get((namespace, tenant.labels["pod"]))
-            if found is not None:
+            if found is not None and found.uid == tenant.labels[OWNER].partition("/")[0]:
                 yield found
             return
         for pod in self.cache.objects.values():
@@ -54,10 +102,18 @@ def read_pod(one: Object) -> NodePod:
         claim.get("resourceClaimName") for claim in status.get("resourceClaimStatuses") or []
     }
     claims.add((status.get("extendedResourceClaimStatus") or {}).get("resourceClaimName"))
+    annotations = metadata.get("annotations") or {}
+    known = roles(one)
     return NodePod(
         metadata.get("namespace", ""),
         metadata["name"],
         metadata["uid"],
         status.get("phase") in {"Succeeded", "Failed"},
         frozenset(claim for claim in claims if claim),
+        placed=annotations.get(PLACED, ""),
+        mode=annotations.get(MODE, ""),
+        policy=annotations.get(POLICY, ""),
+        order=tuple(name for name, _ in known),
+        inits=frozenset(name for name, role in known if role == "init"),
+        sidecars=frozenset(name for name, role in known if role == "sidecar"),
     )

@@ -5,28 +5,31 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from aiohttp import web
 
 from penstock.api import AgentClient
+from penstock.container.containers import SPECS
 from penstock.kube import serving
 from penstock.kube.api import Api
-from penstock.kube.names import BY_EXTENDER
+from penstock.kube.names import BY_CLAIMS, BY_EXTENDER
 from penstock.kube.node.allocation import Tenants
 from penstock.kube.node.announcement import Announcement
-from penstock.kube.node.driver import Driver
+from penstock.kube.node.dra_way import DraWay
 from penstock.kube.node.happenings import Happenings
-from penstock.kube.node.health import Health
 from penstock.kube.node.inventory import Inventory
-from penstock.kube.node.kubelet import Kubelet
-from penstock.kube.node.leftovers import SETTLED_S, Leftovers
+from penstock.kube.node.leftovers import SETTLED_S
+from penstock.kube.node.plugin_way import PluginWay
 from penstock.kube.node.pods import NodePods
-from penstock.kube.node.registration import Sockets
-from penstock.kube.node.slices import Slices
 from penstock.model import PenstockError
 
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
 LOOK_S = 1.0
+Way = Literal["dra", "plugin"]
+CALLED: dict[Way, str] = {"dra": BY_CLAIMS, "plugin": BY_EXTENDER}  # as the Node's label says it
 Log = Any  # log(event, **fields)
 
 
@@ -40,6 +43,10 @@ class Options:
     kubeconfig: Path | None = None
     probes: tuple[str, int] | None = ("127.0.0.1", 9472)
     settled_s: float = SETTLED_S
+    way: Way = "dra"
+    device_plugin_dir: Path = Path("/var/lib/kubelet/device-plugins")
+    cdi_dir: Path = SPECS
+    runtime_socket: Path = Path("/run/containerd/containerd.sock")
 
 
 async def serve(options: Options, log: Log) -> None:
@@ -62,63 +69,66 @@ class _Node:
         node = options.node
         tenants = Tenants(agent)
         self._inventory = Inventory(agent)
-        self._announcement = Announcement(api, node)
-        self._slices = Slices(api, node)
+        self._announcement = Announcement(api, node, CALLED[options.way])
         self._pods = NodePods(api, node)
-        self._driver = Driver(api, tenants, self._inventory, node, log)
-        self._sockets = Sockets(
-            options.kubelet_dir, self._driver, Health(self._inventory, node), log
-        )
-        self._leftovers = Leftovers(
-            tenants, self._pods, Kubelet(options.kubelet_dir),
-            under_way=self._driver.under_way, log=log, settled_s=options.settled_s,
-        )  # fmt: skip
+        self._way: DraWay | PluginWay
+        if options.way == "dra":
+            self._way = DraWay(
+                api,
+                node,
+                inventory=self._inventory,
+                announcement=self._announcement,
+                pods=self._pods,
+                tenants=tenants,
+                log=log,
+                kubelet_dir=options.kubelet_dir,
+                settled_s=options.settled_s,
+            )
+        else:
+            self._way = PluginWay(
+                self._inventory,
+                self._pods,
+                tenants,
+                log=log,
+                kubelet_dir=options.kubelet_dir,
+                device_plugin_dir=options.device_plugin_dir,
+                cdi_dir=options.cdi_dir,
+                runtime_socket=options.runtime_socket,
+            )
         self._happenings = Happenings(
             api, lambda: AgentClient.local(options.agent_socket), tenants, self._pods,
             node=node, log=log,
         )  # fmt: skip
-        self._inventory.changed.append(self._publish)
-        self._announcement.changed.append(self._publish)
+        self._inventory.changed.append(lambda: self._announcement.want(self._inventory.devices))
         self._problems: dict[str, str] = {}
 
     async def serve(self) -> None:
         """Until SIGTERM or SIGINT."""
-        async with self._sockets:
-            duties = [
+        async with self._way.socket:
+            duties: list[Coroutine[Any, Any, None]] = [
                 self._inventory.run(),
                 self._announcement.cache.run(),
                 self._announcement.run(),
-                self._slices.cache.run(),
-                self._slices.run(),
                 self._pods.cache.run(),
-                self._leftovers.run(),
                 self._happenings.run(),
+                *self._way.duties(),
                 self._tell(),
             ]
-            self._log("started", node=self._options.node, server=self._api.server)
-            if self._options.probes is None:
+            options = self._options
+            self._log("started", node=options.node, way=options.way, server=self._api.server)
+            if options.probes is None:
                 stopped = await serving.until_stopped(*duties)
             else:
                 app = web.Application()
                 serving.probes(app, self._why_not_ready)
-                async with serving.listening(app, self._options.probes):
+                async with serving.listening(app, options.probes):
                     stopped = await serving.until_stopped(*duties)
             self._log("stopping", signal=stopped)
 
-    def _publish(self) -> None:
-        node, devices = self._announcement.node, self._inventory.devices
-        if node is None or not self._inventory.is_ready:
-            return
-        self._announcement.want(devices)
-        # What another scheduler gives out must not be given out a second time.
-        self._slices.want(node.uid, () if node.way == BY_EXTENDER else devices)
-
     def _why_not_ready(self) -> str:
-        if not self._sockets.registration.is_registered:
-            return "the kubelet has not registered the driver yet"
-        if not self._slices.is_settled:
-            return "the node's ResourceSlices are not written yet"
-        return next(iter(self._problems.values()), "")
+        if not self._announcement.is_settled:
+            return "the Node does not say its devices yet"
+        return self._way.why_not_ready() or next(iter(self._problems.values()), "")
 
     async def _tell(self) -> None:
         """Says once what does not work, and once that it works again."""
@@ -126,7 +136,7 @@ class _Node:
             now: dict[str, PenstockError | None] = {
                 "agent": self._inventory.problem,
                 "node": self._announcement.cache.problem or self._announcement.problem,
-                "slices": self._slices.cache.problem or self._slices.problem,
+                self._options.way: self._way.problem,
                 "pods": self._pods.cache.problem,
             }
             if self._announcement.cache.is_ready and self._announcement.node is None:

@@ -1,0 +1,61 @@
+"""All of a node that is served by the device plugin, joined."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from penstock.kube.node.plugin import Plugin
+from penstock.kube.node.plugin_socket import PluginSocket
+from penstock.kube.node.runtime import Runtime
+from penstock.kube.node.slots import Slots
+from penstock.kube.node.starting import Starting
+from penstock.kube.node.upkeep import Upkeep
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+    from pathlib import Path
+
+    from penstock.kube.node.allocation import Tenants
+    from penstock.kube.node.inventory import Inventory
+    from penstock.kube.node.pods import NodePods
+    from penstock.model import PenstockError
+
+Log = Any  # log(event, **fields)
+
+
+class PluginWay:
+    """Its socket is `socket`, from entering to leaving; `duties` run meanwhile."""
+
+    def __init__(
+        self,
+        inventory: Inventory,
+        pods: NodePods,
+        tenants: Tenants,
+        *,
+        log: Log,
+        kubelet_dir: Path,
+        device_plugin_dir: Path,
+        cdi_dir: Path,
+        runtime_socket: Path,
+    ) -> None:
+        slots = Slots(cdi_dir)
+        starting = Starting(
+            device_plugin_dir, pods, tenants, runtime=Runtime(runtime_socket), slots=slots, log=log
+        )
+        self._upkeep = Upkeep(tenants, pods, slots=slots, under_way=starting.under_way, log=log)
+        starting.end_unwanted = self._upkeep.look
+        plugin = Plugin(inventory, starting, log)
+        self.socket = PluginSocket(device_plugin_dir, kubelet_dir, plugin, log)
+
+    def duties(self) -> list[Coroutine[Any, Any, None]]:
+        """Each runs until it is cancelled."""
+        return [self.socket.run(), self._upkeep.run()]
+
+    @property
+    def problem(self) -> PenstockError | None:
+        """What does not work of it."""
+        return self.socket.problem
+
+    def why_not_ready(self) -> str:
+        """Empty: Pods can have vGPUs."""
+        return "" if self.socket.is_registered else "the kubelet has not registered the plugin yet"

@@ -1,0 +1,141 @@
+"""What the API server keeps of Penstock that no chart made: marks on nodes, slices, leases."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from typing import TYPE_CHECKING
+
+from penstock.kube.api import LEASES, NODES, SLICES, ApiError, Kind
+from penstock.kube.names import DRIVER, GROUP
+from penstock.model import PenstockError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator, Sequence
+
+    from penstock.kube.api import Api, Object
+
+DAEMON_SETS = Kind("apps/v1", "daemonsets")
+LOOK_AGAIN_S = 1.0
+FORGET_LOOK_S = 5.0
+QUIET_S = 35.0  # three times what kubelets take to write their status
+
+
+async def await_cleaners(api: Api, namespace: str, name: str, within_s: float) -> None:
+    """Until the DaemonSet's Pod on every node says that it is done. Raises `PenstockError`."""
+    until_s = time.monotonic() + within_s
+    while True:
+        one = await api.get(DAEMON_SETS, name, namespace)
+        status = one.get("status") or {}
+        wanted, ready = status.get("desiredNumberScheduled", 0), status.get("numberReady", 0)
+        seen = status.get("observedGeneration") == one["metadata"]["generation"]
+        if seen and ready >= wanted:
+            return
+        if time.monotonic() > until_s:
+            raise PenstockError(
+                f"{wanted - ready} of {wanted} nodes are not clean",
+                f"after {within_s:g} s the Pods of {namespace}/{name} there are not ready",
+                "see kubectl get pods -o wide, their logs, and whether these nodes are there; "
+                "then uninstall again",
+                reason="not-now",
+            )  # fmt: skip
+        await asyncio.sleep(LOOK_AGAIN_S)
+
+
+async def clean_cluster(api: Api, namespace: str, leases: Sequence[str]) -> AsyncIterator[str]:
+    """Removes it, with the `leases` of that namespace; tells each thing. Raises `ApiError`."""
+    for one in (await api.list(SLICES, fields=f"spec.driver={DRIVER}"))[0]:
+        await api.delete(SLICES, one["metadata"]["name"])
+        yield f"resourceslice {one['metadata']['name']}"
+    for one in (await api.list(NODES))[0]:
+        async for told in _clean_node(api, one):
+            yield told
+    for lease in leases:
+        await api.delete(LEASES, lease, namespace)
+        yield f"lease {lease}"
+
+
+async def forget_capacities(api: Api, within_s: float) -> AsyncIterator[str]:
+    """Removes what kubelets say of our extended resources until they say it no more; tells each.
+
+    A kubelet keeps the name of a device plugin's resource for five minutes after it is gone,
+    writes it into its Node's status every ten seconds, and at last once more as 0. Raises
+    `PenstockError` when one still does after `within_s`; 0: removes once and does not look again.
+    """
+    began_s = last_s = time.monotonic()
+    while True:
+        found = [one for one in (await api.list(NODES))[0] if capacities(one)]
+        for one in found:
+            with _though_gone():
+                await api.patch(
+                    NODES, one["metadata"]["name"], capacities(one), subresource="status"
+                )
+        names = ", ".join(one["metadata"]["name"] for one in found)
+        now_s = time.monotonic()
+        if found:
+            if last_s == began_s:
+                yield f"capacities of {names}"
+            last_s = now_s
+        if not within_s or now_s - last_s >= (QUIET_S if last_s > began_s else 0):
+            return
+        if now_s - began_s > within_s:
+            raise PenstockError(
+                "kubelets still tell of vGPUs", f"{names or 'one'} did {now_s - last_s:.0f} s ago",
+                "wait five minutes after the last device plugin has ended; then uninstall again",
+                reason="not-now",
+            )  # fmt: skip
+        await asyncio.sleep(FORGET_LOOK_S)
+
+
+async def _clean_node(api: Api, node: Object) -> AsyncIterator[str]:
+    name = node["metadata"]["name"]
+    if body := marks(node):
+        with _though_gone():
+            await api.patch(NODES, name, body)
+            yield f"marks of node {name}"
+
+
+@contextlib.contextmanager
+def _though_gone() -> Iterator[None]:
+    """A node that went meanwhile took all of this with it."""
+    try:
+        yield
+    except ApiError as error:
+        if error.status != 404:
+            raise
+
+
+def marks(node: Object) -> Object:
+    """The merge patch that takes our annotations, labels and taints off; empty: there are none."""
+    metadata = node["metadata"]
+    ours = {
+        kind: {key: None for key in metadata.get(kind) or {} if _is_ours(key)}
+        for kind in ("annotations", "labels")
+    }
+    patch: Object = {}
+    if changed := {kind: keys for kind, keys in ours.items() if keys}:
+        patch["metadata"] = changed
+    taints = (node.get("spec") or {}).get("taints") or []
+    kept = [one for one in taints if not _is_ours(one["key"])]
+    if len(kept) < len(taints):
+        # What another wrote meanwhile must not be lost: the version says so.
+        patch["spec"] = {"taints": kept}
+        patch.setdefault("metadata", {})["resourceVersion"] = metadata["resourceVersion"]
+    return patch
+
+
+def capacities(node: Object) -> Object:
+    """The merge patch that takes our extended resources off, which kubelet leaves there as 0."""
+    status = node.get("status") or {}
+    ours = {
+        kind: {key: None for key in status.get(kind) or {} if _is_ours(key)}
+        for kind in ("capacity", "allocatable")
+    }
+    changed = {kind: keys for kind, keys in ours.items() if keys}
+    return {"status": changed} if changed else {}
+
+
+def _is_ours(key: str) -> bool:
+    domain, slash, _ = key.partition("/")
+    return bool(slash) and (domain == GROUP or domain.endswith(f".{GROUP}"))

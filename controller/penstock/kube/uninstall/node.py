@@ -1,0 +1,80 @@
+"""What a node keeps of Penstock once its agent is gone: files, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.container.cdi import SpecDirectory
+from penstock.kube.api import PODS
+from penstock.kube.names import DRIVER
+from penstock.kube.node.slots import KIND as SLOT
+from penstock.model import PenstockError
+from penstock.node.state import State
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from penstock.kube.api import Api
+
+LOOK_AGAIN_S = 0.5
+
+
+@dataclass(frozen=True)
+class NodeFiles:
+    """Where they lie, as this process sees the node's files."""
+
+    state: Path
+    data: Path
+    specs: Path  # of CDI: others have theirs there, too
+    kubelet: Path
+    device_plugins: Path
+
+    def has_agent(self) -> bool:
+        """Whether an agent owns them still."""
+        return State(self.state).has_agent()
+
+    def remove(self) -> Iterator[Path]:
+        """Removes them; tells each. Raises OSError when one cannot be.
+
+        Containers that have some mounted keep what they have.
+        """
+        for specs in (SpecDirectory(self.specs), SpecDirectory(self.specs, SLOT)):
+            for device in specs.devices():
+                if specs.remove(device):
+                    yield specs.file_of(device)
+            specs.remove_leftovers()
+        for place in (*self._sockets(), self.state, self.data):
+            with contextlib.suppress(FileNotFoundError):
+                shutil.rmtree(place) if place.is_dir() else place.unlink()
+                yield place
+        with contextlib.suppress(OSError):  # others have specs there, or it never was
+            self.specs.rmdir()
+            yield self.specs
+
+    def _sockets(self) -> Iterator[Path]:
+        """By which kubelet spoke to us: ours begin with the driver's name."""
+        plugins, registry = self.kubelet / "plugins", self.kubelet / "plugins_registry"
+        for folder in (plugins, registry, self.device_plugins):
+            yield from sorted(folder.glob(f"{DRIVER}*"))
+
+
+async def await_no_pods(api: Api, namespace: str, labels: str, node: str, within_s: float) -> None:
+    """Until the node has no such Pod any more. Raises `PenstockError`."""
+    until_s = time.monotonic() + within_s
+    while True:
+        found, _ = await api.list(PODS, namespace, labels=labels, fields=f"spec.nodeName={node}")
+        if not found:
+            return
+        if time.monotonic() > until_s:
+            raise PenstockError(
+                f"{found[0]['metadata']['name']} on {node} does not end",
+                f"it is still there after {within_s:g} s", "see what kubectl describe says of it",
+                reason="not-now",
+            )  # fmt: skip
+        await asyncio.sleep(LOOK_AGAIN_S)

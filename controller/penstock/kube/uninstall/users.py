@@ -1,0 +1,58 @@
+"""Who has shares now: as long as anybody does, the chart does not go."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.kube.api import CLAIMS, PODS
+from penstock.kube.names import DRIVER, PLACED
+from penstock.model import PenstockError
+
+if TYPE_CHECKING:
+    from penstock.kube.api import Api, Object
+
+FINISHED = {"Succeeded", "Failed"}
+MOST_NAMED = 10
+
+
+async def check_unused(api: Api) -> None:
+    """Raises `PenstockError` while Pods have shares, by claims or by extended resources."""
+    claims, _ = await api.list(CLAIMS)
+    pods, _ = await api.list(PODS)
+    users = users_of(claims, pods)
+    if not users:
+        return
+    more = f" and {len(users) - MOST_NAMED} more" if len(users) > MOST_NAMED else ""
+    raise PenstockError(
+        "Pods have shares of devices",
+        ", ".join(users[:MOST_NAMED]) + more,
+        "delete them first; or, to leave them running with nobody to look after them: "
+        "helm upgrade --reuse-values --set uninstall.force=true, then uninstall again",
+        reason="not-now",
+    )
+
+
+def users_of(claims: list[Object], pods: list[Object]) -> list[str]:
+    """Namespace and name of each Pod with a share, in order."""
+    return sorted({*_by_claim(claims), *_by_placement(pods)})
+
+
+def _by_claim(claims: list[Object]) -> list[str]:
+    """Each consumer of a claim with a device of ours; of one that nobody consumes, nothing."""
+    found = []
+    for claim in claims:
+        status = claim.get("status") or {}
+        devices = ((status.get("allocation") or {}).get("devices") or {}).get("results") or []
+        if any(one.get("driver") == DRIVER for one in devices):
+            namespace = claim["metadata"]["namespace"]
+            found += [f"{namespace}/{one['name']}" for one in status.get("reservedFor") or []]
+    return found
+
+
+def _by_placement(pods: list[Object]) -> list[str]:
+    return [
+        f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
+        for pod in pods
+        if PLACED in (pod["metadata"].get("annotations") or {})
+        and (pod.get("status") or {}).get("phase") not in FINISHED
+    ]

@@ -1,0 +1,313 @@
+"""The chart, installed by helm on the real cluster from this tree's own image."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+
+import pytest
+import yaml
+from kubernetes import client
+from tests.kube.chart import (
+    BY_CLAIMS,
+    BY_PLUGIN,
+    NAMESPACE,
+    RELEASE,
+    Chart,
+    HelmError,
+    lint,
+    render,
+    traces,
+)
+from tests.kube.cluster import layout, programs
+from tests.kube.cluster.toolchain import PROJECT
+from tests.kube.waiting import until
+
+pytestmark = pytest.mark.kube
+
+
+@pytest.fixture(scope="module")
+def built():
+    return programs.build()
+
+
+@pytest.fixture(scope="module")
+def chart(cluster, tmp_path_factory):
+    """Installed for the tests here; what is left when it is gone again is a test of its own."""
+    before = set(traces(cluster))
+    made = Chart(cluster, tmp_path_factory.mktemp("chart") / "values.yaml")
+    made.before = before
+    made.install()
+    yield made
+    if NAMESPACE in {one.metadata.name for one in cluster.core.list_namespace().items}:
+        made.uninstall()
+        made.remove_namespace()
+
+
+def test_helm_finds_nothing_wrong_and_every_value_may_be_changed(built):
+    assert "0 chart(s) failed" in lint(built)
+    usual = {(one["kind"], one["metadata"]["name"]) for one in render(built)}
+    assert ("DaemonSet", "penstock-agent") in usual
+    more = render(built, "--set", "monitoring.podMonitor=true,monitoring.rules=true")
+    added = {
+        one["kind"]: one for one in more if (one["kind"], one["metadata"]["name"]) not in usual
+    }
+    assert set(added) == {"PodMonitor", "PrometheusRule"}
+    own = yaml.safe_load((PROJECT / "deploy/prometheus/rules.yaml").read_text())
+    assert added["PrometheusRule"]["spec"] == own
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ("agent.simulat=h200", "simulat"),
+        ("way=dar", "way"),
+        ("paths.state=run/penstock", "paths/state"),
+        ("agent.measured=kill", "measured"),
+        ("uninstall.waitSeconds=forever", "waitSeconds"),
+    ],
+)
+def test_a_value_that_means_nothing_is_refused_by_its_name(built, value, why):
+    with pytest.raises(HelmError, match=why):
+        render(built, "--set", value)
+
+
+def test_what_is_generated_is_as_the_chart_and_its_sources_have_it(built, tmp_path):
+    there = tmp_path / "deploy"
+    shutil.copytree(PROJECT / "deploy", there)
+    for generated in [
+        *there.glob("helm/penstock/files/*"),
+        *there.glob("kustomize/*/penstock.yaml"),
+    ]:
+        shutil.rmtree(generated) if generated.is_dir() else generated.unlink()
+    command = [PROJECT / "deploy/render.sh", there]
+    subprocess.run(command, check=True, env={"PATH": "/usr/bin:/bin", "HELM": str(built / "helm")})
+    kept = {path.relative_to(there): path.read_text() for path in there.rglob("*.yaml")}
+    own = PROJECT / "deploy"
+    assert kept == {path.relative_to(own): path.read_text() for path in own.rglob("*.yaml")}
+    for base in ("base", "uninstall"):
+        said = subprocess.run(
+            [built / "kubectl", "kustomize", there / "kustomize" / base],
+            capture_output=True, text=True, check=True,
+        ).stdout  # fmt: skip
+        assert {
+            one["metadata"].get("namespace", NAMESPACE) for one in yaml.safe_load_all(said)
+        } == {NAMESPACE}
+
+
+CAPABILITIES = {  # by their numbers in the kernel
+    0: "CHOWN", 1: "DAC_OVERRIDE", 2: "DAC_READ_SEARCH", 3: "FOWNER", 5: "KILL",
+    19: "SYS_PTRACE", 23: "SYS_NICE",
+}  # fmt: skip
+
+
+def test_an_agent_comes_up_on_each_node_with_its_devices_and_little_of_roots_power(chart):
+    for node in layout.NODES:
+        devices = json.loads(chart.on_agent(node, "penstock", "devices", "-o", "json"))
+        (simulated,) = [one for one in devices["kinds"] if one["kind"] == "simulated"]
+        assert [one["model"] for one in simulated["devices"]] == ["NVIDIA H200"] * 2
+        status = chart.on_agent(node, "cat", "/proc/self/status")
+        (bound,) = re.findall(r"^CapBnd:\s+([0-9a-f]+)$", status, re.MULTILINE)
+        assert int(bound, 16) == sum(1 << number for number in CAPABILITIES)
+        assert re.search(r"^NoNewPrivs:\s+1$", status, re.MULTILINE)
+        assert re.search(r"^Seccomp:\s+2$", status, re.MULTILINE)
+        with pytest.raises(HelmError, match="Read-only file system"):
+            chart.on_agent(node, "touch", "/opt/penstock/here")
+
+
+RIGHTS = {  # verb, group, resource, namespace
+    "agent": (
+        {
+            ("patch", "", "nodes", ""), ("create", "resource.k8s.io", "resourceslices", ""),
+            ("get", "resource.k8s.io", "resourceclaims", "default"), ("list", "", "pods", ""),
+            ("patch", "", "events", "default"),
+        },
+        {
+            ("get", "", "secrets", NAMESPACE), ("create", "", "pods", NAMESPACE),
+            ("patch", "", "pods", "default"), ("create", "", "pods/exec", "default"),
+            ("delete", "", "nodes", ""), ("patch", "", "nodes/status", ""),
+            ("update", "resource.k8s.io", "resourceclaims/status", "default"),
+            ("get", "", "nodes/proxy", ""),
+        },
+    ),
+    "control": (
+        {
+            ("patch", "penstock.io", "quotapolicies/status", "default"),
+            ("update", "penstock.io", "quotacaps/status", "default"),
+            ("update", "apps", "deployments/scale", "default"), ("get", "", "nodes/proxy", ""),
+            ("create", "", "events", "default"),
+            ("create", "coordination.k8s.io", "leases", NAMESPACE),
+        },
+        {
+            ("get", "", "secrets", NAMESPACE), ("patch", "", "nodes", ""),
+            ("delete", "", "pods", "default"), ("create", "", "pods", "default"),
+            ("update", "apps", "deployments", "default"),
+            ("update", "penstock.io", "quotapolicies", "default"),
+            ("create", "coordination.k8s.io", "leases", "kube-system"),
+        },
+    ),
+    "admit": (
+        {
+            ("get", "resource.k8s.io", "resourceclaimtemplates", "default"),
+            ("get", "penstock.io", "quotapolicies", "default"), ("watch", "", "nodes", ""),
+        },
+        {
+            ("list", "", "secrets", NAMESPACE), ("get", "", "secrets", "default"),
+            ("create", "", "pods", "default"), ("patch", "", "pods", "default"),
+            ("update", "admissionregistration.k8s.io", "mutatingwebhookconfigurations", ""),
+            ("update", "penstock.io", "quotapolicies", "default"),
+        },
+    ),
+    "scheduler": (
+        {
+            ("create", "", "pods/binding", "default"), ("list", "", "nodes", ""),
+            ("create", "coordination.k8s.io", "leases", NAMESPACE),
+        },
+        {
+            ("get", "", "secrets", NAMESPACE), ("create", "", "pods", "default"),
+            ("patch", "", "nodes", ""), ("get", "", "nodes/proxy", ""),
+        },
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("account", RIGHTS)
+def test_an_account_may_do_what_it_needs_and_no_more(chart, account):
+    asked = client.AuthorizationV1Api(chart.speak_as(account))
+
+    def may(verb: str, group: str, resource: str, namespace: str) -> bool:
+        name, _, part = resource.partition("/")
+        about = {"verb": verb, "group": group, "resource": name, "subresource": part}
+        review = {"spec": {"resourceAttributes": {**about, "namespace": namespace}}}
+        return asked.create_self_subject_access_review(review).status.allowed
+
+    can, cannot = RIGHTS[account]
+    assert {right for right in can | cannot if may(*right)} == can
+
+
+def test_an_agents_token_writes_only_what_is_of_its_own_node(chart, cluster):
+    here, there = BY_PLUGIN, BY_CLAIMS  # of claims there are slices
+    (pod,) = chart.pods("agent", here)
+    core = client.CoreV1Api(chart.speak_as("agent", pod))
+    slices = client.ResourceV1Api(core.api_client)
+
+    def refused(why: str, write, *arguments, **more) -> None:
+        with pytest.raises(client.ApiException, match=why) as error:
+            write(*arguments, **more)
+        assert error.value.status == 422
+
+    note = {"metadata": {"annotations": {"penstock.io/tried": "yes"}}}
+
+    def is_in_force() -> bool:  # the API server learns of a new policy within seconds
+        try:
+            core.patch_node(there, note, dry_run="All")
+        except client.ApiException as error:
+            return error.status == 422
+        return False
+
+    until("the policy is in force", is_in_force)
+    core.patch_node(here, note)
+    core.patch_node(here, {"metadata": {"annotations": {"penstock.io/tried": None}}})
+    refused(f"an agent on {here} may not write nodes/{there}", core.patch_node, there, note)
+    nothing_else = "annotations of its node that begin with"
+    for change in (
+        {"metadata": {"labels": {"penstock.io/pool": "mine"}}},
+        {"metadata": {"annotations": {"node.alpha.kubernetes.io/ttl": "1"}}},
+        {"spec": {"unschedulable": True}},
+    ):
+        refused(nothing_else, core.patch_node, here, change)
+    (theirs,) = slices.list_resource_slice(field_selector=f"spec.nodeName={there}").items
+    refused("may not write resourceslices", slices.delete_resource_slice, theirs.metadata.name)
+    made = {
+        "metadata": {"name": "false"},
+        "spec": {
+            "driver": "gpu.example.com", "nodeName": here, "devices": [],
+            "pool": {"name": here, "generation": 1, "resourceSliceCount": 1},
+        },
+    }  # fmt: skip
+    refused("may not write resourceslices", slices.create_resource_slice, made)
+    unbound = client.CoreV1Api(chart.speak_as("agent"))
+    refused("an agent on no node", unbound.patch_node, here, note)
+
+
+USE = """
+import ctypes, time
+cu = ctypes.CDLL("libcuda.so.1")
+device, context = ctypes.c_int(), ctypes.c_void_p()
+assert cu.cuInit(0) == 0
+assert cu.cuDeviceGet(ctypes.byref(device), 0) == 0
+assert cu.cuDevicePrimaryCtxRetain(ctypes.byref(context), device) == 0
+assert cu.cuCtxSetCurrent(context) == 0
+free, total = ctypes.c_size_t(), ctypes.c_size_t()
+for second in range(100000):
+    assert cu.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)) == 0
+    print(second, total.value >> 30, flush=True)
+    time.sleep(0.2)
+"""
+
+
+def test_restricted_pods_get_shares_both_ways_and_run_on_through_an_upgrade(chart, cluster, pods):
+    """As PodSecurity has it: no root, no capability, no hostPath, nothing to write to."""
+    level = {"pod-security.kubernetes.io/enforce": "restricted"}
+    cluster.core.patch_namespace(pods.namespace, {"metadata": {"labels": level}})
+    amounts = {"memory": "8Gi", "coresPermille": "300"}
+    request = {"deviceClassName": "vgpu.penstock.io", "capacity": {"requests": amounts}}
+    client.ResourceV1Api(cluster.api).create_namespaced_resource_claim_template(
+        pods.namespace,
+        {
+            "metadata": {"name": "share"},
+            "spec": {"spec": {"devices": {"requests": [{"name": "gpu", "exactly": request}]}}},
+        },
+    )
+    extended = {"vgpu": "1", "memory": "8Gi", "cores-permille": "300"}
+    limits = {f"penstock.io/{name}": amount for name, amount in extended.items()}
+    pods.start_restricted("claim", "python3", "-uc", USE, template="share")
+    pods.start_restricted("extended", "python3", "-uc", USE, limits=limits)
+    nodes = {"claim": BY_CLAIMS, "extended": BY_PLUGIN}
+    before = {name: pods.until_phase(name, "Running", within_s=120) for name in nodes}
+    for name, node in nodes.items():
+        assert before[name].spec.node_name == node
+        until(f"{name} sees its share", lambda n=name: pods.log(n).endswith(" 8\n"))
+    # the webhook gave it to the scheduler that knows devices
+    assert before["extended"].spec.scheduler_name == "penstock-scheduler"
+    assert before["claim"].spec.scheduler_name == "default-scheduler"
+    bad = {**limits, "penstock.io/cores-permille": "1500"}
+    with pytest.raises(client.ApiException, match="1500"):
+        pods.start_restricted("bad", "true", limits=bad)
+
+    agents = {pod.metadata.uid for pod in chart.pods("agent")}
+    chart.upgrade("--set", "agent.longestGrace=30s")
+    now = chart.pods("agent")
+    assert agents.isdisjoint(pod.metadata.uid for pod in now)
+    for pod in now:
+        assert "--longest-grace=30s" in pod.spec.containers[0].args
+    for name, node in nodes.items():
+        said = pods.log(name)
+        until(f"{name} goes on", lambda n=name, s=said: len(pods.log(n)) > len(s))
+        (was,) = before[name].status.container_statuses
+        (one,) = pods.read(name).status.container_statuses
+        assert (one.restart_count, one.container_id) == (0, was.container_id)
+        (tenant,) = json.loads(chart.on_agent(node, "penstock", "ps", "-o", "json"))
+        assert tenant["tenant"].startswith(f"{name}.")
+
+    with pytest.raises(HelmError):
+        chart.uninstall()
+    log = chart.kubectl("--namespace", NAMESPACE, "logs", f"job/{RELEASE}-uninstall-check")
+    assert f"{pods.namespace}/claim, {pods.namespace}/extended" in log
+    assert "delete them first" in log
+
+
+def test_uninstalling_leaves_nothing(chart, cluster):
+    node = layout.NODES[0]
+    chart.on_agent(node, "penstock", "grant", "left", "--memory", "8Gi", "--cores", "30")
+    shown = set(traces(cluster))
+    for place in ("/run/penstock", "/var/lib/penstock", "/var/run/cdi"):
+        assert f"{node}:{place}" in shown
+    assert f"{BY_PLUGIN}: penstock.io/vgpu" in shown
+    assert "validatingwebhookconfigurations/penstock" in shown
+    chart.uninstall()
+    chart.remove_namespace()
+    # The kubelet's own memory of a device plugin, for which the hook waits unless told not to.
+    assert set(traces(cluster)) - {f"{BY_PLUGIN}: penstock.io/vgpu"} == set()
