@@ -124,7 +124,7 @@ def decisions(text: str) -> dict[str, object]:
 def processor_seconds(cluster: running.Cluster, placing: Placing) -> dict[str, float]:
     """What each part has used so far: the machine's cores are what they share."""
     parts = {name: cluster.process(name) for name in ("kube-apiserver", "etcd")}
-    parts |= {name: placing.process(name) for name in ("kube-scheduler", "extender")}
+    parts["kube-scheduler"] = placing.process("kube-scheduler")
     parts["bench"] = psutil.Process()
     return {name: sum(one.cpu_times()[:2]) for name, one in parts.items()}
 
@@ -171,8 +171,7 @@ async def measure(
         "bound_a_second": round((len(steady) - 1) / (steady[-1] - steady[0]), 1),
         "extender_lives": lives,
         "processor_seconds": {
-            name: round(after[name] - (before[name] if after[name] >= before[name] else 0), 1)
-            for name in after
+            name: round(after[name] - before[name], 1) for name in after
         },
     }  # fmt: skip
 
@@ -184,7 +183,9 @@ async def placed(
     kills, last, last_s = 0, 0, time.monotonic()
 
     async def told() -> dict[str, object]:
-        return decisions((await asyncio.to_thread(placing.ask, "metrics") or b"").decode())
+        used = sum(placing.process().cpu_times()[:2])
+        said = await asyncio.to_thread(placing.ask, "metrics")
+        return {**decisions((said or b"").decode()), "processor_seconds": round(used, 1)}
 
     while last < options.pods and time.monotonic() - last_s < SETTLED_S:
         await asyncio.sleep(0.25)
@@ -205,6 +206,8 @@ async def clear(cluster: running.Cluster, options: argparse.Namespace) -> None:
         await each(lambda one: api.delete(PODS, one["metadata"]["name"], NAMESPACE), found)
         await each(lambda at: api.delete(NODES, f"bench-{at:04}"), range(options.nodes))
         await api.delete(NAMESPACES, NAMESPACE)
+        while NAMESPACE in {one["metadata"]["name"] for one in (await api.list(NAMESPACES))[0]}:
+            await asyncio.sleep(0.5)
 
 
 def main() -> None:
@@ -222,6 +225,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         placing = Placing(cluster, Path(folder))
         try:
+            if was_up:  # a run that was killed left its own
+                asyncio.run(clear(cluster, options))
             print(json.dumps(asyncio.run(measure(options, cluster, placing)), indent=1))
         finally:
             placing.stop()

@@ -22,6 +22,7 @@ HEADERS = (
     "mechanism/gate.h",
     "mechanism/cost.h",
     "mechanism/recent.h",
+    "mechanism/watch.h",
     "mechanism/survey.h",
     "mechanism/binding.h",
     "turns/account.h",

@@ -150,6 +150,14 @@ class Machine:
         """The devices, in index order."""
         return [_device(info) for info in self._infos()]
 
+    def is_lost(self, device: int = 0) -> bool:
+        """Whether a device-lost fault was injected.
+
+        Raises:
+            IndexError: no such device.
+        """
+        return bool(self._info(self._checked(device)).lost)
+
     def usage(self, device: int = 0) -> DeviceUsage:
         """What the device as a whole has done so far.
 
@@ -274,41 +282,34 @@ class Machine:
             raise MachineError(f"device {device} of {self.path} refused the fault")
 
     def _record(self, device: int) -> Iterator[ProcessRecord]:
+        at_ns, room, count = self.raw_record(device, ffi.new("sim_process_record[]", 256))
+        for number in range(count):
+            yield _process(device, at_ns, room[number])
+
+    def raw_record(self, device: int, room: CData) -> tuple[int, CData, int]:
+        """The time, the device's records as they are in memory, and how many there are.
+
+        They lie in `room`, or in a larger one where that is too small.
+
+        Raises:
+            IndexError: no such device.
+        """
         at_ns = ffi.new("uint64_t *")
-        capacity = 256
+        checked = self._checked(device)
         while True:
-            records = ffi.new("sim_process_record[]", capacity)
-            count = lib.sim_machine_record(self._open(), device, records, capacity, at_ns)
-            if count <= capacity:
-                break
-            capacity = 2 * count
-        for record in records[0 : max(count, 0)]:
-            yield ProcessRecord(
-                device=device,
-                at_ns=at_ns[0],
-                pid=record.pid,
-                pid_namespace=record.pid_namespace,
-                alive=bool(record.alive),
-                tag=text(record.tag),
-                command=text(record.comm),
-                began_ns=record.began_ns,
-                ended_ns=record.ended_ns,
-                busy_ns=record.busy_ns,
-                copy_ns=record.copy_ns,
-                memory_bytes=record.memory_bytes,
-                peak_memory_bytes=record.peak_memory_bytes,
-                launches=record.launches,
-                copies=record.copies,
-                pending=record.pending,
-                refused=record.refused,
-                calls=record.calls,
-            )
+            count = lib.sim_machine_record(self._open(), checked, room, len(room), at_ns)
+            if count <= len(room):
+                return at_ns[0], room, max(count, 0)
+            room = ffi.new("sim_process_record[]", 2 * count)
+
+    def _info(self, device: int) -> CData:
+        info = ffi.new("sim_device_info *")
+        lib.sim_machine_device(self._open(), device, info)
+        return info
 
     def _infos(self) -> Iterator[CData]:
         for index in range(len(self)):
-            info = ffi.new("sim_device_info *")
-            lib.sim_machine_device(self._open(), index, info)
-            yield info
+            yield self._info(index)
 
     def has_devices_of(self, other: Machine) -> bool:
         """True when the devices of both are the same in number, identity and profile."""
@@ -342,6 +343,61 @@ class Machine:
         if not 0 <= device < len(self):
             raise IndexError(f"{self.path} has devices 0 to {len(self) - 1}, not {device}")
         return device
+
+
+class RecordReader:
+    """Reads one device's record again and again: what has not moved since is not made anew."""
+
+    def __init__(self, machine: Machine, device: int) -> None:
+        self._machine = machine
+        self._device = device
+        self._room: CData = ffi.new("sim_process_record[]", 256)
+        self._raw = b""
+        self._records: list[ProcessRecord] = []
+
+    def read(self) -> tuple[int, list[ProcessRecord]]:
+        """The time, and all records; one that is as it was before is the same object, of that time.
+
+        The same list as before where all are.
+        """
+        at_ns, self._room, count = self._machine.raw_record(self._device, self._room)
+        raw = bytes(ffi.buffer(self._room, count * ffi.sizeof("sim_process_record")))
+        if raw != self._raw:
+            self._records = list(self._renewed(at_ns, count, raw))
+            self._raw = raw
+        return at_ns, self._records
+
+    def _renewed(self, at_ns: int, count: int, raw: bytes) -> Iterator[ProcessRecord]:
+        size, before = ffi.sizeof("sim_process_record"), self._raw
+        for number in range(count):
+            words = slice(number * size, (number + 1) * size)
+            if raw[words] == before[words]:
+                yield self._records[number]
+            else:
+                yield _process(self._device, at_ns, self._room[number])
+
+
+def _process(device: int, at_ns: int, record: CData) -> ProcessRecord:
+    return ProcessRecord(
+        device=device,
+        at_ns=at_ns,
+        pid=record.pid,
+        pid_namespace=record.pid_namespace,
+        alive=bool(record.alive),
+        tag=text(record.tag),
+        command=text(record.comm),
+        began_ns=record.began_ns,
+        ended_ns=record.ended_ns,
+        busy_ns=record.busy_ns,
+        copy_ns=record.copy_ns,
+        memory_bytes=record.memory_bytes,
+        peak_memory_bytes=record.peak_memory_bytes,
+        launches=record.launches,
+        copies=record.copies,
+        pending=record.pending,
+        refused=record.refused,
+        calls=record.calls,
+    )
 
 
 def _identity(file: Path) -> tuple[int, int, int]:

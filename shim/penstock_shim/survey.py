@@ -7,8 +7,9 @@ time.
 from __future__ import annotations
 
 import contextlib
+import resource
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock_shim._native import ffi, lib
 from penstock_shim.recent import RecentUse
@@ -16,6 +17,11 @@ from penstock_shim.recent import RecentUse
 if TYPE_CHECKING:
     from penstock_shim._native import CData
     from penstock_shim.pages import QuotaWriter, UsagePage
+
+
+# Descriptors of processes: of the files that this process may open, one in so many.
+MOST_WATCHED = 16384
+WATCHED_OF_FILES = 4
 
 
 class Part:
@@ -28,7 +34,11 @@ class Part:
         """Looks at this page from now on, at its first `devices` devices; it is to stay open."""
         self.words.usage_fd = -1 if usage is None else usage.fileno()
         self.words.devices = devices
-        self.words.digest = self.words.notable = self.words.quiet = 0
+        self.words.digest = self.words.notable = self.words.told = self.words.quiet = 0
+
+    def tell_again(self) -> None:
+        """The next look lists it as stirred, whether there is anything new in it or not."""
+        self.words.told = 0
 
     def use(self, device: int) -> RecentUse:
         """Recent use of the device at this index of the grant; goes on with each look."""
@@ -60,6 +70,14 @@ class Part:
         return bool(self.words.active)
 
 
+class Found(NamedTuple):
+    """What a look found."""
+
+    stirred: list[Part]
+    """With something to act on: a new `notable`, slots to be reaped, a page that cannot be read."""
+    active: list[Part]
+
+
 class Survey:
     """Parts of tenants. `look` is one thread's; the rest may be called from any."""
 
@@ -67,8 +85,14 @@ class Survey:
         self._lock = threading.Lock()  # of the pages that are written to
         self._parts: list[Part] = []
         self._array = ffi.new("penstock_survey_entry *[]", 0)
+        self._found = ffi.new("penstock_survey_found *")
+        self._stirred = self._active = ffi.new("uint32_t[]", 0)
         self._room = ffi.new("penstock_usage_page *")
         self._round = 0
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._most_watched = MOST_WATCHED
+        if files != resource.RLIM_INFINITY:
+            self._most_watched = min(MOST_WATCHED, files // WATCHED_OF_FILES)
 
     def add(self, part: Part) -> None:
         """Looks at `part` from the next round on."""
@@ -81,6 +105,7 @@ class Survey:
         with self._lock:
             with contextlib.suppress(ValueError):
                 self._parts.remove(part)
+            lib.penstock_survey_forget(part.words)
             self._lay_out()
 
     def beat(self, part: Part, quota: QuotaWriter) -> None:
@@ -97,11 +122,27 @@ class Survey:
                     part.words.quota = ffi.NULL
             quota.close()
 
-    def look(self, now_ns: int) -> None:
+    def look(self, now_ns: int) -> Found:
         """One round at CLOCK_MONOTONIC `now_ns`."""
         with self._lock:
             self._round = (self._round + 1) & 0xFFFFFFFF
-            lib.penstock_survey(self._array, len(self._parts), self._room, now_ns, self._round)
+            parts, found = self._parts, self._found
+            lib.penstock_survey(
+                self._array,
+                len(parts),
+                self._room,
+                now_ns,
+                self._round,
+                self._most_watched,
+                found,
+            )
+            return Found(
+                [parts[i] for i in self._stirred[0 : found.stirred_count]],
+                [parts[i] for i in self._active[0 : found.active_count]],
+            )
 
     def _lay_out(self) -> None:
         self._array = ffi.new("penstock_survey_entry *[]", [part.words for part in self._parts])
+        self._stirred = ffi.new("uint32_t[]", len(self._parts))
+        self._active = ffi.new("uint32_t[]", len(self._parts))
+        self._found.stirred, self._found.active = self._stirred, self._active

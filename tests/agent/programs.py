@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from penstock.bench.quota import Workload
 from penstock.bench.stage import KERNEL_RULES
 from penstock.bench.stage import LAUNCHER as NAME
 from penstock_shim import paths
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 LAUNCHER = str(paths.workload_path(NAME))
 
@@ -25,7 +29,12 @@ def backlogged(seconds: float, kernel_us: float = 200) -> list[str]:
 
 def open_to_nobody(node) -> None:
     """Lets other users reach the state directory, which lies in a test's own folder."""
-    for folder in (node.state, *node.state.parents):
+    open_folder(node.state)
+
+
+def open_folder(directory: Path) -> None:
+    """Lets other users enter it, and all above it."""
+    for folder in (directory, *directory.parents):
         mode = folder.stat().st_mode
         if mode & 0o011 != 0o011:
             folder.chmod(mode | 0o011)

@@ -14,6 +14,7 @@ from tests.agent.programs import open_to_nobody
 
 from penstock.api import AgentClient
 from penstock.model import PenstockError
+from penstock.node.resize import Resize
 
 NOBODY = 65534
 AS_NOBODY = """
@@ -21,6 +22,7 @@ import os, sys
 from penstock.api import AgentClient
 from penstock.model import PenstockError
 from penstock.node.admit import Request
+from penstock.node.resize import Resize
 os.setgid({uid}); os.setuid({uid})
 agent = AgentClient.local(__import__("pathlib").Path(sys.argv[1]))
 try:
@@ -114,9 +116,50 @@ def test_a_user_does_not_choose_his_own_punishment(make_node):
         assert [tenant.name for tenant in agent.tenants()] == ["roots", "theirs"]
 
 
+@needs_root
+def test_a_user_holds_no_more_of_a_device_than_the_node_allows_over_all_tenants(make_node):
+    node = make_node("--user-limit=40")
+    ask = (
+        "agent.grant(Request(command=('x',), memory_bytes=[{memory} << 30], "
+        "cores_permille=[{cores}], name='{name}', lifetime='until-revoked'))"
+    )
+    assert as_nobody(node, ask.format(name="a", memory=10, cores=300)) == "done"
+    refused = as_nobody(node, ask.format(name="b", memory=1, cores=101))
+    assert refused.startswith("not-allowed")
+    assert "at most 40 % of a device" in refused
+    assert "10.1 % of cores were asked for, at most 10 % are left beside a" in refused
+    refused = as_nobody(node, ask.format(name="b", memory=60, cores=10))
+    assert "60Gi of memory were asked for" in refused
+    assert "of cores" not in refused
+    assert as_nobody(node, ask.format(name="b", memory=1, cores=100)) == "done"
+    grow = "agent.resize('b', Resize(cores_permille={}))"
+    assert as_nobody(node, grow.format(101)).startswith("not-allowed")
+    assert as_nobody(node, grow.format(50)) == "done"
+    node.tenant("roots", cores=500)
+    with node.client() as agent:
+        assert agent.resize("a", Resize(cores_permille=450)).tenant.shares[0].cores_permille == 450
+
+
+@needs_root
+def test_a_bounded_user_gets_the_device_where_there_is_room_within_the_bound(make_node):
+    node = make_node("--user-limit=50", "--simulate=h200,2")
+    node.tenant("roots", cores=800, devices=["1"])
+    ask = (
+        "print(agent.grant(Request(command=('x',), memory_bytes=[1 << 30], cores_permille=[{}], "
+        "name='{}', lifetime='until-revoked')).tenant.shares[0].device_index)"
+    )
+    assert as_nobody(node, ask.format(400, "first")).startswith("0")
+    assert as_nobody(node, ask.format(150, "second")).startswith("1")
+
+
 @pytest.mark.parametrize(
     ("option", "says"),
-    [("--measured=nothing", "steps are deny"), ("--longest-grace=5", "for example 60s")],
+    [
+        ("--measured=nothing", "steps are deny"),
+        ("--longest-grace=5", "for example 60s"),
+        ("--longest-grace=25h", "0s to 24h"),
+        ("--user-limit=150", "for example 50"),
+    ],
 )
 def test_bounds_that_are_none_are_refused(make_node, option, says):
     node = make_node(start=False)

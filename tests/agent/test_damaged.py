@@ -52,6 +52,27 @@ def test_a_tenant_whose_grant_is_damaged_keeps_its_share_and_harms_nobody(node):
     assert program.wait(10) != 0
 
 
+def test_orders_about_a_tenant_with_a_damaged_page_are_carried_out_whole_or_not_at_all(node):
+    node.tenant("scribbled", cores=100, memory=GIB)
+    node.tenant("lost", cores=100, memory=GIB)
+    (node.state / "tenants/scribbled/usage").write_bytes(b"")  # its own user may
+    (node.state / "tenants/lost/quota").unlink()
+    with node.client() as agent:
+        done = agent.resize("scribbled", Resize(cores_permille=50))
+        assert done.tenant.shares[0].cores_permille == 50
+        assert "cannot be told" in done.notes[0]
+        assert agent.suspend("scribbled").suspended
+        for order in (
+            lambda: agent.suspend("lost"),
+            lambda: agent.resize("lost", Resize(cores_permille=50)),
+        ):
+            with pytest.raises(PenstockError, match="cannot be changed") as refused:
+                order()
+            assert refused.value.reason == "not-now"
+        assert "suspended: true" not in (node.state / "tenants/lost/grant.yaml").read_text()
+        agent.revoke("lost", 0)
+
+
 def test_every_grace_that_can_be_asked_for_is_taken_up_again_and_others_are_refused(node):
     with node.client() as agent:
         for number, grace_ns in enumerate((0, 1, 400_000, 24 * 3600 * 10**9)):

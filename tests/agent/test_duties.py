@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import subprocess
+import time
 import urllib.request
 from pathlib import Path
 
@@ -189,6 +190,25 @@ def test_what_a_tenant_used_is_metered_to_the_nanosecond_over_kills_of_the_agent
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout)["usage"]
     assert row["device_seconds"] * 1e9 == spent or row.get("device_ns") == spent, row
+
+
+def test_usage_tells_what_was_used_to_the_last_round_and_all_of_a_tenant_that_ended(node):
+    def told_ns() -> int:
+        (row,) = json.loads(node("usage", "t", "--since=1h", "-o", "json").stdout)["usage"]
+        return row["device_ns"]
+
+    program = node.launch(node.tenant("t", cores=300), *backlogged(600))
+    wait_until(lambda: node.usage("t").devices[0].launches > 50)
+    spent_ns = node.usage("t").devices[0].spent_ns
+    time.sleep(2.5)  # rounds of metering come every second; files are written every ten
+    assert told_ns() >= spent_ns
+    program.kill()
+    program.wait()
+    wait_until(lambda: not node.usage("t").slots)
+    spent_ns = node.usage("t").devices[0].spent_ns
+    with node.client() as agent:
+        agent.revoke("t", 0)
+    assert told_ns() == spent_ns
 
 
 def test_prometheus_finds_the_tenants(node):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -9,10 +10,11 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.agent.conftest import GIB, request, wait_until
-from tests.agent.programs import backlogged
+from tests.agent.conftest import request, wait_until
+from tests.agent.programs import LAUNCHER, backlogged
 from tests.agent.test_duties import start_past_the_shim
 
+from penstock.bench.stage import KERNEL_RULES
 from penstock.model import PenstockError
 from penstock.node.resize import Resize
 from penstock_shim.pages import read_quota
@@ -68,28 +70,31 @@ def test_a_tenant_that_waits_without_processes_is_there_after_a_restart(node):
         assert [tenant.name for tenant in agent.tenants()] == ["t"]
 
 
-def test_a_command_that_ends_while_no_agent_is_there_leaves_no_tenant(node):
-    command = ["run", "-q", "--name=t", "--memory=1Gi", "--cores=10", "--", "sleep", "600"]
-    run = subprocess.Popen([sys.executable, "-m", "penstock", *command], env=node.environment)
+def test_a_command_that_ends_while_no_agent_is_there_is_metered_and_leaves_no_tenant(node):
+    command = ["run", "-q", "--name=t", "--memory=1Gi", "--cores=10", "--"]
+    environment = {**node.environment, "PENSTOCK_SIM_KERNELS": KERNEL_RULES}
+    run = subprocess.Popen(
+        [sys.executable, "-m", "penstock", *command, LAUNCHER, *backlogged(600)], env=environment
+    )
     try:
         wait_until((node.state / "tenants" / "t").exists)
-        wait_until(lambda: b"PENSTOCK_TENANT_DIR" in b"".join(environments_of_children(run.pid)))
+        wait_until(lambda: node.usage("t").devices[0].launches > 10)
         node.kill()
     finally:
         for child in children_of(run.pid):
             os.kill(child, 9)
         run.wait()
+    assert node("ps").returncode == 0  # looks, and tidies nothing away
+    spent_ns = node.usage("t").devices[0].spent_ns
+    assert spent_ns > 0
     node.start()
     wait_until(lambda: not (node.state / "tenants" / "t").exists(), 40)
+    (row,) = json.loads(node("usage", "t", "--since=1h", "-o", "json").stdout)["usage"]
+    assert row["device_ns"] == spent_ns
 
 
 def children_of(pid):
     return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def environments_of_children(pid):
-    for child in children_of(pid):
-        yield Path(f"/proc/{child}/environ").read_bytes()
 
 
 def test_a_resize_that_was_killed_half_way_is_finished_by_the_next_agent(node):
@@ -103,20 +108,6 @@ def test_a_resize_that_was_killed_half_way_is_finished_by_the_next_agent(node):
     node.start()
     page = node.state / "tenants" / "t" / "quota"
     wait_until(lambda: read_quota(page).limits.devices[0].cores_permille == 400)
-
-
-def test_a_tenant_whose_grant_was_scribbled_over_is_named_and_others_go_on(node):
-    node.tenant("good", memory=GIB)
-    node.launch(node.tenant("bad", memory=GIB), *backlogged(60))
-    wait_until(lambda: node.usage("bad").devices[0].launches > 10)
-    node.kill()
-    (node.state / "tenants" / "bad" / "grant.yaml").write_text("{]")
-    node.start()
-    with node.client() as agent:
-        assert [tenant.name for tenant in agent.tenants()] == ["good"]
-        with pytest.raises(PenstockError, match="bad"):
-            agent.grant(request("more"))
-        agent.resize("good", Resize(cores_permille=100))
 
 
 def test_a_run_that_meets_an_agent_which_is_started_anew_waits_for_it(node):

@@ -175,6 +175,40 @@ def test_a_name_is_free_as_soon_as_its_command_has_ended(node):
         assert (done.returncode, done.stderr) == (0, "")
 
 
+GRANT_AND_END = """
+import os, sys
+from pathlib import Path
+from penstock.api import AgentClient
+from penstock.node.admit import Request
+for _ in range(int(sys.argv[3])):
+    child = os.fork()
+    if child == 0:
+        AgentClient.local(Path(sys.argv[1])).grant(
+            Request(("true",), [1 << 28], [5], name=sys.argv[2], lifetime="processes",
+                    request_id=os.urandom(8).hex())
+        )
+        os._exit(0)
+    if os.waitpid(child, 0)[1]:
+        raise SystemExit(1)
+"""
+
+
+def test_names_that_end_and_are_granted_anew_by_many_at_once_stop_nobody(node):
+    """One locked its table and wrote its books, another the other way round."""
+    loops = [
+        subprocess.Popen(
+            [sys.executable, "-c", GRANT_AND_END, str(node.socket), f"t{number}", "25"],
+            stderr=subprocess.PIPE, text=True,
+        )
+        for number in range(5)
+    ]  # fmt: skip
+    node.programs += loops
+    assert [loop.communicate(timeout=120)[1] for loop in loops] == [""] * 5
+    with node.client() as agent:
+        agent.tenants()
+    assert node.stop() == 0
+
+
 def test_a_command_that_cannot_be_started_leaves_no_tenant(node):
     done = node("run", "--name=t", "--memory=1Gi", "--cores=10", "--", "/no/such/thing")
     assert done.returncode == 127

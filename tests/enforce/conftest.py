@@ -22,7 +22,15 @@ from penstock.node.grant import DeviceGrant, Grant
 from penstock.node.state import State
 from penstock.node.tenant import create_tenant
 from penstock_shim import paths, simulator
-from penstock_shim.pages import Limits, PageError, QuotaWriter, UsagePage, read_quota
+from penstock_shim.pages import (
+    Limits,
+    PageError,
+    QuotaWriter,
+    UsagePage,
+    UsageSnapshot,
+    read_quota,
+    read_usage,
+)
 
 PROGRAM = Path(__file__).with_name("program.py")
 KERNELS = "*spin=param0"
@@ -86,6 +94,7 @@ class Node:
         self.device = self.source.devices()[0]
         self.enforcer = Enforcer(self.source)
         self.guests: dict[str, Guest] = {}
+        self.before: dict[str, UsageSnapshot] = {}
         self.looks: list[int] = []  # when
         self.late_ns = 0  # by how much looks came late, all together: a busy machine
         self.bare = {
@@ -129,7 +138,19 @@ class Node:
             if self.looks:
                 self.late_ns += max(0, now_ns - self.looks[-1] - ON_TIME_NS)
             self.looks.append(now_ns)
-        self.enforcer.step(now_ns, [guest.subject for guest in self.guests.values()])
+        subjects = [guest.subject for guest in self.guests.values()]
+        self.enforcer.step(now_ns, subjects, self.pages())
+
+    def pages(self) -> dict[str, UsageSnapshot]:
+        """As the agent has them: the same object while nothing in a page is new."""
+        pages = {}
+        for name, guest in self.guests.items():
+            with contextlib.suppress(PageError):
+                pages[name] = read_usage(guest.directory / "usage")
+                if pages[name] == self.before.get(name):
+                    pages[name] = self.before[name]
+        self.before = pages
+        return pages
 
     def watch(self, condition, timeout_s=30.0):
         """Ticks until `condition` is true; its value."""

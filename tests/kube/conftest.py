@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.kube import controlling
 from tests.kube.cluster import NotToBeHadError, layout, running
+from tests.kube.controlling import Controllers, Things
 from tests.kube.pods import Pods
+from tests.kube.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,6 +28,29 @@ def cluster() -> Iterator[running.Cluster]:
     found.close()
     if not was_up:
         running.down()
+
+
+@pytest.fixture(scope="module")
+def controllers(
+    cluster: running.Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Controllers]:
+    """Two of `penstock kube control`: one that leads and one that waits."""
+    controlling.define(cluster)
+    made = Controllers(cluster, tmp_path_factory.mktemp("control"))
+    made.start("first")
+    made.start("second")
+    until("one leads", made.leader)
+    yield made
+    made.stop()
+    controlling.undefine(cluster)
+
+
+@pytest.fixture
+def things(cluster: running.Cluster, pods: Pods, controllers: Controllers) -> Iterator[Things]:
+    """What a controller acts on, in the namespace of the test's Pods."""
+    made = Things(cluster, pods.namespace)
+    yield made
+    made.remove()
 
 
 @pytest.fixture

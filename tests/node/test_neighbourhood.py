@@ -8,8 +8,10 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -25,6 +27,7 @@ from penstock_shim import paths
 from penstock_shim.pages import PageError, read_quota, read_usage, survive_lost_pages
 
 REAP_PERIOD_NS = 2_000_000_000
+PROGRAM = Path(__file__).parents[1] / "enforce" / "program.py"
 
 
 class Node:
@@ -38,10 +41,9 @@ class Node:
         self.locks = {}
         self.programs = []
 
-    def tenant(self, name, *, mode="strict"):
-        made = admit(
-            self.state, Request(("x",), [2 << 30], [100], name=name, mode=mode), self.source
-        )
+    def tenant(self, name, *, mode="strict", cores_permille=100):
+        request = Request(("x",), [2 << 30], [cores_permille], name=name, mode=mode)
+        made = admit(self.state, request, self.source)
         self.locks[name] = made.lock  # else the next admission takes it for one that has ended
         self.supervisors[name] = Supervisor(
             made.tenant, self.neighbourhood, reap_period_ns=REAP_PERIOD_NS
@@ -54,14 +56,18 @@ class Node:
         supervisor.close()
         os.close(self.locks.pop(name))
 
-    def hold(self, tenant):
-        """A process of the tenant with a context."""
+    def start(self, tenant, *command, **more):
         variables = tenant_variables(self.state, tenant, tenant.grant(), self.source)
         program = subprocess.Popen(
-            [str(paths.workload_path("penstock-start")), "--hold"],
-            env=program_environment(variables), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            command, env={**program_environment(variables), **more},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         )  # fmt: skip
         self.programs.append(program)
+        return program
+
+    def hold(self, tenant):
+        """A process of the tenant with a context."""
+        program = self.start(tenant, str(paths.workload_path("penstock-start")), "--hold")
         json.loads(program.stdout.readline())
         return program
 
@@ -221,3 +227,92 @@ def test_tenants_that_end_while_others_are_looked_at_take_nothing_with_them(node
     before = read_quota(staying.quota_page).heartbeat_ns
     node.round()
     assert read_quota(staying.quota_page).heartbeat_ns > before
+
+
+MANY = 66  # more than may each be looked at in full in every round
+ASLEEP_AFTER = 40  # rounds
+
+
+class ManyAsleep:
+    """So many tenants that have done nothing for a while, four of them to play with."""
+
+    def __init__(self, node):
+        self.node = node
+        self.tenants = [node.tenant(f"t{number}", cores_permille=5) for number in range(MANY)]
+        self.holder, self.worker, self.idle, self.hurt = self.tenants[:4]
+        node.round()
+
+    def fall_asleep(self):
+        for _ in range(ASLEEP_AFTER):
+            self.node.round()
+        assert not self.node.neighbourhood.concerned
+
+    def is_noticed(self, condition):
+        """In two rounds, a fifth of a second of an agent's."""
+        self.node.round()
+        self.node.round()
+        return condition()
+
+
+def test_of_many_tenants_asleep_all_that_matters_is_noticed_in_two_rounds(node):
+    """Heartbeats go on; deaths, zombies, new processes, damage and work show."""
+    many = ManyAsleep(node)
+    processes = [node.hold(many.holder) for _ in range(2)]
+    launcher = node.start(
+        many.worker, sys.executable, str(PROGRAM), "alloc", "1", "wait", "3", "load", "4",
+        PENSTOCK_SIM_KERNELS="*spin=param0",
+    )  # fmt: skip
+    node.rounds_until(lambda: node.near(many.worker).part.slots == 1)
+    many.fall_asleep()
+    before = {one: read_quota(one.quota_page).heartbeat_ns for one in many.tenants}
+    held_bytes = read_usage(many.holder.usage_page).devices[0].total_bytes
+
+    def used_bytes():
+        return read_usage(many.holder.usage_page).devices[0].total_bytes
+
+    processes[0].kill()
+    processes[0].wait()
+    assert many.is_noticed(lambda: used_bytes() == held_bytes // 2)
+    assert all(read_quota(one.quota_page).heartbeat_ns > before[one] for one in many.tenants)
+    many.fall_asleep()
+    processes[1].kill()
+    os.waitid(os.P_PID, processes[1].pid, os.WEXITED | os.WNOWAIT)  # it stays a zombie
+    assert many.is_noticed(lambda: used_bytes() == 0)
+    node.hold(many.idle)
+    assert many.is_noticed(lambda: node.near(many.idle).part.slots == 1)
+    os.truncate(many.hurt.usage_page, 100)
+    assert many.is_noticed(lambda: node.supervisors[many.hurt.name].page_problem)
+    for _ in range(ASLEEP_AFTER):
+        node.round()
+    assert launcher.poll() is None
+    assert not node.near(many.worker).part.active
+    deadline = time.monotonic() + 20
+    while read_usage(many.worker.usage_page).devices[0].launches == 0:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    assert many.is_noticed(lambda: node.near(many.worker).part.active)
+
+
+def test_descriptors_of_processes_go_with_those(node):
+    """Of a process that ended, a tenant that ended, a page that is lost nothing stays open."""
+
+    def pidfds():
+        found = []
+        for entry in Path("/proc/self/fd").iterdir():
+            with contextlib.suppress(OSError):  # the listing's own
+                found.append("pidfd" in str(entry.readlink()))
+        return sum(found)
+
+    tenants = [node.tenant(name, cores_permille=5) for name in ("kept", "ended", "hurt")]
+    programs = [node.hold(tenant) for tenant in tenants for _ in range(2)]
+    before = pidfds()
+    node.rounds_until(lambda: pidfds() == before + len(programs))
+    programs[0].kill()
+    node.rounds_until(lambda: pidfds() == before + 5)
+    for program in programs[2:4]:
+        program.kill()
+        program.wait()
+    node.end("ended")
+    node.rounds_until(lambda: pidfds() == before + 3)
+    os.truncate(tenants[2].usage_page, 0)
+    node.rounds_until(lambda: pidfds() == before + 1)

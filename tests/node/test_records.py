@@ -62,6 +62,7 @@ GRACES = st.sampled_from([0, 1, 999, 400_000, 10**9 + 1, MOST_GRACE_NS])
         allow_unknown=st.booleans(),
         record=st.booleans(),
         suspended=st.booleans(),
+        suspended_by=TEXT,
     ),
 )
 def test_every_grant_that_admission_allows_is_read_as_it_was_written(

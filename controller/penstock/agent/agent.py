@@ -79,6 +79,7 @@ class Agent:
         self._wards: dict[str, Ward] = {}
         self._sorted: tuple[Ward, ...] | None = None  # of them, by name; None: they have changed
         self._directories: tuple[Path, ...] | None = None  # of all tenants; None: likewise
+        self._by_directory: dict[Path, Ward] = {}
         self._others: dict[str, Tenant] = {}  # looked after by a `penstock run` of their own
         self._damaged: dict[str, str] = {}  # whose grant or pages cannot be used, and why
         self._own_lock = self._node_lock = -1
@@ -252,15 +253,17 @@ class Agent:
             wards = self.wards()
             if self._directories is None:
                 others = (tenant.directory for tenant in self._others.values())
-                self._directories = (*(ward.tenant.directory for ward in wards), *others)
-            directories = self._directories
+                self._by_directory = {ward.tenant.directory: ward for ward in wards}
+                self._directories = (*self._by_directory, *others)
+            directories, by_directory = self._directories, self._by_directory
         self.neighbourhood.look(begun_ns, directories)
-        concerned = self.neighbourhood.concerned
         turns = max(1, min(PERIODS_A_SECOND, len(wards) // WARDS_A_ROUND))
         self._round_number += 1
-        for number, ward in enumerate(wards, self._round_number):
-            if number % turns == 0 or ward.tenant.directory in concerned:
-                ward.look_after(begun_ns)
+        due = dict.fromkeys(wards[self._round_number % turns :: turns])
+        concerned = map(by_directory.get, self.neighbourhood.concerned)
+        due.update(dict.fromkeys(ward for ward in concerned if ward is not None))
+        for ward in due:
+            ward.look_after(begun_ns)
         for duty in self.duties:
             self._do(duty, begun_ns)
         if begun_ns - self._kept_house_ns >= HOUSEKEEPING_NS:

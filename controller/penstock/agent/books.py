@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
+import time
 from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock import __version__
@@ -34,16 +36,39 @@ if TYPE_CHECKING:
     from penstock.agent.agent import Agent
     from penstock.agent.ward import Ward
     from penstock.devices import Device
+    from penstock.enforce.enforcer import DeviceFigures
     from penstock.meter.clock import Moment
     from penstock.meter.meter import TenantSuspicion
     from penstock.meter.reading import Identity, TenantReading
     from penstock.meter.usage import By, Usage
     from penstock.node.admission import Free
+    from penstock.node.grant import Grant
     from penstock_shim.pages import UsageSnapshot
 
 OBSERVE_NS = 1_000_000_000
+# So long the meter is not told again of a tenant of whom nothing is new: less than what it takes
+# for a gap, in which anything may have been.
+SAME_NS = 4_000_000_000
 FLUSH_NS = 10_000_000_000
+STORED_WITHIN_S = 2.0
 _WHERE = ("namespace", "pod", "container")  # labels of a grant that say where its tenant runs
+
+
+@dataclass
+class _Latest:
+    """What was read of one tenant in the last round, and when the meter was told of it."""
+
+    usage: UsageSnapshot
+    grant: Grant
+    figures: tuple[DeviceFigures, ...]
+    reading: TenantReading
+    told_ns: int  # CLOCK_MONOTONIC
+
+    def is_of(
+        self, usage: UsageSnapshot | None, grant: Grant, figures: tuple[DeviceFigures, ...]
+    ) -> bool:
+        """Whether these would be the same reading."""
+        return self.usage is usage and self.grant is grant and self.figures == figures
 
 
 class Books:
@@ -54,10 +79,15 @@ class Books:
         self._agent = agent
         self._meter = Meter(directory)
         self._directory = directory
-        self._lock = threading.Lock()  # tenants end in the threads of whoever ends them
+        # Tenants end in the threads of whoever ends them, some of which hold the agent's lock: who
+        # has this one never takes that.
+        self._lock = threading.Lock()
         self._scrape_lock = threading.Lock()  # of counted events
         self._exporter = Exporter(agent.node)
         self._identities: dict[Ward, Identity] = {}
+        self._latest: dict[Ward, _Latest] = {}
+        self._wards: Sequence[Ward] = ()  # as of the last round …
+        self._at: Moment | None = None  # … and when that was
         self._events: dict[str, Counter[str]] = {}  # by tenant: kinds
         self._tail = EventTail(agent, ())
         self._observed_ns = self._flushed_ns = 0
@@ -74,13 +104,17 @@ class Books:
         at = now()
         wards = self._agent.wards()
         with self._lock:
-            readings = [reading for ward in wards if (reading := self._newest(ward)) is not None]
-            self._record(self._meter.observe(at, readings))
+            self._observe(at, wards)
             if now_ns - self._flushed_ns >= FLUSH_NS:
                 self._flushed_ns = now_ns
+                self._catch_up()
                 self._meter.flush(at)
-            for gone in self._identities.keys() - set(wards):
-                del self._identities[gone]
+            if wards is not self._wards:
+                self._wards = wards
+                for gone in self._identities.keys() - set(wards):
+                    del self._identities[gone]
+                for gone in self._latest.keys() - set(wards):
+                    del self._latest[gone]
         look = functools.partial(self._snapshot, wards, at)
         self._exporter.publish(look, self._agent.last_round_ns() / 1e9)
         return True
@@ -88,42 +122,93 @@ class Books:
     def close_tenant(self, ward: Ward) -> None:
         """Takes the last reading of a tenant that has ended."""
         with self._lock:
-            reading = self._reading(ward, ward.last_usage())
+            self._catch_up([ward])
+            self._latest.pop(ward, None)
+            reading = self._reading(ward, ward.last_usage(), self._figures(ward))
             if reading is not None:
                 self._record(self._meter.close_tenant(now(), reading)[1])
 
     def usage(self, since_s: int, until_s: int, by: By, tenant: str | None) -> Usage:
-        """What was used and stored, which lags by some seconds. Raises `PenstockError`."""
+        """What was used, up to the last round. Raises `PenstockError`.
+
+        What could not be stored within `STORED_WITHIN_S` (a full or slow disk) is missing.
+        """
+        deadline_s = time.monotonic() + STORED_WITHIN_S
+        while not self._stored() and time.monotonic() < deadline_s:
+            time.sleep(0.02)
         return read_usage_since(since_s, until_s, by=by, tenant=tenant, directory=self._directory)
 
     def close(self) -> None:
         """Stores what is left."""
         self._exporter.close()
         with self._lock:
+            self._catch_up()
             self._meter.close()
 
-    def _newest(self, ward: Ward) -> TenantReading | None:
-        usage = ward.supervisor.newest()
-        return self._reading(ward, usage if ward.supervisor.page_problem is None else None)
+    def _stored(self) -> bool:
+        """Asks for all to be stored; the rounds, which take the same lock, never wait for it."""
+        with self._lock:
+            self._catch_up()
+            return self._meter.flush(now())
 
-    def _reading(self, ward: Ward, usage: UsageSnapshot | None) -> TenantReading | None:
+    def _observe(self, at: Moment, wards: Sequence[Ward]) -> None:
+        """Tells the meter what is new, and now and then what is as it was."""
+        stood: list[Ward] = []
+        fresh: dict[Ward, _Latest] = {}
+        readings = []
+        for ward in wards:
+            usage, figures = ward.supervisor.newest(), self._figures(ward)
+            if ward.supervisor.page_problem is not None:
+                usage = None
+            latest = self._latest.get(ward)
+            if latest is not None and latest.is_of(usage, ward.grant, figures):
+                if at.mono_ns - latest.told_ns >= SAME_NS:
+                    latest.told_ns = at.mono_ns
+                    readings.append(latest.reading)
+                continue
+            stood.append(ward)
+            reading = self._reading(ward, usage, figures)
+            if usage is not None and reading is not None:
+                fresh[ward] = _Latest(usage, ward.grant, figures, reading, at.mono_ns)
+                readings.append(reading)
+        self._catch_up(stood)
+        for ward in stood:
+            self._latest.pop(ward, None)
+        self._latest.update(fresh)
+        self._at = at
+        self._record(self._meter.observe(at, readings))
+
+    def _catch_up(self, wards: Iterable[Ward] | None = None) -> None:
+        """Tells the meter how long what it was not told of again stood: until the last round."""
+        if self._at is None:
+            return
+        readings = []
+        for ward in self._latest if wards is None else wards:
+            latest = self._latest.get(ward)
+            if latest is not None and latest.told_ns < self._at.mono_ns:
+                latest.told_ns = self._at.mono_ns
+                readings.append(latest.reading)
+        self._record(self._meter.observe(self._at, readings))
+
+    def _reading(
+        self, ward: Ward, usage: UsageSnapshot | None, figures: Sequence[DeviceFigures]
+    ) -> TenantReading | None:
         """None: its page is damaged or gone."""
         if usage is None:
             return None
+        measured = {
+            one.device_uuid: Measured(busy_ns=one.busy_ns, memory_bytes=one.memory_bytes)
+            for one in figures
+        }
         try:
-            return reading_of(self._identity(ward), ward.grant, usage, self._measured(ward))
+            return reading_of(self._identity(ward), ward.grant, usage, measured)
         except OSError:
             return None
 
-    def _measured(self, ward: Ward) -> dict[str, Measured]:
+    def _figures(self, ward: Ward) -> tuple[DeviceFigures, ...]:
         """What the devices said of the tenant when enforcement, which asks them, looked last."""
-        enforcing = self._enforcing
-        if enforcing is None:
-            return {}
-        return {
-            one.device_uuid: Measured(busy_ns=one.busy_ns, memory_bytes=one.memory_bytes)
-            for one in enforcing.enforcer.figures(ward.tenant.directory)
-        }
+        enforcer = self._agent.enforcer
+        return () if enforcer is None else enforcer.figures(ward.tenant.directory)
 
     @property
     def _enforcing(self) -> Enforcing | None:
@@ -136,13 +221,12 @@ class Books:
         return self._identities[ward]
 
     def _record(self, suspicions: Iterable[TenantSuspicion]) -> None:
-        wards = {ward.tenant.name: ward for ward in self._agent.wards()}
         for one in suspicions:
-            ward = wards.get(one.tenant)
-            if ward is not None:
+            directory = self._agent.state.tenants / one.tenant
+            if directory.is_dir():
                 found = one.suspicion
                 record_event(
-                    ward.tenant.directory,
+                    directory,
                     "suspicious",
                     kind=found.kind,
                     device=found.device_uuid,
@@ -159,6 +243,8 @@ class Books:
     def _snapshot(self, wards: Sequence[Ward], at: Moment) -> NodeSnapshot:
         """After the round at `at`; in the thread of whoever asks."""
         self._count_events(wards)
+        with self._lock:
+            self._catch_up()
         agent = self._agent
         free: dict[str, Free] = {}
         with contextlib.suppress(PenstockError):  # a grant that cannot be read: nobody knows
@@ -191,7 +277,7 @@ class Books:
                 limits,
                 usage,
                 meter=self._meter,
-                measured_bytes={u: one.memory_bytes for u, one in self._measured(ward).items()},
+                measured_bytes={one.device_uuid: one.memory_bytes for one in self._figures(ward)},
             ),
             events=dict(self._events.get(ward.tenant.name, ())),
             findings=_findings(ward),
@@ -228,6 +314,6 @@ def _findings(ward: Ward) -> Counter[str]:
     found = Counter(str(one.kind) for one in ward.findings)
     if ward.supervisor.page_problem and not found["damaged"]:
         found["damaged"] = 1
-    if ward.problem:
+    if ward.problem or ward.damage:
         found["failed"] = 1
     return +found

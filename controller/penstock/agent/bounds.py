@@ -5,12 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, get_args
 
-from penstock.model import PenstockError
+from penstock.model import PenstockError, format_cores, human_memory, listing
+from penstock.model.quantity import FULL_DEVICE_PERMILLE
+from penstock.node.admission import Free, free_shares
 from penstock.node.grant import Step
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
     from penstock.agent.caller import Caller
+    from penstock.devices import Device
     from penstock.node.admit import Request
+    from penstock.node.grant import Grant
 
 STEPS: tuple[Step, ...] = get_args(Step)  # from the mildest
 # Metrics are labelled with them: they say that a tenant is somebody's, on the node's word.
@@ -19,10 +25,11 @@ PLACE_LABELS = frozenset({"namespace", "pod", "container"})
 
 @dataclass(frozen=True)
 class Bounds:
-    """The node's, `penstock agent --measured … --longest-grace …`."""
+    """The node's, `penstock agent --measured … --longest-grace … --user-limit …`."""
 
     least_step: Step = "terminate"  # of `onExceed.measured`: nothing milder
     longest_grace_ns: int = 60 * 10**9  # of `onExceed.grace`
+    user_permille: int = FULL_DEVICE_PERMILLE  # of each device, for all tenants of one user
 
     def check(self, request: Request, caller: Caller) -> None:
         """Raises `PenstockError` for what only an administrator may ask."""
@@ -53,6 +60,64 @@ class Bounds:
                 "metrics carry them, as the word of whoever runs the node",
                 "choose other names for labels of your own",
             )
+
+    def left_to(
+        self,
+        caller: Caller,
+        devices: Sequence[Device],
+        machine: str | None,
+        grants: Iterable[Grant],
+    ) -> dict[str, Free] | None:
+        """What the caller may still hold of each device, by UUID; None: nothing bounds it."""
+        if caller.is_admin or self.user_permille >= FULL_DEVICE_PERMILLE:
+            return None
+        beside = free_shares(devices, machine, (one for one in grants if one.uid == caller.uid))
+        withheld = FULL_DEVICE_PERMILLE - self.user_permille
+        left = {}
+        for device in devices:
+            free = beside[device.uuid]
+            withheld_bytes = -(-device.memory_bytes * withheld // FULL_DEVICE_PERMILLE)
+            left[device.uuid] = Free(
+                max(0, free.memory_bytes - withheld_bytes),
+                max(0, free.cores_permille - withheld),
+                free.holders,
+            )
+        return left
+
+    def check_total(
+        self,
+        caller: Caller,
+        grant: Grant,
+        left: Mapping[str, Free] | None,
+        before: Grant | None = None,
+    ) -> None:
+        """Raises `PenstockError` when a user would hold more of a device than users may.
+
+        `left`: by `left_to`, without this grant; `before`: the grant that this one replaces, which
+        is never too large.
+        """
+        if left is None:
+            return
+        for at, share in enumerate(grant.devices):
+            room, had = left[share.uuid], before.devices[at] if before else None
+            short = []
+            if share.memory_bytes > max(room.memory_bytes, had.memory_bytes if had else 0):
+                asked, most = human_memory(share.memory_bytes), human_memory(room.memory_bytes)
+                short.append(f"{asked} of memory were asked for, at most {most} are left")
+            if share.cores_permille > max(room.cores_permille, had.cores_permille if had else 0):
+                asked, most = format_cores(share.cores_permille), format_cores(room.cores_permille)
+                short.append(f"{asked} % of cores were asked for, at most {most} % are left")
+            if short:
+                others = listing([one.tenant for one in room.holders])
+                raise PenstockError(
+                    f"{caller.name} may hold at most {format_cores(self.user_permille)} % of a "
+                    "device (penstock agent --user-limit)",
+                    f"{share.name} {share.index}: {'; '.join(short)}"
+                    f"{f' beside {others}' if others else ''}",
+                    f"ask for less{', revoke one of these' if others else ''}, or ask an "
+                    "administrator",
+                    reason="not-allowed",
+                )
 
 
 def _refusal(what: str, why: str, fix: str) -> PenstockError:

@@ -19,8 +19,8 @@ from penstock.node.environment import tenant_variables
 from penstock.node.events import record_event
 from penstock.node.grant import write_grant
 from penstock.node.resize import grows, resized
-from penstock.node.tenant import change_grant, create_tenant
-from penstock_shim.pages import PageError, QuotaWriter, read_quota
+from penstock.node.tenant import change_grant, create_tenant, open_quota
+from penstock_shim.pages import PageError, read_quota
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -94,14 +94,18 @@ class Orders:
                 )
                 if not request.devices:
                     candidates = agent.watch.usable(candidates)
+                grants = agent.grants()
+                left = agent.bounds.left_to(caller, agent.devices, agent.machine, grants)
                 grant, notes = plan(
                     request,
                     agent.devices,
-                    agent.grants(),
+                    grants,
                     machine=agent.machine,
                     candidates=candidates,
                     names=agent.names(),
+                    most=left,
                 )
+                agent.bounds.check_total(caller, grant, left)
                 tenant, lock = create_tenant(agent.state, grant, self._libraries(request))
                 try:
                     ward = Ward(tenant, grant, lock, agent.neighbourhood, caller_pid=caller.pid)
@@ -128,13 +132,12 @@ class Orders:
             ward = agent.ward(name)
             caller.check_may_change(ward.grant)
             ward.check_whole()
-            after, notes = resized(
-                ward.grant,
-                change,
-                lambda: [grant for grant in agent.grants() if grant.tenant != name],
-            )
+            others = [grant for grant in agent.grants() if grant.tenant != name]
+            after, notes = resized(ward.grant, change, lambda: others)
             if grows(ward.grant, after):
                 caller.check_may_lift(ward.grant, "given more")
+                left = agent.bounds.left_to(caller, agent.devices, agent.machine, others)
+                agent.bounds.check_total(caller, after, left, ward.grant)
             notes += change_grant(ward.tenant, after)
             agent.changed(ward, after)
         return view_of(ward), notes
@@ -229,9 +232,9 @@ class Orders:
             ward.check_whole()
             before, held = ward.grant.suspended, ward.supervisor.held
             after = dataclasses.replace(ward.grant, suspended=suspended, suspended_by=by)
-            write_grant(ward.tenant.directory, after)
-            self._agent.changed(ward, after)
-            with QuotaWriter.open(ward.tenant.quota_page) as page:
+            with open_quota(ward.tenant) as page:
+                write_grant(ward.tenant.directory, after)
+                self._agent.changed(ward, after)
                 page.change(lambda limits: _with_order(limits, held, suspended=suspended))
         if before != suspended:
             event = "suspended" if suspended else "resumed"

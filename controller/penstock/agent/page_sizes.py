@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.node.events import record_event
 from penstock_shim.pages import usage_page_bytes
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Sequence
 
     from penstock.agent.agent import Agent
+    from penstock.agent.ward import Ward
 
 LOOK_NS = 1_000_000_000
 
@@ -25,19 +27,24 @@ class PageSizes:
         self._agent = agent
         self._looked_at_ns = 0
         self._told: set[Path] = set()
+        self._wards: Sequence[Ward] = ()
+        self._pages: tuple[str, ...] = ()  # theirs
 
     def __call__(self, now_ns: int) -> bool:
         """One round. Nobody who has the page mapped notices: it keeps all that they have."""
         if now_ns - self._looked_at_ns < LOOK_NS:
             return False
         self._looked_at_ns = now_ns
-        pages = [ward.tenant.usage_page for ward in self._agent.wards()]
-        self._told.intersection_update(pages)
-        for page in pages:
+        wards = self._agent.wards()
+        if wards is not self._wards:
+            self._wards, self._pages = wards, tuple(str(one.tenant.usage_page) for one in wards)
+            self._told.intersection_update(map(Path, self._pages))
+        most_bytes = usage_page_bytes()
+        for page in self._pages:
             with contextlib.suppress(OSError):  # it ends; or no file stands in its place
                 found = os.stat(page, follow_symlinks=False)  # noqa: PTH116 - of all, every second
-                if stat.S_ISREG(found.st_mode) and found.st_size > usage_page_bytes():
-                    self._cut(page, found.st_size)
+                if found.st_size > most_bytes and stat.S_ISREG(found.st_mode):
+                    self._cut(Path(page), found.st_size)
         return True
 
     def _cut(self, page: Path, size_bytes: int) -> None:

@@ -54,7 +54,7 @@ class Ward:
             tenant, neighbourhood, adopted=adopted, reap_period_ns=REAP_PERIOD_NS
         )
         self.damage = damage
-        self.problem: str | None = damage
+        self.problem: str | None = None
         self.looked_after_ns: int | None = None  # when its page got its last heartbeat
         self.since_ns = time.monotonic_ns()
         self._lock = lock
@@ -75,7 +75,7 @@ class Ward:
                 self._said.add(self.problem)
                 record_event(self.tenant.directory, "supervision-failed", reason=self.problem)
         else:
-            self.problem = self.damage
+            self.problem = None
 
     def check_whole(self) -> None:
         """Raises `PenstockError` when its grant cannot be read: it cannot be written anew."""
@@ -130,7 +130,7 @@ class Ward:
     def finding(self) -> str | None:
         """All that is wrong with it now, in words; None: nothing."""
         supervisor = self.supervisor
-        problems = [self.problem, supervisor.page_problem, supervisor.finding]
+        problems = [self.damage, self.problem, supervisor.page_problem, supervisor.finding]
         said = [*(one for one in problems if one), *map(str, self.findings)]
         return "; ".join(said) or None
 

@@ -24,6 +24,7 @@ from penstock.api.status import abort
 from penstock.model import PenstockError, QuantityError
 from penstock_api.v1 import agent_pb2 as pb
 from penstock_api.v1 import agent_pb2_grpc
+from penstock_shim.pages import PageError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
@@ -205,6 +206,15 @@ class AgentService(agent_pb2_grpc.AgentServicer):
         except PenstockError as error:
             await abort(context, error)
             raise  # never reached: abort raises
+        except PageError as error:  # a tenant spoils its own, or somebody the node's
+            await abort(
+                context,
+                PenstockError(
+                    "the order was not carried out", str(error),
+                    "that page is damaged: revoke its tenant (penstock revoke)", reason="not-now",
+                ),
+            )  # fmt: skip
+            raise
         except (QuantityError, ArithmeticError) as error:
             await abort(
                 context,

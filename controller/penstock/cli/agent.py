@@ -65,6 +65,12 @@ def agent(
     longest_grace: Annotated[
         str, typer.Option(metavar="TIME", help="The longest grace that users may ask for.")
     ] = "60s",
+    user_limit: Annotated[
+        str,
+        typer.Option(
+            metavar="PERCENT", help="The most of each device that one user's tenants may hold."
+        ),
+    ] = "100",
     metrics: Annotated[
         str,
         typer.Option(metavar="HOST:PORT", help="Where Prometheus finds metrics; empty: nowhere."),
@@ -96,7 +102,7 @@ def agent(
 
     log = log_as("penstock agent")
     tls = _tls(listen, tls_cert, tls_key, tls_ca)
-    bounds = _bounds(measured, longest_grace)
+    bounds = _bounds(measured, longest_grace, user_limit)
     signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)  # before any thread: all inherit it
     _allow_many_files()
     sys.setswitchinterval(0.0005)  # an order must not wait for a round's Python
@@ -144,9 +150,10 @@ def _allow_many_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def _bounds(measured: str, longest_grace: str) -> Bounds:
+def _bounds(measured: str, longest_grace: str, user_limit: str) -> Bounds:
     from penstock.agent.bounds import STEPS, Bounds
-    from penstock.model import PenstockError, parse_duration_ns
+    from penstock.model import PenstockError, QuantityError, parse_cores, parse_duration_ns
+    from penstock.node.admission import check_grace
 
     step = next((one for one in STEPS if one == measured), None)
     if step is None:
@@ -154,11 +161,19 @@ def _bounds(measured: str, longest_grace: str) -> Bounds:
             f"--measured {measured!r} is no step", f"steps are {', '.join(STEPS)}", "name one"
         )
     try:
-        return Bounds(step, parse_duration_ns(longest_grace))
-    except ValueError as error:
+        grace_ns = parse_duration_ns(longest_grace, or_none=True)
+    except QuantityError as error:
         raise PenstockError(
-            f"--longest-grace {longest_grace!r} is no time", str(error), "for example 60s"
+            f"--longest-grace {longest_grace!r} cannot be used", str(error), "for example 60s"
         ) from error
+    check_grace(grace_ns)
+    try:
+        return Bounds(step, grace_ns, parse_cores(user_limit))
+    except QuantityError as error:
+        raise PenstockError(
+            f"--user-limit {user_limit!r} cannot be used", "it is a percentage from 0.1 to 100",
+            "for example 50",
+        ) from error  # fmt: skip
 
 
 def _tls(

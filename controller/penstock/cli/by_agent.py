@@ -28,6 +28,7 @@ ENDINGS = {
     "revoked": "revoked",
 }
 KILLED = {128 + signal.SIGTERM, 128 + signal.SIGKILL}
+LATELY_S = 2.0
 RECORDED_LOOKS = 6  # what was done is recorded a moment after it
 ENDING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
 
@@ -54,6 +55,8 @@ def run_by_agent(state_dir: Path | None, request: Request, *, quiet: bool) -> in
         agent = find_agent(state_dir)
     if agent is None:
         unblock_signals(blocked)
+        for file in agent_sockets(state_dir):
+            say(f"no agent answers at {file} within {AWAITED_S:g} s: going on without one")
         return None
     with agent:
         try:
@@ -71,7 +74,7 @@ def run_by_agent(state_dir: Path | None, request: Request, *, quiet: bool) -> in
 
 
 def _why_ended(state_dir: Path | None, name: str, code: int) -> str | None:
-    """What the agent did to the tenant last that ended processes of it; None: nothing."""
+    """What the agent did to the tenant last that ended it just now; None: nothing."""
     from penstock.api import find_agent
     from penstock.model import PenstockError
 
@@ -82,7 +85,7 @@ def _why_ended(state_dir: Path | None, name: str, code: int) -> str | None:
             return None
         with agent:
             for _ in range(RECORDED_LOOKS if code in KILLED else 1):
-                found = [one for one in agent.events([name]) if one.event in ENDINGS]
+                found = [one for one in agent.events([name]) if _has_just_ended(one, code)]
                 if found:
                     break
                 time.sleep(AWAITED_LOOK_S)
@@ -95,6 +98,13 @@ def _why_ended(state_dir: Path | None, name: str, code: int) -> str | None:
         f"tenant {name}: {ENDINGS[last.event]}{f': {last.reason}' if last.reason else ''}; "
         f"penstock events {name} tells all of it"
     )
+
+
+def _has_just_ended(event: EventMessage, code: int) -> bool:
+    """Whether it can be why a command ended: one that ended a child long ago is not."""
+    if event.event not in ENDINGS:
+        return False
+    return code in KILLED or time.time() - event.time.ToNanoseconds() / 1e9 < LATELY_S
 
 
 def agent_of_another(state_dir: Path | None) -> AgentClient | None:

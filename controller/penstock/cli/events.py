@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from datetime import timezone
@@ -61,9 +62,9 @@ def _coming(state_dir: Path | None, name: str, *, follow: bool) -> Iterator[dict
     except PenstockError as error:
         from penstock.cli.by_agent import agent_of_another
 
-        ended = read_ended(State.read(state_dir).directory, name)
-        if ended:
-            return iter(ended)
+        with contextlib.suppress(PenstockError):  # it may be root's, whose agent knows as much
+            if ended := read_ended(State.read(state_dir).directory, name):
+                return iter(ended)
         agent = agent_of_another(state_dir)
         if agent is None:
             raise _gone(error) from error
@@ -74,7 +75,9 @@ def _coming(state_dir: Path | None, name: str, *, follow: bool) -> Iterator[dict
 def _gone(error: PenstockError) -> PenstockError:
     from penstock.model import PenstockError
 
-    why = f"{error.why} (of one that has ended, what was done to it is kept for seven days)"
+    if error.reason != "no-such-tenant":
+        return error
+    why = f"{error.why}; nothing is kept of one of that name (what was done is, for seven days)"
     return PenstockError(error.what, why, error.fix, reason=error.reason)
 
 
@@ -160,7 +163,7 @@ def _line(event: dict[str, object]) -> str:
             if isinstance(one, dict)
         ]
         who = f" [pid {', '.join(names)}{', …' if len(processes) > 8 else ''}]"
-    when = _plain(event.get("time", ""))[:24]
+    when = _plain(event.get("time", "")).replace("+00:00", "Z")[:24]
     return f"{when:<24}  {_plain(event.get('event', '')):<16}  {_plain(reason)}{who}"
 
 

@@ -89,23 +89,26 @@ async def _admit(
     from penstock.kube.admit.server import Shown, app
     from penstock.kube.admit.surroundings import Surroundings
     from penstock.kube.api import Api
+    from penstock.kube.control.caps import Caps
 
     log = log_as("penstock kube admit")
     async with await Api.connect(kubeconfig) as api:
         around = Surroundings(api)
         reviewer = Reviewer(around, scheduler=schedulers[0], scheduler_user=schedulers[1])
+        caps = Caps(api)
+        reviewer.further.append(caps.further)
         shown = Shown()
         if files:
             shown.use_files(*files)
-            served = app(reviewer, lambda: "")
+            served = app(reviewer, caps.unready)
             keep = _follow(shown, *files, log)
         else:
             publisher = Publisher(api, places, shown.use, log)
-            served = app(reviewer, lambda: publisher.problem)
+            served = app(reviewer, lambda: publisher.problem or caps.unready())
             keep = publisher.run()
         async with serving.listening(served, read_address(listen), shown.context) as port:
             log("started", port=port, server=api.server, names=places.names)
-            log("stopping", signal=await serving.until_stopped(keep, around.run()))
+            log("stopping", signal=await serving.until_stopped(keep, around.run(), caps.run()))
 
 
 async def _follow(shown: Shown, certificate: Path, key: Path, log: Callable[..., None]) -> None:

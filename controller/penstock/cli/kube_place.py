@@ -37,7 +37,11 @@ def place(
     Answers nothing before it knows what all Pods hold. May be killed at any time.
     """
     import asyncio
+    import gc
 
+    gc.set_threshold(
+        50_000
+    )  # Pods and nodes are many and live long: they are not looked at each time
     asyncio.run(_place(listen, scheduler, nodes, devices, kubeconfig))
 
 

@@ -43,7 +43,7 @@ def revoke(
     with agent_of(state_dir) as agent:
         ended = agent.revoke(tenant, parse_duration_ns(grace, or_none=True), reason)
     killed = f", {ended.killed} were killed after {grace}" if ended.killed else ""
-    say(f"tenant {tenant} is gone: {ended.ended} processes ended{killed}")
+    say(f"tenant {tenant} is gone: {ended.ended} process{'es' * (ended.ended != 1)} ended{killed}")
 
 
 def agent_of(state_dir: Path | None) -> AgentClient:

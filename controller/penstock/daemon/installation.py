@@ -116,7 +116,7 @@ class Installation:
             raise PenstockError(
                 f"there is no {program} below {self._root}",
                 "the service would have nothing to run",
-                "install penstock there first, or name its --program",
+                "install penstock there first, or name another --program",
             )
         if not file.is_file() or not os.access(file, os.X_OK):
             raise PenstockError(

@@ -2,6 +2,7 @@
 
 from penstock.devices.interface import (
     Device,
+    DeviceLook,
     DeviceLostError,
     DeviceProcess,
     DeviceSource,
@@ -14,6 +15,7 @@ from penstock.devices.open import open_devices, open_machine
 
 __all__ = [
     "Device",
+    "DeviceLook",
     "DeviceLostError",
     "DeviceProcess",
     "DeviceSource",

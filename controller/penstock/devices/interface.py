@@ -50,6 +50,16 @@ class DeviceProcess(NamedTuple):
     alive: bool
 
 
+class DeviceLook(NamedTuple):
+    """All processes of a device in one instant."""
+
+    at_ns: int  # CLOCK_MONOTONIC
+    processes: Sequence[DeviceProcess]
+    """As `processes` of a source tells. Who looks again and again is given the same object where
+    nothing is new of a process, and the same sequence where nothing is new of any: what was exact
+    at their `at_ns` is so still."""
+
+
 @dataclass(frozen=True)
 class Observation:
     """A device with processes as it is now, and what its driver reported since the last look."""
@@ -93,6 +103,9 @@ class DeviceSource(Protocol):
 
         Raises `DeviceLostError`: it does not answer.
         """
+
+    def look(self, device: Device) -> DeviceLook:
+        """The same for one who looks again and again; not from several threads at once."""
 
 
 def find_device(devices: Sequence[Device], word: str) -> Device:

@@ -15,6 +15,7 @@ import pynvml
 from penstock.devices.health import HealthWatch, Signs
 from penstock.devices.interface import (
     Device,
+    DeviceLook,
     DeviceLostError,
     DeviceProcess,
     DriverLibraries,
@@ -143,6 +144,11 @@ class NvidiaDevices:
             )
             for process in running
         ]
+
+    def look(self, device: Device) -> DeviceLook:
+        """The same with the time; see `DeviceSource`."""
+        found = self.processes(device)
+        return DeviceLook(time.monotonic_ns(), found)
 
     def observe(self) -> list[Observation]:
         """All devices as they are now, with what their driver reported since the last look."""

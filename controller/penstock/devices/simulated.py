@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ from penstock.devices.health import HealthWatch, Signs
 from penstock.devices.host_pids import HostPids
 from penstock.devices.interface import (
     Device,
+    DeviceLook,
     DeviceLostError,
     DeviceProcess,
     DriverLibraries,
@@ -20,6 +22,7 @@ from penstock.model import PenstockError
 from penstock_shim import paths, simulator
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -36,7 +39,8 @@ class SimulatedDevices:
     def __init__(self, machine: Path) -> None:
         self._path = machine
         self._machine = simulator.Machine(machine)
-        self._pids = HostPids()
+        self._pids: dict[int, HostPids] = {}  # by device
+        self._seen: dict[int, _Seen] = {}  # likewise, by who looks again and again
         self._watches: dict[str, HealthWatch] = {}
         self._xids_seen: dict[str, int] = {}
         self._last: dict[str, DeviceReport] = {}
@@ -81,26 +85,28 @@ class SimulatedDevices:
 
         Raises `DeviceLostError`: it was lost.
         """
-        try:
-            if self._machine.devices()[device.index].lost:
-                raise DeviceLostError(f"{device} is lost", "the GPU is lost")
+        with self._asking(device):
             records = self._machine.record(device.index)
+        pids = self._pids.setdefault(device.index, HostPids()).of(records)
+        return [_process(record, pid) for record, pid in zip(records, pids, strict=True)]
+
+    def look(self, device: Device) -> DeviceLook:
+        """The same with the time; see `DeviceSource`."""
+        seen = self._seen.get(device.index)
+        if seen is None:
+            seen = _Seen(simulator.RecordReader(self._machine, device.index))
+            self._seen[device.index] = seen
+        with self._asking(device):
+            return seen.look()
+
+    @contextlib.contextmanager
+    def _asking(self, device: Device) -> Iterator[None]:
+        try:
+            if self._machine.is_lost(device.index):
+                raise DeviceLostError(f"{device} is lost", "the GPU is lost")
+            yield
         except simulator.MachineError as error:  # truncated meanwhile
             raise PenstockError("the simulated device cannot be asked", str(error)) from error
-        pids = self._pids.of(records)
-        return [
-            DeviceProcess(
-                pid=pid,
-                tag=record.tag,
-                memory_bytes=record.memory_bytes,
-                peak_memory_bytes=record.peak_memory_bytes,
-                busy_ns=record.busy_ns,
-                busy_permille=None,
-                at_ns=record.at_ns,
-                alive=record.alive,
-            )
-            for record, pid in zip(records, pids, strict=True)
-        ]
 
     def observe(self) -> list[Observation]:
         """All devices as they are now, with the XID errors reported since the last look."""
@@ -149,6 +155,47 @@ class SimulatedDevices:
         recent = [one for one in samples[:-1] if one.at_ns >= last.at_ns - RECENT_NS]
         first = recent[0] if recent else samples[-2]
         return (last.busy_ns - first.busy_ns) * 1000 // max(1, last.at_ns - first.at_ns)
+
+
+class _Seen:
+    """What a device told at the last look."""
+
+    def __init__(self, reader: simulator.RecordReader) -> None:
+        self._reader = reader
+        self._pids = HostPids()
+        self._records: list[simulator.ProcessRecord] = []
+        self._processes: list[DeviceProcess] = []
+        self._translated = False  # of all that live the pid is known: it stays what it is
+
+    def look(self) -> DeviceLook:
+        at_ns, records = self._reader.read()
+        if records is self._records and self._translated:
+            return DeviceLook(at_ns, self._processes)
+        known = {
+            (id(record), process.pid): process
+            for record, process in zip(self._records, self._processes, strict=True)
+        }
+        pids = self._pids.of(records)
+        self._processes = [
+            known.get((id(record), pid)) or _process(record, pid)
+            for record, pid in zip(records, pids, strict=True)
+        ]
+        self._records = records
+        self._translated = all(one.pid for one in self._processes if one.alive)
+        return DeviceLook(at_ns, self._processes)
+
+
+def _process(record: simulator.ProcessRecord, pid: int) -> DeviceProcess:
+    return DeviceProcess(
+        pid=pid,
+        tag=record.tag,
+        memory_bytes=record.memory_bytes,
+        peak_memory_bytes=record.peak_memory_bytes,
+        busy_ns=record.busy_ns,
+        busy_permille=None,
+        at_ns=record.at_ns,
+        alive=record.alive,
+    )
 
 
 def _lost(last: DeviceReport, health: Health) -> DeviceReport:

@@ -42,7 +42,8 @@ def look_at_agent(directory: Path | None) -> AgentSeen:
         return AgentSeen([failure(CHECK, f"{error.what}: {error.why}", error.fix or _RESTART)])
     drives = ", ".join(f"{one.index} {one.name}" for one in node.devices) or "no devices"
     seen = (
-        f"{node.version} answers at {found}; {node.tenants} tenants; drives "
+        f"{node.version} answers at {found}; "
+        f"{node.tenants} tenant{'s' * (node.tenants != 1)}; drives "
         f"{'simulated ' if node.machine else ''}{drives}"
     )
     if not node.enforces:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from penstock.enforce.event import Event, event_of
 from penstock.enforce.hold import Hold, cut_cores
-from penstock.enforce.judge import Judge, Page, Shaken
+from penstock.enforce.judge import NOBODY, Judge, Page, Shaken
 from penstock.enforce.ladder import PAST_SHIM
-from penstock.enforce.measure import Foreign, Look, User, look
+from penstock.enforce.measure import DeviceUsers, Foreign, Onlooker, User
 from penstock.enforce.members import Members
 from penstock.enforce.process import Process, hears, is_alive, send
 from penstock.enforce.saved import read_ladder, write_ladder
@@ -62,6 +62,8 @@ class _Case:
     hold: Hold = field(default_factory=Hold)
     figures: tuple[DeviceFigures, ...] = ()  # as of the last look
     told: set[str] = field(default_factory=set)  # said once, not to be said again
+    subject: Subject | None = None  # as of the last look, like the next
+    usage: UsageSnapshot | None = None
 
 
 class Enforcer:
@@ -69,8 +71,8 @@ class Enforcer:
 
     def __init__(self, source: DeviceSource) -> None:
         """`source`: the devices that the tenants' grants are of."""
-        self._source = source
         self._members = Members()
+        self._onlooker = Onlooker(source, self._members)
         self._cases: dict[Path, _Case] = {}
         self._looked_at_ns: int | None = None
         self._pause_ns = LOOK_NS
@@ -93,7 +95,8 @@ class Enforcer:
         Args:
             now_ns: CLOCK_MONOTONIC.
             subjects: All tenants.
-            usage: Usage pages that were read just now, by tenant: others are read here.
+            usage: Usage pages that were read just now, by tenant, the same object as long as
+                nothing in it is new: others are read here.
 
         Raises:
             PenstockError: the devices cannot be asked.
@@ -108,15 +111,17 @@ class Enforcer:
                 _let_go(case.ladder)
                 del self._cases[directory]
         self._subjects = subjects
-        seen = look(self._source, self._members)
-        self.foreign = tuple(seen.foreign)
+        seen = self._onlooker.look()
+        self.foreign = tuple(one for device in seen.values() for one in device.foreign)
         events: list[Event] = []
         for subject in subjects:
-            page = _page(subject, usage or {})
+            if self._rests(subject, seen, (usage or {}).get(subject.name)):
+                continue
+            page = self._page(subject, seen, (usage or {}).get(subject.name))
             with contextlib.suppress(FileNotFoundError):  # it has just ended
                 events += self._look_at(now_ns, subject, seen, page)
         judges = (judge for case in self._cases.values() for judge in case.judges.values())
-        urgent = any(judge.is_urgent(now_ns) for judge in judges)
+        urgent = any(judge.since_ns and judge.is_urgent(now_ns) for judge in judges)
         self._pause_ns = URGENT_LOOK_NS if urgent else LOOK_NS
         return events
 
@@ -139,7 +144,56 @@ class Enforcer:
         """All processes of the tenant as of the last look."""
         return self._members.of(tenant)
 
-    def _look_at(self, now_ns: int, subject: Subject, seen: Look, page: Page) -> list[Event]:
+    def _page(
+        self, subject: Subject, seen: Mapping[str, DeviceUsers], usage: UsageSnapshot | None
+    ) -> Page:
+        """One read before the devices were asked may lack what came in between: it is read anew."""
+        if usage is not None and not self._doubts(subject, seen, Page(usage)):
+            return Page(usage)
+        try:
+            return Page(read_usage(subject.tenant.usage_page))
+        except PageError as error:
+            return Page(None, error.what)
+
+    def _doubts(self, subject: Subject, seen: Mapping[str, DeviceUsers], page: Page) -> bool:
+        case = self._cases.get(subject.tenant.directory)
+        judges = case.judges if case else {}
+        return any(
+            (judges.get(share.uuid) or Judge()).doubts(share, index, users, page)
+            for index, share in enumerate(subject.grant.devices)
+            if (device := seen.get(share.uuid)) and (users := device.users.get(subject.name))
+        )
+
+    def _rests(
+        self, subject: Subject, seen: Mapping[str, DeviceUsers], usage: UsageSnapshot | None
+    ) -> bool:
+        """Whether all is as at the look before, at which nothing was wrong; then it is taken in."""
+        case = self._cases.get(subject.tenant.directory)
+        if (
+            case is None
+            or case.subject is not subject
+            or usage is None
+            or case.usage is not usage
+            or subject.suspended
+            or not case.ladder.is_idle
+            or case.ladder.killed
+        ):
+            return False
+        resting = []
+        for share in subject.grant.devices:
+            device, judge = seen.get(share.uuid), case.judges.get(share.uuid)
+            if device is None or judge is None:
+                return False
+            if not judge.may_rest(device.users.get(subject.name, NOBODY)):
+                return False
+            resting.append((judge, device.at_ns, share))
+        for judge, at_ns, share in resting:
+            judge.rest(at_ns, share)
+        return True
+
+    def _look_at(
+        self, now_ns: int, subject: Subject, seen: Mapping[str, DeviceUsers], page: Page
+    ) -> list[Event]:
         directory = subject.tenant.directory
         case = self._cases.get(directory)
         if case is None:
@@ -147,6 +201,7 @@ class Enforcer:
             self._cases[directory] = case
         if case.ladder.killed or not case.ladder.is_idle:
             case.ladder.forget(one for one in case.ladder.processes if not is_alive(one))
+        case.subject, case.usage = subject, page.usage
         judgements, events = self._judge(now_ns, subject, case, seen, page)
         if not judgements and case.ladder.is_idle:
             case.hold = Hold()
@@ -159,24 +214,28 @@ class Enforcer:
         return events
 
     def _judge(
-        self, now_ns: int, subject: Subject, case: _Case, seen: Look, page: Page
+        self,
+        now_ns: int,
+        subject: Subject,
+        case: _Case,
+        seen: Mapping[str, DeviceUsers],
+        page: Page,
     ) -> tuple[list[Judgement], list[Event]]:
         judgements, events = [], []
         figures = []
         suspended = subject.suspended or case.ladder.suspended
         for index, share in enumerate(subject.grant.devices):
-            if share.uuid not in seen.at_ns:
+            device = seen.get(share.uuid)
+            if device is None:
                 continue  # of another machine, or gone: nothing is known
-            users = seen.users.get((subject.name, share.uuid), [])
+            users = device.users.get(subject.name, NOBODY)
             judge = case.judges.setdefault(share.uuid, Judge())
-            ended = seen.ended_busy_ns[share.uuid]
-            at_ns = seen.at_ns[share.uuid] or now_ns
             if not users and not judge.busy.seen:
-                judge.idle(at_ns, share)
+                judge.idle(device.at_ns, share)
                 figures.append(_figures(share, judge, users))
                 continue
             allowed_permille = 0 if suspended else _allowed_permille(subject, share)
-            judge.busy.add(at_ns, users, ended, allowed_permille)
+            judge.busy.add(device.at_ns, users, device.ended_busy_ns, allowed_permille)
             shaken = Shaken(subject.handshake, subject.listens_since_ticks)
             judgements += judge.judge(
                 now_ns, share, index, users, page, shaken=shaken, suspended=suspended
@@ -294,15 +353,6 @@ def _once(case: _Case, tenant: str, reason: str) -> list[Event]:
         return []
     case.told.add(reason)
     return [Event(tenant, "cannot-act", reason)]
-
-
-def _page(subject: Subject, usage: Mapping[str, UsageSnapshot]) -> Page:
-    if subject.name in usage:
-        return Page(usage[subject.name])
-    try:
-        return Page(read_usage(subject.tenant.usage_page))
-    except PageError as error:
-        return Page(None, error.what)
 
 
 def _let_go(ladder: Ladder) -> None:

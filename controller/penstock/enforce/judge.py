@@ -78,6 +78,7 @@ class Shaken:
 
 
 NOBODY_LISTENS = Shaken()
+NOBODY: Sequence[User] = ()
 
 
 @dataclass
@@ -89,6 +90,7 @@ class Judge:
     slots: dict[Process, int] = field(default_factory=dict)  # inner pids, which cost a look each
     totals_ns: dict[Process, int] = field(default_factory=dict)  # as of the look before
     caught: frozenset[Process] = frozenset()  # at work while suspended; till that is lifted
+    users: Sequence[User] | None = None  # of the last look, if nothing was wrong then
 
     def judge(
         self,
@@ -126,6 +128,7 @@ class Judge:
             if one is not None
         }
         self.since_ns = {kind: self.since_ns.get(kind, now_ns) for kind in found}
+        self.users = None if found or suspended else users
         sure = [
             one for kind, one in found.items() if now_ns - self.since_ns[kind] >= CONFIRM_NS[kind]
         ]
@@ -144,6 +147,23 @@ class Judge:
         self.busy.add(at_ns, (), {}, share.cores_permille)
         self.since_ns.clear()
         self.caught = frozenset()
+        self.users = NOBODY
+
+    def may_rest(self, users: Sequence[User]) -> bool:
+        """Whether `judge` would find nothing, as at the look before, if the page is the same.
+
+        What is told as recent use may be work that goes on.
+        """
+        return users is self.users and not any(user.busy_permille for user in users)
+
+    def rest(self, at_ns: int, share: DeviceGrant) -> None:
+        """Takes in such a look. Who does nothing is lent nothing."""
+        self.busy.rest(at_ns, share.cores_permille)
+
+    def doubts(self, share: DeviceGrant, index: int, users: Sequence[User], page: Page) -> bool:
+        """Whether the device tells of something that the page does not."""
+        strangers = self._strangers(users, page)
+        return bool(strangers or self._of_charges(share, index, users, strangers, page))
 
     def undetectable(self, share: DeviceGrant) -> str | None:
         """What the device does not tell, as a sentence; None: it tells all that is judged."""

@@ -14,9 +14,9 @@ from penstock.devices import DeviceLostError
 from penstock.enforce.process import Process, command_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
-    from penstock.devices import Device, DeviceProcess, DeviceSource
+    from penstock.devices import DeviceLook, DeviceProcess, DeviceSource
     from penstock.enforce.members import Members
 
 WINDOW_NS = 4_000_000_000  # over which cores are judged
@@ -41,54 +41,82 @@ class Foreign:
 
 
 @dataclass
-class Look:
-    """All devices at about one time."""
+class DeviceUsers:
+    """Who uses one device at one time."""
 
-    users: dict[tuple[str, str], list[User]] = field(default_factory=dict)  # by tenant and device
-    ended_busy_ns: dict[str, dict[int, int]] = field(default_factory=dict)  # by device, then pid
-    at_ns: dict[str, int] = field(default_factory=dict)  # by device that could be asked
+    at_ns: int
+    users: dict[str, list[User]] = field(default_factory=dict)  # by tenant
+    ended_busy_ns: dict[int, int] = field(default_factory=dict)  # by pid
     foreign: list[Foreign] = field(default_factory=list)
 
 
-def look(source: DeviceSource, members: Members) -> Look:
-    """Asks every device; one that is lost is left out.
+class Onlooker:
+    """Asks every device, look after look. What is as it was is not put together anew.
 
-    Raises `PenstockError`: the simulated machine is gone.
+    A tenant's list of users is the same object as at the look before where nothing is new of them.
     """
-    seen = Look()
-    for device in source.devices():
-        with contextlib.suppress(DeviceLostError):  # nothing is known of it, the others go on
-            _look_at(device, source.processes(device), members, seen)
-    return seen
+
+    def __init__(self, source: DeviceSource, members: Members) -> None:
+        self._source = source
+        self._members = members
+        self._seen: dict[str, _Seen] = {}  # by device
+
+    def look(self) -> dict[str, DeviceUsers]:
+        """By device; one that is lost is left out.
+
+        Raises `PenstockError`: the simulated machine is gone.
+        """
+        found = {}
+        for device in self._source.devices():
+            with contextlib.suppress(DeviceLostError):  # nothing is known of it, the others go on
+                seen = self._seen.setdefault(device.uuid, _Seen(device.uuid))
+                found[device.uuid] = seen.take(self._source.look(device), self._members)
+        return found
 
 
-def _look_at(
-    device: Device, processes: Iterable[DeviceProcess], members: Members, seen: Look
-) -> None:
-    seen.at_ns[device.uuid] = 0
-    ended = seen.ended_busy_ns.setdefault(device.uuid, {})
-    for one in processes:
-        seen.at_ns[device.uuid] = max(seen.at_ns[device.uuid], one.at_ns)
-        if one.pid <= 0:
-            continue  # where we cannot look
+class _Seen:
+    """One device at the last look."""
+
+    def __init__(self, uuid: str) -> None:
+        self._uuid = uuid
+        self._processes: Sequence[DeviceProcess] = ()
+        self._changes = -1  # of the members, that time
+        self._found = DeviceUsers(0)
+        self._lasts = False  # each process is ended or a tenant's: nothing to be asked again
+
+    def take(self, look: DeviceLook, members: Members) -> DeviceUsers:
+        same = look.processes is self._processes and members.changes == self._changes
+        if not (same and self._lasts):
+            self._lasts, users = True, self._found.users
+            self._found = DeviceUsers(0)
+            for one in look.processes:
+                self._add(one, members)
+            for tenant, now in self._found.users.items():
+                if users.get(tenant) == now:
+                    self._found.users[tenant] = users[tenant]
+            self._processes, self._changes = look.processes, members.changes
+        self._found.at_ns = look.at_ns
+        return self._found
+
+    def _add(self, one: DeviceProcess, members: Members) -> None:
+        found = self._found
         if not one.alive:
-            if one.busy_ns is not None:
-                ended[one.pid] = one.busy_ns
-            continue
-        tenant = members.tenant_of(one.pid)
+            if one.busy_ns is not None and one.pid > 0:
+                found.ended_busy_ns[one.pid] = one.busy_ns
+            return
+        tenant = members.tenant_of(one.pid) if one.pid > 0 else None  # 0: where we cannot look
         process = members.process(one.pid)
-        if process is None:
-            continue  # it ended meanwhile
-        if tenant is None:
-            named = Process(process.pid, process.start_ticks, command_line(process.pid))
-            seen.foreign.append(Foreign(device.uuid, named, one.memory_bytes))
-            continue
+        if tenant is None or process is None:  # None: it ended meanwhile
+            self._lasts = False
+            if process is not None:
+                named = Process(process.pid, process.start_ticks, command_line(process.pid))
+                found.foreign.append(Foreign(self._uuid, named, one.memory_bytes))
+            return
         user = User(process, one.memory_bytes, one.busy_ns, one.busy_permille)
-        seen.users.setdefault((tenant, device.uuid), []).append(user)
+        found.users.setdefault(tenant, []).append(user)
 
 
-@dataclass(frozen=True)
-class _Sample:
+class _Sample(NamedTuple):
     at_ns: int
     busy_ns: int
     allowed_permille_ns: int
@@ -128,6 +156,14 @@ class BusyTime:
         self.seen = now
         self.is_told = all(u.busy_ns is not None or u.busy_permille is not None for u in users)
         self.busy_ns += min(passed_ns, gained_ns)  # processes take turns on a device
+        self._sample(at_ns, passed_ns, allowed_permille)
+
+    def rest(self, at_ns: int, allowed_permille: int) -> None:
+        """The same where nothing is new of the users, and none of them did anything."""
+        if self.samples and at_ns > self.samples[-1].at_ns:
+            self._sample(at_ns, at_ns - self.samples[-1].at_ns, allowed_permille)
+
+    def _sample(self, at_ns: int, passed_ns: int, allowed_permille: int) -> None:
         # What was allowed changes several times a second: of both ends of the time, the more.
         self.allowed_permille_ns += max(self.allowed_permille, allowed_permille) * passed_ns
         self.allowed_permille = allowed_permille

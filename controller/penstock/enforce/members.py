@@ -30,14 +30,15 @@ from penstock.node.mounted import mounted_page
 from penstock.node.processes import TENANT_VARIABLE, started_with
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from penstock.enforce.subject import Subject
 
 # A process is looked at again for so long after it was first seen: between fork and exec it still
 # has its parent's environment, and a container's first process moves to its cgroup a moment later.
 YOUNG_NS = 5_000_000_000
-_SPREAD = 8  # of the known pids, one in so many is checked at each scan for having been given anew
+_SPREAD = 8  # of the known processes, one in so many is asked at each scan for its session …
+_RARE = 8  # … and one in so many of those whether the pid was given anew, should its inode not tell
 _DEEPEST = 64
 _MOST_CONTAINERS = 4096  # remembered; the oldest are forgotten first
 
@@ -46,6 +47,7 @@ _MOST_CONTAINERS = 4096  # remembered; the oldest are forgotten first
 class _Seen:
     stat: Stat
     first_ns: int
+    inode: int = 0  # of its folder in /proc
     tenant: str | None = None
     look: int = 0  # in which it was decided last
     process: Process | None = None  # made once: it is asked for at every look
@@ -67,22 +69,26 @@ class Members:
         self._directories: dict[str, Subject] = {}
         self._pages: dict[tuple[int, int], str] = {}  # device and inode of usage pages
         self._look = 0
+        self._scans = 0
         self._ours: set[int] = set()
+        self.changes = 0
+        """Another number when a tenant has gained or lost a process."""
 
     def scan(self, now_ns: int, subjects: Sequence[Subject]) -> None:
         """Takes in who has come and gone."""
         self._take(subjects)
         self._look += 1
+        self._scans += 1
         self._ours = _self_and_ancestors()
-        living = {int(entry) for entry in os.listdir("/proc") if entry.isdigit()}  # noqa: PTH208
-        for pid in self._known.keys() - living:
-            del self._known[pid]
-        self._check_some()
-        for pid in living - self._known.keys():
+        living = _living()
+        for pid in self._known.keys() - living.keys():
+            self._forget(pid)
+        self._check(living)
+        for pid in living.keys() - self._known.keys():
             self._led.pop(pid, None)  # a number that is given again is no session any more
             stat = read_stat(pid)
             if stat is not None:
-                self._known[pid] = _Seen(stat, now_ns)
+                self._known[pid] = _Seen(stat, now_ns, living[pid])
                 self._young.add(pid)
         if self._new_subjects or self._led:
             self._forget_ended({subject.name for subject in subjects})
@@ -94,7 +100,7 @@ class Members:
         """Nobody belongs to a tenant that is not there any more."""
         for seen in self._known.values():
             if seen.tenant is not None and seen.tenant not in names:
-                seen.tenant = None
+                self._assign(seen, None)
         in_use = {number for seen in self._known.values() for number in _numbers(seen)}
         self._led = {n: name for n, name in self._led.items() if n in in_use and name in names}
         if any(name not in names for name in self._containers.values()):
@@ -116,6 +122,7 @@ class Members:
         if stat is None:
             return None
         if seen is None or seen.stat.start_ticks != stat.start_ticks:
+            self._forget(pid)
             seen = self._known[pid] = _Seen(stat, 0)
         if seen.tenant is None:
             seen.stat = stat
@@ -162,25 +169,49 @@ class Members:
             seen = self._known[pid]
             tenant = self._by_handshake(pid, seen)
             if tenant is not None and tenant != seen.tenant:
-                seen.tenant = tenant
+                self._assign(seen, tenant)
                 self._note_led(pid, seen)
 
-    def _check_some(self) -> None:
-        """A pid that was given anew since it was seen is forgotten. All are checked in turn."""
-        for pid in [one for one in self._known if one % _SPREAD == self._look % _SPREAD]:
-            stat, seen = read_stat(pid), self._known[pid]
+    def _assign(self, seen: _Seen, tenant: str | None) -> None:
+        if seen.tenant != tenant:
+            seen.tenant = tenant
+            self.changes += 1
+
+    def _forget(self, pid: int) -> None:
+        gone = self._known.pop(pid, None)
+        if gone is not None and gone.tenant is not None:
+            self.changes += 1
+
+    def _check(self, living: Mapping[int, int]) -> None:
+        """A pid that was given anew since it was seen is forgotten; new sessions are taken in.
+
+        Who has a pid anew has a new folder in /proc. A folder that the kernel made anew may also be
+        of the same process as before, which takes a look.
+        """
+        rare = self._scans % (_SPREAD * _RARE)
+        for pid, seen in list(self._known.items()):
+            inode = living[pid]
+            if inode == seen.inode and pid % _SPREAD != self._scans % _SPREAD:
+                continue
+            if (
+                inode == seen.inode
+                and pid % (_SPREAD * _RARE) != rare
+                and _is_where_it_was(pid, seen)
+            ):
+                continue
+            stat = read_stat(pid)
             if stat is None or stat.start_ticks != seen.stat.start_ticks:
-                del self._known[pid]
+                self._forget(pid)
                 self._led.pop(pid, None)
                 continue
-            seen.stat = stat
+            seen.stat, seen.inode = stat, inode
             self._note_led(pid, seen)
 
     def _decide(self, pid: int, seen: _Seen, depth: int = 0) -> None:
         if seen.look == self._look or pid in self._ours:
             return
         seen.look = self._look
-        seen.tenant = (
+        tenant = (
             self._by_handshake(pid, seen)
             or self._by_cgroup(pid)
             or self._by_ancestor(seen, depth)
@@ -188,6 +219,7 @@ class Members:
             or self._by_session(seen)
             or self._by_environment(pid)
         )
+        self._assign(seen, tenant)
         self._note_led(pid, seen)
 
     def _note_led(self, pid: int, seen: _Seen) -> None:
@@ -258,6 +290,20 @@ class Members:
         if subject is None:
             return None
         return subject.name if subject.uid in {None, _owner(pid)} else None
+
+
+def _living() -> dict[int, int]:
+    """All pids, each with the inode of its folder."""
+    with os.scandir("/proc") as entries:
+        return {int(one.name): one.inode() for one in entries if one.name.isdigit()}
+
+
+def _is_where_it_was(pid: int, seen: _Seen) -> bool:
+    """Whether it has begun no session or group since. False also when it has ended."""
+    try:
+        return (os.getsid(pid), os.getpgid(pid)) == (seen.stat.session, seen.stat.group)
+    except OSError:
+        return False
 
 
 def _numbers(seen: _Seen) -> Iterable[int]:

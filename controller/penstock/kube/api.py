@@ -12,7 +12,7 @@ import json
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
-from urllib.parse import quote
+from urllib.parse import parse_qsl, quote
 
 import aiohttp
 from kubernetes_asyncio import client, config
@@ -203,6 +203,13 @@ class Api:
         except ApiError as error:
             if error.status != 404:
                 raise
+
+    async def ask_kubelet(self, node: str, path: str) -> Object:
+        """What the kubelet of a node answers at `path`, such as "stats/summary?a=b"."""
+        path, _, query = path.partition("?")
+        return await self._ask(
+            "GET", f"{NODES.path(name=node)}/proxy/{path}", query=dict(parse_qsl(query))
+        )
 
     async def close(self) -> None:
         """Ends the connections."""

@@ -58,6 +58,16 @@ class Cache(Generic[T]):
         """Whether all objects have been listed once."""
         return self._ready.is_set()
 
+    @property
+    def is_unserved(self) -> bool:
+        """Whether the server has no such kind of object: an older release, or not installed."""
+        return not self.is_ready and self.problem is not None and self.problem.status == 404
+
+    @property
+    def version(self) -> str:
+        """The server's version that the objects are of; empty before they were listed."""
+        return self._version
+
     def age_s(self) -> float:
         """Seconds since the server was last known to be watched."""
         return 0.0 if self.problem is None else time.monotonic() - self._heard_s

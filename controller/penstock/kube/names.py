@@ -30,5 +30,6 @@ WAY = f"{GROUP}/way"  # of a Node: which one of the two ways its devices are giv
 BY_EXTENDER = "extender"
 BY_CLAIMS = "claims"
 MANAGED = f"{GROUP}/vgpu"  # of every Pod with a share: what drains and selectors can use
+METRICS_PORT = f"{GROUP}/metrics-port"  # of our agents' Pods: where their page for Prometheus is
 
 SCHEDULER = "penstock-scheduler"  # profile of the scheduler that asks the extender

@@ -19,6 +19,7 @@ from penstock.model import (
 )
 from penstock.model.names import name_from_command
 from penstock.node.admission import (
+    Free,
     check_admission,
     check_cores,
     check_grace,
@@ -27,7 +28,7 @@ from penstock.node.admission import (
     roomiest,
 )
 from penstock.node.grant import DEFAULT_GRACE_NS, DeviceGrant, Grant, Lifetime, Mode, Step
-from penstock.node.tenant import Tenant, collect, create_tenant, live_grants
+from penstock.node.tenant import Tenant, collect, create_tenant, live_grants, tenants_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -89,7 +90,7 @@ def admit(state: State, request: Request, source: DeviceSource) -> Admitted:
             live_grants(living),
             machine=str(source.machine) if source.machine else None,
             candidates=_candidates(source),
-            names=[tenant.name for tenant in living],
+            names=[tenant.name for tenant in tenants_of(state)],
         )
         tenant, lock = create_tenant(state, grant, source.libraries())
     return Admitted(tenant, grant, lock, notes)
@@ -103,6 +104,7 @@ def plan(
     machine: str | None,
     candidates: Sequence[Device],
     names: Sequence[str],
+    most: Mapping[str, Free] | None = None,
 ) -> tuple[Grant, list[str]]:
     """What the request gets beside `grants`, and what is to be said about it; changes nothing.
 
@@ -113,6 +115,7 @@ def plan(
         machine: The simulated machine's file; None: real devices.
         candidates: Devices to choose from where the request names none.
         names: Of the tenants that live.
+        most: What whoever asks may have of each device, by UUID; None: all that is free.
 
     Raises:
         PenstockError: it does not fit, or makes no sense.
@@ -121,18 +124,19 @@ def plan(
     check_grace(request.grace_ns)
     chosen = find_devices(devices, request.devices) if request.devices else list(candidates)
     free = free_shares(chosen, machine, grants)
+    room = {uuid: _within(left, most[uuid]) for uuid, left in free.items()} if most else free
     if not request.devices:
-        chosen = roomiest(chosen, free, request.count)
+        chosen = roomiest(_with_room(chosen, room, request), room, request.count)
     shares = []
     memory = _for_each("--memory", request.memory_bytes or [None], chosen, request)
     cores = _for_each("--cores", request.cores_permille or [None], chosen, request)
     for device, wanted_bytes, permille in zip(chosen, memory, cores, strict=True):
         left = free[device.uuid]
-        memory_bytes = left.memory_bytes if wanted_bytes is None else wanted_bytes
+        memory_bytes = room[device.uuid].memory_bytes if wanted_bytes is None else wanted_bytes
         if permille is None and request.tflops is not None:
             permille = _cores_of_tflops(device, request.tflops, notes)  # noqa: PLW2901
         if permille is None:  # with none free, admission says who has them
-            permille = max(1, left.cores_permille)  # noqa: PLW2901
+            permille = max(1, room[device.uuid].cores_permille)  # noqa: PLW2901
         share = _share(device, memory_bytes, permille, notes)
         if request.oversubscribe:
             notes.append(f"{device} may be granted more than once: quotas there are not guaranteed")
@@ -162,6 +166,29 @@ def plan(
         request_id=request.request_id,
     )
     return grant, notes
+
+
+def _within(left: Free, most: Free) -> Free:
+    return Free(
+        min(left.memory_bytes, most.memory_bytes),
+        min(left.cores_permille, most.cores_permille),
+        left.holders,
+    )
+
+
+def _with_room(
+    devices: Sequence[Device], room: Mapping[str, Free], request: Request
+) -> Sequence[Device]:
+    """Those that have what is asked for; all of them where they are too few, for their refusal."""
+    memory_bytes = max(request.memory_bytes or [0])
+    cores_permille = max(request.cores_permille or [1])
+    fitting = [
+        device
+        for device in devices
+        if room[device.uuid].memory_bytes >= memory_bytes
+        and room[device.uuid].cores_permille >= cores_permille
+    ]
+    return fitting if len(fitting) >= request.count else devices
 
 
 def _candidates(source: DeviceSource) -> list[Device]:

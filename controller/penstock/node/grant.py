@@ -163,7 +163,11 @@ def _device_to_plain(device: DeviceGrant) -> dict[str, object]:
 
 
 def _from_plain(document: Any) -> Grant:  # noqa: ANN401 - parsed YAML
-    if document["apiVersion"] != API_VERSION or document["kind"] != "Grant":
+    if (
+        not isinstance(document, dict)
+        or document["apiVersion"] != API_VERSION
+        or document["kind"] != "Grant"
+    ):
         raise ValueError(f"not a Grant of {API_VERSION}")
     metadata, spec = document["metadata"], document["spec"]
     exceed = spec.get("onExceed", {})

@@ -7,9 +7,10 @@ costs next to nothing for them: one native look, and no more.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,7 @@ from penstock_shim.pages import PageError, UsagePage, UsageSnapshot
 from penstock_shim.survey import Part, Survey
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from penstock.node.grant import DeviceGrant
@@ -34,13 +35,16 @@ if TYPE_CHECKING:
 Key = tuple["str | None", str]  # of a device: machine, UUID
 # So many grant files are looked at in a round for having been replaced; whoever replaces one here
 # says so.
-GRANTS_A_ROUND = 50
+GRANTS_A_ROUND = 25
 
 
 class Neighbour:
     """A tenant as last seen. What cannot be read any more stands as it was."""
 
-    def __init__(self, directory: Path, survey: Survey) -> None:
+    def __init__(
+        self, directory: Path, survey: Survey, renewed: Callable[[Neighbour], None]
+    ) -> None:
+        """`renewed` is told when it has another grant; its page has to be opened then."""
         self.directory = directory
         self.stamp = (0, 0)  # of the grant's file
         self.grant: Grant | None = None
@@ -50,10 +54,11 @@ class Neighbour:
         self.stirred = True  # in the last round something came to be that its supervisor acts on
         self.part = Part()
         self._survey = survey
+        self._renewed = renewed
         self._lock = threading.Lock()  # of the page and what is read of it
         self._page: UsagePage | None = None
         self._inode = 0  # of the page
-        self._read_digest = self._notable = 0
+        self._read_digest = 0
         survey.add(self.part)
 
     def refresh(self) -> bool:
@@ -71,31 +76,34 @@ class Neighbour:
         """Goes by this grant from now on."""
         self.grant, self.stamp = grant, stamp
         self.use = {device.uuid: self.part.use(index) for index, device in enumerate(grant.devices)}
-        self._notable = 0
         self._let_go_of_page()  # the name may stand for another tenant by now
+        self._renewed(self)
 
-    def open(self) -> None:
-        """Opens its usage page if it is not open."""
-        if self._page is not None or self.grant is None:
-            return
+    def open(self) -> bool:
+        """Opens its usage page if it is not open; False: it cannot be read."""
+        if self._page is not None:
+            return True
+        if self.grant is None:
+            return False
         try:
             with self._lock:
                 self._page = UsagePage.open(self.directory / "usage")
                 self.part.watch(self._page, len(self.grant.devices))
         except PageError as error:
             self.problem = str(error)
+            return False
+        return True
 
-    def settle(self) -> None:
-        """After a look: was there anything in it?"""
-        notable = self.part.notable
-        self.stirred = notable != self._notable or self.part.gone > 0
-        self._notable = notable
-        if notable == 0 and self._page is not None:
+    def settle(self) -> bool:
+        """After a look that found something in it; False: its page has to be opened anew."""
+        self.stirred = True
+        if self.part.notable:
+            self.problem = None
+            return True
+        if self._page is not None:
             self.newest()  # says what is wrong with it
             self._let_go_of_page()  # scribbled over or truncated: by name it may be a new one
-            self.stirred = True
-        elif notable:
-            self.problem = None
+        return False
 
     def newest(self) -> UsageSnapshot | None:
         """The usage page as of the last round at least. From any thread."""
@@ -108,6 +116,7 @@ class Neighbour:
                 self._read_digest = digest
             except PageError as error:
                 self.problem = str(error)
+                self.part.tell_again()  # it may be whole again by then
             return self.usage
 
     def beat(self, quota: QuotaWriter) -> None:
@@ -147,9 +156,12 @@ class Neighbourhood:
         self._state = state
         self._survey = Survey()
         self._neighbours: dict[Path, Neighbour] = {}
+        self._by_part: dict[Part, Neighbour] = {}
+        self._stirred: list[Neighbour] = []  # by the last look
+        self._unread: set[Neighbour] = set()  # whose grant or page has to be opened
         self._directories: Iterable[Path] | None = None
         self._told: deque[tuple[Path, Grant | None]] = deque()
-        self._members: dict[Key, list[tuple[Neighbour, DeviceGrant]]] | None = None
+        self._sharers: Counter[Key] | None = None  # None: to be counted anew
         self._shared: dict[Key, Shared] = {}
         self._round = 0
         self.concerned: set[Path] = set()
@@ -172,13 +184,16 @@ class Neighbourhood:
         self._hear()
         self._follow(directories)
         self._refresh()
-        for neighbour in self._neighbours.values():
-            neighbour.open()
-        self._survey.look(now_ns)
-        for neighbour in self._neighbours.values():
-            neighbour.settle()
-        concerned = {one.directory for one in self._neighbours.values() if one.stirred}
-        self.concerned = concerned | self._share_out(now_ns)
+        self._unread = {one for one in self._unread if not one.open()}
+        found = self._survey.look(now_ns)
+        for neighbour in self._stirred:
+            neighbour.stirred = False
+        self._stirred = [self._by_part[part] for part in found.stirred if part in self._by_part]
+        for neighbour in self._stirred:
+            if not neighbour.settle():
+                self._unread.add(neighbour)
+        at_work = [self._by_part[part] for part in found.active if part in self._by_part]
+        self.concerned = {one.directory for one in self._stirred} | self._share_out(at_work, now_ns)
 
     def of(self, directory: Path) -> Neighbour | None:
         """The tenant of `directory`; None: it was not there in the last round."""
@@ -200,9 +215,8 @@ class Neighbourhood:
 
     def close(self) -> None:
         """Lets go of all pages."""
-        for neighbour in self._neighbours.values():
-            neighbour.close()
-        self._neighbours.clear()
+        for directory in list(self._neighbours):
+            self._drop(directory)
 
     def _hear(self) -> None:
         while self._told:
@@ -210,9 +224,8 @@ class Neighbourhood:
             known = self._neighbours.get(directory)
             if grant is None:
                 if known is not None:
-                    known.close()
-                    del self._neighbours[directory]
-                    self._directories = self._members = None
+                    self._drop(directory)
+                    self._directories = None
                 continue
             try:
                 stamp = _stamp(directory)
@@ -221,9 +234,8 @@ class Neighbourhood:
                     continue  # it has ended meanwhile
                 stamp = (0, 0)  # its grant was lost, and is known all the same
             if known is None:
-                known = self._neighbours[directory] = Neighbour(directory, self._survey)
+                known = self._make(directory)
             known.take(grant, stamp)
-            self._members = None
 
     def _follow(self, directories: tuple[Path, ...] | None) -> None:
         """Looks at these from now on, and at no others."""
@@ -233,38 +245,56 @@ class Neighbourhood:
         if directories is None:
             directories = tuple(tenant.directory for tenant in tenants_of(self._state))
         for gone in self._neighbours.keys() - set(directories):
-            self._neighbours.pop(gone).close()
-            self._members = None
+            self._drop(gone)
         for directory in directories:
             if directory not in self._neighbours:
-                self._neighbours[directory] = Neighbour(directory, self._survey)
-                self._members = None
+                self._make(directory)
+
+    def _make(self, directory: Path) -> Neighbour:
+        made = Neighbour(directory, self._survey, self._renew)
+        self._neighbours[directory] = self._by_part[made.part] = made
+        self._stirred.append(made)  # so it was made
+        self._unread.add(made)
+        return made
+
+    def _renew(self, neighbour: Neighbour) -> None:
+        self._unread.add(neighbour)
+        self._sharers = None
+
+    def _drop(self, directory: Path) -> None:
+        gone = self._neighbours.pop(directory)
+        gone.close()
+        del self._by_part[gone.part]
+        self._unread.discard(gone)
+        self._sharers = None
 
     def _refresh(self) -> None:
         """Those without a grant at once, some of the others in turn."""
         turns = max(1, len(self._neighbours) // GRANTS_A_ROUND)
         everybody = list(self._neighbours.values())
-        unknown = [neighbour for neighbour in everybody if neighbour.grant is None]
+        unknown = [neighbour for neighbour in self._unread if neighbour.grant is None]
         for neighbour in (*unknown, *everybody[self._round % turns :: turns]):
-            try:
-                if neighbour.refresh():
-                    self._members = None
-            except (OSError, PenstockError):  # noqa: PERF203 - one at a time is what is wanted
-                continue  # about to end
+            with contextlib.suppress(OSError, PenstockError):  # about to end
+                neighbour.refresh()
 
-    def _share_out(self, now_ns: int) -> set[Path]:
+    def _share_out(self, active: Iterable[Neighbour], now_ns: int) -> set[Path]:
         """Who is at work on a device whose sharing has changed."""
         concerned: set[Path] = set()
-        if self._members is None:
-            self._members = _members(self._neighbours.values())
-            self._shared = {key: s for key, s in self._shared.items() if key in self._members}
-        for key, members in self._members.items():
-            at_work = [member for member in members if member[0].part.active]
-            found = _shared(len(members), at_work, key[1], now_ns)
+        if self._sharers is None:
+            shares = (share for one in self._neighbours.values() for share in _shares(one))
+            self._sharers = Counter(key for key, _ in shares)
+            self._shared = {key: s for key, s in self._shared.items() if key in self._sharers}
+        at_work: dict[Key, list[tuple[Neighbour, DeviceGrant]]] = {}
+        for neighbour in active:
+            for key, device in _shares(neighbour):
+                at_work.setdefault(key, []).append((neighbour, device))
+        for key, sharers in self._sharers.items():
+            members = at_work.get(key, [])
+            found = _shared(sharers, members, key[1], now_ns)
             if found != self._shared.get(key):
                 self._shared[key] = found
                 self.changes += 1
-                concerned.update(neighbour.directory for neighbour, _ in at_work)
+                concerned.update(neighbour.directory for neighbour, _ in members)
         return concerned
 
 
@@ -273,15 +303,9 @@ def _stamp(directory: Path) -> tuple[int, int]:
     return found.st_ino, found.st_mtime_ns
 
 
-def _members(neighbours: Iterable[Neighbour]) -> dict[Key, list[tuple[Neighbour, DeviceGrant]]]:
-    """Who has a share of each device."""
-    members: dict[Key, list[tuple[Neighbour, DeviceGrant]]] = {}
-    for neighbour in neighbours:
-        if neighbour.grant is not None:
-            for device in neighbour.grant.devices:
-                key = (neighbour.grant.machine, device.uuid)
-                members.setdefault(key, []).append((neighbour, device))
-    return members
+def _shares(neighbour: Neighbour) -> list[tuple[Key, DeviceGrant]]:
+    grant = neighbour.grant
+    return [((grant.machine, one.uuid), one) for one in grant.devices] if grant else []
 
 
 def _shared(

@@ -161,6 +161,13 @@ def _check_own(folder: Path) -> None:
         found = folder.lstat()
     except OSError as error:
         raise _unusable(folder, error) from error
+    if found.st_uid == 0 != os.geteuid() and (folder / "agent.sock").exists():
+        raise PenstockError(
+            f"{folder} is the node's agent's, and no agent answers there",
+            "it is being started, or it was stopped",
+            "ask an administrator (systemctl status penstock-agent), or try again",
+            reason="unavailable",
+        )
     # Somebody else's directory under a guessable name could feed us their quota pages.
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
         raise PenstockError(

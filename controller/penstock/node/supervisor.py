@@ -6,6 +6,7 @@ works out its elastic allowance, and writes down refusals. It decides for its ow
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import operator
 import os
@@ -288,7 +289,8 @@ class Supervisor:
             # A resize writes the grant, then the page. Read under the page's lock, the grant is
             # never older than the page: a resize is never undone here, and is finished if its
             # command was killed half-way.
-            me.refresh()
+            with contextlib.suppress(OSError, PenstockError):  # lost or damaged: as it was known
+                me.refresh()
             grant = me.grant
             if grant is None:
                 return limits

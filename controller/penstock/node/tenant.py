@@ -8,6 +8,7 @@ import errno
 import fcntl
 import os
 import shutil
+import time
 from typing import TYPE_CHECKING
 
 from penstock.model import PenstockError, listing
@@ -17,7 +18,15 @@ from penstock.node.grant import FILE as GRANT_FILE
 from penstock.node.grant import Grant, read_grant, write_grant
 from penstock.node.processes import TENANT_VARIABLE, environments, members_of, of_user
 from penstock.node.state import State, is_locked
-from penstock_shim.pages import DeviceLimit, Limits, PageError, QuotaWriter, UsagePage, read_usage
+from penstock_shim.pages import (
+    DeviceLimit,
+    Limits,
+    PageError,
+    QuotaWriter,
+    UsagePage,
+    read_quota,
+    read_usage,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -26,6 +35,7 @@ if TYPE_CHECKING:
     from penstock.devices import DriverLibraries
 
 SUPERVISOR_LOCK = "supervisor.lock"
+AWAITED_NS = 24 * 3600 * 10**9  # how long an agent that ended is expected back
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,7 +176,8 @@ def find_tenant(state: State, name: str) -> Tenant:
 def collect(state: State) -> list[Tenant]:
     """Removes tenants whose processes and supervisor are gone; returns those that live.
 
-    Call it under `state.lock()`. This is how the tenants of a killed `penstock run` end.
+    Call it under `state.lock()`. This is how the tenants of a killed `penstock run` end. An agent's
+    are left for a day to the next agent, which meters what they used last.
     """
     tenants = tenants_of(state)
     unsupervised = [tenant for tenant in tenants if not tenant.is_supervised()]
@@ -174,7 +185,8 @@ def collect(state: State) -> list[Tenant]:
         found = environments(TENANT_VARIABLE)
         for tenant in unsupervised:
             if not _stays(tenant) and not has_processes(tenant, found):
-                tenant.remove()
+                if not _is_awaited(tenant):
+                    tenant.remove()
                 tenants.remove(tenant)
     for leftover in [*state.tenants.glob(".new-*"), *state.tenants.glob(".gone-*")]:
         if _is_folder(leftover) and not is_locked(leftover / SUPERVISOR_LOCK):
@@ -189,6 +201,15 @@ def _stays(tenant: Tenant) -> bool:
     except PenstockError:
         # Nobody can tell: a tenant is not given up because its record is damaged.
         return any(os.path.lexists(tenant.directory / page) for page in (GRANT_FILE, "quota"))
+
+
+def _is_awaited(tenant: Tenant) -> bool:
+    """Whether an agent may still come that has not metered its end."""
+    try:
+        since_ns = time.monotonic_ns() - read_quota(tenant.quota_page).heartbeat_ns
+        return tenant.grant().lifetime == "processes" and since_ns < AWAITED_NS
+    except (PenstockError, PageError):
+        return False
 
 
 def collect_if_writable(state: State) -> None:
@@ -246,6 +267,18 @@ def _how_to_end(tenant: Tenant) -> str:
     return f"end its processes (pid {', '.join(map(str, sorted(pids)))}), then try again"
 
 
+def open_quota(tenant: Tenant) -> QuotaWriter:
+    """Its quota page, to be changed. Raises `PenstockError`: it is damaged or gone."""
+    try:
+        return QuotaWriter.open(tenant.quota_page)
+    except PageError as error:
+        raise PenstockError(
+            f"tenant {tenant.name!r} cannot be changed", str(error),
+            "nothing was changed; revoke it (penstock revoke), and grant it anew",
+            reason="not-now",
+        ) from error  # fmt: skip
+
+
 def change_grant(tenant: Tenant, grant: Grant) -> list[str]:
     """Puts `grant` in force for a running tenant; returns what is to be said about it.
 
@@ -253,15 +286,18 @@ def change_grant(tenant: Tenant, grant: Grant) -> list[str]:
     in between, the tenant's supervisor finishes the change.
     """
     notes = []
-    usage = read_usage(tenant.usage_page)
-    for index, device in enumerate(grant.devices):
-        used = usage.devices[index].total_bytes
+    try:
+        used_bytes = [device.total_bytes for device in read_usage(tenant.usage_page).devices]
+    except PageError as error:
+        used_bytes = []
+        notes.append(f"what {tenant.name} uses cannot be told: {error}")
+    for device, used in zip(grant.devices, used_bytes, strict=False):
         if used > device.memory_bytes:
             notes.append(
                 f"device {device.index}: {used} bytes are in use, more than the new "
                 f"{device.memory_bytes}; new allocations are refused until enough is freed"
             )
-    with QuotaWriter.open(tenant.quota_page) as writer:
+    with open_quota(tenant) as writer:
         _change_to(grant)(writer.limits)  # a page that cannot be changed is found out first
         try:
             write_grant(tenant.directory, grant)

@@ -14,10 +14,13 @@
 #define SURVEY_MOST_NS 60000000 /* … up to this, where there are many */
 #define SURVEY_TENANTS 50
 #define ASLEEP_NS 100000000 /* the same while there are fewer than two */
-#define AGAIN_NS 1000000    /* while nobody may have the device */
-#define STAY_NS 250000000   /* turns go on for so long after only one tenant is at work */
-#define DRY_NS 200000       /* a tenant without work for so long has run dry */
-#define GRACE_NS 2000000    /* from a turn's begin to its first launch */
+/* While nothing is handed out nobody waits for a look: tenants that have done nothing for long are
+ * looked at this often, and so are all where none does anything. */
+#define IDLE_NS 200000000
+#define AGAIN_NS 1000000  /* while nobody may have the device */
+#define STAY_NS 250000000 /* turns go on for so long after only one tenant is at work */
+#define DRY_NS 200000     /* a tenant without work for so long has run dry */
+#define GRACE_NS 2000000  /* from a turn's begin to its first launch */
 #define LOOK_LEAST_NS 500000
 #define LOOK_MOST_NS 5000000
 #define LATE_LOOK_NS 60000 /* while work runs on past its turn's end … */
@@ -64,16 +67,24 @@ static void switch_on(penstock_turns *turns, bool on, uint64_t now) {
   }
 }
 
+static uint64_t pause_ns(const penstock_turns *turns, bool awake) {
+  if (!turns->on && !awake) return IDLE_NS;
+  uint64_t pause = (uint64_t)SURVEY_NS * (SURVEY_TENANTS + turns->count) / SURVEY_TENANTS;
+  return earlier(pause, SURVEY_MOST_NS);
+}
+
 static void survey(penstock_turns *turns, uint64_t now) {
   uint32_t active = 0;
+  bool awake = false;
   for (uint32_t i = 0; i < turns->count; i++) {
     turn_tenant *tenant = turns->tenants[i];
-    turn_tenant_look(tenant, now);
+    if (turns->on || turn_tenant_is_awake(tenant, now) || now >= tenant->looked_ns + IDLE_NS)
+      turn_tenant_look(tenant, now);
     if (turns->on) penstock_turn_alive(tenant->quota, tenant->device, now);
     active += turn_tenant_is_active(tenant, now);
+    awake = awake || turn_tenant_is_awake(tenant, now);
   }
-  uint64_t pause = (uint64_t)SURVEY_NS * (SURVEY_TENANTS + turns->count) / SURVEY_TENANTS;
-  turns->survey_ns = now + earlier(pause, SURVEY_MOST_NS);
+  turns->survey_ns = now + pause_ns(turns, awake);
   if (active >= 2) {
     turns->company_ns = now;
     if (!turns->on) switch_on(turns, true, now);

@@ -10,6 +10,7 @@
 #include "mechanism/region.h"
 
 #define ACTIVE_NS 250000000
+#define AWAKE_NS 2000000000 /* who works now and then is not looked at the less for it */
 /* A thread that waits at the gate says so anew at least every 20 ms, unless it finds no processor.
  */
 #define FRESH_NS 60000000
@@ -97,10 +98,18 @@ void turn_tenant_look(turn_tenant *tenant, uint64_t now_ns) {
   tenant->looked_ns = now_ns;
 }
 
-bool turn_tenant_is_active(const turn_tenant *tenant, uint64_t now_ns) {
+static bool worked_within(const turn_tenant *tenant, uint64_t now_ns, uint64_t span_ns) {
   if (tenant->suspended || tenant->look.lost) return false;
-  return now_ns < tenant->look.waited_ns + ACTIVE_NS ||
-         (tenant->changed_ns && now_ns < tenant->changed_ns + ACTIVE_NS);
+  return now_ns < tenant->look.waited_ns + span_ns ||
+         (tenant->changed_ns && now_ns < tenant->changed_ns + span_ns);
+}
+
+bool turn_tenant_is_active(const turn_tenant *tenant, uint64_t now_ns) {
+  return worked_within(tenant, now_ns, ACTIVE_NS);
+}
+
+bool turn_tenant_is_awake(const turn_tenant *tenant, uint64_t now_ns) {
+  return worked_within(tenant, now_ns, AWAKE_NS);
 }
 
 bool turn_tenant_wants(const turn_tenant *tenant, uint64_t now_ns) {

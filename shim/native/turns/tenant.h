@@ -33,6 +33,8 @@ void turn_tenant_close(turn_tenant *tenant);
 void turn_tenant_look(turn_tenant *tenant, uint64_t now_ns);
 /* Has it been at work of late? */
 bool turn_tenant_is_active(const turn_tenant *tenant, uint64_t now_ns);
+/* Has it been so within seconds? */
+bool turn_tenant_is_awake(const turn_tenant *tenant, uint64_t now_ns);
 /* Has a thread of it waited at the gate of late, and since its last turn if it ran dry there? */
 bool turn_tenant_wants(const turn_tenant *tenant, uint64_t now_ns);
 

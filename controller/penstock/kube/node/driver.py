@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
 
 # Kubelet waits 45 s for all claims of a call, and asks again.
 PREPARE_WITHIN_S = 30.0
+# Half a minute may go by before kubelet asks again: what passes sooner is waited for. A Pod that is
+# deleted without grace frees its share seconds after the scheduler has given it to the next.
+PATIENCE_S = 25.0
+AGAIN_S = 0.5
+PASSING = frozenset({"not-enough-left", "not-now", "unavailable"})
 UNPREPARE_WITHIN_S = 40.0  # ending processes that hang takes the kernel up to ten seconds
 MOST_ERROR_BYTES = 2000
 Log = Any  # log(event, **fields)
@@ -103,6 +109,20 @@ class Driver(dra_v1_pb2_grpc.DRAPluginServicer):
             return await do(ref)
 
     async def _prepare(self, ref: ClaimRef) -> pb.NodePrepareResourceResponse:
+        until_s = time.monotonic() + PATIENCE_S
+        said = False
+        while True:
+            try:
+                return await self._prepare_once(ref)
+            except PenstockError as error:
+                if error.reason not in PASSING or time.monotonic() > until_s:
+                    raise
+                if not said:
+                    self._log("prepare waits", claim=str(ref), uid=ref.uid, why=str(error))
+                    said = True
+            await asyncio.sleep(AGAIN_S)
+
+    async def _prepare_once(self, ref: ClaimRef) -> pb.NodePrepareResourceResponse:
         granted = await self._read(ref)
         uuids = self._inventory.uuids()
         if any(part.device not in uuids for part in granted.parts):

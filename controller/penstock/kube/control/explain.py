@@ -1,0 +1,256 @@
+"""Why a Pod waits: every cause with its figure, many nodes in one sentence. Pure.
+
+The scheduler says how many nodes "cannot allocate all claims", not what is short. Here the devices
+of each node are reckoned from their ResourceSlices and the allocations of all claims.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from penstock.kube.control.workloads import meets
+from penstock.kube.control.world import ask_of
+from penstock.model import human_memory
+from penstock.schedule.ask import Request
+from penstock.schedule.fit import why_not
+from penstock.schedule.reasons import Shortage, grouped, sentence
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from penstock.kube.api import Object
+    from penstock.kube.control.workloads import Pod
+    from penstock.kube.control.world import Claim, Node
+    from penstock.schedule.ask import Ask
+    from penstock.schedule.device import Node as Devices
+
+MOST_SAID = 600  # characters of another's message
+_TAINT_OF = {  # that the cluster sets itself: in words
+    "node.kubernetes.io/unschedulable": "cordoned",
+    "node.kubernetes.io/not-ready": "not ready",
+    "node.kubernetes.io/unreachable": "not ready: its kubelet is not heard",
+    "node.kubernetes.io/memory-pressure": "short of memory of its own",
+    "node.kubernetes.io/disk-pressure": "short of disk",
+    "node.kubernetes.io/pid-pressure": "short of process ids",
+}
+
+
+@dataclass
+class World:
+    """What decides where Pods can be."""
+
+    nodes: Mapping[str, Node]
+    devices: Mapping[str, Devices]  # for claims, by node
+    claims: Mapping[tuple[str, str], Claim]
+    classes: Iterable[str]  # all device classes
+    ours: Iterable[str]  # those of our devices
+    taken: Mapping[str, tuple[float, float, int]] = field(default_factory=dict)
+    """By node: processors, bytes and number of its Pods."""
+
+
+@dataclass(frozen=True)
+class Why:
+    """Causes, the most telling first; and what others said of it."""
+
+    causes: tuple[str, ...]
+    said: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return "; ".join(self.causes or self.said)
+
+
+def explain(pod: Pod, world: World, events: Iterable[Object] = ()) -> Why:
+    """Of a Pod that is not placed. `events` are those about it, the oldest first."""
+    said = _said(pod, events)
+    if pod.gates:
+        held = ", ".join(pod.gates)
+        return Why((f"it is held back by its scheduling gates: {held}",), said)
+    causes = _of_claims(pod, world, events)
+    if not causes:
+        asked, notes = _asked(pod, world)
+        reasons = _of_nodes(pod, world, asked)
+        if reasons:
+            causes.append(sentence(reasons.values()))
+        elif not world.nodes:
+            causes.append("the cluster has no nodes")
+        if not pod.waiting:
+            causes.insert(0, f"no scheduler {pod.scheduler!r} has said anything of it")
+        causes += notes
+    return Why(tuple(cause for cause in causes if cause), said)
+
+
+def _of_claims(pod: Pod, world: World, events: Iterable[Object]) -> list[str]:
+    """What keeps any node from being looked at."""
+    causes = []
+    for reference, name in pod.claims:
+        claim = world.claims.get((pod.namespace, name))
+        if not name:
+            refused = [e for e in events if e.get("reason") == "FailedResourceClaimCreation"]
+            why = f": {refused[-1].get('message', '')[:MOST_SAID]}" if refused else " yet"
+            causes.append(f"its claim {reference!r} could not be made{why}")
+        elif claim is None:
+            causes.append(f"ResourceClaim {name!r} does not exist in namespace {pod.namespace}")
+        elif claim.deleting:
+            causes.append(f"ResourceClaim {name!r} is being deleted")
+        else:
+            missing = {r.device_class for r in claim.requests} - set(world.classes)
+            causes += [
+                f"DeviceClass {one!r}, which claim {name!r} asks for, does not exist"
+                for one in sorted(missing)
+            ]
+    return causes
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """All that a Pod's claims ask for and do not have."""
+
+    request: Request | None
+    bound: Mapping[str, str]  # claims that are allocated already: where
+
+
+def _asked(pod: Pod, world: World) -> tuple[_Wanted, list[str]]:
+    asks: list[Ask] = []
+    attributes: list[tuple[str, str]] = []
+    notes: list[str] = []
+    bound = {}
+    ours = set(world.ours)
+    for _, name in pod.claims:
+        claim = world.claims[pod.namespace, name]
+        if claim.node:
+            bound[name] = claim.node
+        for request in claim.requests:
+            if request.device_class not in ours:
+                continue
+            asks.append(ask_of(claim, request))
+            attributes += request.wanted
+            notes += [
+                f"claim {name!r} also selects devices by {text!r}, which only the scheduler reads"
+                for text in request.unread
+            ]
+    whole = Request(tuple(asks), _model(attributes)) if asks else None
+    return _Wanted(whole, bound), notes
+
+
+def _model(attributes: Iterable[tuple[str, str]]) -> str:
+    return next((v for name, v in attributes if name in {"model", "productName"}), "")
+
+
+def _of_nodes(pod: Pod, world: World, wanted: _Wanted) -> dict[str, str]:
+    """By node: the first thing that keeps the Pod away."""
+    shortages: dict[str, Shortage] = {}
+    nearest: dict[str, float] = {}
+    for name, node in world.nodes.items():
+        text = _closed(pod, node, wanted)
+        if text:
+            shortages[name] = Shortage("said", text=text)
+            continue
+        if wanted.request is not None:
+            devices = world.devices.get(name)
+            if devices is None or not devices.devices:
+                shortages[name] = Shortage("said", text="no devices of Penstock")
+                continue
+            if short := why_not(devices, wanted.request):
+                shortages[name] = short
+                continue
+        short_of = _room(pod, node, world.taken.get(name, (0.0, 0.0, 0)))
+        for what, by in short_of.items():
+            nearest[what] = min(by, nearest.get(what, by))
+        text = ", ".join(short_of) or "nothing is short there now: it is tried again"
+        shortages[name] = Shortage("said", text=text)
+    words = grouped(shortages)
+    return {name: _with_figures(why, nearest) for name, why in words.items()}
+
+
+def _closed(pod: Pod, node: Node, wanted: _Wanted) -> str:
+    """Whatever is on it: why the Pod may not come there."""
+    if node.cordoned:
+        return "cordoned"
+    if not node.ready:
+        return "not ready"
+    for taint in node.taints:
+        if not _tolerates(pod.spec.get("tolerations") or [], taint):
+            key, value, effect = taint
+            own = (
+                f"tainted {key}{'=' + value if value else ''}:{effect}, which it does not tolerate"
+            )
+            return _TAINT_OF.get(key, own)
+    if not _selected(pod.spec, node):
+        return "not selected by the Pod's nodeSelector or affinity"
+    for claim, where in wanted.bound.items():
+        if where != node.name:
+            return f"its claim {claim!r} is allocated on node {where}"
+    return ""
+
+
+def _tolerates(tolerations: Iterable[Object], taint: tuple[str, str, str]) -> bool:
+    key, value, effect = taint
+    for one in tolerations:
+        if one.get("effect") not in {None, "", effect}:
+            continue
+        if one.get("operator") == "Exists":
+            if one.get("key") in {None, "", key}:
+                return True
+        elif one.get("key") == key and (one.get("value") or "") == value:
+            return True
+    return False
+
+
+def _selected(spec: Object, node: Node) -> bool:
+    wanted = spec.get("nodeSelector") or {}
+    if any(node.labels.get(key) != value for key, value in wanted.items()):
+        return False
+    affinity = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    )
+    if not affinity:
+        return True
+    name = {"metadata.name": node.name}
+    return any(
+        all(meets(rule, node.labels) for rule in term.get("matchExpressions") or [])
+        and all(meets(rule, name) for rule in term.get("matchFields") or [])
+        for term in affinity.get("nodeSelectorTerms") or []
+    )
+
+
+def _room(pod: Pod, node: Node, taken: tuple[float, float, int]) -> dict[str, float]:
+    """What of the node itself is short, and by how much."""
+    cpu, memory_bytes, count = taken
+    short = {
+        "cpu": pod.cpu_taken - (node.cpu - cpu),
+        "host memory": pod.memory_taken_bytes - (node.memory_bytes - memory_bytes),
+        "Pods": count + 1 - node.pods,
+    }
+    # What asks for none of it is not kept away by its being short.
+    asks = {"cpu": pod.cpu_taken, "host memory": pod.memory_taken_bytes, "Pods": 1}
+    return {what: by for what, by in short.items() if by > 1e-9 and asks[what]}
+
+
+def _with_figures(text: str, nearest: Mapping[str, float]) -> str:
+    parts = text.split(", ")
+    if not all(part in nearest for part in parts):
+        return text
+    said = {
+        "cpu": f"cpu short by {nearest.get('cpu', 0):.3g} at best",
+        "host memory": f"host memory short by {human_memory(int(nearest.get('host memory', 0)))} "
+        "at best",
+        "Pods": "as many Pods as it may run",
+    }
+    return ", ".join(said[part] for part in parts)
+
+
+def _said(pod: Pod, events: Iterable[Object]) -> tuple[str, ...]:
+    """By the scheduler and others, each once."""
+    found: dict[str, None] = {}
+    if pod.waiting:
+        short = re.sub(r"\. preemption: .*", "", pod.waiting, flags=re.DOTALL)
+        found[f"{pod.scheduler}: {short[:MOST_SAID]}"] = None
+    for event in events:
+        if event.get("type") == "Warning" and event.get("reason") not in {
+            "FailedScheduling",
+            "WhyPending",
+        }:
+            found[f"{event.get('reason')}: {str(event.get('message'))[:MOST_SAID]}"] = None
+    return tuple(found)
