@@ -6,6 +6,10 @@
 set -eu
 here=$(dirname "$0") to=$1 chart=$1/helm/penstock
 helm=${HELM:-helm}
+command -v "$helm" > /dev/null || {
+  echo "render.sh: there is no $helm; install helm 3, or name one: HELM=/path/to/helm" >&2
+  exit 2
+}
 
 copies() {
   mkdir -p "$chart/files/crds"
@@ -23,7 +27,8 @@ render() {
   {
     echo "# Written by make chart from deploy/helm/penstock: change it there, or by a patch."
     "$helm" template penstock "$chart" --namespace penstock-system --kube-version 1.36.0 "$@"
-  } > "$folder/penstock.yaml"
+  } > "$folder/.penstock.yaml"
+  mv "$folder/.penstock.yaml" "$folder/penstock.yaml"
 }
 
 copies

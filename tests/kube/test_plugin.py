@@ -32,18 +32,25 @@ MIB = 1 << 20
 
 
 @pytest.fixture(scope="module")
-def plugin_nodes(cluster):
+def served(cluster):
     """Agents with two simulated H200 each, served by the device plugin."""
     nodes = all_nodes(cluster, way="plugin")
     try:
         for node in nodes.values():
             node.start()
-        for name in nodes:
-            until(f"{name} has slots", lambda n=name: slots(cluster, n) > 0)
         yield nodes
     finally:
         for node in nodes.values():
             node.stop()
+
+
+@pytest.fixture
+def plugin_nodes(cluster, served):
+    """The same, ready: kubelets refuse Pods for good while no plugin is there."""
+    for node in served.values():
+        node.until_ready()
+        until(f"{node.name} has slots", lambda n=node.name: slots(cluster, n) > 0)
+    return served
 
 
 def slots(cluster, node: str) -> int:
@@ -168,6 +175,7 @@ def test_fifty_pods_with_fifty_quotas_at_once_get_each_its_own_and_leave_nothing
         pods.core.create_namespaced_pod(pods.namespace, pod(name, container("main", *LOOK, "stay")))
     for name, (node, shares) in wanted.items():
         bind(pods, name, node, {"main": shares})
+    until("kubelets have taken up all", lambda: taken_up(pods) == 50)
     first.beside.restart(signal.SIGKILL)
     until("some run", lambda: len(running(pods)) >= 10, within_s=120)
     first.agent.restart(signal.SIGKILL)
@@ -182,6 +190,12 @@ def test_fifty_pods_with_fifty_quotas_at_once_get_each_its_own_and_leave_nothing
     assert {one.status.container_statuses[0].restart_count for one in running(pods)} == {0}
     pods.core.delete_collection_namespaced_pod(pods.namespace)
     nothing_left(plugin_nodes)
+
+
+def taken_up(pods) -> int:
+    """How many Pods have been admitted by their kubelets, which give out slots then."""
+    found = pods.core.list_namespaced_pod(pods.namespace).items
+    return len([one for one in found if one.status.start_time])
 
 
 def running(pods) -> list[Any]:
