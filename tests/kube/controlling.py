@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import subprocess
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 GROUP, VERSION = "penstock.io", "v1alpha1"
 CRDS = PROJECT / "deploy" / "crds"
 NAMESPACE = "kube-system"  # of the lease: every cluster has it
+LEASE = "penstock-control"
 
 
 def define(cluster: running.Cluster) -> None:
@@ -46,6 +48,8 @@ def undefine(cluster: running.Cluster) -> None:
     extensions = client.ApiextensionsV1Api(cluster.api)
     for file in sorted(CRDS.glob("*.yaml")):
         extensions.delete_custom_resource_definition(f"{file.stem}.{GROUP}")
+    with contextlib.suppress(client.ApiException):  # of controllers that ended
+        client.CoordinationV1Api(cluster.api).delete_namespaced_lease(LEASE, NAMESPACE)
 
     def left() -> list[str]:
         found = extensions.list_custom_resource_definition().items
