@@ -120,6 +120,7 @@ def caught(node: Guests, name: str, since_ns: int, sampler: Sampler) -> float:
         last = samples[-1].busy_ns.get(name, 0)
         return next(one.at_ns for one in samples if one.busy_ns.get(name, 0) == last)
 
+    wait_until(lambda: name in sampler.samples[-1].busy_ns)  # the device may know it before we do
     wait_until(lambda: sampler.samples[-1].at_ns - last_busy_ns() > QUIET_NS)
     return (last_busy_ns() - since_ns) / 1e9
 

@@ -59,3 +59,13 @@ def pods(cluster: running.Cluster, request: pytest.FixtureRequest) -> Iterator[P
     made = Pods.in_new_namespace(cluster.core)
     yield made
     made.remove()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):
+    """What the cluster says of a test's Pods stands below its failure."""
+    report = yield
+    made = getattr(item, "funcargs", {}).get("pods")
+    if report.when == "call" and report.failed and isinstance(made, Pods):
+        report.sections.append(("events of its namespace", made.warnings()))
+    return report

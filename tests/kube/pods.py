@@ -139,6 +139,19 @@ class Pods:
         )  # or the client would read JSON and print it in Python's way
         return answer.data.decode()
 
+    def warnings(self) -> str:
+        """What went wrong with them, as their events tell, a line each."""
+        try:
+            found = self.core.list_namespaced_event(self.namespace, _request_timeout=10).items
+        except Exception as error:  # noqa: BLE001 - whatever it is, the test has failed already
+            return f"not to be had: {error}"
+        return "\n".join(
+            f"{one.last_timestamp or one.event_time} {one.involved_object.name}: {one.reason}: "
+            f"{one.message}"
+            for one in found
+            if one.type == "Warning"
+        )
+
     def remove(self) -> None:
         """All of them, with their namespace; returns when no Pod is left."""
         self.core.delete_collection_namespaced_pod(self.namespace, grace_period_seconds=0)

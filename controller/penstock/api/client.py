@@ -52,7 +52,6 @@ class AgentClient:
             # An agent that is started anew is back within two seconds: who stays connected must
             # not find that out minutes later.
             ("grpc.initial_reconnect_backoff_ms", 100),
-            ("grpc.min_reconnect_backoff_ms", 100),
             ("grpc.max_reconnect_backoff_ms", 1000),
         ]
         return cls(grpc.insecure_channel(f"unix:{file}", [*options, *_OPTIONS]), str(file))
