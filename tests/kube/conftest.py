@@ -14,6 +14,8 @@ from tests.kube.waiting import until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+LOG_LINES = 15  # of each of our processes on the nodes, below a test's failure
+
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[running.Cluster]:
@@ -68,4 +70,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):
     made = getattr(item, "funcargs", {}).get("pods")
     if report.when == "call" and report.failed and isinstance(made, Pods):
         report.sections.append(("events of its namespace", made.warnings()))
+        logs = item.funcargs["cluster"].layout.logs
+        for file in sorted(logs.glob("*-penstock-*.log")):
+            lines = file.read_text(errors="replace").splitlines()[-LOG_LINES:]
+            report.sections.append((f"end of {file.name}", "\n".join(lines)))
     return report
