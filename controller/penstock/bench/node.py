@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from penstock.api import AgentClient
 from penstock.bench.scratch import scratch_folder
 from penstock.bench.stage import StageError
+from penstock.model import PenstockError
 from penstock.node.admit import Request
 from penstock.node.environment import program_environment
 from penstock_shim import paths
@@ -24,6 +25,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 PROCESS_BYTES = 560 << 20  # what one of them takes with its context
+PODMAN = ("podman", "--runtime", "runc", "--cgroup-manager", "cgroupfs")
+# The limits are lower than podman's own: raising them needs a capability that not every root has.
+RUN = (*PODMAN, "run", "--rm", "-i", "--network", "host", "--ulimit", "nofile=1024:1024",
+       "--ulimit", "nproc=8000:8000")  # fmt: skip
+ROOT = ("--rootfs", "/:O")
+SEVERAL = 'exec 3<&0; for _ in $(seq 2 $1); do "$0" --hold <&3 & done; exec "$0" --hold'
 SETTLE_S = 5.0  # after which the rounds of new tenants are as they stay
 PAUSE_EVERY, PAUSE_S = 4, 0.01  # between grants, as if callers came one by one
 
@@ -45,25 +52,33 @@ def run(
     *,
     tenants: int = 500,
     processes: int = 2000,
+    containers: int = 0,
     seconds: float = 10,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[NodeRow]:
     """Measures with `tenants` that have no process, then with `processes` shared among them.
 
+    `containers`: so many of these tenants are podman's containers on this machine's own root, with
+    all their processes. That needs root.
+
     Raises:
-        StageError: the agent or a program failed.
+        StageError: the agent, a program or a container failed.
     """
+    if containers > tenants:
+        raise StageError("there are more containers than tenants")
     with scratch_folder("node", in_memory=True) as folder, contextlib.ExitStack() as stack:
-        node = _Node(folder)
+        node = _Node(folder, offers=containers > 0)
         stack.callback(node.close)
         node.start()
         each = max(1, -(-processes // tenants))
-        variables, took_ms = _grant(node, tenants, each * PROCESS_BYTES)
+        variables, took_ms = _grant(node, tenants - containers, each * PROCESS_BYTES)
+        devices = [node.offer(f"c{n}", each * PROCESS_BYTES) for n in range(containers)]
         rows = [_row(node, tenants, 0, took_ms, seconds)]
         if progress:
             progress(1, 2)
         if processes:
-            node.hold(variables, processes)
+            node.contain(devices, each)
+            node.hold(variables, processes - containers * each)
             rows.append(_row(node, tenants, processes, took_ms, seconds))
         if progress:
             progress(2, 2)
@@ -71,15 +86,16 @@ def run(
 
 
 class _Node:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, offers: bool) -> None:
+        """`offers`: container runtimes find its tenants where they look, not in `folder`."""
         self.socket = folder / "state" / "agent.sock"
         self._command = [
             *(sys.executable, "-m", "penstock", "agent", "--simulate=h200,8", "--metrics="),
             f"--state-dir={folder / 'state'}",
             f"--meter-dir={folder / 'meter'}",
-            f"--cdi-dir={folder / 'cdi'}",
-            f"--shim-dir={folder / 'shim'}",
+            *([] if offers else [f"--cdi-dir={folder / 'cdi'}", f"--shim-dir={folder / 'shim'}"]),
         ]
+        self._offered: list[str] = []
         self._agent: subprocess.Popen[str] | None = None
         self._held: list[subprocess.Popen[bytes]] = []
 
@@ -104,26 +120,60 @@ class _Node:
         fields = stat.rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
+    def offer(self, name: str, memory_bytes: int) -> tuple[str, list[str]]:
+        """Grants a tenant to a container; its name, and podman's options for it."""
+        request = Request(
+            command=("bench",),
+            memory_bytes=[memory_bytes],
+            cores_permille=[10],
+            name=name,
+            lifetime="until-revoked",
+            container=True,
+        )
+        with self.client() as agent:
+            answer = agent.grant(request)
+        self._offered.append(name)
+        return name, [f"--device={one}" for one in answer.cdi_devices]
+
+    def contain(self, devices: list[tuple[str, list[str]]], each: int) -> None:
+        """`each` processes in a container of this machine's own root."""
+        program = str(paths.workload_path("penstock-start"))
+        words = ["sh", "-c", SEVERAL, program, str(each)]
+        for name, options in devices:
+            self._await([*RUN, f"--name=penstock-bench-{name}", *options, *ROOT, *words], each)
+
     def hold(self, variables: list[Mapping[str, str]], count: int) -> None:
         program = str(paths.workload_path("penstock-start"))
         for number in range(count):
-            child = subprocess.Popen(
-                [program, "--hold"],
-                env=program_environment(variables[number % len(variables)]),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-            )
-            self._held.append(child)
+            environment = program_environment(variables[number % len(variables)])
+            self._await([program, "--hold"], 1, environment)
+
+    def _await(
+        self, command: list[str], processes: int, environment: Mapping[str, str] | None = None
+    ) -> None:
+        """Starts it, and returns when all of its processes have their contexts."""
+        child = subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        self._held.append(child)
+        for _ in range(processes):
             line = child.stdout.readline() if child.stdout else b""
             if not line:
-                raise StageError(f"process {number} of the tenants ended")
+                raise StageError(f"{' '.join(command[:3])} … ended")
             json.loads(line)
 
     def close(self) -> None:
+        for name in self._offered:  # on the machine they would outlive the folder
+            words = [*PODMAN, "rm", "-f", "-i", "-t", "0", f"penstock-bench-{name}"]
+            subprocess.run(words, capture_output=True, check=False)
         for child in self._held:
             child.kill()
         for child in self._held:
             child.communicate()
+        if self._offered:
+            with contextlib.suppress(PenstockError), self.client() as agent:
+                for name in self._offered:
+                    agent.revoke(name, 0)
         self.kill()
 
 

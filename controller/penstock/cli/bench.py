@@ -155,13 +155,21 @@ def node(
     output: OutputFormat = Output.table,
     tenants: Annotated[int, typer.Option(min=1, max=800, help="How many.")] = 500,
     processes: Annotated[int, typer.Option(min=0, max=4000, help="How many they have.")] = 2000,
+    containers: Annotated[
+        int, typer.Option(min=0, max=100, help="How many tenants are containers (podman; root).")
+    ] = 0,
 ) -> None:
     """What an agent costs with many tenants, how fast it grants, and how fast it comes back."""
     from penstock.bench.node import run
     from penstock.bench.stage import StageError
 
     try:
-        rows = run(tenants=tenants, processes=processes, progress=_progress("row"))
+        rows = run(
+            tenants=tenants,
+            processes=processes,
+            containers=containers,
+            progress=_progress("row"),
+        )
     except StageError as error:
         _fail(error)
     _print_rows(rows, output)
