@@ -84,6 +84,20 @@ def test_a_killed_process_of_another_namespace_gives_its_charges_back(tenant, ho
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a new pid namespace needs root")
+def test_of_several_that_end_together_none_waits_for_a_scan_of_its_own(tenant, hold):
+    """Each tenant's supervisor asks for its own, and one of them alone gets to scan."""
+    outsiders = Outsiders(sees_all=False, scan_period_ns=10**9)
+    processes = [hold("unshare", "--pid", "--fork", "--kill-child") for _ in range(3)]
+    held = slots(tenant)
+    assert [outsiders.dead([slot], 10**9) for slot in held] == [[], [], []]  # seen alive
+    for process in processes:
+        process.kill()
+        process.wait()
+    wait_until(lambda: outsiders.dead([held[0]], 10**12 + time.monotonic_ns()))
+    assert [outsiders.dead([slot], 0) for slot in held] == [[slot] for slot in held]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a new pid namespace needs root")
 def test_a_namespace_that_was_never_seen_counts_only_where_all_can_be_seen(tenant, hold):
     process = hold("unshare", "--pid", "--fork", "--kill-child")
     process.kill()

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _START_BITS = 28  # of the start time, as many as an owner word holds
 _INODE_BITS = 32
+MOST_ENDED = 20_000  # are remembered
 _HIDDEN = -1  # the pid namespace of a process that does not let us look
 _FIRST_NAMESPACE = 0xEFFFFFFC  # the kernel's number of the namespace that holds all others
 Identity = tuple[int, int, int]  # pid namespace, pid there, start time
@@ -40,6 +41,7 @@ class Outsiders:
         self._sees_all = sees_all
         self._seen: set[int] = set()
         self._pids: dict[Identity, int] = {}  # of living processes, as of the last scan
+        self._ended: dict[Identity, None] = {}  # that earlier scans saw, and the last ones did not
         self._scan_period_ns = scan_period_ns
         self._scanned_ns: int | None = None
 
@@ -51,13 +53,19 @@ class Outsiders:
             now_ns: CLOCK_MONOTONIC; before the next scan is due, nobody new is found dead.
         """
         lost = [slot for slot in slots if self.watches(slot) and not self._is_where_it_was(slot)]
-        if not lost or not self._scan(now_ns):
+        if not lost:
             return []
+        # One scan is for all tenants: whose turn comes after it must not wait for the next one.
+        fresh = self._scan(now_ns)
         return [
             slot
             for slot in lost
-            if (self._sees_all or slot.pid_namespace in self._seen)
-            and not any(identity in self._pids for identity in _identities(slot))
+            if _identities(slot)[0] in self._ended
+            or (
+                fresh
+                and (self._sees_all or slot.pid_namespace in self._seen)
+                and not any(identity in self._pids for identity in _identities(slot))
+            )
         ]
 
     def watches(self, slot: SlotUsage) -> bool:
@@ -76,6 +84,10 @@ class Outsiders:
         alive = _outsiders(self._own)
         if alive is None:
             return False
+        for identity in self._pids.keys() - alive.keys():
+            self._ended[identity] = None
+        while len(self._ended) > MOST_ENDED:
+            del self._ended[next(iter(self._ended))]
         self._pids = alive
         self._seen |= {namespace for namespace, _, _ in alive}
         return True
