@@ -27,6 +27,15 @@ def costs_that_alternate_under_one_key() -> None:
             ok(cu.cuStreamSynchronize(stream))
 
 
+def short_launches_behind_a_long_one_under_one_key() -> None:
+    """50 ms once, 2 us ever after, none waited for."""
+    device = Device()
+    stream = device.stream()
+    device.launch(stream, 50 * MS)
+    while True:
+        device.launch(stream, 2 * US)
+
+
 def short_costs_that_alternate_under_one_key() -> None:
     """30 us and 300 us in turn, each waited for: too many to measure each."""
     device = Device()

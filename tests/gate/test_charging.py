@@ -161,3 +161,16 @@ def test_a_long_kernel_is_charged_while_it_runs_and_blocks_nobody_for_good(stage
     assert tenant.usage.snapshot().devices[0].debts > 0  # … but work it may wait for goes on
     stage.watch(1.5)
     assert tenant.usage.snapshot().devices[0].spent_ns > 2800 * MS
+
+
+def test_a_cost_that_was_learned_too_high_is_unlearned(stage: Stage) -> None:
+    """Else each launch waits for the one before it; such calls leave samples no budget."""
+    tenant = stage.tenant("tenant", 60)
+    program = [PROGRAM, "short_launches_behind_a_long_one_under_one_key"]
+    stage.start(tenant, program, program=sys.executable)
+    stage.wait_until_busy(["tenant"])
+    stage.watch(1.0)
+    before = tenant.usage.snapshot().devices[0]
+    stage.watch(1.0)
+    after = tenant.usage.snapshot().devices[0]
+    assert after.waits - before.waits < (after.launches - before.launches) / 100

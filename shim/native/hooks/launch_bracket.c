@@ -301,11 +301,15 @@ static gate_bracket *take_open(gate_stream *stream, bool queue) {
   return bracket;
 }
 
-/* After the last bracket was settled: is certainly nothing queued behind it? */
+/* After a bracket was settled whose end the device has passed: is nothing queued behind it? Then
+ * the stream is dry, whatever experience said of when it would be. */
 static void note_idle(gate_stream *stream) {
-  if (!stream->oldest && !stream->open && !stream->stray_launches && stream->exact) {
+  penstock_lock_acquire(&stream->lock);
+  if (!stream->oldest && !stream->open && !stream->stray_launches) {
     stream->idle = true;
+    stream->drained_ns = earlier(stream->drained_ns, stream->last_end_ns);
   }
+  penstock_lock_release(&stream->lock);
 }
 
 void gate_bracket_presume(gate_state *state, gate_stream *stream) {

@@ -316,7 +316,8 @@ static void conclude(const penstock_pass *pass) {
   gate_stream *stream = pass->stream;
   gate_state *state = gate_state_get();
   bool rolls = pass->rolling && !pass->overlapping && pass->bracket_ns < pass->enough_ns;
-  if (!state || (!pass->alone && !rolls && pass->bracket_ns < MOST_GROWTH * pass->enough_ns &&
+  bool drawn = pass->entered_ns != 0; /* it had its budget then */
+  if (!state || (!pass->alone && !drawn && pass->bracket_ns < MOST_GROWTH * pass->enough_ns &&
                  !gate_may_call(stream, gate_now_ns(), CALLS, SPARE))) {
     return;
   }

@@ -36,6 +36,10 @@ bool gate_may_call(const gate_stream *stream, uint64_t now_ns, unsigned calls, u
     __atomic_store_n(word, now_ns - CALLS_AT_ONCE * each, __ATOMIC_RELAXED);
     return true;
   }
+  if (paid > now_ns + CALLS_AT_ONCE * each) { /* nor is what had to be paid for longer */
+    __atomic_store_n(word, now_ns + CALLS_AT_ONCE * each, __ATOMIC_RELAXED);
+    return false;
+  }
   return paid + (calls + spare) * each <= now_ns;
 }
 

@@ -10,6 +10,9 @@
 #define SPARE_CALLS 16
 #define MOST_GAP 256
 #define WINDOW_NS 50000000
+/* A draw this long after the last sample needs no budget. Launches that wait at the gate make calls
+ * that must be; if they wait because a cost was learned too high, only a sample tells. */
+#define STARVED_NS 50000000
 
 /* Words of all threads: of two that change one at once, one change may be lost. */
 static uint32_t get(const uint32_t *word) { return __atomic_load_n(word, __ATOMIC_RELAXED); }
@@ -58,6 +61,8 @@ bool gate_sample_due(gate_state *state, const gate_stream *stream, uint64_t now_
   bool may = gate_may_call(stream, now_ns, SAMPLE_CALLS, SPARE_CALLS);
   put(&state->samples_drawn, get(&state->samples_drawn) + 1);
   if (!may) put(&state->samples_missed, get(&state->samples_missed) + 1);
+  may = may || now_ns > __atomic_load_n(&state->sampled_ns, __ATOMIC_RELAXED) + STARVED_NS;
+  if (may) __atomic_store_n(&state->sampled_ns, now_ns, __ATOMIC_RELAXED);
   adapt(state, now_ns);
   uint32_t gap = get(&state->sample_gap);
   put(&state->sample_countdown, draw(state, gap ? gap : 1));

@@ -177,6 +177,7 @@ typedef struct gate_state {
   uint32_t samples_drawn;  /* since sample_window_ns … */
   uint32_t samples_missed; /* … and of them without budget */
   uint64_t sample_window_ns;
+  uint64_t sampled_ns; /* the last time that a draw was let have one */
   uint32_t random;
   uint32_t overlap;  /* charged / cost by experience, in 1/1024: below 1 when streams overlap */
   double charged_ns; /* decaying sums behind it */
