@@ -147,8 +147,14 @@ class Orders:
         return self._set_suspended(name, caller, suspended=True, reason=reason)
 
     def resume(self, name: str, caller: Caller) -> TenantView:
-        """Lets launches go on."""
-        return self._set_suspended(name, caller, suspended=False, reason="")
+        """Lets launches go on; at an administrator's word also what enforcement holds back.
+
+        What is over its quota still, or goes on past the shim, is held back again in time.
+        """
+        view = self._set_suspended(name, caller, suspended=False, reason="")
+        if caller.is_admin and self._agent.enforcer is not None:
+            self._agent.enforcer.pardon(view.directory)
+        return view
 
     def revoke(self, name: str, grace_ns: int, caller: Caller, reason: str = "") -> Ended:
         """Ends a tenant: SIGTERM, after `grace_ns` SIGKILL, then its quota goes.
@@ -256,7 +262,7 @@ def view_of(ward: Ward) -> TenantView:
     allowances = tuple(device.cores_permille for device in ward.grant.devices)
     try:
         limits = read_quota(ward.tenant.quota_page).limits
-        suspended = limits.suspended
+        suspended = limits.suspended or ward.is_held
         allowances = tuple(device.allowance for device in limits.devices)
     except PageError as error:
         finding = finding or str(error)

@@ -77,6 +77,7 @@ class Enforcer:
         self._looked_at_ns: int | None = None
         self._pause_ns = LOOK_NS
         self._subjects: Sequence[Subject] = ()
+        self._pardoned: set[Path] = set()  # directories; from any thread
         self.foreign: tuple[Foreign, ...] = ()
         """Processes of no tenant on the devices, as of the last look. They are left alone."""
 
@@ -110,6 +111,7 @@ class Enforcer:
             if here.get(directory) != case.created:
                 _let_go(case.ladder)
                 del self._cases[directory]
+                self._pardoned.discard(directory)
         self._subjects = subjects
         seen = self._onlooker.look()
         self.foreign = tuple(one for device in seen.values() for one in device.foreign)
@@ -124,6 +126,13 @@ class Enforcer:
         urgent = any(judge.since_ns and judge.is_urgent(now_ns) for judge in judges)
         self._pause_ns = URGENT_LOOK_NS if urgent else LOOK_NS
         return events
+
+    def pardon(self, directory: Path) -> None:
+        """Lets the tenant in `directory` go on, at a look that comes now. From any thread."""
+        case = self._cases.get(directory)
+        if case is not None and not case.ladder.is_idle:
+            self._pardoned.add(directory)
+            self._pause_ns = 0
 
     def hold(self, directory: Path) -> Hold | None:
         """What is held back of the tenant in `directory`: whoever writes its page applies it."""
@@ -203,7 +212,11 @@ class Enforcer:
             case.ladder.forget(one for one in case.ladder.processes if not is_alive(one))
         case.subject, case.usage = subject, page.usage
         judgements, events = self._judge(now_ns, subject, case, seen, page)
-        if not judgements and case.ladder.is_idle:
+        if directory in self._pardoned:
+            self._pardoned.discard(directory)
+            orders = case.ladder.pardon(now_ns, _policy(subject))
+            events += self._carry_out(subject, case, orders)
+        elif not judgements and case.ladder.is_idle:
             case.hold = Hold()
             orders = None
         else:

@@ -154,6 +154,20 @@ class Ladder:
             changes += self._descend(key, now_ns, passed_ns)
         return self._orders(now_ns, on_exceed, changes)
 
+    def pardon(self, now_ns: int, on_exceed: OnExceed) -> Orders:
+        """One look at which all that was held back is let go; who is asked to end has to.
+
+        What is wrong still climbs anew from the next look on.
+        """
+        self.at_ns = now_ns
+        changes = [
+            Change(Step.NONE, kind, device, "let go on by order")
+            for (kind, device), rung in self.rungs.items()
+            if rung.step > Step.NONE
+        ]
+        self.rungs.clear()
+        return self._orders(now_ns, on_exceed, changes)
+
     @property
     def processes(self) -> set[Process]:
         """All that are spoken of."""

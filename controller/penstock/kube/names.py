@@ -21,6 +21,12 @@ PLACED = f"{GROUP}/placed"
 POLICY = f"{GROUP}/policy"
 MODE = f"{GROUP}/mode"
 MODEL = f"{GROUP}/model"  # devices of which model, as `penstock devices` calls it
+ON_EXCEED = f"{GROUP}/on-exceed"  # what follows when more is measured than granted
+GRACE = f"{GROUP}/grace"  # for how long it is let, such as 30s
+
+# Readiness gate of every Pod with a share, and the condition that its node keeps: False while what
+# it has of a device is suspended.
+RUNNING = f"{GROUP}/running"
 
 # Annotation of Nodes: their devices (`kube/device.py`).
 DEVICES = f"{GROUP}/devices"

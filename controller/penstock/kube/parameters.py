@@ -88,7 +88,7 @@ def read_parameters(plain: object) -> Parameters:
         _one_of("mode", plain.get("mode"), MODES),
         policy,
         _one_of("onExceed.measured", exceed.get("measured"), STEPS),
-        None if "grace" not in exceed else _grace_ns(exceed["grace"]),
+        None if "grace" not in exceed else read_grace_ns(exceed["grace"]),
     )
 
 
@@ -131,9 +131,10 @@ def _one_of(key: str, value: object, words: tuple[_Word, ...]) -> _Word | None:
     raise _wrong(f"{key} is {str(value)[:60]!r}, not one of {listing(words)}")
 
 
-def _grace_ns(value: object) -> int:
+def read_grace_ns(value: object) -> int:
+    """Before a step up, in nanoseconds. Raises `PenstockError`."""
     try:
-        grace_ns = parse_duration_ns(value)
+        grace_ns = parse_duration_ns(value, or_none=True)
     except QuantityError as error:
         raise _wrong(f"onExceed.grace: {error}") from error
     if grace_ns > MOST_GRACE_NS:

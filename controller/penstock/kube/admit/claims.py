@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 from penstock.kube.admit.surroundings import asked_devices, class_names
 from penstock.kube.admit.verdict import Verdict
+from penstock.kube.api import ApiError
 from penstock.kube.names import CORES_PERMILLE, MEMORY
 from penstock.kube.quantity import parse_quantity
 from penstock.kube.request import LEAST_MEMORY_BYTES
-from penstock.model import QuantityError, human_memory, nearest
+from penstock.model import PenstockError, QuantityError, human_memory, nearest
 from penstock.model.quantity import FULL_DEVICE_PERMILLE
 
 if TYPE_CHECKING:
@@ -34,6 +35,13 @@ async def review_claim(spec: Object, around: Surroundings) -> Verdict:
             )  # fmt: skip
         for name, value in ((one.get("capacity") or {}).get("requests") or {}).items():
             _capacity(where, name, value, around, verdict)
+    if ours:
+        try:
+            await around.parameters(spec)
+        except ApiError:
+            raise
+        except PenstockError as error:  # the node would say so, and a claim cannot be changed
+            verdict.refuse_for(error)
     return verdict
 
 

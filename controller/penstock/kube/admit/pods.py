@@ -4,38 +4,51 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.kube.admit.behaviour import Behaviour, policy_of
+from penstock.kube.admit.bounds import bound_asks, bound_claim, filled
+from penstock.kube.admit.deadlines import deadlines
+from penstock.kube.admit.surroundings import class_names
 from penstock.kube.admit.verdict import Verdict, pointer
+from penstock.kube.api import ApiError
 from penstock.kube.names import (
     MANAGED,
-    MODE,
     PLACED,
-    POLICY,
     RESOURCE_CORES,
     RESOURCE_COUNT,
     RESOURCE_MEMORY,
     RESOURCE_TFLOPS,
     RESOURCES,
+    RUNNING,
     SCHEDULER,
 )
 from penstock.kube.request import asked, containers, read_request
 from penstock.model import PenstockError, human_memory, listing, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from penstock.kube.admit.surroundings import Surroundings
     from penstock.kube.api import Object
+    from penstock.policy.schema import Spec
+    from penstock.schedule.ask import Request
 
 DEFAULT_SCHEDULER = "default-scheduler"
-MODES = ("strict", "elastic")
 # What people write for it, where the nearest word would be another.
 MEANT = {"cores": RESOURCE_CORES, "gpu": RESOURCE_COUNT, "gpumem": RESOURCE_MEMORY}
 
 
 async def review_new(
-    pod: Object, namespace: str, around: Surroundings, scheduler: str = SCHEDULER
+    pod: Object,
+    namespace: str,
+    around: Surroundings,
+    scheduler: str = SCHEDULER,
+    *,
+    job_deadline_s: object = None,
 ) -> Verdict:
-    """A Pod that is to be made. Raises `ApiError`: what it refers to cannot be looked up."""
+    """A Pod that is to be made, by a Job with that deadline.
+
+    Raises `ApiError`: what it refers to cannot be looked up.
+    """
     verdict = Verdict()
     annotations = (pod.get("metadata") or {}).get("annotations") or {}
     if PLACED in annotations:
@@ -49,18 +62,32 @@ async def review_new(
         return verdict
     if by_resources and by_claims:
         verdict.refuse(
-            f"the Pod has the claim {by_claims[0]} and asks for penstock.io/… resources",
+            f"the Pod has the claim {next(iter(by_claims))} and asks for penstock.io/… resources",
             "they are two ways to one thing, and a node is served by one of them",
             "keep the claim where nodes publish ResourceSlices, else the resources",
         )
     _amounts(pod, verdict)
     _placing(pod, scheduler if by_resources else "", verdict)
     _privileges(pod, verdict)
-    await _words(pod, annotations, namespace, around, verdict)
-    if not verdict.refusals:
-        if by_resources:
-            _warn(pod, around, verdict)
-        verdict.patch += _fill(pod, scheduler if by_resources else "")
+    policy = await policy_of(pod, namespace, around, verdict)
+    spec = policy.spec if policy else None
+    behaviour = Behaviour.of(annotations, policy, verdict)
+    await _runtime(pod, around, verdict)
+    request = read_request(pod) if by_resources and not verdict.refusals else None
+    if policy and spec:
+        bound_asks(request.asks if request else (), policy, spec.limits, verdict)
+        for name, claim in by_claims.items():
+            ours = await around.classes_of_ours(set(class_names(claim)))
+            bound_claim(name, claim, policy, spec.limits, ours=ours, verdict=verdict)
+    if verdict.refusals:
+        return verdict
+    if request:
+        _warn(request, spec, around, verdict)
+    if behaviour.may_suspend if by_resources else await _claims_may_suspend(by_claims, around):
+        verdict.warnings += deadlines(pod, frozenset(by_claims), job_deadline_s)
+    verdict.patch += _fill(pod, scheduler if by_resources else "", spec)
+    if by_resources:
+        verdict.patch += behaviour.patch(pod)
     return verdict
 
 
@@ -145,20 +172,7 @@ def _privileges(pod: Object, verdict: Verdict) -> None:
         )  # fmt: skip
 
 
-async def _words(
-    pod: Object,
-    annotations: Object,
-    namespace: str,
-    around: Surroundings,
-    verdict: Verdict,
-) -> None:
-    """What it names: a mode, a policy, a RuntimeClass."""
-    mode = annotations.get(MODE)
-    if mode is not None and mode not in MODES:
-        verdict.refuse(f"annotation {MODE}: {mode}", "there is no such mode", "strict or elastic")
-    policy = annotations.get(POLICY)
-    if policy is not None and (why := await around.no_such_policy(namespace, policy)):
-        verdict.refuse(f"annotation {POLICY}: {policy}", why, "name one that is there, or none")
+async def _runtime(pod: Object, around: Surroundings, verdict: Verdict) -> None:
     runtime_class = (pod.get("spec") or {}).get("runtimeClassName")
     if runtime_class and (handler := await around.apart(runtime_class)):
         verdict.refuse(
@@ -168,16 +182,30 @@ async def _words(
         )
 
 
-def _warn(pod: Object, around: Surroundings, verdict: Verdict) -> None:
-    request = read_request(pod)
+async def _claims_may_suspend(claims: dict[str, Object], around: Surroundings) -> bool:
+    try:
+        for spec in claims.values():
+            if any(one.measured == "suspend" for one in await around.parameters(spec)):
+                return True
+    except ApiError:
+        raise
+    except PenstockError:  # said when the claim was made
+        pass
+    return False
+
+
+def _warn(request: Request, spec: Spec | None, around: Surroundings, verdict: Verdict) -> None:
+    limits = spec.limits if spec else None
+    has_cores = limits is not None and (limits.cores is not None or limits.tflops is not None)
+    has_memory = limits is not None and limits.memory is not None
     largest = around.largest()
-    for ask in request.asks if request else ():
+    for ask in request.asks:
         name = f"container {ask.container}"
-        if ask.cores_permille is None and ask.tflops is None:
+        if ask.cores_permille is None and ask.tflops is None and not has_cores:
             verdict.warnings.append(
                 f"{name} says no {RESOURCE_CORES}: it gets all of a device's compute"
             )
-        if ask.memory_bytes is None:
+        if ask.memory_bytes is None and not has_memory:
             verdict.warnings.append(f"{name} says no {RESOURCE_MEMORY}: it gets all of a device's")
         if largest is None:
             continue
@@ -194,22 +222,29 @@ def _warn(pod: Object, around: Surroundings, verdict: Verdict) -> None:
             )
 
 
-def _fill(pod: Object, scheduler: str) -> Iterator[Object]:
+def _fill(pod: Object, scheduler: str, policy: Spec | None) -> Iterator[Object]:
     """What the Pod leaves out. Kubernetes wants a resource's request beside its limit."""
     metadata, spec = pod.get("metadata") or {}, pod.get("spec") or {}
     if "labels" not in metadata:
         yield {"op": "add", "path": "/metadata/labels", "value": {MANAGED: "true"}}
     elif metadata["labels"].get(MANAGED) != "true":
         yield {"op": "add", "path": pointer("metadata", "labels", MANAGED), "value": "true"}
+    gate = {"conditionType": RUNNING}
+    if not spec.get("readinessGates"):
+        yield {"op": "add", "path": "/spec/readinessGates", "value": [gate]}
+    elif gate not in spec["readinessGates"]:
+        yield {"op": "add", "path": "/spec/readinessGates/-", "value": gate}
     if scheduler and spec.get("schedulerName") != scheduler:
         yield {"op": "add", "path": "/spec/schedulerName", "value": scheduler}
     for one, _, path in containers(pod):
-        wanted = asked(one)
-        if wanted and RESOURCE_COUNT not in wanted:
-            for part in ("limits", "requests"):
-                there = (one.get("resources") or {}).get(part)
-                where = f"{path}/resources/{part}"
-                if there is None:
-                    yield {"op": "add", "path": where, "value": {**wanted, RESOURCE_COUNT: "1"}}
-                else:
-                    yield {"op": "add", "path": where + pointer(RESOURCE_COUNT), "value": "1"}
+        yield from _fill_container(one, path, filled(one, policy))
+
+
+def _fill_container(one: Object, path: str, more: Mapping[str, str]) -> Iterator[Object]:
+    for part in ("limits", "requests") if more else ():
+        where = f"{path}/resources/{part}"
+        if (one.get("resources") or {}).get(part) is None:
+            yield {"op": "add", "path": where, "value": {**asked(one), **more}}
+            continue
+        for name, amount in more.items():
+            yield {"op": "add", "path": where + pointer(name), "value": amount}

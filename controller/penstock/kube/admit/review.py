@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from penstock.kube.admit.claims import review_claim
 from penstock.kube.admit.pods import review_binding, review_change, review_new
+from penstock.kube.admit.templates import TEMPLATED, review_template
 from penstock.kube.admit.verdict import Verdict
 from penstock.kube.names import SCHEDULER
 from penstock.model import PenstockError
@@ -77,6 +78,8 @@ class Reviewer:
                 found = await review_claim(one["spec"], self._around)
             case ("resourceclaimtemplates", _):
                 found = await review_claim(one["spec"]["spec"], self._around)
+            case (plural, "") if plural in TEMPLATED:
+                found = await review_template(one, namespace, self._around, self._scheduler)
             case _:
                 found = Verdict()
         return found

@@ -6,17 +6,20 @@ from typing import TYPE_CHECKING
 
 from penstock.kube.api import CLAIMS, NODES, Api, ApiError, Kind, Object
 from penstock.kube.cache import Cache
-from penstock.kube.names import DRIVER, GROUP
+from penstock.kube.control.policies import POLICIES, read_policy
+from penstock.kube.names import DRIVER
+from penstock.kube.parameters import parameters_for
 from penstock.kube.place.ledger import read_node
-from penstock.model import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from penstock.kube.control.policies import Policy
+    from penstock.kube.parameters import Parameters
+
 TEMPLATES = Kind("resource.k8s.io/v1", "resourceclaimtemplates")
 CLASSES = Kind("resource.k8s.io/v1", "deviceclasses", namespaced=False)
 RUNTIME_CLASSES = Kind("node.k8s.io/v1", "runtimeclasses", namespaced=False)
-POLICIES = Kind(f"{GROUP}/v1alpha1", "quotapolicies")
 # No shared page and no futex crosses them: a quota would not reach the tenant.
 APART = ("runsc", "gvisor", "kata")
 
@@ -32,26 +35,15 @@ class Surroundings:
         """Follows the cluster's nodes until cancelled."""
         await self._nodes.run()
 
-    async def no_such_policy(self, namespace: str, name: str) -> str:
-        """Why that QuotaPolicy cannot be meant; empty: it is there."""
-        try:
-            await self._api.get(POLICIES, name, namespace)
-        except ApiError as error:
-            if error.status != 404:
-                raise
-        else:
-            return ""
+    async def policies(self, namespace: str) -> list[Policy] | None:
+        """The QuotaPolicies of a namespace; None: this cluster has none."""
         try:
             found, _ = await self._api.list(POLICIES, namespace)
         except ApiError as error:
             if error.status != 404:
                 raise
-            return "this cluster has no QuotaPolicies"
-        names = [one["metadata"]["name"] for one in found]
-        near = nearest(name, names)
-        return f"namespace {namespace} has no such QuotaPolicy" + (
-            f", but {near}" if near else f"; it has {', '.join(names[:5]) or 'none'}"
-        )
+            return None
+        return [read_policy(one) for one in found]
 
     async def apart(self, runtime_class: str) -> str:
         """The handler of that RuntimeClass if it keeps containers from the node's kernel."""
@@ -64,14 +56,39 @@ class Surroundings:
         handler = str(found.get("handler") or "")
         return handler if handler.lower().startswith(APART) else ""
 
-    async def claims_of_ours(self, pod: Object, namespace: str) -> list[str]:
-        """The Pod's claims on devices of ours, as the Pod calls them. Unwritten ones are not."""
-        ours = []
+    async def claims_of_ours(self, pod: Object, namespace: str) -> dict[str, Object]:
+        """Specs of the Pod's claims on devices of ours, as the Pod calls them.
+
+        Those that are not there yet are left out.
+        """
+        ours = {}
         for one in (pod.get("spec") or {}).get("resourceClaims") or []:
             spec = await self._claim_spec(one, namespace)
-            if spec and await self.classes_of_ours(class_names(spec)):
-                ours.append(str(one.get("name")))
+            if spec and await self.classes_of_ours(set(class_names(spec))):
+                ours[str(one.get("name"))] = spec
         return ours
+
+    async def parameters(self, claim_spec: Object) -> list[Parameters]:
+        """What holds for each device that a claim may be given. Raises also for wrong ones."""
+        configs = [
+            {**one, "source": "FromClaim"}
+            for one in (claim_spec.get("devices") or {}).get("config") or []
+        ]
+        found = []
+        for one in asked_devices(claim_spec):
+            of_class = await self._class_configs(str(one.get("deviceClassName") or ""))
+            found.append(parameters_for(str(one["reference"]), [*of_class, *configs]))
+        return found
+
+    async def _class_configs(self, name: str) -> list[Object]:
+        try:
+            found = await self._api.get(CLASSES, name)
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            return []
+        configs = (found.get("spec") or {}).get("config") or []
+        return [{**one, "source": "FromClass"} for one in configs]
 
     async def classes_of_ours(self, names: Collection[str]) -> set[str]:
         """Those DeviceClasses that choose devices of this driver."""
@@ -121,10 +138,19 @@ def class_names(claim_spec: Object) -> list[str]:
 
 
 def asked_devices(claim_spec: Object) -> list[Object]:
-    """All that a claim asks for: each request, or each of its alternatives."""
+    """All that a claim asks for: each request, or each of its alternatives.
+
+    `reference` is how configurations name it: "main", or "main/small" of an alternative.
+    """
     found: list[Object] = []
     for request in (claim_spec.get("devices") or {}).get("requests") or []:
+        name = str(request.get("name"))
         exactly = request.get("exactly")
-        several = [exactly] if exactly else request.get("firstAvailable") or []
-        found += ({"name": request.get("name"), **one} for one in several)
+        if exactly:
+            found.append({"name": name, **exactly, "reference": name})
+            continue
+        found += (
+            {"name": name, **one, "reference": f"{name}/{one.get('name')}"}
+            for one in request.get("firstAvailable") or []
+        )
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.kube.api import CLAIMS, NODES, PODS, SLICES, ApiError
@@ -18,6 +19,7 @@ from penstock.kube.control.pending import Pending
 from penstock.kube.control.pods import Pods
 from penstock.kube.control.policies import POLICIES, Reach, reach, read_policy, status_of
 from penstock.kube.control.scaling import Scaler
+from penstock.kube.control.unready import Unready
 from penstock.kube.control.workloads import (
     AUTOSCALERS,
     DEPLOYMENTS,
@@ -94,6 +96,7 @@ class Controller:
         )  # fmt: skip
         self._counter = Counter()
         self._pending = Pending(api, leader, self._events)
+        self._unready = Unready(leader, self._events)
         self._reach: dict[str, Reach] = {}
         self._dirty: set[str] = set()
         self._told_s: dict[Key, float] = {}
@@ -153,7 +156,7 @@ class Controller:
 
     async def _round(self) -> None:
         self._look()
-        self.agents.pages = dict(self._agent_pods.objects.values())
+        self.agents.pages = {one.node: one.page for one in self._agent_pods.objects.values()}
         autoscaled = {one.target: one.name for one in self._autoscalers.objects.values()}
         await self._scaler.round(self._wanted(), autoscaled)
         await self._say()
@@ -284,6 +287,10 @@ class Controller:
             {name: ours for (_, name), ours in self._classes.objects.items()},
         )
 
+        pods = (pod for by in self.pods.by_namespace.values() for pod in by.values())
+        served = {one.node for one in self._agent_pods.objects.values() if one.ready}
+        await self._unready.round(pods, served)
+
     def _gone(self, key: Key, old: object, new: object) -> None:  # noqa: ARG002
         if new is None and old is not None:
             self._counter.ended(old.uid)  # type: ignore[attr-defined] # a Pod or a Claim
@@ -314,12 +321,23 @@ def _states(status: Object) -> object:
     )
 
 
-def _agent_page(one: Object) -> tuple[str, str] | None:
-    """The node of one of our agents, and its page's URL: the label says the port."""
+@dataclass(frozen=True)
+class _Agent:
+    """The Pod of one of ours."""
+
+    node: str
+    page: str  # URL
+    ready: bool
+
+
+def _agent_page(one: Object) -> _Agent | None:
+    """The label says the port."""
     port = one["metadata"]["labels"].get(METRICS_PORT, "")
     address = (one.get("status") or {}).get("podIP") or ""
     node = one["spec"].get("nodeName") or ""
     if not (port.isdecimal() and address and node):
         return None
     host = f"[{address}]" if ":" in address else address
-    return node, f"http://{host}:{port}/metrics"
+    conditions = {c["type"]: c["status"] for c in one["status"].get("conditions") or []}
+    ready = conditions.get("Ready") == "True"
+    return _Agent(node, f"http://{host}:{port}/metrics", ready)

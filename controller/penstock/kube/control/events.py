@@ -39,11 +39,13 @@ class Events:
         self._report = report
         self._written: dict[tuple[str, str], tuple[str, float]] = {}
 
-    async def write(self, about: About, reason: str, text: str, *, warning: bool = False) -> None:
-        """Once for the same text."""
+    async def write(
+        self, about: About, reason: str, text: str, *, warning: bool = False, again: bool = False
+    ) -> None:
+        """Once for the same text, unless it is to be said `again`."""
         text = text if len(text) <= MOST_CHARACTERS else f"{text[: MOST_CHARACTERS - 1]}…"
         key = about.uid, reason
-        if self._written.get(key, ("", 0.0))[0] == text:
+        if not again and self._written.get(key, ("", 0.0))[0] == text:
             return
         self._written[key] = text, time.monotonic()
         self._forget()

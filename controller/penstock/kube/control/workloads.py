@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from penstock.kube.api import Kind
 from penstock.kube.control.amounts import FINISHED, Amounts, asks_for_vgpus, of_pod
-from penstock.kube.names import GROUP, POLICY
+from penstock.kube.names import GROUP, POLICY, RUNNING
 from penstock.kube.quantity import parse_quantity
 from penstock.model import QuantityError
 
@@ -42,6 +42,8 @@ class Pod:
     address: str
     ready: bool
     deleting: bool
+    unsaid: bool  # its containers are ready, and it waits for its node to say that its share runs
+    suspended: str  # what its node said last of its share, where that is suspended
     waiting: (
         str  # what the scheduler says of a Pod that it did not place; empty: nothing, or placed
     )
@@ -96,6 +98,9 @@ def read_pod(one: Object) -> Pod | None:
         return None
     conditions = {c["type"]: c for c in status.get("conditions") or []}
     scheduled = conditions.get("PodScheduled") or {}
+    running = conditions.get(RUNNING) or {}
+    gated = any(g.get("conditionType") == RUNNING for g in spec.get("readinessGates") or [])
+    started = (conditions.get("ContainersReady") or {}).get("status") == "True"
     node = spec.get("nodeName") or ""
     made = {
         entry["name"]: entry.get("resourceClaimName") or ""
@@ -116,6 +121,10 @@ def read_pod(one: Object) -> Pod | None:
         address=status.get("podIP") or "",
         ready=(conditions.get("Ready") or {}).get("status") == "True",
         deleting="deletionTimestamp" in metadata,
+        unsaid=gated and started and not running,
+        suspended=str(running.get("message") or "suspended")
+        if gated and running.get("status") == "False"
+        else "",
         waiting="" if node else str(scheduled.get("message") or ""),
         gates=tuple(gate["name"] for gate in spec.get("schedulingGates") or []),
         scheduler=spec.get("schedulerName") or "default-scheduler",

@@ -109,6 +109,14 @@ class Tenants:
             if error.reason != "no-such-tenant":
                 raise
 
+    async def resume(self, name: str) -> None:
+        """Lets a suspended tenant go on, whoever suspended it. One that is gone is no error."""
+        try:
+            await asyncio.to_thread(self._agent.resume, name)
+        except PenstockError as error:
+            if error.reason != "no-such-tenant":
+                raise
+
     async def owned(self) -> dict[str, pb.Tenant]:
         """All that were granted for Pods, by owner."""
         tenants: Sequence[pb.Tenant] = await asyncio.to_thread(self._agent.tenants)

@@ -53,6 +53,7 @@ NORMALS = {
     "device-recovered": "VgpuDeviceRecovered",
 }
 REASONS = WARNINGS | NORMALS
+SUSPENDING = ("suspend", "suspended")  # by enforcement, by order
 FLUSH_S = 1.0
 AGAIN_S = 2.0
 OLDEST_S = 3600.0  # API servers keep Events for an hour: older ones are not brought back
@@ -106,6 +107,16 @@ class Happenings:
         self._waiting: dict[Key, None] = {}
         self._written: dict[Key, Told] = {}
         self._owned: dict[str, pb.Tenant] = {}  # by name
+        self.changed: list[Callable[[], None]] = []
+        """Called when something has happened to a tenant; must not raise."""
+
+    def why_suspended(self, tenant: str) -> tuple[str, str]:
+        """Kubernetes' reason and the message of what suspended that tenant last."""
+        told = [(one, self._told[tenant, one]) for one in SUSPENDING if (tenant, one) in self._told]
+        if not told:
+            return REASONS["suspended"], ""
+        event, last = max(told, key=lambda one: one[1].last_s)
+        return REASONS[event], last.message
 
     async def run(self) -> None:
         """Follows and writes until it is cancelled."""
@@ -151,6 +162,8 @@ class Happenings:
         before = self._told.get(key, Told(0, at_s, at_s, ""))
         self._told[key] = before.and_then(event)
         self._waiting[key] = None
+        for tell in self.changed:
+            tell()
         while len(self._waiting) > MOST_WAITING:
             del self._waiting[next(iter(self._waiting))]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from penstock.kube.api import PODS, ApiError
 from penstock.kube.cache import Cache
-from penstock.kube.names import MODE, PLACED, POLICY
+from penstock.kube.names import GRACE, MODE, ON_EXCEED, PLACED, POLICY, RUNNING
 from penstock.kube.node.allocation import OWNER
 from penstock.kube.node.claim import CLAIM
 from penstock.kube.request import roles
@@ -25,6 +25,15 @@ ASK_WITHIN_S = 8.0  # kubelets wait for what is asked for meanwhile
 
 
 @dataclass(frozen=True)
+class Condition:
+    """Whether what a Pod has of devices runs, as its status says it."""
+
+    status: str  # "True" or "False"
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True)
 class NodePod:
     """A Pod that the scheduler put here."""
 
@@ -36,6 +45,12 @@ class NodePod:
     placed: str = ""  # the annotation, as it is
     mode: str = ""  # likewise
     policy: str = ""
+    on_exceed: str = ""
+    grace: str = ""
+    is_gated: bool = False  # it is ready only while `condition` says that its share runs
+    is_running: bool = False  # all its containers have been made, as the kubelet says
+    is_deleted: bool = False  # it has been told to end
+    condition: Condition | None = None
     order: tuple[str, ...] = ()  # its containers' names, as they start
     inits: frozenset[str] = frozenset()  # those that end before the next one starts
     sidecars: frozenset[str] = frozenset()  # those that start before others and stay
@@ -113,7 +128,24 @@ def read_pod(one: Object) -> NodePod:
         placed=annotations.get(PLACED, ""),
         mode=annotations.get(MODE, ""),
         policy=annotations.get(POLICY, ""),
+        on_exceed=annotations.get(ON_EXCEED, ""),
+        grace=annotations.get(GRACE, ""),
+        is_gated=any(
+            gate.get("conditionType") == RUNNING for gate in spec.get("readinessGates") or []
+        ),
+        is_running=status.get("phase") == "Running",
+        is_deleted="deletionTimestamp" in metadata,
+        condition=_condition(status),
         order=tuple(name for name, _ in known),
         inits=frozenset(name for name, role in known if role == "init"),
         sidecars=frozenset(name for name, role in known if role == "sidecar"),
     )
+
+
+def _condition(status: Object) -> Condition | None:
+    for one in status.get("conditions") or []:
+        if one.get("type") == RUNNING:
+            return Condition(
+                str(one.get("status")), one.get("reason") or "", one.get("message") or ""
+            )
+    return None

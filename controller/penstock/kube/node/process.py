@@ -22,6 +22,7 @@ from penstock.kube.node.inventory import Inventory
 from penstock.kube.node.leftovers import SETTLED_S
 from penstock.kube.node.plugin_way import PluginWay
 from penstock.kube.node.pods import NodePods
+from penstock.kube.node.running import Running
 from penstock.model import PenstockError
 
 if TYPE_CHECKING:
@@ -99,6 +100,7 @@ class _Node:
             api, lambda: AgentClient.local(options.agent_socket), tenants, self._pods,
             node=node, log=log,
         )  # fmt: skip
+        self._running = Running(api, tenants, self._pods, self._happenings, log)
         self._inventory.changed.append(lambda: self._announcement.want(self._inventory.devices))
         self._problems: dict[str, str] = {}
 
@@ -111,6 +113,7 @@ class _Node:
                 self._announcement.run(),
                 self._pods.cache.run(),
                 self._happenings.run(),
+                self._running.run(),
                 *self._way.duties(),
                 self._tell(),
             ]
@@ -138,6 +141,7 @@ class _Node:
                 "node": self._announcement.cache.problem or self._announcement.problem,
                 self._options.way: self._way.problem,
                 "pods": self._pods.cache.problem,
+                "conditions of Pods": self._running.problem,
             }
             if self._announcement.cache.is_ready and self._announcement.node is None:
                 now["node"] = _no_node(self._options.node)

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
 from penstock.kube.api import ApiError
-from penstock.kube.names import SCHEDULER
+from penstock.kube.names import MODE, ON_EXCEED, SCHEDULER
 from penstock.kube.node.allocation import OWNER, Allocation, tenant_name
 from penstock.kube.node.record import holders_of, read_record
 from penstock.kube.node.slots import name_of
-from penstock.kube.parameters import MODES
+from penstock.kube.parameters import MODES, STEPS, read_grace_ns
 from penstock.kube.placed import Share, read_placement
 from penstock.model import PenstockError, listing
+from penstock.node.grant import DEFAULT_GRACE_NS
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -41,6 +42,7 @@ AGAIN_S = 0.5
 # before that fails to make it, says so in the Pod's events, and is asked again ten seconds later.
 HEARD_S = 0.05
 Log = Any  # log(event, **fields)
+W = TypeVar("W", bound=str)
 
 
 def owner_of(pod_uid: str, container: str) -> str:
@@ -224,19 +226,26 @@ def allocation_of(pod: NodePod, container: str) -> Allocation:
             "the Pod's placement does not have this container",
             "delete the Pod, so that it is placed anew",
         )
-    mode = pod.mode or "strict"
-    for known in MODES:
-        if mode == known:
-            return Allocation(
-                owner=owner_of(pod.uid, container),
-                namespace=pod.namespace,
-                pod=pod.name,
-                container=container,
-                shares=shares,
-                mode=known,
-                policy=pod.policy,
-            )
-    raise PenstockError(what, f"its mode {mode[:60]!r} is none", f"write one of {listing(MODES)}")
+    return Allocation(
+        owner=owner_of(pod.uid, container),
+        namespace=pod.namespace,
+        pod=pod.name,
+        container=container,
+        shares=shares,
+        mode=_word(what, MODE, pod.mode or "strict", MODES),
+        policy=pod.policy,
+        measured=_word(what, ON_EXCEED, pod.on_exceed or "terminate", STEPS),
+        grace_ns=read_grace_ns(pod.grace) if pod.grace else DEFAULT_GRACE_NS,
+    )
+
+
+def _word(what: str, annotation: str, said: str, words: tuple[W, ...]) -> W:
+    for one in words:
+        if said == one:
+            return one
+    raise PenstockError(
+        what, f"{annotation}: {said[:60]!r} is none", f"write one of {listing(words)}"
+    )
 
 
 def allocation_before(tenant: pb.Tenant) -> Allocation:

@@ -1,0 +1,117 @@
+"""Which QuotaPolicy holds for a Pod, and how its share behaves: words of either."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.kube.admit.verdict import pointer
+from penstock.kube.control.policies import policy_for
+from penstock.kube.names import GRACE, MODE, ON_EXCEED, POLICY
+from penstock.kube.parameters import MODES, STEPS, read_grace_ns
+from penstock.model import PenstockError, listing, nearest
+from penstock.model.quantity import format_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from penstock.kube.admit.surroundings import Surroundings
+    from penstock.kube.admit.verdict import Verdict
+    from penstock.kube.api import Object
+    from penstock.kube.control.policies import Policy
+
+MOST_NAMES = 5
+
+
+async def policy_of(
+    pod: Object, namespace: str, around: Surroundings, verdict: Verdict
+) -> Policy | None:
+    """The one that holds. One that the Pod names and cannot have refuses it. Raises `ApiError`."""
+    metadata = pod.get("metadata") or {}
+    named = (metadata.get("annotations") or {}).get(POLICY)
+    policies = await around.policies(namespace)
+    if named is not None and named not in {one.name for one in policies or ()}:
+        why = "this cluster has no QuotaPolicies"
+        if policies is not None:
+            names = sorted(one.name for one in policies)
+            near = nearest(named, names)
+            have = f"but {near}" if near else f"it has {', '.join(names[:MOST_NAMES]) or 'none'}"
+            why = f"namespace {namespace} has no such QuotaPolicy, {have}"
+        verdict.refuse(f"annotation {POLICY}: {named}", why, "name one that is there, or none")
+        return None
+    try:
+        return policy_for(policies or (), metadata.get("labels") or {}, named or "")
+    except PenstockError as error:
+        if named is not None:
+            verdict.refuse_for(error)
+        else:
+            verdict.warnings.append(f"no QuotaPolicy holds for this Pod: {error}")
+        return None
+
+
+@dataclass(frozen=True)
+class Behaviour:
+    """Of a share by extended resources; empty: not said. A claim says its own."""
+
+    mode: str
+    on_exceed: str
+    grace: str
+
+    @property
+    def may_suspend(self) -> bool:
+        """Whether enforcement may suspend it."""
+        return self.on_exceed == "suspend"
+
+    @classmethod
+    def of(
+        cls, annotations: Mapping[str, str], policy: Policy | None, verdict: Verdict
+    ) -> Behaviour:
+        """The Pod's own words, and the policy's for what it leaves out.
+
+        What follows on excess is the policy's alone where there is one: who could lift that would
+        have no quota.
+        """
+        spec = policy.spec if policy else None
+        mode = annotations.get(MODE, "")
+        if MODE in annotations and mode not in MODES:
+            verdict.refuse(
+                f"annotation {MODE}: {mode}", "there is no such mode", "strict or elastic"
+            )
+        step = annotations.get(ON_EXCEED, "")
+        if ON_EXCEED in annotations and step not in STEPS:
+            verdict.refuse(
+                f"annotation {ON_EXCEED}: {step}",
+                "there is no such step",
+                f"one of {listing(STEPS)}",
+            )
+        grace = annotations.get(GRACE, "")
+        grace_ns = None
+        if GRACE in annotations:
+            try:
+                grace_ns = read_grace_ns(grace)
+            except PenstockError as error:
+                verdict.refuse(f"annotation {GRACE}: {grace[:60]}", error.why, "such as 10s")
+        if policy is None or spec is None:
+            return cls(mode, step, grace)
+        exceed = spec.on_exceed
+        for name, said, is_same, theirs in (
+            (ON_EXCEED, step, step == exceed.measured, exceed.measured),
+            (GRACE, grace, grace_ns == exceed.grace, format_duration(exceed.grace)),
+        ):
+            if said and not is_same:
+                verdict.refuse(
+                    f"annotation {name}: {said[:60]}", f"{policy} says {theirs}", "leave it out"
+                )
+        usual = "" if spec.mode == "strict" else spec.mode
+        return cls(mode or usual, exceed.measured, format_duration(exceed.grace))
+
+    def patch(self, pod: Object) -> Iterator[Object]:
+        """What the Pod does not say yet."""
+        there = (pod.get("metadata") or {}).get("annotations")
+        said = {MODE: self.mode, ON_EXCEED: self.on_exceed, GRACE: self.grace}
+        missing = {name: word for name, word in said.items() if word and name not in (there or {})}
+        if missing and there is None:
+            yield {"op": "add", "path": "/metadata/annotations", "value": missing}
+            return
+        for name, word in missing.items():
+            yield {"op": "add", "path": pointer("metadata", "annotations", name), "value": word}
