@@ -270,3 +270,23 @@ def test_a_short_grace_holds_between_sigterm_and_sigkill_too():
     orders = climb(Ladder(), 4, judged("memory"), on_exceed=policy(grace_s=1))
     assert orders[1].terminate == {ONE}
     assert orders[2].kill == {ONE}
+
+
+def test_a_pardon_lets_all_go_at_once_and_what_is_still_wrong_climbs_anew():
+    ladder, measured = Ladder(), policy("suspend", grace_s=2)
+    wrong = [judged("uncharged"), judged("memory", TWO, unshimmed=(TWO,))]
+    for second in range(6):
+        held = ladder.advance(second * S, wrong, measured)
+    assert (held.suspend, held.stop) == (True, {ONE, TWO})
+    let_go = ladder.pardon(6 * S, measured)
+    assert (let_go.unsuspend, let_go.suspend) == (True, False)
+    assert (let_go.resume, let_go.stop) == ({ONE, TWO}, set())
+    assert {one.reason for one in let_go.changes} == {"let go on by order"}
+    assert not ladder.findings
+    again = [ladder.advance(second * S, wrong, measured) for second in range(7, 12)]
+    assert not again[0].suspend, "it has its grace again"
+    assert again[-1].suspend
+    ending = Ladder()
+    for second in range(8):
+        ending.advance(second * S, [judged("memory", ONE)], policy("terminate", grace_s=2))
+    assert ending.pardon(20 * S, policy("terminate", grace_s=2)).kill == {ONE}, "no pardon for that"

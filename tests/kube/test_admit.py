@@ -15,6 +15,7 @@ import yaml
 from cryptography import x509
 from kubernetes import client
 from kubernetes.client import ApiException
+from tests.kube import controlling
 from tests.kube.cluster.layout import API_ADDRESS
 from tests.kube.cluster.toolchain import PROJECT
 from tests.kube.placing import GIB, Placing, devices, node, pod
@@ -99,6 +100,7 @@ def admission(cluster, tmp_path_factory):
         getattr(hooks, f"create_{KINDS[one['kind']]}")(one)
     resources = client.CustomObjectsApi(cluster.api)
     resources.create_cluster_custom_object("resource.k8s.io", "v1", "deviceclasses", CLASS)
+    controlling.define(cluster)
     webhook = Webhook(cluster, tmp_path_factory.mktemp("admit"))
     try:
         webhook.start()
@@ -110,6 +112,7 @@ def admission(cluster, tmp_path_factory):
             getattr(hooks, f"delete_{kind}")("penstock")
         resources.delete_cluster_custom_object("resource.k8s.io", "v1", "deviceclasses", "slices")
         cluster.core.delete_namespace(NAMESPACE)
+        controlling.undefine(cluster)
 
 
 def refused(pods, body: dict[str, Any]) -> str:
@@ -128,6 +131,14 @@ def asking(limits: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
     container.update(spec.pop("container", {}))
     body["metadata"]["annotations"] = spec.pop("annotations", {})
     body["spec"].update(spec)
+    return body
+
+
+def claiming(claim: str = "good", **spec: Any) -> dict[str, Any]:
+    """The same by a claim."""
+    body = asking(**spec)
+    body["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": claim}]
+    body["spec"]["containers"][0]["resources"] = {"claims": [{"name": "gpu"}]}
     return body
 
 
@@ -156,7 +167,10 @@ WRONG = {
     "node": (asking(nodeName="node-1"), "use nodeSelector: kubernetes.io/hostname"),
     "scheduler": (asking(schedulerName="volcano"), "leave schedulerName out"),
     "gvisor": (asking(runtimeClassName="sandboxed"), "runs containers by runsc"),
-    "policy": (asking(annotations={"penstock.io/policy": "smal"}), "no QuotaPolic"),
+    "policy": (
+        asking(annotations={"penstock.io/policy": "smal"}),
+        "has no such QuotaPolicy, but small; name one that is there",
+    ),
     "mode": (asking(annotations={"penstock.io/mode": "loose"}), "strict or elastic"),
     "placed": (
         asking(annotations={PLACED: write_placement({"main": {"GPU-x": Share(GIB, 1)}})}),
@@ -167,27 +181,30 @@ WRONG = {
         "they are two ways to one thing",
     ),
     "privileged with a claim": (
-        {
-            "metadata": {"name": "wrong"},
-            "spec": {
-                "resourceClaims": [{"name": "gpu", "resourceClaimName": "good"}],
-                "containers": [{
-                    "name": "main", "image": "x", "securityContext": {"privileged": True},
-                }],
-            },
-        },
-        "is privileged",
+        claiming(container={"securityContext": {"privileged": True}}), "is privileged",
     ),
+    "node with a claim": (claiming(nodeName="node-1"), "use nodeSelector: kubernetes.io/hostname"),
+    "kata with a claim": (claiming(runtimeClassName="microvm"), "runs containers by kata-qemu"),
+    "policy with a claim": (
+        claiming(annotations={"penstock.io/policy": "smal"}), "but small; name one that is there"
+    ),
+    "step": (asking(annotations={"penstock.io/on-exceed": "freeze"}), "throttle, suspend"),
+    "grace": (asking(annotations={"penstock.io/grace": "soon"}), "such as 10s"),
 }  # fmt: skip
 
 
-def claim(name: str, **requests: str) -> dict[str, Any]:
+def claim(name: str, config: dict[str, Any] | None = None, **requests: str) -> dict[str, Any]:
     exactly = {"deviceClassName": "slices", "capacity": {"requests": requests}}
+    devices: dict[str, Any] = {"requests": [{"name": "gpu", "exactly": exactly}]}
+    if config is not None:
+        head = {"apiVersion": "penstock.io/v1alpha1", "kind": "VgpuParameters"}
+        opaque = {"driver": "penstock.io", "parameters": {**head, **config}}
+        devices["config"] = [{"opaque": opaque}]
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",
         "metadata": {"name": name},
-        "spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}},
+        "spec": {"devices": devices},
     }
 
 
@@ -195,8 +212,10 @@ def test_impossible_pods_and_claims_are_refused_with_what_to_write_instead(
     admission, cluster, pods
 ):
     runtimes = client.NodeV1Api(cluster.api)
-    runtimes.create_runtime_class({"metadata": {"name": "sandboxed"}, "handler": "runsc"})
+    for name, handler in (("sandboxed", "runsc"), ("microvm", "kata-qemu")):
+        runtimes.create_runtime_class({"metadata": {"name": name}, "handler": handler})
     resources = client.CustomObjectsApi(cluster.api)
+    make_policy(cluster, pods, "small", {"never": "selected"})
 
     def make(body: dict[str, Any], plural: str = "resourceclaims") -> str:
         try:
@@ -215,6 +234,7 @@ def test_impossible_pods_and_claims_are_refused_with_what_to_write_instead(
         assert "1 to 1000" in make(claim("bad", coresPermille="1500"))
         assert "that is nothing" in make(claim("bad", memory="0"))
         assert "did you mean coresPermille?" in make(claim("bad", cores="30"))
+        assert "did you mean mode?" in make(claim("bad", {"mod": "elastic"}, memory="1Gi"))
         template = {
             **claim("bad"), "kind": "ResourceClaimTemplate",
             "spec": {"spec": claim("bad", coresPermille="1500")["spec"]},
@@ -223,7 +243,167 @@ def test_impossible_pods_and_claims_are_refused_with_what_to_write_instead(
         # and what has nothing to do with us is not asked about
         assert refused(pods, pod("plain", scheduler="volcano")) == ""
     finally:
-        runtimes.delete_runtime_class("sandboxed")
+        for name in ("sandboxed", "microvm"):
+            runtimes.delete_runtime_class(name)
+
+
+def make_policy(
+    cluster, pods, name: str, labels: dict[str, str] | None = None, **spec: Any
+) -> None:
+    limits = {"limits": {"memory": "8Gi", "cores": 30}}
+    selector = {"selector": {"matchLabels": labels}} if labels else {}
+    client.CustomObjectsApi(cluster.api).create_namespaced_custom_object(
+        "penstock.io", "v1alpha1", pods.namespace, "quotapolicies",
+        {
+            "apiVersion": "penstock.io/v1alpha1", "kind": "QuotaPolicy",
+            "metadata": {"name": name}, "spec": {**limits, **selector, **spec},
+        },
+    )  # fmt: skip
+
+
+def warned(make, *arguments: Any, **more: Any) -> tuple[Any, str]:
+    """What a request makes, and the warnings that came with it."""
+    made, _, headers = make(*arguments, **more)
+    return made, headers.get("Warning", "")
+
+
+PROBE = {"exec": {"command": ["true"]}}
+
+
+def tried(pods, body: dict[str, Any]) -> tuple[Any, str]:
+    """The Pod that it would become, and warnings."""
+    make = pods.core.create_namespaced_pod_with_http_info
+    return warned(make, pods.namespace, body, dry_run="All")
+
+
+def make_claims(cluster, pods, *bodies: dict[str, Any]) -> None:
+    resources = client.CustomObjectsApi(cluster.api)
+    for body in bodies:
+        resources.create_namespaced_custom_object(
+            "resource.k8s.io", "v1", pods.namespace, "resourceclaims", body
+        )
+
+
+def patient_policy(cluster, pods) -> None:
+    """One that suspends."""
+    make_policy(
+        cluster, pods, "patient", {"app": "patient"},
+        onExceed={"measured": "suspend", "grace": "20s"},
+    )  # fmt: skip
+
+
+def test_a_policy_bounds_and_completes_shares_by_resources_and_bounds_claims(
+    admission, cluster, pods
+):
+    where = pods.namespace
+    make_policy(cluster, pods, "usual", mode="elastic")
+    make_claims(
+        cluster, pods, claim("good", memory="8Gi", coresPermille="300"),
+        claim("unsaid", coresPermille="100"), claim("large", memory="9Gi", coresPermille="301"),
+    )  # fmt: skip
+    # more than it allows, and what cannot be held against it
+    said = refused(pods, asking({"penstock.io/memory": "9Gi", "penstock.io/cores-permille": "301"}))
+    assert (
+        f"QuotaPolicy {where}/usual allows at most 8Gi of each device; ask for 8Gi or less" in said
+    )
+    assert "at most 300 of each device" in said
+    assert "bounds penstock.io/cores-permille" in refused(pods, asking({"penstock.io/tflops": "1"}))
+    said = refused(pods, claiming("large"))
+    assert "claim gpu, request gpu, asks for memory: 9Gi" in said
+    assert "asks for coresPermille: 301" in said
+    assert "the Pod" not in said
+    # what is left out is the policy's; a claim's is not for a policy to say
+    made, warnings = tried(pods, asking({"penstock.io/vgpu": "1"}))
+    limits = made.spec.containers[0].resources.limits
+    assert limits["penstock.io/memory"] == str(8 * GIB)
+    assert limits["penstock.io/cores-permille"] == "300"
+    assert made.metadata.annotations == {
+        "penstock.io/mode": "elastic", "penstock.io/on-exceed": "terminate",
+        "penstock.io/grace": "10s",
+    }  # fmt: skip
+    assert [one.condition_type for one in made.spec.readiness_gates] == ["penstock.io/running"]
+    assert not warnings
+    made, warnings = tried(pods, claiming("unsaid"))
+    assert "says no memory: it gets an eighth of the device" in warnings
+    assert [one.condition_type for one in made.spec.readiness_gates] == ["penstock.io/running"]
+    assert refused(pods, claiming("good")) == ""
+    lifted = asking(annotations={"penstock.io/on-exceed": "deny"})
+    assert f"QuotaPolicy {where}/usual says terminate" in refused(pods, lifted)
+
+    # of two that select it neither holds; that is said, and the Pod is made
+    patient_policy(cluster, pods)
+    make_policy(cluster, pods, "rival", {"app": "patient"})
+    both = asking()
+    both["metadata"]["labels"] = {"app": "patient"}
+    made, warnings = tried(pods, both)
+    assert "2 policies match this Pod: patient, rival" in warnings
+    assert not made.metadata.annotations
+
+
+def test_what_would_end_a_suspended_pod_is_warned_of_and_so_is_who_writes_what_makes_it(
+    admission, cluster, pods
+):
+    """Only where enforcement suspends; nothing is refused for it."""
+    where = pods.namespace
+    patient_policy(cluster, pods)
+    make_policy(cluster, pods, "usual")
+    make_claims(cluster, pods, claim("stops", {"onExceed": {"measured": "suspend"}}, memory="1Gi"))
+    deadly = {"container": {"livenessProbe": PROBE, "startupProbe": PROBE}}
+    _, warnings = tried(
+        pods, asking({"penstock.io/memory": "1Gi"}, activeDeadlineSeconds=60, **deadly)
+    )
+    assert "suspended" not in warnings
+    patient = asking({"penstock.io/memory": "1Gi"}, activeDeadlineSeconds=60, **deadly)
+    patient["metadata"]["labels"] = {"app": "patient"}
+    made, warnings = tried(pods, patient)
+    assert made.metadata.annotations["penstock.io/on-exceed"] == "suspend"
+    assert made.metadata.annotations["penstock.io/grace"] == "20s"
+    for word in (
+        "has a livenessProbe",
+        "has a startupProbe",
+        "activeDeadlineSeconds of the Pod (60)",
+    ):
+        assert word in warnings
+    _, warnings = tried(pods, claiming("stops", activeDeadlineSeconds=61))
+    assert "activeDeadlineSeconds of the Pod (61)" in warnings
+    template = {"metadata": {"labels": {"app": "patient"}}, "spec": patient["spec"]}
+    template["spec"] |= {"restartPolicy": "Never"}
+    jobs = client.BatchV1Api(cluster.api)
+    job = {
+        "metadata": {"name": "deadly"},
+        "spec": {"template": template, "activeDeadlineSeconds": 77},
+    }
+    for body, make in (
+        (job, jobs.create_namespaced_job_with_http_info),
+        (
+            {
+                "metadata": {"name": "deadly"},
+                "spec": {"schedule": "0 0 * * *", "jobTemplate": {"spec": job["spec"]}},
+            },
+            jobs.create_namespaced_cron_job_with_http_info,
+        ),
+    ):
+        _, warnings = warned(make, where, body, dry_run="All")
+        assert "activeDeadlineSeconds of Job (77)" in warnings
+        assert "has a livenessProbe" in warnings
+    wrong = asking(
+        {"penstock.io/memory": "9Gi"}, container={"securityContext": {"privileged": True}}
+    )
+    deployment = {
+        "metadata": {"name": "wrong"},
+        "spec": {
+            "replicas": 0, "selector": {"matchLabels": {"app": "x"}},
+            "template": {"metadata": {"labels": {"app": "x"}}, "spec": wrong["spec"]},
+        },
+    }  # fmt: skip
+    apps = client.AppsV1Api(cluster.api)
+    _, warnings = warned(apps.create_namespaced_deployment_with_http_info, where, deployment)
+    assert "its Pods will be refused: container main is privileged" in warnings
+    assert "its Pods will be refused: container main asks for penstock.io/memory: 9Gi" in warnings
+    _, warnings = warned(
+        apps.patch_namespaced_deployment_with_http_info, "wrong", where, {"spec": {"paused": True}}
+    )
+    assert not warnings
 
 
 def test_a_good_pod_is_completed_and_warned_of_what_no_device_here_has(

@@ -186,6 +186,10 @@ def test_slots_have_names_that_kubelets_and_runtimes_take_and_never_the_same_aga
 
 def test_a_placement_becomes_an_allocation_or_says_why_not():
     placed = '{"main":{"GPU-1":[1073741824,250]}}'
+    assert allocation_of(pod("main", placed=placed), "main").measured == "terminate"
+    waits = pod("main", placed=placed, on_exceed="suspend", grace="30s")
+    found = allocation_of(waits, "main")
+    assert (found.measured, found.grace_ns) == ("suspend", 30 * 10**9)
     one = allocation_of(pod("main", placed=placed, mode="elastic", policy="small"), "main")
     assert (one.owner, one.shares, one.mode, one.policy) == (
         "uid/main", {"GPU-1": Share(1 << 30, 250)}, "elastic", "small",
@@ -194,6 +198,8 @@ def test_a_placement_becomes_an_allocation_or_says_why_not():
         (pod("main"), "main", "the Pod was not placed by penstock-scheduler"),
         (pod("main", placed=placed), "other", "does not have this container"),
         (pod("main", placed=placed, mode="lax"), "main", "'lax' is none"),
+        (pod("main", placed=placed, on_exceed="stop"), "main", "'stop' is none"),
+        (pod("main", placed=placed, grace="2 days"), "main", "grace"),
         (pod("main", placed="{"), "main", "placement cannot be read"),
     ):
         with pytest.raises(PenstockError) as told:

@@ -40,18 +40,18 @@ def bound_asks(asks: Iterable[Ask], policy: Policy, limits: Limits, verdict: Ver
             (RESOURCE_CORES, ask.cores_permille, limits.cores),
         ):
             if amount is not None and bound is not None and amount > bound:
-                _refuse(f"{who} asks for {name}", amount, bound, policy, verdict)
+                _refuse(who, name, amount, bound, policy=policy, verdict=verdict)
         if ask.tflops is not None and limits.tflops is not None and ask.tflops > limits.tflops:
             verdict.refuse(
                 f"{who} asks for {RESOURCE_TFLOPS}: {ask.tflops}",
                 f"{policy} allows at most {limits.tflops:g} of each device",
                 "ask for that or less, or leave it out",
             )
-        for wrong, right, said, bound in (
+        for wrong, right, said, other in (
             (RESOURCE_TFLOPS, RESOURCE_CORES, ask.tflops, limits.cores),
             (RESOURCE_CORES, RESOURCE_TFLOPS, ask.cores_permille, limits.tflops),
         ):
-            if said is not None and bound is not None:
+            if said is not None and other is not None:
                 verdict.refuse(
                     f"{who} asks for {wrong}",
                     f"{policy} bounds {right}, and how much that is of a device depends on which "
@@ -86,7 +86,7 @@ def bound_claim(
             if name_of not in said:
                 unsaid.append(name_of)
             elif amount is not None and amount > bound:
-                _refuse(f"{who} asks for {name_of}", amount, bound, policy, verdict)
+                _refuse(who, name_of, amount, bound, policy=policy, verdict=verdict)
         if unsaid:
             verdict.warnings.append(
                 f"{who} says no {' and no '.join(unsaid)}: it gets an eighth of the device, "
@@ -115,11 +115,13 @@ def filled(container: Object, spec: Spec | None) -> dict[str, str]:
     return found
 
 
-def _refuse(what: str, said: int, bound: int, policy: Policy, verdict: Verdict) -> None:
-    is_memory = what.endswith(f"{MEMORY}")
+def _refuse(
+    who: str, name: str, said: int, bound: int, *, policy: Policy, verdict: Verdict
+) -> None:
+    is_memory = name in {RESOURCE_MEMORY, MEMORY}
     shown, most = (human_memory(said), human_memory(bound)) if is_memory else (said, bound)
     verdict.refuse(
-        f"{what}: {shown}",
+        f"{who} asks for {name}: {shown}",
         f"{policy} allows at most {most} of each device",
         f"ask for {most} or less, or have the policy changed",
     )

@@ -66,14 +66,13 @@ async def review_new(
             "they are two ways to one thing, and a node is served by one of them",
             "keep the claim where nodes publish ResourceSlices, else the resources",
         )
-    _amounts(pod, verdict)
+    request = _amounts(pod, verdict)
     _placing(pod, scheduler if by_resources else "", verdict)
     _privileges(pod, verdict)
     policy = await policy_of(pod, namespace, around, verdict)
     spec = policy.spec if policy else None
     behaviour = Behaviour.of(annotations, policy, verdict)
     await _runtime(pod, around, verdict)
-    request = read_request(pod) if by_resources and not verdict.refusals else None
     if policy and spec:
         bound_asks(request.asks if request else (), policy, spec.limits, verdict)
         for name, claim in by_claims.items():
@@ -118,7 +117,7 @@ def review_binding(binding: Object, user: str, scheduler_user: str) -> Verdict:
     return verdict
 
 
-def _amounts(pod: Object, verdict: Verdict) -> None:
+def _amounts(pod: Object, verdict: Verdict) -> Request | None:
     for one, _, _ in containers(pod):
         resources = one.get("resources") or {}
         limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
@@ -137,11 +136,11 @@ def _amounts(pod: Object, verdict: Verdict) -> None:
                     "a share of a device is a quota: both are the same",
                     "write it once, under limits",
                 )
-    if not verdict.refusals:
-        try:
-            read_request(pod)
-        except PenstockError as error:
-            verdict.refuse_for(error)
+    try:
+        return None if verdict.refusals else read_request(pod)
+    except PenstockError as error:
+        verdict.refuse_for(error)
+        return None
 
 
 def _placing(pod: Object, scheduler: str, verdict: Verdict) -> None:
