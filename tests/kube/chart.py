@@ -134,6 +134,17 @@ class Chart:
             config=self.cluster.layout.kubeconfig,
         )
 
+    def following(self, namespace: str, pod: str) -> subprocess.Popen[str]:
+        """What a Pod writes from now on, until it has ended: to be read with `communicate`."""
+        return subprocess.Popen(
+            [
+                self.cluster.layout.programs / "kubectl", "logs", "--follow", "--tail=1",
+                "--namespace", namespace, pod,
+            ],
+            env={**os.environ, "KUBECONFIG": str(self.cluster.layout.kubeconfig)},
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+
     def _run(self, *arguments: str | Path) -> None:
         _helm(
             self.cluster.layout.programs, *arguments, "--namespace", NAMESPACE, "--timeout", "120s",

@@ -6,6 +6,9 @@ import json
 import re
 import shutil
 import subprocess
+import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -21,7 +24,7 @@ from tests.kube.chart import (
     render,
     traces,
 )
-from tests.kube.cluster import layout, programs
+from tests.kube.cluster import images, layout, programs
 from tests.kube.cluster.toolchain import PROJECT
 from tests.kube.waiting import until
 
@@ -122,12 +125,13 @@ RIGHTS = {  # verb, group, resource, namespace
         {
             ("patch", "", "nodes", ""), ("create", "resource.k8s.io", "resourceslices", ""),
             ("get", "resource.k8s.io", "resourceclaims", "default"), ("list", "", "pods", ""),
-            ("patch", "", "events", "default"),
+            ("patch", "", "events", "default"), ("patch", "", "pods/status", "default"),
         },
         {
             ("get", "", "secrets", NAMESPACE), ("create", "", "pods", NAMESPACE),
             ("patch", "", "pods", "default"), ("create", "", "pods/exec", "default"),
             ("delete", "", "nodes", ""), ("patch", "", "nodes/status", ""),
+            ("update", "", "pods/status", "default"), ("create", "", "pods/eviction", "default"),
             ("update", "resource.k8s.io", "resourceclaims/status", "default"),
             ("get", "", "nodes/proxy", ""),
         },
@@ -231,6 +235,25 @@ def test_an_agents_token_writes_only_what_is_of_its_own_node(chart, cluster):
     unbound = client.CoreV1Api(chart.speak_as("agent"))
     refused("an agent on no node", unbound.patch_node, here, note)
 
+    # of Pods: whether their share runs, on its own node
+    (other,) = chart.pods("agent", there)
+
+    def say(api, one: client.V1Pod, metadata: dict[str, Any] | None = None, **status: Any) -> None:
+        body = {"metadata": metadata or {}, "status": status}
+        api.patch_namespaced_pod_status(one.metadata.name, NAMESPACE, body, dry_run="All")
+
+    runs = {"conditions": [{"type": "penstock.io/running", "status": "False", "message": "m"}]}
+    say(core, pod, **runs)
+    refused(f"an agent on {here} may not write pods/", say, core, other, **runs)
+    refused("an agent on no node", say, unbound, pod, **runs)
+    for wrong in (
+        {"conditions": [{"type": "Ready", "status": "False"}]}, {"phase": "Failed"},
+        {**runs, "message": "m"}, {**runs, "metadata": {"labels": {"app": "mine"}}},
+        {"metadata": {"annotations": {"penstock.io/placed": "{}"}}},
+    ):  # fmt: skip
+        with pytest.raises(client.ApiException, match=r"nothing else of them|only the scheduler"):
+            say(core, pod, **wrong)
+
 
 USE = """
 import ctypes, time
@@ -297,6 +320,123 @@ def test_restricted_pods_get_shares_both_ways_and_run_on_through_an_upgrade(char
     log = chart.kubectl("--namespace", NAMESPACE, "logs", f"job/{RELEASE}-uninstall-check")
     assert f"{pods.namespace}/claim, {pods.namespace}/extended" in log
     assert "delete them first" in log
+
+
+INSIDE = Path(__file__).parent / "inside"
+GRACE_S = 90
+
+
+def launching(name: str, *words: str, labels: dict[str, str] | None = None) -> dict[str, Any]:
+    """A Pod that launches until it is told to end, and then has something to say."""
+    volumes = [{"name": "inside", "hostPath": {"path": str(INSIDE)}}]
+    mount = {"name": "inside", "mountPath": str(INSIDE), "readOnly": True}
+    container = {
+        "name": "main", "image": images.DEBIAN, "volumeMounts": [mount], "resources": {},
+        "command": ["python3", "-u", str(INSIDE / "launch.py"), *words],
+    }  # fmt: skip
+    spec = {
+        "containers": [container], "volumes": volumes, "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": GRACE_S,
+    }  # fmt: skip
+    return {"metadata": {"name": name, "labels": labels or {}}, "spec": spec}
+
+
+def test_suspended_pods_are_not_ready_and_deletion_resumes_them_both_ways(chart, cluster, pods):
+    """By order and by enforcement; over a kill of what keeps the condition."""
+    where = pods.namespace
+    amounts = {"memory": "2Gi", "coresPermille": "200"}
+    request = {"deviceClassName": "vgpu.penstock.io", "capacity": {"requests": amounts}}
+    client.ResourceV1Api(cluster.api).create_namespaced_resource_claim(
+        where,
+        {
+            "metadata": {"name": "claim"},  # of which its tenant has its name
+            "spec": {"devices": {"requests": [{"name": "gpu", "exactly": request}]}},
+        },
+    )
+    policy = {
+        "apiVersion": "penstock.io/v1alpha1", "kind": "QuotaPolicy",
+        "metadata": {"name": "patient"},
+        "spec": {
+            "selector": {"matchLabels": {"app": "past"}},
+            "limits": {"memory": "2Gi", "cores": 20},
+            "onExceed": {"measured": "suspend", "grace": "1s"},
+        },
+    }  # fmt: skip
+    client.CustomObjectsApi(cluster.api).create_namespaced_custom_object(
+        "penstock.io", "v1alpha1", where, "quotapolicies", policy
+    )
+    claim, extended = launching("claim"), launching("extended")
+    claim["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": "claim"}]
+    claim["spec"]["containers"][0]["resources"]["claims"] = [{"name": "gpu"}]
+    limits = {"penstock.io/memory": "2Gi", "penstock.io/cores-permille": "200"}
+    extended["spec"]["containers"][0]["resources"]["limits"] = limits
+    past = launching("past", "past", labels={"app": "past"})  # its amounts are the policy's
+    past["spec"]["containers"][0]["resources"]["limits"] = {"penstock.io/vgpu": "1"}
+    for body in (claim, extended, past):
+        pods.core.create_namespaced_pod(where, body)
+    nodes = {"claim": BY_CLAIMS, "extended": BY_PLUGIN}
+
+    for name in nodes:
+        pods.until_phase(name, "Running", within_s=120)
+        until(f"{name} is ready", lambda n=name: share_of(pods, n)[::3] == ("True", "True"))
+        order(chart, nodes, name, "suspend", "--reason=for a while")
+    for name, node in nodes.items():
+        until_suspended(pods, name, "VgpuSuspendedByOrder", "for a while")
+        cluster.on(node, "pkill", "-KILL", "-f", "penstock kube node")
+        order(chart, nodes, name, "resume")
+    for name in nodes:
+        until(
+            f"{name} is ready again",
+            lambda n=name: share_of(pods, n)[::3] == ("True", "True"), within_s=120,
+        )  # fmt: skip
+        order(chart, nodes, name, "suspend")
+    # by enforcement, as its policy says: who goes past the shim is stopped
+    for name, reason in (
+        *dict.fromkeys(nodes, "VgpuSuspendedByOrder").items(),
+        ("past", "VgpuSuspended"),
+    ):
+        until_suspended(pods, name, reason, f"tenant {name}.")
+
+    following = {name: chart.following(where, name) for name in (*nodes, "past")}
+    began_s = time.monotonic()
+    pods.core.delete_collection_namespaced_pod(where)
+    for name, log in following.items():
+        said, _ = log.communicate(timeout=GRACE_S)
+        assert said.rstrip().endswith("the last line"), (name, said[-300:])
+    until("they are gone", lambda: not pods.core.list_namespaced_pod(where).items)
+    assert time.monotonic() - began_s < GRACE_S / 2, "nobody waited for a grace period to end"
+    for node in nodes.values():
+        until(
+            "nothing is left of them",
+            lambda n=node: json.loads(chart.on_agent(n, "penstock", "ps", "-o", "json")) == [],
+        )
+
+
+def share_of(pods, name: str) -> tuple[str, str, str, str]:
+    """Whether the share of a Pod runs, why not, in words; and whether the Pod is ready.
+
+    Its containers are: it is nothing else that keeps it from being so.
+    """
+    found = {one.type: one for one in pods.read(name).status.conditions or []}
+    own, ready = found.get("penstock.io/running"), found["Ready"].status
+    if own is None or found["ContainersReady"].status != "True":
+        return "", "", "", ready
+    return own.status, own.reason, own.message or "", ready
+
+
+def until_suspended(pods, name: str, reason: str, words: str) -> None:
+    def look() -> bool:
+        status, why, message, ready = share_of(pods, name)
+        return (status, why, ready) == ("False", reason, "False") and words in message
+
+    until(f"{name} is suspended, and not ready", look, within_s=120)
+
+
+def order(chart, nodes: dict[str, str], name: str, *words: str) -> None:
+    """What an administrator does with a Pod's tenant on its node."""
+    rows = json.loads(chart.on_agent(nodes[name], "penstock", "ps", "-o", "json"))
+    (tenant,) = (row["tenant"] for row in rows if row["tenant"].startswith(f"{name}."))
+    chart.on_agent(nodes[name], "penstock", words[0], tenant, *words[1:])
 
 
 def test_uninstalling_leaves_nothing(chart, cluster):
