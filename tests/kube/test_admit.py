@@ -19,6 +19,7 @@ from tests.kube import controlling
 from tests.kube.cluster.layout import API_ADDRESS
 from tests.kube.cluster.toolchain import PROJECT
 from tests.kube.placing import GIB, Placing, devices, node, pod
+from tests.kube.pods import Pods
 from tests.kube.waiting import until
 
 from penstock.kube.admit.certificates import Certificates, Lives, utc_now
@@ -464,6 +465,9 @@ def test_while_nobody_answers_only_pods_that_ask_for_shares_wait(admission, pods
     try:
         assert "failed calling webhook" in refused(pods, asking())
         assert refused(pods, pod("plain", scheduler="default-scheduler")) == ""
+        # nor is what the cluster itself runs by, whatever it asks for
+        system = Pods(pods.core, "kube-system")
+        assert refused(system, asking()) == ""
     finally:
         admission.start()
     assert refused(pods, asking()) == ""

@@ -108,6 +108,17 @@ class Waiting:
         self.claim(name, **asked)
         self.pod(name, **(spec or {}))
 
+    def start_unsaid(self) -> None:
+        """One that is ready but for its node's word, and nothing of ours is on any node here."""
+        container = {"name": "main", "image": "penstock.test/debian:1", "command": ["sleep", "999"]}
+        spec = {
+            "containers": [container],
+            "readinessGates": [{"conditionType": "penstock.io/running"}],
+            "terminationGracePeriodSeconds": 0,
+        }
+        body = {"metadata": {"name": "unsaid"}, "spec": spec}
+        self.cluster.core.create_namespaced_pod(self.pods.namespace, body)
+
     def explained(self, name: str) -> str:
         """All causes."""
         found = asyncio.run(account(self.cluster.layout.kubeconfig, self.pods.namespace, name))
@@ -160,6 +171,7 @@ CAUSES = {
 def test_each_cause_of_waiting_is_named_with_its_figure(cluster, pods, things, slices):
     """Free: of a 10Gi and 80 %, of b 60Gi and 10 %, of c 30Gi and 50 %."""
     w = Waiting(cluster, pods, things)
+    w.start_unsaid()
     for name, memory, cores in (("a", "70Gi", 200), ("b", "20Gi", 900), ("c", "10Gi", 500)):
         selector = f'device.attributes["penstock.io"].uuid == "{name}"'
         w.both(f"hold-{name}", memory=memory, cores=cores, selector=selector)
@@ -203,14 +215,19 @@ def test_each_cause_of_waiting_is_named_with_its_figure(cluster, pods, things, s
         w.looked_at("tainted")
         assert "1 node: tainted team=red:NoSchedule" in w.explained("tainted")
 
-    def said() -> str:
+    def said(reason: str, name: str) -> str:
         events = cluster.core.list_namespaced_event(
-            pods.namespace, field_selector="reason=WhyPending,involvedObject.name=memory"
+            pods.namespace, field_selector=f"reason={reason},involvedObject.name={name}"
         ).items
         return events[0].message if events else ""
 
-    until("the controller has told the Pod", said)
-    assert CAUSES["memory"] in said()
+    until("the controller has told the Pod", lambda: said("WhyPending", "memory"))
+    assert CAUSES["memory"] in said("WhyPending", "memory")
+    # and one that runs is told why it is not ready, by somebody else than its node
+    until("it was told", lambda: said("VgpuStateUnknown", "unsaid"), within_s=120)
+    node = pods.read("unsaid").spec.node_name
+    expected = f"nobody on node {node} says that its share runs (condition penstock.io/running)"
+    assert expected in said("VgpuStateUnknown", "unsaid")
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from kubernetes import client
+from tests.kube.cluster import images
 from tests.kube.nodes import STATE, all_nodes
 from tests.kube.waiting import until
 
@@ -206,8 +207,21 @@ def test_a_finished_pod_gives_back_and_what_does_not_fit_waits_with_a_reason(
         "the scheduler says why it waits", lambda: events(pods, "waiting").get("FailedScheduling")
     )
     assert "cannot allocate all claims" in why
-    look(pods, "small", claims.make("small", **share(1024, 100)))  # ends by itself
-    pods.until_phase("small", "Succeeded")
+    claim = claims.make("small", **share(4096, 100))  # each has a context of half a GiB
+    start_job(pods, "small", claim)
+    ends = "job-name=small"
+    (ended,) = until(
+        "a Job whose containers share one claim has finished",
+        lambda: [
+            one for one in pods.core.list_namespaced_pod(pods.namespace, label_selector=ends).items
+            if one.status.phase == "Succeeded"
+        ],
+        within_s=120,
+    )  # fmt: skip
+    answers = [said_by(pods, ended.metadata.name, of) for of in ("first", "side", "main")]
+    pages = {quota_of(one, tmp_path).limits.devices[0].cores_permille for one in answers}
+    assert pages == {100}, "init containers and sidecars share the slot"
+    assert len({one["devices"][0]["uuid"] for one in answers}) == 1
     # Deleted without grace it is gone from the API while its container still runs: whoever gets its
     # share has to wait for that, and does.
     pods.core.delete_namespaced_pod("large-2", pods.namespace, grace_period_seconds=0)
@@ -218,6 +232,40 @@ def test_a_finished_pod_gives_back_and_what_does_not_fit_waits_with_a_reason(
         lambda: not [t for n in dra_nodes.values() for t in n.tenants() if t[0] in "sw"],
     )
     assert claims.read("small").metadata.uid
+    assert pods.read(ended.metadata.name).status.phase == "Succeeded"
+
+
+def start_job(pods: Pods, name: str, claim: dict) -> None:
+    """An init container, a sidecar and a main one, all with the one claim; it ends by itself."""
+
+    def container(of: str, *words: str, **more: str) -> dict:
+        return {
+            "name": of, "image": images.DEBIAN, "command": ["python3", str(LOOK), *words],
+            "volumeMounts": [{"name": "inside", "mountPath": str(INSIDE), "readOnly": True}],
+            "resources": {"claims": [{"name": "gpu"}]}, **more,
+        }  # fmt: skip
+
+    spec = {
+        "initContainers": [
+            container("first"), container("side", "stay", restartPolicy="Always"),
+        ],
+        "containers": [container("main")],
+        "resourceClaims": [{"name": "gpu", **claim}],
+        "volumes": [{"name": "inside", "hostPath": {"path": str(INSIDE)}}],
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 1,
+    }  # fmt: skip
+    client.BatchV1Api(pods.core.api_client).create_namespaced_job(
+        pods.namespace, {"metadata": {"name": name}, "spec": {"template": {"spec": spec}}}
+    )
+
+
+def said_by(pods: Pods, name: str, of: str) -> dict:
+    """What the program in one of a Pod's containers said."""
+    answer = pods.core.read_namespaced_pod_log(
+        name, pods.namespace, container=of, _request_timeout=10, _preload_content=False
+    )
+    return json.loads(answer.data.decode().splitlines()[0])
 
 
 def test_templates_shared_claims_defaults_alternatives_and_modes(pods, claims, dra_nodes, tmp_path):

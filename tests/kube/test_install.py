@@ -62,6 +62,32 @@ def test_helm_finds_nothing_wrong_and_every_value_may_be_changed(built):
     assert added["PrometheusRule"]["spec"] == own
 
 
+def test_webhooks_fail_closed_for_shares_alone_and_what_serves_them_is_two(built):
+    whole = {(one["kind"], one["metadata"]["name"]): one for one in render(built)}
+    hooks = [
+        hook
+        for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
+        for hook in whole[kind, "penstock"]["webhooks"]
+    ]
+    closed = {hook["name"] for hook in hooks if hook["failurePolicy"] == "Fail"}
+    assert closed == {"pods.penstock.io", "placed.penstock.io", "claims.penstock.io"}
+    for hook in hooks:
+        (rule,) = hook["namespaceSelector"]["matchExpressions"]
+        assert rule["operator"] == "NotIn"
+        assert {"kube-system", NAMESPACE} == set(rule["values"])
+        if hook["name"] != "claims.penstock.io":  # every claim is looked at: classes are not in it
+            assert any("penstock.io/" in one["expression"] for one in hook["matchConditions"])
+    for name in ("admit", "control", "scheduler"):
+        if ("Deployment", f"penstock-{name}") not in whole:
+            continue
+        assert whole["Deployment", f"penstock-{name}"]["spec"]["replicas"] == 2
+        budget = whole["PodDisruptionBudget", f"penstock-{name}"]["spec"]
+        assert budget["minAvailable"] == 1
+        labels = whole["Deployment", f"penstock-{name}"]["spec"]["template"]["metadata"]["labels"]
+        assert budget["selector"]["matchLabels"].items() <= labels.items()
+    assert ("Deployment", "penstock-admit") in whole
+
+
 @pytest.mark.parametrize(
     ("value", "why"),
     [
