@@ -54,6 +54,7 @@ NORMALS = {
 }
 REASONS = WARNINGS | NORMALS
 SUSPENDING = ("suspend", "suspended")  # by enforcement, by order
+MOVING = frozenset({*SUSPENDING, "restored", "resumed", "throttle", "terminate"})
 FLUSH_S = 1.0
 AGAIN_S = 2.0
 OLDEST_S = 3600.0  # API servers keep Events for an hour: older ones are not brought back
@@ -108,7 +109,7 @@ class Happenings:
         self._written: dict[Key, Told] = {}
         self._owned: dict[str, pb.Tenant] = {}  # by name
         self.changed: list[Callable[[], None]] = []
-        """Called when something has happened to a tenant; must not raise."""
+        """Called when a tenant may have been suspended or let go; must not raise."""
 
     def why_suspended(self, tenant: str) -> tuple[str, str]:
         """Kubernetes' reason and the message of what suspended that tenant last."""
@@ -162,7 +163,7 @@ class Happenings:
         before = self._told.get(key, Told(0, at_s, at_s, ""))
         self._told[key] = before.and_then(event)
         self._waiting[key] = None
-        for tell in self.changed:
+        for tell in self.changed if event.event in MOVING else ():
             tell()
         while len(self._waiting) > MOST_WAITING:
             del self._waiting[next(iter(self._waiting))]

@@ -8,6 +8,7 @@ restart; while the agent does not answer it stays as it is, as suspended tenants
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import defaultdict
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from penstock.kube.node.pods import Condition
 from penstock.model import PenstockError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from penstock.kube.api import Api
     from penstock.kube.node.allocation import Tenants
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 SOON_S = 0.2  # many Pods change at once
 LOOK_S = 5.0  # a happening that was not told
 AGAIN_S = 1.0  # what did not work
+# From a Pod's deletion on. Grace periods are their owners' to choose: who is suspended for good reason
+# must not run on for hours by being deleted.
+MERCY_S = 60.0
 MOST_AT_ONCE = 8  # writes under way
 MOST_MESSAGE = 1000
 RUNS = Condition("True", "VgpuRunning", "")
@@ -46,6 +50,7 @@ class Running:
         self._pods = pods
         self._happenings = happenings
         self._log = log
+        self._deleted_s: dict[str, float] = {}  # Pods by uid: when that was first seen
         self._changed = asyncio.Event()
         self.problem: PenstockError | None = None
         """Why conditions are not kept at the moment."""
@@ -82,6 +87,11 @@ class Running:
         living = [pod for pod in self._pods.cache.objects.values() if not pod.has_ended]
         if not any(pod.is_gated or pod.is_deleted for pod in living):
             return True
+        now_s = time.monotonic()
+        self._deleted_s = {
+            pod.uid: self._deleted_s.get(pod.uid, now_s) for pod in living if pod.is_deleted
+        }
+        fresh = {uid for uid, since_s in self._deleted_s.items() if now_s - since_s < MERCY_S}
         tenants = (await self._tenants.owned()).values()
         by_pod: dict[str, list[pb.Tenant]] = defaultdict(list)
         resumed = False
@@ -89,7 +99,7 @@ class Running:
             pods = [pod for pod in self._pods.of(tenant) if not pod.has_ended]
             for pod in pods:
                 by_pod[pod.uid].append(tenant)
-            if tenant.suspended and has_to_end(pods):
+            if tenant.suspended and has_to_end(pods, fresh):
                 # Its SIGTERM finds a process that waits for the device, or is stopped: it is to
                 # come to its handler before its grace is over.
                 await self._tenants.resume(tenant.name)
@@ -145,9 +155,12 @@ class Running:
                 raise
 
 
-def has_to_end(pods: Sequence[NodePod]) -> bool:
-    """Whether all Pods that have the tenant are being deleted: nobody else is resumed with them."""
-    return bool(pods) and all(pod.is_deleted for pod in pods)
+def has_to_end(pods: Sequence[NodePod], fresh: Collection[str]) -> bool:
+    """Whether all Pods that have the tenant are being deleted: nobody else is resumed with them.
+
+    `fresh`: uids of those that were told to end only lately; one of them is to be among them.
+    """
+    return all(pod.is_deleted for pod in pods) and any(pod.uid in fresh for pod in pods)
 
 
 def condition_of(
