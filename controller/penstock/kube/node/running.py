@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 SOON_S = 0.2  # many Pods change at once
 LOOK_S = 5.0  # a happening that was not told
 AGAIN_S = 1.0  # what did not work
-# From a Pod's deletion on. Grace periods are their owners' to choose: who is suspended for good reason
-# must not run on for hours by being deleted.
+# From a Pod's deletion on. Grace periods are their owners' to choose: who is suspended for good
+# reason must not run on for hours by being deleted.
 MERCY_S = 60.0
 MOST_AT_ONCE = 8  # writes under way
 MOST_MESSAGE = 1000
