@@ -189,8 +189,10 @@ WRONG = {
     "policy with a claim": (
         claiming(annotations={"penstock.io/policy": "smal"}), "but small; name one that is there"
     ),
-    "step": (asking(annotations={"penstock.io/on-exceed": "freeze"}), "throttle, suspend"),
-    "grace": (asking(annotations={"penstock.io/grace": "soon"}), "such as 10s"),
+    "step": (
+        asking(annotations={"penstock.io/on-exceed": "deny"}), "is a QuotaPolicy's to say",
+    ),
+    "grace": (asking(annotations={"penstock.io/grace": "24h"}), "is a QuotaPolicy's to say"),
 }  # fmt: skip
 
 
@@ -433,6 +435,10 @@ def test_a_good_pod_is_completed_and_warned_of_what_no_device_here_has(
         placing.start()
         until("it is placed", lambda: pods.read("good").spec.node_name == "fitting")
         written = pods.read("good").metadata.annotations[PLACED]
+        for name in ("penstock.io/on-exceed", "penstock.io/grace"):
+            body = {"metadata": {"annotations": {name: "deny"}}}
+            with pytest.raises(ApiException, match="its QuotaPolicy said when the Pod was made"):
+                pods.core.patch_namespaced_pod("good", pods.namespace, body)
         for change in (None, "{}", written.replace("GPU", "MPU")):
             body = {"metadata": {"annotations": {PLACED: change}}}
             for patch in (

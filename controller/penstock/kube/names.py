@@ -16,13 +16,15 @@ RESOURCE_CORES = f"{GROUP}/cores-permille"
 RESOURCE_TFLOPS = f"{GROUP}/tflops"
 RESOURCES = frozenset({RESOURCE_COUNT, RESOURCE_MEMORY, RESOURCE_CORES, RESOURCE_TFLOPS})
 
-# Annotations of Pods. The first is written with the Binding, by nobody else.
+# Annotations of Pods. The first is written with the Binding, by nobody else; what follows on excess
+# by the webhook, when the Pod is made.
 PLACED = f"{GROUP}/placed"
 POLICY = f"{GROUP}/policy"
 MODE = f"{GROUP}/mode"
 MODEL = f"{GROUP}/model"  # devices of which model, as `penstock devices` calls it
 ON_EXCEED = f"{GROUP}/on-exceed"  # what follows when more is measured than granted
 GRACE = f"{GROUP}/grace"  # for how long it is let, such as 30s
+KEPT = (ON_EXCEED, GRACE)  # as they were when the Pod was made
 
 # Readiness gate of every Pod with a share, and the condition that its node keeps: False while what
 # it has of a device is suspended.

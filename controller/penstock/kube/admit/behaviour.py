@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from penstock.kube.admit.verdict import pointer
 from penstock.kube.control.policies import policy_for
 from penstock.kube.names import GRACE, MODE, ON_EXCEED, POLICY
-from penstock.kube.parameters import MODES, STEPS, read_grace_ns
-from penstock.model import PenstockError, listing, nearest
+from penstock.kube.parameters import MODES
+from penstock.model import PenstockError, nearest
 from penstock.model.quantity import format_duration
 
 if TYPE_CHECKING:
@@ -54,8 +54,8 @@ class Behaviour:
     """Of a share by extended resources; empty: not said. A claim says its own."""
 
     mode: str
-    on_exceed: str
-    grace: str
+    on_exceed: str = ""
+    grace: str = ""
 
     @property
     def may_suspend(self) -> bool:
@@ -77,33 +77,25 @@ class Behaviour:
             verdict.refuse(
                 f"annotation {MODE}: {mode}", "there is no such mode", "strict or elastic"
             )
-        step = annotations.get(ON_EXCEED, "")
-        if ON_EXCEED in annotations and step not in STEPS:
-            verdict.refuse(
-                f"annotation {ON_EXCEED}: {step}",
-                "there is no such step",
-                f"one of {listing(STEPS)}",
-            )
-        grace = annotations.get(GRACE, "")
-        grace_ns = None
-        if GRACE in annotations:
-            try:
-                grace_ns = read_grace_ns(grace)
-            except PenstockError as error:
-                verdict.refuse(f"annotation {GRACE}: {grace[:60]}", error.why, "such as 10s")
         if policy is None or spec is None:
-            return cls(mode, step, grace)
+            for name in (ON_EXCEED, GRACE):
+                if name in annotations:
+                    verdict.refuse(
+                        f"annotation {name}",
+                        "what follows on excess is a QuotaPolicy's to say, and none holds here",
+                        "leave it out, or have a policy made that selects the Pod",
+                    )
+            return cls(mode)
         exceed = spec.on_exceed
-        for name, said, is_same, theirs in (
-            (ON_EXCEED, step, step == exceed.measured, exceed.measured),
-            (GRACE, grace, grace_ns == exceed.grace, format_duration(exceed.grace)),
-        ):
-            if said and not is_same:
+        theirs = {ON_EXCEED: str(exceed.measured), GRACE: format_duration(exceed.grace)}
+        for name, word in theirs.items():
+            said = annotations.get(name, word)
+            if said != word:
                 verdict.refuse(
-                    f"annotation {name}: {said[:60]}", f"{policy} says {theirs}", "leave it out"
+                    f"annotation {name}: {said[:60]}", f"{policy} says {word}", "leave it out"
                 )
         usual = "" if spec.mode == "strict" else spec.mode
-        return cls(mode or usual, exceed.measured, format_duration(exceed.grace))
+        return cls(mode or usual, theirs[ON_EXCEED], theirs[GRACE])
 
     def patch(self, pod: Object) -> Iterator[Object]:
         """What the Pod does not say yet."""

@@ -11,6 +11,7 @@ from penstock.kube.admit.surroundings import class_names
 from penstock.kube.admit.verdict import Verdict, pointer
 from penstock.kube.api import ApiError
 from penstock.kube.names import (
+    KEPT,
     MANAGED,
     PLACED,
     RESOURCE_CORES,
@@ -93,15 +94,20 @@ async def review_new(
 def review_change(old: Object, new: Object, user: str, scheduler_user: str) -> Verdict:
     """A Pod that is changed."""
     verdict = Verdict()
-    was, now = (
-        ((one.get("metadata") or {}).get("annotations") or {}).get(PLACED) for one in (old, new)
-    )
-    if was != now and user != scheduler_user:
+    was, now = ((one.get("metadata") or {}).get("annotations") or {} for one in (old, new))
+    if was.get(PLACED) != now.get(PLACED) and user != scheduler_user:
         verdict.refuse(
             f"annotation {PLACED} is not to be changed by {user}",
             "it says which shares of devices are taken; only the scheduler writes it",
             "leave it as it is; to move a Pod delete it",
         )
+    for name in KEPT:
+        if was.get(name) != now.get(name):
+            verdict.refuse(
+                f"annotation {name} is not to be changed",
+                "it is what its QuotaPolicy said when the Pod was made",
+                "leave it as it is; for another policy make the Pod anew",
+            )
     return verdict
 
 
@@ -109,10 +115,11 @@ def review_binding(binding: Object, user: str, scheduler_user: str) -> Verdict:
     """A Binding that is to be posted."""
     verdict = Verdict()
     annotations = (binding.get("metadata") or {}).get("annotations") or {}
-    if PLACED in annotations and user != scheduler_user:
+    written = [name for name in (PLACED, *KEPT) if name in annotations]
+    if written and user != scheduler_user:
         verdict.refuse(
-            f"a Binding with {PLACED} by {user}", "only the scheduler says which devices a Pod has",
-            "leave the Pod to its scheduler",
+            f"a Binding with {written[0]} by {user}",
+            "only the scheduler says which devices a Pod has", "leave the Pod to its scheduler",
         )  # fmt: skip
     return verdict
 
