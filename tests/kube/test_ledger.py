@@ -153,7 +153,8 @@ def test_more_taken_than_there_is_is_told_once():
 WORDS = st.sampled_from([
     "request", "uid", "object", "oldObject", "resource", "operation", "CREATE", "UPDATE", "pods",
     "userInfo", "username", "spec", "containers", "initContainers", "resources", "limits",
-    "penstock.io/memory", "1Gi", "metadata", "annotations", "name", "nodeName", "", "0",
+    "penstock.io/memory", "1Gi", "template", "jobTemplate", "metadata", "annotations", "name",
+    "nodeName", "", "0",
 ])  # fmt: skip
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | WORDS,
@@ -164,14 +165,17 @@ JSON = st.recursive(
 class NothingAround:
     """A cluster that has nothing of what an object refers to."""
 
-    async def claims_of_ours(self, pod: Object, namespace: str) -> list[str]:
+    async def claims_of_ours(self, pod: Object, namespace: str) -> dict[str, Object]:
+        return {}
+
+    async def parameters(self, claim_spec: Object) -> list[Any]:
         return []
 
     async def classes_of_ours(self, names: Any) -> set[str]:
         return {"ours"}
 
-    async def no_such_policy(self, namespace: str, name: str) -> str:
-        return "there is none"
+    async def policies(self, namespace: str) -> None:
+        return None
 
     async def apart(self, runtime_class: str) -> str:
         return ""
@@ -188,7 +192,12 @@ def ask(request: object) -> Object:
     return answer["response"]
 
 
-@given(JSON, st.sampled_from(["pods", "resourceclaims", "resourceclaimtemplates", "bindings"]))
+@given(
+    JSON,
+    st.sampled_from([
+        "pods", "resourceclaims", "resourceclaimtemplates", "bindings", "deployments", "cronjobs",
+    ]),
+)  # fmt: skip
 def test_any_object_at_all_is_answered(one, plural):
     request = {
         "uid": "u", "operation": "CREATE", "namespace": "n", "object": one,
