@@ -13,6 +13,8 @@ from penstock.model import nearest
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from penstock.schedule.device import Device
+
 TEMPLATES = Kind("resource.k8s.io/v1", "resourceclaimtemplates")
 CLASSES = Kind("resource.k8s.io/v1", "deviceclasses", namespaced=False)
 RUNTIME_CLASSES = Kind("node.k8s.io/v1", "runtimeclasses", namespaced=False)
@@ -52,6 +54,21 @@ class Surroundings:
         return f"namespace {namespace} has no such QuotaPolicy" + (
             f", but {near}" if near else f"; it has {', '.join(names[:5]) or 'none'}"
         )
+
+    async def policies(self, namespace: str) -> list[Object]:
+        """The namespace's QuotaPolicies; none where the cluster does not know such."""
+        try:
+            found, _ = await self._api.list(POLICIES, namespace)
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            return []
+        return found
+
+    def devices_of(self, node: str) -> dict[str, Device]:
+        """Devices that a node says it has, by UUID; none where that is not known here."""
+        seen = self._nodes.objects.get(("", node))
+        return {one.uuid: one for one in seen.devices} if seen else {}
 
     async def apart(self, runtime_class: str) -> str:
         """The handler of that RuntimeClass if it keeps containers from the node's kernel."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.kube.api import PODS, ApiError
 from penstock.kube.cache import Cache
-from penstock.kube.names import MODE, PLACED, POLICY
+from penstock.kube.names import HELD, MODE, PLACED, POLICY, RESIZE
 from penstock.kube.node.allocation import OWNER
 from penstock.kube.node.claim import CLAIM
 from penstock.kube.request import roles
@@ -34,11 +34,14 @@ class NodePod:
     has_ended: bool  # for good: nothing of it runs or will
     claims: frozenset[str]  # names, in its namespace
     placed: str = ""  # the annotation, as it is
+    held: str = ""  # likewise: what its tenants may still have beyond that
+    asked: str = ""  # likewise: what its owner wants instead
     mode: str = ""  # likewise
     policy: str = ""
     order: tuple[str, ...] = ()  # its containers' names, as they start
     inits: frozenset[str] = frozenset()  # those that end before the next one starts
     sidecars: frozenset[str] = frozenset()  # those that start before others and stay
+    version: str = field(default="", compare=False)  # of its object
 
 
 class NodePods:
@@ -111,9 +114,12 @@ def read_pod(one: Object) -> NodePod:
         status.get("phase") in {"Succeeded", "Failed"},
         frozenset(claim for claim in claims if claim),
         placed=annotations.get(PLACED, ""),
+        held=annotations.get(HELD, ""),
+        asked=annotations.get(RESIZE, ""),
         mode=annotations.get(MODE, ""),
         policy=annotations.get(POLICY, ""),
         order=tuple(name for name, _ in known),
         inits=frozenset(name for name, role in known if role == "init"),
         sidecars=frozenset(name for name, role in known if role == "sidecar"),
+        version=metadata.get("resourceVersion", ""),
     )

@@ -86,6 +86,7 @@ class _Node:
             )
         else:
             self._way = PluginWay(
+                api,
                 self._inventory,
                 self._pods,
                 tenants,
