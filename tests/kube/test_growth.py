@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.kube.test_ledger import NothingAround, node
 
@@ -81,7 +81,7 @@ class Server:
 
 
 class World:
-    """An extender and a node of one device, of 80 GiB, each of which sees late and may be killed."""
+    """An extender and a node of one device: each sees late and may be killed."""
 
     def __init__(self) -> None:
         self.server = Server()
@@ -160,8 +160,7 @@ class World:
             return
         try:
             step = step_of(pod, self.ledger.nodes["n"])
-        except PenstockError as error:
-            assert error.reason == "not-enough-left"
+        except PenstockError:  # there is less free
             return
         if step is not None:
             self.ledger.grow(uid, "n", step.more)
@@ -197,8 +196,9 @@ class World:
         for now in due(labels, text, "main").values():
             # The agent's own admission: room that another tenant still has is not given.
             others = [one for other, one in self.in_force.items() if other != uid]
-            taken = sum(one.memory_bytes for one in others), sum(
-                one.cores_permille for one in others
+            taken = (
+                sum(one.memory_bytes for one in others),
+                sum(one.cores_permille for one in others),
             )
             assert now.memory_bytes + taken[0] <= 80 * GIB, "the agent would have to refuse"
             assert now.cores_permille + taken[1] <= 1000, "the agent would have to refuse"
@@ -215,6 +215,16 @@ class World:
             uid, one["metadata"]["resourceVersion"], **{HELD: None}
         ):
             self.tell(uid)
+
+    def extender_works(self, uid: str, *_: int) -> None:
+        for what in ("extender_sees", "extender_sees", "extender_decides", "write_arrives"):
+            getattr(self, what)(uid)
+            self.check()
+
+    def node_works(self, uid: str, *_: int) -> None:
+        for what in ("node_sees", "node_follows", "node_says"):
+            getattr(self, what)(uid)
+            self.check()
 
     def counted(self) -> Share:
         return self.ledger.nodes["n"].taken(UUID)
@@ -251,25 +261,41 @@ class World:
                     self.check()
 
 
+def shrinks(gib: int, cores: int) -> list[tuple[str, str, int, int]]:
+    return [("ask", "a", gib, cores), ("extender works", "a", 0, 0)]
+
+
+NODE_FOLLOWS = [("node sees", "a", 0, 0), ("node follows", "a", 0, 0)]
 WHAT = [
     "bind", "ask", "ask", "end", "extender sees", "extender decides", "write arrives",
-    "extender killed", "node sees", "node follows", "node says",
+    "extender killed", "node sees", "node follows", "node says", "extender works",
+    "extender works", "node works",
 ]  # fmt: skip
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from(WHAT), st.sampled_from(NAMES), st.integers(1, 60),
-            st.integers(1, 700),
+            st.sampled_from(WHAT), st.sampled_from(NAMES),
+            st.sampled_from([5, 10, 20, 30, 55]), st.sampled_from([50, 100, 200, 300, 650]),
         ),
-        max_size=80,
+        min_size=50,
+        max_size=90,
     )
 )  # fmt: skip
+# Smaller twice before the node has followed; and smaller, larger and as small again, while the node
+# knows the first of them: what only long walks find by chance.
+@example([*shrinks(10, 100), *shrinks(5, 50), *NODE_FOLLOWS])
+@example([
+    *shrinks(10, 100), *NODE_FOLLOWS, *shrinks(20, 200), *shrinks(10, 100),
+    ("node says", "a", 0, 0), *NODE_FOLLOWS, ("extender works", "a", 0, 0),
+    ("extender killed", "a", 0, 0), *shrinks(20, 200), *NODE_FOLLOWS,
+])  # fmt: skip
 def test_whoever_is_killed_nothing_is_in_force_that_is_not_counted_and_nothing_stays_counted(steps):
     world = World()
-    for what, uid, gib, cores in [("bind", "a", 20, 200), ("bind", "b", 20, 200), *steps]:
+    begin = [("bind", "a", 20, 200), ("node works", "a", 1, 1), ("bind", "b", 20, 200)]
+    for what, uid, gib, cores in [*begin, *steps]:
         world.step(what, uid, gib, cores)
         world.check()
     world.settle()
@@ -281,13 +307,14 @@ def test_whoever_is_killed_nothing_is_in_force_that_is_not_counted_and_nothing_s
         assert world.in_force[uid] == share
         memory, cores = memory + share.memory_bytes, cores + share.cores_permille
         if annotations.get(RESIZE):  # it has what it asked for, or there is not so much
-            wanted = resized(
-                read_placement(annotations[PLACED]), read_resize(annotations[RESIZE])
-            )["main"][UUID]
+            wanted = resized(read_placement(annotations[PLACED]), read_resize(annotations[RESIZE]))[
+                "main"
+            ][UUID]
             left = world.ledger.nodes["n"].left(UUID)
             assert left is not None
-            more = wanted.memory_bytes - share.memory_bytes, (
-                wanted.cores_permille - share.cores_permille
+            more = (
+                wanted.memory_bytes - share.memory_bytes,
+                (wanted.cores_permille - share.cores_permille),
             )
             fits = more[0] <= max(0, left.memory_bytes) and more[1] <= max(0, left.cores_permille)
             assert wanted == share or not fits
@@ -337,9 +364,8 @@ def test_whatever_is_asked_for_is_refused_in_words_or_is_a_share(text):
     placement = {"main": {UUID: Share(GIB, 100)}}
     try:
         after = resized(placement, read_resize(text))
-    except PenstockError as error:
-        assert error.what
-        assert error.fix
+    except PenstockError:
+        pass
     else:
         assert read_placement(write_placement(after)) == after
 
@@ -349,10 +375,10 @@ class Around(NothingAround):
 
     def __init__(self, *policies: Object, by_claim: bool = False) -> None:
         self._policies = list(policies)
-        self._by_claim = by_claim
+        self.by_claim = by_claim
 
     async def claims_of_ours(self, pod: Object, namespace: str) -> list[str]:
-        return ["gpu"] if self._by_claim else []
+        return ["gpu"] if self.by_claim else []
 
     async def policies(self, namespace: str) -> list[Object]:
         return self._policies
@@ -366,7 +392,7 @@ def review(
 ) -> Object:
     """Of a change of a running Pod: 20 GiB and 30 % of its device."""
     limits = {"penstock.io/memory": "20Gi", "penstock.io/cores-permille": "300"}
-    if around._by_claim:  # noqa: SLF001 - its own test's
+    if around.by_claim:
         limits = {}
     spec = {"containers": [{"name": "main", "resources": {"limits": limits}}], "nodeName": "n"}
     found = []

@@ -122,7 +122,7 @@ RIGHTS = {  # verb, group, resource, namespace
         {
             ("patch", "", "nodes", ""), ("create", "resource.k8s.io", "resourceslices", ""),
             ("get", "resource.k8s.io", "resourceclaims", "default"), ("list", "", "pods", ""),
-            ("patch", "", "events", "default"),
+            ("patch", "", "events", "default"), ("patch", "", "pods/status", "default"),
         },
         {
             ("get", "", "secrets", NAMESPACE), ("create", "", "pods", NAMESPACE),
@@ -163,11 +163,13 @@ RIGHTS = {  # verb, group, resource, namespace
     "scheduler": (
         {
             ("create", "", "pods/binding", "default"), ("list", "", "nodes", ""),
+            ("patch", "", "pods/status", "default"), ("patch", "", "events", "default"),
             ("create", "coordination.k8s.io", "leases", NAMESPACE),
         },
         {
             ("get", "", "secrets", NAMESPACE), ("create", "", "pods", "default"),
-            ("patch", "", "nodes", ""), ("get", "", "nodes/proxy", ""),
+            ("patch", "", "pods", "default"), ("patch", "", "nodes", ""),
+            ("get", "", "nodes/proxy", ""),
         },
     ),
 }  # fmt: skip
@@ -228,6 +230,15 @@ def test_an_agents_token_writes_only_what_is_of_its_own_node(chart, cluster):
         },
     }  # fmt: skip
     refused("may not write resourceslices", slices.create_resource_slice, made)
+    # Of Pods it takes one mark away, and only on its own node.
+    for annotation in ("penstock.io/held", "penstock.io/placed", "other"):
+        change = {"metadata": {"annotations": {annotation: "{}"}}}
+        patch = core.patch_namespaced_pod_status
+        refused("and change nothing else of them", patch, pod.metadata.name, NAMESPACE, change)
+    phase = {"status": {"phase": "Failed"}}
+    refused("and change nothing else of them", patch, pod.metadata.name, NAMESPACE, phase)
+    (other,) = chart.pods("agent", there)
+    refused(f"on {here} may not write pods/", patch, other.metadata.name, NAMESPACE, phase)
     unbound = client.CoreV1Api(chart.speak_as("agent"))
     refused("an agent on no node", unbound.patch_node, here, note)
 
@@ -276,6 +287,20 @@ def test_restricted_pods_get_shares_both_ways_and_run_on_through_an_upgrade(char
     bad = {**limits, "penstock.io/cores-permille": "1500"}
     with pytest.raises(client.ApiException, match="1500"):
         pods.start_restricted("bad", "true", limits=bad)
+
+    # It grows and shrinks while it runs, by those who may: the webhook lets it pass, the extender
+    # beside the scheduler that leads writes it, the node follows and gives back.
+    for gib in (12, 6, 8):
+        wish = {"penstock.io/resize": json.dumps({"main": {"memory": f"{gib}Gi"}})}
+        pods.core.patch_namespaced_pod(
+            "extended", pods.namespace, {"metadata": {"annotations": wish}}
+        )
+        until(f"it sees {gib} GiB", lambda g=gib: pods.log("extended").endswith(f" {g}\n"))
+        until(
+            "nothing more is held",
+            lambda: "penstock.io/held" not in pods.read("extended").metadata.annotations,
+        )
+    assert pods.read("extended").status.container_statuses[0].restart_count == 0
 
     agents = {pod.metadata.uid for pod in chart.pods("agent")}
     chart.upgrade("--set", "agent.longestGrace=30s")
