@@ -19,7 +19,7 @@ from penstock.kube.node.following import due
 from penstock.kube.place.growth import step_of
 from penstock.kube.place.ledger import Ledger, read_node, read_pod
 from penstock.kube.placed import Share, at_most, read_placement, write_placement
-from penstock.kube.resizing import read_resize, resized
+from penstock.kube.resizing import read_resize, resized, told
 from penstock.model import PenstockError
 from penstock.node.accounted import accounted_label
 from penstock.schedule.ask import totals
@@ -497,6 +497,21 @@ def test_growth_waits_in_the_ledger_until_a_newer_version_of_its_pod_is_seen():
     body = counter.fold(cap, {}, versions, {})
     assert body
     assert body["status"]["pending"] == {}
+
+
+def test_what_a_pod_has_still_holds_and_asks_for_is_told_apart():
+    annotations = {PLACED: placed(20, 300)}
+    before = "before 20Gi and 30 %"
+    has = f"main has 20Gi and 30 % of {UUID}"
+    assert told({}) == []
+    assert told(annotations) == [has]
+    annotations |= {HELD: placed(30, 300), RESIZE: resize(60)}
+    assert told(annotations) == [
+        has,
+        f"still held until its node has followed: main: 30Gi and 30 % of {UUID}, {before}",
+        f"asked for and not reserved: main: 60Gi and 30 % of {UUID}, {before}",
+    ]
+    assert "cannot be read" in told({**annotations, RESIZE: "{"})[0]
 
 
 def test_the_most_of_two_placements_covers_both():

@@ -448,19 +448,41 @@ def test_a_running_pod_s_share_grows_and_shrinks_while_who_does_it_is_killed(
         until_in_force(pods, "beside", tmp_path, Share(120 * GIB, 400))
         assert placement_of(pods, "grows", HELD) == {}
         assert "VgpuShrunk" in events(pods, "grows")
-        # Below what is accounted for it moves on the node, and stays so; above it does not.
-        (name,) = [one for one in node.tenants() if one.startswith("grows")]
-        assert "accounted 5Gi" in node.run("quota", "set", name, "--memory=6Gi").stderr
-        assert node.run("quota", "set", name, "--memory=4Gi").returncode == 0
-        node.beside.restart(signal.SIGKILL)
-        node.until_ready()
-        until_in_force(pods, "grows", tmp_path, Share(4 * GIB, 100))
+        moves_below_on_its_node(pods, node, tmp_path)
+        is_had_by_who_waits(pods, node)
         for name in ("grows", "beside"):
             assert pods.read(name).status.container_statuses[0].restart_count == 0
     finally:
         placing.stop()
     pods.core.delete_collection_namespaced_pod(pods.namespace)
     nothing_left(plugin_nodes)
+
+
+def moves_below_on_its_node(pods, node, tmp_path: Path) -> None:
+    """Below what is accounted for, and stays so; above it does not."""
+    (name,) = [one for one in node.tenants() if one.startswith("grows")]
+    assert "accounted 5Gi" in node.run("quota", "set", name, "--memory=6Gi").stderr
+    assert node.run("quota", "set", name, "--memory=4Gi").returncode == 0
+    node.beside.restart(signal.SIGKILL)
+    node.until_ready()
+    until_in_force(pods, "grows", tmp_path, Share(4 * GIB, 100))
+
+
+def is_had_by_who_waits(pods, node) -> None:
+    """What a running Pod gives back, also by those that wait to be placed."""
+    for name, memory in (("fills", "120Gi"), ("waits", "30Gi")):
+        one = container("main", *LOOK, "watch")
+        one["resources"]["limits"]["penstock.io/memory"] = memory
+        one["resources"]["limits"]["penstock.io/cores-permille"] = "100"
+        body = pod(name, one, nodeSelector={"kubernetes.io/hostname": node.name})
+        pods.core.create_namespaced_pod(pods.namespace, body)
+        until(
+            "it is looked at",
+            lambda n=name: "Scheduled" in events(pods, n) or "FailedScheduling" in events(pods, n),
+        )
+    assert not pods.read("waits").spec.node_name
+    ask(pods, "beside", "100Gi", 400)
+    until_said(pods, "waits")
 
 
 def ask(pods, name: str, memory: str, cores_permille: int) -> None:

@@ -12,10 +12,11 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.kube.names import RESIZE, RESOURCE_CORES, RESOURCE_MEMORY
-from penstock.kube.placed import Share
+from penstock.kube.names import HELD, PLACED, RESIZE, RESOURCE_CORES, RESOURCE_MEMORY
+from penstock.kube.placed import Share, at_most, read_placement
 from penstock.kube.request import whole
 from penstock.model import PenstockError, format_cores, human_memory, listing, nearest
+from penstock.schedule.device import NOTHING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -80,14 +81,40 @@ def resized(placement: Placement, wishes: Mapping[str, Wish]) -> Placement:
 def in_words(before: Placement, after: Placement) -> str:
     """What changes, for people: "main: 30Gi and 50 % of GPU-…, before 20Gi and 30 %"."""
     return "; ".join(
-        f"{container}: {_share(share)} of {uuid}, before {_share(before[container][uuid])}"
+        f"{container}: {_share(share)} of {uuid}, before {_share(was)}"
         for container, shares in after.items()
         for uuid, share in shares.items()
-        if share != before[container][uuid]
+        for was in [before.get(container, {}).get(uuid, NOTHING)]
+        if share != was
     )
 
 
+def told(annotations: Mapping[str, str]) -> list[str]:
+    """What a Pod has by extended resources, may still have, and is to have instead, for people."""
+    if not annotations.get(PLACED):
+        return []
+    try:
+        placement = read_placement(annotations[PLACED])
+        lines = [
+            f"{container} has {_share(share)} of {uuid}"
+            for container, shares in placement.items()
+            for uuid, share in shares.items()
+        ]
+        if annotations.get(HELD):
+            held = at_most(placement, read_placement(annotations[HELD]))
+            lines.append(f"still held until its node has followed: {in_words(placement, held)}")
+        if annotations.get(RESIZE):
+            wanted = resized(placement, read_resize(annotations[RESIZE]))
+            if wanted != placement:
+                lines.append(f"asked for and not reserved: {in_words(placement, wanted)}")
+    except PenstockError as error:
+        return [str(error)]
+    return lines
+
+
 def _share(share: Share) -> str:
+    if share == NOTHING:
+        return "nothing"
     return f"{human_memory(share.memory_bytes)} and {format_cores(share.cores_permille)} %"
 
 
