@@ -158,6 +158,10 @@ WRONG = {
     "gvisor": (asking(runtimeClassName="sandboxed"), "runs containers by runsc"),
     "policy": (asking(annotations={"penstock.io/policy": "smal"}), "no QuotaPolic"),
     "mode": (asking(annotations={"penstock.io/mode": "loose"}), "strict or elastic"),
+    "resize": (
+        asking(annotations={RESIZE: '{"main": {"memory": "2Gi"}}'}),
+        "write the amounts under limits",
+    ),
     "placed": (
         asking(annotations={PLACED: write_placement({"main": {"GPU-x": Share(GIB, 1)}})}),
         "only the scheduler says which devices a Pod has",

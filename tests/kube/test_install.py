@@ -259,6 +259,17 @@ for second in range(100000):
 """
 
 
+def grow(pods, name: str, gib: int, **more: str) -> str:
+    """Asks for that much memory; why it is refused, or nothing."""
+    wish = {"penstock.io/resize": json.dumps({"main": {"memory": f"{gib}Gi"}})}
+    body = {"metadata": {"annotations": wish}}
+    try:
+        pods.core.patch_namespaced_pod(name, pods.namespace, body, **more)
+    except client.ApiException as error:
+        return json.loads(error.body)["message"]
+    return ""
+
+
 def test_restricted_pods_get_shares_both_ways_and_run_on_through_an_upgrade(chart, cluster, pods):
     """As PodSecurity has it: no root, no capability, no hostPath, nothing to write to."""
     level = {"pod-security.kubernetes.io/enforce": "restricted"}
@@ -288,19 +299,31 @@ def test_restricted_pods_get_shares_both_ways_and_run_on_through_an_upgrade(char
     with pytest.raises(client.ApiException, match="1500"):
         pods.start_restricted("bad", "true", limits=bad)
 
-    # It grows and shrinks while it runs, by those who may: the webhook lets it pass, the extender
-    # beside the scheduler that leads writes it, the node follows and gives back.
+    # It grows and shrinks while it runs, by those who may: the webhook counts it against the cap,
+    # the extender beside the scheduler that leads writes it, the node follows and gives back.
+    caps = client.CustomObjectsApi(cluster.api)
+    cap = {
+        "apiVersion": "penstock.io/v1alpha1", "kind": "QuotaCap", "metadata": {"name": "default"},
+        "spec": {"hard": {"memory": "20Gi"}},
+    }  # fmt: skip
+    where = ("penstock.io", "v1alpha1", pods.namespace, "quotacaps")
+    caps.create_namespaced_custom_object(*where, cap)
+    exceeded = "5Gi asked for, 16Gi of 20Gi taken"
+    until("the cap holds", lambda: exceeded in grow(pods, "extended", 13, dry_run="All"))
     for gib in (12, 6, 8):
-        wish = {"penstock.io/resize": json.dumps({"main": {"memory": f"{gib}Gi"}})}
-        pods.core.patch_namespaced_pod(
-            "extended", pods.namespace, {"metadata": {"annotations": wish}}
-        )
+        assert grow(pods, "extended", gib) == ""
         until(f"it sees {gib} GiB", lambda g=gib: pods.log("extended").endswith(f" {g}\n"))
         until(
             "nothing more is held",
             lambda: "penstock.io/held" not in pods.read("extended").metadata.annotations,
         )
     assert pods.read("extended").status.container_statuses[0].restart_count == 0
+
+    def status() -> tuple[int, dict[str, object]]:
+        told = caps.get_namespaced_custom_object(*where, "default")["status"]
+        return told["used"]["memoryBytes"] >> 30, told["pending"]
+
+    until("the cap counts what there is again", lambda: status() == (16, {}))
 
     agents = {pod.metadata.uid for pod in chart.pods("agent")}
     chart.upgrade("--set", "agent.longestGrace=30s")
