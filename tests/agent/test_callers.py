@@ -69,6 +69,15 @@ def test_a_user_has_tenants_of_their_own_and_no_say_over_others(node):
 @needs_root
 def test_a_user_does_not_oversubscribe(node):
     assert as_nobody(node, GRANT.format(more=", oversubscribe=True")).startswith("not-allowed")
+    # nor does he say what a cluster's scheduler accounts for
+    assert as_nobody(node, GRANT.format(more="")) == "done"
+    raised = (
+        "from penstock.node.resize import Resize; agent.resize('theirs', "
+        "Resize(memory_bytes=1 << 30, cores_permille=100, accounted=True))"
+    )
+    refused = as_nobody(node, raised)
+    assert refused.startswith("not-allowed")
+    assert "what a scheduler accounts for" in refused
 
 
 @needs_root

@@ -25,7 +25,7 @@ from tests.kube.waiting import until
 from penstock.kube.admit.certificates import Certificates, Lives, utc_now
 from penstock.kube.admit.publish import CONFIGURATIONS, Places, Publisher
 from penstock.kube.api import Api
-from penstock.kube.names import PLACED
+from penstock.kube.names import HELD, PLACED, RESIZE
 from penstock.kube.placed import Share, write_placement
 
 pytestmark = pytest.mark.kube
@@ -173,6 +173,10 @@ WRONG = {
         "has no such QuotaPolicy, but small; name one that is there",
     ),
     "mode": (asking(annotations={"penstock.io/mode": "loose"}), "strict or elastic"),
+    "resize": (
+        asking(annotations={RESIZE: '{"main": {"memory": "2Gi"}}'}),
+        "write the amounts under limits",
+    ),
     "placed": (
         asking(annotations={PLACED: write_placement({"main": {"GPU-x": Share(GIB, 1)}})}),
         "only the scheduler says which devices a Pod has",
@@ -446,7 +450,16 @@ def test_a_good_pod_is_completed_and_warned_of_what_no_device_here_has(
             ):  # fmt: skip
                 with pytest.raises(ApiException, match="only the scheduler writes it"):
                     patch("good", pods.namespace, body)
+        with pytest.raises(ApiException, match="only the scheduler writes it"):
+            annotate(pods, "good", HELD, written)
         pods.core.patch_namespaced_pod("good", pods.namespace, {"metadata": {"labels": {"a": "b"}}})
+        # A running Pod's share: refused here what the device does not have, reserved what it has.
+        for memory, why in (("81Gi", "the device has 80Gi"), ("81", "such as 81Gi")):
+            with pytest.raises(ApiException, match=why):
+                annotate(pods, "good", RESIZE, json.dumps({"main": {"memory": memory}}))
+        annotate(pods, "good", RESIZE, '{"main": {"memory": "70Gi"}}')
+        grown = write_placement({"main": {"GPU-fitting-0": Share(70 * GIB, 100)}})
+        until("it grows", lambda: pods.read("good").metadata.annotations[PLACED] == grown)
         pods.core.create_namespaced_pod(pods.namespace, pod("other", scheduler="none"))
         forged = {
             "metadata": {"name": "other", "annotations": {PLACED: written}},
@@ -477,6 +490,10 @@ def test_while_nobody_answers_only_pods_that_ask_for_shares_wait(admission, pods
     finally:
         admission.start()
     assert refused(pods, asking()) == ""
+
+
+def annotate(pods, name: str, key: str, text: str) -> None:
+    pods.core.patch_namespaced_pod(name, pods.namespace, {"metadata": {"annotations": {key: text}}})
 
 
 def trusts(bundle: bytes, server: bytes) -> bool:

@@ -265,6 +265,14 @@ def test_a_tenant_may_move_below_what_was_accounted_and_never_above(memory_bytes
             resized(grant, change, list)
         assert refused.value.reason == "not-allowed"
     resized(a_grant({}), change, list)  # nobody accounted for it: what is free may be had
+    # and whoever accounts for it moves both, in one grant, wherever the quota was
+    more = Resize(memory_bytes=memory_bytes, cores_permille=cores_permille, accounted=True)
+    after, _ = resized(grant, more, list)
+    (share,) = after.devices
+    assert (share.memory_bytes, share.cores_permille) == (memory_bytes, cores_permille)
+    assert after.labels == dict([accounted_label(UUID, memory_bytes, cores_permille)])
+    with pytest.raises(PenstockError, match="memory or cores are missing"):
+        Resize(memory_bytes=memory_bytes, accounted=True).check()
 
 
 def test_accounts_that_nobody_wrote_so_give_nothing_more():

@@ -19,6 +19,7 @@ from tests.kube.nodes import STATE, all_nodes
 from tests.kube.waiting import until
 
 from penstock.kube.device import read_devices
+from penstock.kube.names import RESIZE
 from penstock_shim.pages import read_quota
 
 if TYPE_CHECKING:
@@ -207,6 +208,13 @@ def test_a_finished_pod_gives_back_and_what_does_not_fit_waits_with_a_reason(
         "the scheduler says why it waits", lambda: events(pods, "waiting").get("FailedScheduling")
     )
     assert "cannot allocate all claims" in why
+    # What a claim was given does not grow, whoever asks.
+    wish = {"metadata": {"annotations": {RESIZE: '{"main": {"memory": "120Gi"}}'}}}
+    pods.core.patch_namespaced_pod("large-0", pods.namespace, wish)
+    until(
+        "it is told that it does not grow",
+        lambda: "does not change while" in events(pods, "large-0").get("VgpuResizeRefused", ""),
+    )
     claim = claims.make("small", **share(4096, 100))  # each has a context of half a GiB
     start_job(pods, "small", claim)
     ends = "job-name=small"

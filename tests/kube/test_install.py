@@ -193,11 +193,13 @@ RIGHTS = {  # verb, group, resource, namespace
     "scheduler": (
         {
             ("create", "", "pods/binding", "default"), ("list", "", "nodes", ""),
+            ("patch", "", "pods/status", "default"), ("patch", "", "events", "default"),
             ("create", "coordination.k8s.io", "leases", NAMESPACE),
         },
         {
             ("get", "", "secrets", NAMESPACE), ("create", "", "pods", "default"),
-            ("patch", "", "nodes", ""), ("get", "", "nodes/proxy", ""),
+            ("patch", "", "pods", "default"), ("patch", "", "nodes", ""),
+            ("get", "", "nodes/proxy", ""),
         },
     ),
 }  # fmt: skip
@@ -261,7 +263,7 @@ def test_an_agents_token_writes_only_what_is_of_its_own_node(chart, cluster):
     unbound = client.CoreV1Api(chart.speak_as("agent"))
     refused("an agent on no node", unbound.patch_node, here, note)
 
-    # of Pods: whether their share runs, on its own node
+    # of Pods: whether their share runs, and that one which shrank has, on its own node
     (other,) = chart.pods("agent", there)
 
     def say(api, one: client.V1Pod, metadata: dict[str, Any] | None = None, **status: Any) -> None:
@@ -276,6 +278,8 @@ def test_an_agents_token_writes_only_what_is_of_its_own_node(chart, cluster):
         {"conditions": [{"type": "Ready", "status": "False"}]}, {"phase": "Failed"},
         {**runs, "message": "m"}, {**runs, "metadata": {"labels": {"app": "mine"}}},
         {"metadata": {"annotations": {"penstock.io/placed": "{}"}}},
+        {"metadata": {"annotations": {"penstock.io/held": "{}"}}},
+        {"metadata": {"annotations": {"other": "{}"}}},
     ):  # fmt: skip
         with pytest.raises(client.ApiException, match=r"nothing else of them|only the scheduler"):
             say(core, pod, **wrong)
@@ -295,6 +299,17 @@ for second in range(100000):
     print(second, total.value >> 30, flush=True)
     time.sleep(0.2)
 """
+
+
+def grow(pods, name: str, gib: int, **more: str) -> str:
+    """Asks for that much memory; why it is refused, or nothing."""
+    wish = {"penstock.io/resize": json.dumps({"main": {"memory": f"{gib}Gi"}})}
+    body = {"metadata": {"annotations": wish}}
+    try:
+        pods.core.patch_namespaced_pod(name, pods.namespace, body, **more)
+    except client.ApiException as error:
+        return json.loads(error.body)["message"]
+    return ""
 
 
 def test_restricted_pods_get_shares_both_ways_and_run_on_through_an_upgrade(chart, cluster, pods):
@@ -325,6 +340,32 @@ def test_restricted_pods_get_shares_both_ways_and_run_on_through_an_upgrade(char
     bad = {**limits, "penstock.io/cores-permille": "1500"}
     with pytest.raises(client.ApiException, match="1500"):
         pods.start_restricted("bad", "true", limits=bad)
+
+    # It grows and shrinks while it runs, by those who may: the webhook counts it against the cap,
+    # the extender beside the scheduler that leads writes it, the node follows and gives back.
+    caps = client.CustomObjectsApi(cluster.api)
+    cap = {
+        "apiVersion": "penstock.io/v1alpha1", "kind": "QuotaCap", "metadata": {"name": "default"},
+        "spec": {"hard": {"memory": "20Gi"}},
+    }  # fmt: skip
+    where = ("penstock.io", "v1alpha1", pods.namespace, "quotacaps")
+    caps.create_namespaced_custom_object(*where, cap)
+    exceeded = "5Gi asked for, 16Gi of 20Gi taken"
+    until("the cap holds", lambda: exceeded in grow(pods, "extended", 13, dry_run="All"))
+    for gib in (12, 6, 8):
+        assert grow(pods, "extended", gib) == ""
+        until(f"it sees {gib} GiB", lambda g=gib: pods.log("extended").endswith(f" {g}\n"))
+        until(
+            "nothing more is held",
+            lambda: "penstock.io/held" not in pods.read("extended").metadata.annotations,
+        )
+    assert pods.read("extended").status.container_statuses[0].restart_count == 0
+
+    def status() -> tuple[int, dict[str, object]]:
+        told = caps.get_namespaced_custom_object(*where, "default")["status"]
+        return told["used"]["memoryBytes"] >> 30, told["pending"]
+
+    until("the cap counts what there is again", lambda: status() == (16, {}))
 
     agents = {pod.metadata.uid for pod in chart.pods("agent")}
     chart.upgrade("--set", "agent.longestGrace=30s")

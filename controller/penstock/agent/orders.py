@@ -127,6 +127,8 @@ class Orders:
         change.check()
         if change.oversubscribe:
             caller.check_is_admin("to oversubscribe a device")
+        if change.accounted:
+            caller.check_is_admin("to say what a scheduler accounts for")
         agent = self._agent
         with agent.lock:
             ward = agent.ward(name)

@@ -116,6 +116,7 @@ def resize_of(message: pb.ResizeRequest) -> Resize:
         mode=_word("mode", MODES, message.mode, None),
         device=message.device or None,
         oversubscribe=message.oversubscribe,
+        accounted=message.accounted,
     )
 
 
@@ -128,6 +129,7 @@ def resize_to(name: str, change: Resize) -> pb.ResizeRequest:
         mode=_name("MODE", change.mode),
         device=change.device or "",
         oversubscribe=change.oversubscribe,
+        accounted=change.accounted,
     )
 
 

@@ -51,6 +51,7 @@ def _print(found: Account, output: Output) -> None:
                 "pod": found.pod,
                 "phase": found.phase,
                 "node": found.node or None,
+                "shares": list(found.shares),
                 "causes": list(found.why.causes),
                 "said": list(found.why.said),
             },
@@ -59,6 +60,8 @@ def _print(found: Account, output: Output) -> None:
         return
     where = f" on {found.node}" if found.node else ""
     print(f"pod {found.namespace}/{found.pod}: {found.phase}{where}")
+    for share in found.shares:
+        print(f"  {share}")
     for cause in found.why.causes:
         print(f"  {cause}")
     if not found.why.causes and not found.why.said:

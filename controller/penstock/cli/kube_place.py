@@ -35,6 +35,14 @@ def place(
             help="Where kubelets ask whether it is well, and nobody for more (default: nowhere).",
         ),
     ] = "",
+    lease: Annotated[
+        str,
+        typer.Option(
+            metavar="NAMESPACE/NAME",
+            help="Lease of the scheduler beside it: shares of running Pods are changed while that "
+            "one leads (default: always).",
+        ),
+    ] = "",
     kubeconfig: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The cluster (default: that of this Pod).")
     ] = None,
@@ -48,7 +56,19 @@ def place(
 
     # Pods and nodes are many and live long: they are not looked at each time.
     gc.set_threshold(50_000)
-    asyncio.run(_place(listen, probes, scheduler, nodes, devices, kubeconfig))
+    asyncio.run(_place(listen, probes, scheduler, nodes, devices, _lease(lease), kubeconfig))
+
+
+def _lease(text: str) -> tuple[str, str] | None:
+    from penstock.model import PenstockError
+
+    namespace, _, name = text.partition("/")
+    if text and not (namespace and name):
+        raise PenstockError(
+            f"--lease {text!r} names no Lease", "its namespace or its name is missing",
+            "write it like penstock/penstock-scheduler",
+        )  # fmt: skip
+    return (namespace, name) if text else None
 
 
 async def _place(
@@ -57,6 +77,7 @@ async def _place(
     scheduler: str,
     nodes: Policy,
     devices: Policy,
+    lease: tuple[str, str] | None,
     kubeconfig: Path | None,
 ) -> None:
     import contextlib
@@ -70,7 +91,12 @@ async def _place(
     log = log_as("penstock kube place")
     async with await Api.connect(kubeconfig) as api:
         extender = Extender(
-            api, scheduler, of_nodes=nodes.value, of_devices=devices.value, report=log
+            api,
+            scheduler,
+            of_nodes=nodes.value,
+            of_devices=devices.value,
+            report=log,
+            lease=lease,
         )
         async with contextlib.AsyncExitStack() as served:
             port = await served.enter_async_context(

@@ -3,6 +3,10 @@
 An annotation with JSON: {"container": {"device UUID": [memory in bytes, cores in permille]}}. It
 and the Pod's node are written by the API server in one update, so that there is never one without
 the other, and nobody but the scheduler may write it (the webhook sees to that).
+
+A share that shrinks is in force on the node until that has followed. Meanwhile a second annotation
+of the same form says what each container may still have: it is written in one update with the
+smaller placement, and taken away by the node, over the version of the Pod that it has followed.
 """
 
 from __future__ import annotations
@@ -12,12 +16,12 @@ from typing import TYPE_CHECKING
 
 from penstock.model import PenstockError
 from penstock.model.quantity import FULL_DEVICE_PERMILLE, MAX_MEMORY_BYTES
-from penstock.schedule.device import Placement, Share
+from penstock.schedule.device import NOTHING, Placement, Share
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Placement", "Share", "read_placement", "write_placement"]
+__all__ = ["Placement", "Share", "at_most", "read_placement", "write_placement"]
 MOST_BYTES = 64 << 10  # annotations of an object may have 256 KiB in all
 
 
@@ -42,6 +46,21 @@ def read_placement(text: str) -> Placement:
         }
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise _nonsense(str(error)) from error
+
+
+def at_most(one: Placement, other: Placement) -> Placement:
+    """Of each share the larger amounts: what containers may have of which either is in force."""
+    return {
+        container: {
+            uuid: Share(
+                max(a.memory_bytes, b.memory_bytes), max(a.cores_permille, b.cores_permille)
+            )
+            for uuid in {**one.get(container, {}), **other.get(container, {})}
+            for a in [one.get(container, {}).get(uuid, NOTHING)]
+            for b in [other.get(container, {}).get(uuid, NOTHING)]
+        }
+        for container in {**one, **other}
+    }
 
 
 def _word(text: object) -> str:

@@ -39,7 +39,7 @@ def check_accounted(tenant: str, labels: Mapping[str, str], share: DeviceGrant) 
             f"tenant {tenant!r} cannot have that much of device {share.index}",
             f"its cluster's scheduler accounted {human_memory(memory_bytes)} and "
             f"{format_cores(cores_permille)} % for it, and may give the rest to others",
-            "give it less than that, or ask the cluster for more: a claim's amounts do not change, "
-            "so make a new one",
+            "give it less than that, or ask the cluster for more: by the Pod's annotation "
+            "penstock.io/resize; a claim's amounts do not change, so make a new one",
             reason="not-allowed",
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from penstock.devices import Device, find_device
 from penstock.model import PenstockError
-from penstock.node.accounted import check_accounted
+from penstock.node.accounted import accounted_label, check_accounted
 from penstock.node.admission import check_admission, check_size, free_share
 from penstock.node.tenant import change_grant, collect, find_tenant, live_grants
 
@@ -28,9 +28,16 @@ class Resize:
     mode: Mode | None = None
     device: str | None = None
     oversubscribe: bool = False
+    accounted: bool = False
+    """Whoever accounts for the tenant elsewhere accounts for these amounts from now on."""
 
     def check(self) -> None:
-        """Raises `PenstockError` when it changes nothing."""
+        """Raises `PenstockError` when it changes nothing, or accounts for half a share."""
+        if self.accounted and (self.memory_bytes is None or self.cores_permille is None):
+            raise PenstockError(
+                "it is not said how much is accounted for", "memory or cores are missing",
+                "give both",
+            )  # fmt: skip
         if self.memory_bytes is None and self.cores_permille is None and self.mode is None:
             raise PenstockError(
                 "nothing to change", "no limit is given", "add --memory, --cores or --mode"
@@ -61,6 +68,7 @@ def resized(
     notes = []
     chosen = _chosen(grant, change.device)
     shares = []
+    labels = dict(grant.labels)
     for share in grant.devices:
         if share.uuid not in chosen:
             shares.append(share)
@@ -68,7 +76,9 @@ def resized(
         new = _resized(share, change)
         device = _as_device(share, grant)
         check_size(device, new.memory_bytes)
-        check_accounted(grant.tenant, grant.labels, new)
+        if change.accounted:  # with the amounts in one file: there is never one without the other
+            labels |= [accounted_label(new.uuid, new.memory_bytes, new.cores_permille)]
+        check_accounted(grant.tenant, labels, new)
         if change.oversubscribe:
             notes.append(f"{device} may be granted more than once: quotas are not guaranteed")
         elif _grows(share, new):
@@ -79,6 +89,7 @@ def resized(
         grant,
         devices=tuple(shares),
         mode=change.mode or grant.mode,
+        labels=labels,
         oversubscribed=grant.oversubscribed or change.oversubscribe,
     )
     return after, notes

@@ -73,6 +73,13 @@ class Node:
         """What is taken of a device."""
         return self._taken.get(uuid, NOTHING)
 
+    def left(self, uuid: str) -> Share | None:
+        """What is free of a device that may be given work, below 0 as above; None: it is none."""
+        at = self._at.get(uuid)
+        if at is None or not self.devices[at].healthy:
+            return None
+        return Share(self.free_bytes[at], self.free_permille[at])
+
     @property
     def is_over(self) -> bool:
         """Whether more of a device is taken than it has."""

@@ -1,7 +1,8 @@
 """A CUDA program in a Pod: says as JSON what it sees of its device; `stay` keeps it running.
 
 Its quota page goes along, for the test to read: the image has no Penstock. `past` takes memory and
-device time by the driver itself, as no program of good faith does.
+device time by the driver itself, as no program of good faith does. `watch` goes on to say what its
+first device's quota has become, a line each time.
 """
 
 import base64
@@ -96,6 +97,14 @@ def main():
         enter(beneath)
         taken = beneath.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(8192 * MIB))
         print(json.dumps({"past": taken}), flush=True)
+    while "watch" in sys.argv:
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        assert driver.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)) == 0
+        now = {"memory_bytes": total.value, "page": base64.b64encode(PAGE.read_bytes()).decode()}
+        if now != answer:
+            answer = now
+            print(json.dumps(now), flush=True)
+        time.sleep(0.2)
     while "stay" in sys.argv:
         time.sleep(3600)
 

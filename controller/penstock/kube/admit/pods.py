@@ -11,9 +11,11 @@ from penstock.kube.admit.surroundings import class_names
 from penstock.kube.admit.verdict import Verdict, pointer
 from penstock.kube.api import ApiError
 from penstock.kube.names import (
+    HELD,
     KEPT,
     MANAGED,
     PLACED,
+    RESIZE,
     RESOURCE_CORES,
     RESOURCE_COUNT,
     RESOURCE_MEMORY,
@@ -52,11 +54,12 @@ async def review_new(
     """
     verdict = Verdict()
     annotations = (pod.get("metadata") or {}).get("annotations") or {}
-    if PLACED in annotations:
-        verdict.refuse(
-            f"annotation {PLACED}", "only the scheduler says which devices a Pod has",
-            "leave it out",
-        )  # fmt: skip
+    for name in (PLACED, HELD):
+        if name in annotations:
+            verdict.refuse(
+                f"annotation {name}", "only the scheduler says which devices a Pod has",
+                "leave it out",
+            )  # fmt: skip
     by_resources = any(asked(one) for one, _, _ in containers(pod))
     by_claims = await around.claims_of_ours(pod, namespace)
     if not by_resources and not by_claims:
@@ -67,6 +70,11 @@ async def review_new(
             "they are two ways to one thing, and a node is served by one of them",
             "keep the claim where nodes publish ResourceSlices, else the resources",
         )
+    if RESIZE in annotations:
+        verdict.refuse(
+            f"annotation {RESIZE}", "it changes what a running Pod has, and this one is new",
+            "write the amounts under limits",
+        )  # fmt: skip
     request = _amounts(pod, verdict)
     _placing(pod, scheduler if by_resources else "", verdict)
     _privileges(pod, verdict)
@@ -95,12 +103,13 @@ def review_change(old: Object, new: Object, user: str, scheduler_user: str) -> V
     """A Pod that is changed."""
     verdict = Verdict()
     was, now = ((one.get("metadata") or {}).get("annotations") or {} for one in (old, new))
-    if was.get(PLACED) != now.get(PLACED) and user != scheduler_user:
-        verdict.refuse(
-            f"annotation {PLACED} is not to be changed by {user}",
-            "it says which shares of devices are taken; only the scheduler writes it",
-            "leave it as it is; to move a Pod delete it",
-        )
+    for name in (PLACED, HELD):
+        if was.get(name) != now.get(name) and user != scheduler_user:
+            verdict.refuse(
+                f"annotation {name} is not to be changed by {user}",
+                "it says which shares of devices are taken; only the scheduler writes it",
+                f"leave it as it is; to have other amounts write {RESIZE}, to move a Pod delete it",
+            )
     for name in KEPT:
         if was.get(name) != now.get(name):
             verdict.refuse(

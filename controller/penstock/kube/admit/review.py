@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from penstock.kube.admit.claims import review_claim
 from penstock.kube.admit.pods import review_binding, review_change, review_new
+from penstock.kube.admit.resize import review_resize
 from penstock.kube.admit.templates import TEMPLATED, review_template
 from penstock.kube.admit.verdict import Verdict
 from penstock.kube.names import SCHEDULER
@@ -74,6 +75,8 @@ class Reviewer:
                 found = review_binding(one, user, self._scheduler_user)
             case ("pods", _):
                 found = review_change(request["oldObject"], one, user, self._scheduler_user)
+                if not found.refusals:
+                    found = await review_resize(request["oldObject"], one, namespace, self._around)
             case ("resourceclaims", _):
                 found = await review_claim(one["spec"], self._around)
             case ("resourceclaimtemplates", _):

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from penstock.kube.control.policies import Policy
     from penstock.kube.parameters import Parameters
+    from penstock.schedule.device import Device
 
 TEMPLATES = Kind("resource.k8s.io/v1", "resourceclaimtemplates")
 CLASSES = Kind("resource.k8s.io/v1", "deviceclasses", namespaced=False)
@@ -44,6 +45,11 @@ class Surroundings:
                 raise
             return None
         return [read_policy(one) for one in found]
+
+    def devices_of(self, node: str) -> dict[str, Device]:
+        """Devices that a node says it has, by UUID; none where that is not known here."""
+        seen = self._nodes.objects.get(("", node))
+        return {one.uuid: one for one in seen.devices} if seen else {}
 
     async def apart(self, runtime_class: str) -> str:
         """The handler of that RuntimeClass if it keeps containers from the node's kernel."""

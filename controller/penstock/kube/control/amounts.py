@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from penstock.kube.names import CORES_PERMILLE, DRIVER, MEMORY, PLACED
-from penstock.kube.placed import read_placement
+from penstock.kube.names import CORES_PERMILLE, DRIVER, HELD, MEMORY, PLACED, RESIZE
+from penstock.kube.placed import at_most, read_placement
 from penstock.kube.quantity import parse_whole
-from penstock.kube.request import asked, containers, read_request
+from penstock.kube.request import asked, containers, read_request, roles
+from penstock.kube.resizing import read_resize, resized
 from penstock.model import PenstockError, QuantityError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from penstock.kube.api import Object
+    from penstock.kube.placed import Placement
+    from penstock.schedule.ask import Role
 
 FINISHED = frozenset({"Succeeded", "Failed"})
 
@@ -71,23 +75,33 @@ def total(several: Iterable[Amounts]) -> Amounts:
 def of_pod(pod: Object) -> Amounts:
     """By extended resources; what was asked for in TFLOPS is known once it is placed.
 
-    Claims are not counted here. A Pod that is being deleted holds its shares until it is gone, a
-    finished one none.
+    Of a Pod whose share was changed while it runs, the most of what it asked for when it was made,
+    has, may still have, and asks for now. Claims are not counted here. A Pod that is being deleted
+    holds its shares until it is gone, a finished one none.
     """
     if (pod.get("status") or {}).get("phase") in FINISHED:
         return NOTHING
     wanted = _asked(pod)
-    placed = ((pod["metadata"].get("annotations")) or {}).get(PLACED)
-    if not wanted or placed is None or wanted.cores_permille is not None:
+    annotations = pod["metadata"].get("annotations") or {}
+    placed, held, resize = (annotations.get(name) for name in (PLACED, HELD, RESIZE))
+    if not wanted or placed is None:
         return wanted
     try:
-        shares = [one for by in read_placement(placed).values() for one in by.values()]
+        placement = read_placement(placed)
     except PenstockError:
         return wanted
+    several = [placement]
+    if held:
+        with contextlib.suppress(PenstockError):  # nobody wrote it who may
+            several.append(at_most(placement, read_placement(held)))
+    if resize:
+        with contextlib.suppress(PenstockError):  # refused on its way, and by the extender
+            several.append(at_most(several[-1], resized(placement, read_resize(resize))))
+    granted = _of_placement(several[-1], roles(pod))
     return Amounts(
         wanted.vgpus,
-        sum(one.memory_bytes for one in shares),
-        sum(one.cores_permille for one in shares),
+        max(granted.memory_bytes or 0, wanted.memory_bytes or 0),
+        max(granted.cores_permille or 0, wanted.cores_permille or 0),
     )
 
 
@@ -139,22 +153,43 @@ def _of_request(request: dict[str, Any], ours: Collection[str]) -> Amounts:
     return one.times(int(request.get("count") or 1))
 
 
+def _of_placement(placement: Placement, order: Iterable[tuple[str, Role]]) -> Amounts:
+    """The most at any moment, over all its devices."""
+    shares = (
+        (role, total(Amounts(1, one.memory_bytes, one.cores_permille) for one in by.values()))
+        for name, role in order
+        if (by := placement.get(name))
+    )
+    return _at_any_moment(shares)
+
+
+def _at_any_moment(several: Iterable[tuple[Role, Amounts]]) -> Amounts:
+    """Of containers in the order in which they start: those before the main ones come first."""
+    running, alone = NOTHING, NOTHING
+    for role, one in several:
+        if role == "init":
+            alone = alone.most(running + one)
+        else:
+            running += one
+    return running.most(alone)
+
+
 def _asked(pod: Object) -> Amounts:
     """The most at any moment. Of what no device has nothing can be held: others refuse that."""
     try:
         request = read_request(pod)
     except PenstockError:
         return NOTHING
-    running, alone = NOTHING, NOTHING
     asks = request.asks if request else ()
-    # Containers that start before the main ones come first, as they start.
-    for ask in asks:
-        one = Amounts(1, ask.memory_bytes, None if ask.tflops else ask.cores_permille)
-        if ask.role == "init":
-            alone = alone.most(running + one.times(ask.count))
-        else:
-            running += one.times(ask.count)
-    return running.most(alone)
+    return _at_any_moment(
+        (
+            ask.role,
+            Amounts(1, ask.memory_bytes, None if ask.tflops else ask.cores_permille).times(
+                ask.count
+            ),
+        )
+        for ask in asks
+    )
 
 
 def _quantity(value: object) -> int | None:

@@ -2,7 +2,9 @@
 
 A QuotaCap's status is a ledger. Who admits a claim or a Pod first writes its amounts into
 `pending`, under its uid, over the version of the cap that it has read: of two that write at once
-one reads again. The controller moves what it sees in the API into `used`. So each object counts
+one reads again. The controller moves what it sees in the API into `used`. A Pod whose share is to
+grow is written with the difference alone, under its uid and the version that the growth replaces:
+any newer version of the Pod has it, or rules it out. So each object counts
 once at any time, and the sum of both is never below what exists. (The API server counts extended
 resources against a ResourceQuota in the same way; capacity of claims it does not count.)
 """
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 CAPS = Kind(API_VERSION, "quotacaps")
 CLASSES = Kind("resource.k8s.io/v1", "deviceclasses", namespaced=False)
 NAME = "default"  # a namespace has one
+OVER = "/"  # in a ledger: growth of the object of that uid, over that version of it
 MOST_TRIES = 30  # to write a ledger that others write as well
 # An admitted object that is never seen was refused after us. The API server gives up on a request
 # after a minute; what comes later than this is no longer on its way.
@@ -141,15 +144,33 @@ class Caps:
 
         Mutating webhooks see an object before it has a uid: only validating ones are counted.
         """
+        one, resource = request["object"], request["resource"]["resource"]
+        if request.get("operation") == "UPDATE" and resource == "pods":
+            return await self._growth(request["oldObject"], one, request)
         if request.get("operation") != "CREATE" or request.get("subResource"):
             return []
-        one, resource = request["object"], request["resource"]["resource"]
         uid = one["metadata"].get("uid")
         if not uid or resource not in {"pods", "resourceclaims"}:
             return []
         asked = of_pod(one) if resource == "pods" else of_claim(one, self.our_classes())
         dry_run = bool(request.get("dryRun"))
         why = await self.check(request["namespace"], uid, asked, dry_run=dry_run)
+        return [why] if why else []
+
+    async def _growth(self, old: Object, new: Object, request: Object) -> list[str]:
+        """Of a Pod whose share is to grow: what is more than it counts for already."""
+        was, now = of_pod(old), of_pod(new)
+        more = Amounts(0, _more(was.memory_bytes, now.memory_bytes), _more(
+            was.cores_permille, now.cores_permille
+        ))  # fmt: skip
+        metadata = old["metadata"]
+        version = metadata.get("resourceVersion")
+        if more == NOTHING or not version:
+            return []
+        why = await self.check(
+            request["namespace"], f"{metadata['uid']}{OVER}{version}", more,
+            dry_run=bool(request.get("dryRun")),
+        )  # fmt: skip
         return [why] if why else []
 
     async def check(
@@ -165,7 +186,7 @@ class Caps:
                 "caps are not known yet", "their list has not come from the API server",
                 "the same request will do in a moment",
             )  # fmt: skip
-        if not asked or (namespace, NAME) not in self._caps.objects:
+        if asked == NOTHING or (namespace, NAME) not in self._caps.objects:
             return None
         one = _Asked(uid, asked, dry_run, asyncio.get_running_loop().create_future())
         if namespace in self._waiting:  # whoever writes for the namespace takes it along
@@ -269,28 +290,40 @@ class Counter:
         self._first_seen_s = {uid: at for uid, at in self._first_seen_s.items() if at > since_s}
 
     def fold(
-        self, cap: Cap, held: Mapping[str, Amounts], versions: Mapping[str, str]
+        self,
+        cap: Cap,
+        held: Mapping[str, Amounts],
+        versions: Mapping[str, str],
+        seen: Mapping[str, str] | None = None,
     ) -> Object | None:
         """The cap with its new status; None: it stands as it is.
 
         `held` is what each object of the namespace holds, by uid, as of these versions of claims
-        and Pods: an older look than the last that was written is not written over it.
+        and Pods: an older look than the last that was written is not written over it. `seen` are
+        the versions of the namespace's Pods, by uid.
         """
         if any(_older(versions[name], cap.counted.get(name)) for name in versions):
             return None
         now_s = time.monotonic()
         pending = {}
-        for uid, amounts in cap.pending.items():
-            first_s = self._first_seen_s.setdefault(uid, now_s)
-            if uid in held or uid in self._ended or now_s - first_s > UNSEEN_S:
-                self._first_seen_s.pop(uid, None)
+        for key, amounts in cap.pending.items():
+            uid, _, over = key.partition(OVER)
+            first_s = self._first_seen_s.setdefault(key, now_s)
+            is_counted = _older(over, (seen or {}).get(uid)) if over else uid in held
+            if is_counted or uid in self._ended or now_s - first_s > UNSEEN_S:
+                self._first_seen_s.pop(key, None)
             else:
-                pending[uid] = amounts
+                pending[key] = amounts
         used = total(held.values())
         observed = (cap.whole.get("status") or {}).get("observedGeneration")
         if (used, pending, observed) == (cap.used, cap.pending, cap.generation):
             return None
         return _with(_replaced(cap, used, pending, versions), pending)
+
+
+def _more(was: int | None, now: int | None) -> int:
+    """Of a placed Pod all amounts are known."""
+    return max(0, (now or 0) - (was or 0))
 
 
 def _replaced(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from penstock.kube.api import CLAIMS, NODES, PODS, SLICES, ApiError
 from penstock.kube.cache import Cache, key_of
 from penstock.kube.control.amounts import Amounts, class_of_ours
-from penstock.kube.control.caps import CAPS, CLASSES, Counter, read_cap
+from penstock.kube.control.caps import CAPS, CLASSES, OVER, Counter, read_cap
 from penstock.kube.control.events import About, Events
 from penstock.kube.control.figures import Agents, Kubelets, Pages
 from penstock.kube.control.leader import NotLeadingError
@@ -254,7 +254,14 @@ class Controller:
         held = self._held()
         versions = {"claims": self._claims.version, "pods": self._pods.version}
         for (namespace, _), cap in list(self._caps.objects.items()):
-            body = self._counter.fold(cap, held[namespace], versions)
+            seen = {}
+            if any(OVER in key for key in cap.pending):
+                seen = {
+                    pod.uid: pod.version
+                    for (where, _), pod in self._pods.objects.items()
+                    if where == namespace
+                }
+            body = self._counter.fold(cap, held[namespace], versions, seen)
             if body is None:
                 continue
             self._leader.check()

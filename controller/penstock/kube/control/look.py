@@ -13,6 +13,7 @@ from penstock.kube.control.explain import Why, World, explain
 from penstock.kube.control.pending import taken_by_node
 from penstock.kube.control.workloads import read_pod
 from penstock.kube.control.world import devices_of, read_claim, read_node, read_slice
+from penstock.kube.resizing import told
 from penstock.model import PenstockError
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class Account:
     phase: str
     node: str
     why: Why
+    shares: tuple[str, ...] = ()  # by extended resources, in words
 
 
 async def account(kubeconfig: Path | None, namespace: str, name: str) -> Account:
@@ -61,7 +63,8 @@ async def _account(api: Api, plain: Object, events: list[Object]) -> Account:
         why = _placed(status, events)
     else:
         why = explain(pod, await _world(api, pod.waiting), events)
-    return Account(metadata["namespace"], metadata["name"], phase, node, why)
+    shares = tuple(told(metadata.get("annotations") or {}))
+    return Account(metadata["namespace"], metadata["name"], phase, node, why, shares)
 
 
 async def _world(api: Api, waiting: str) -> World:

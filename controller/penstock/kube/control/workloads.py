@@ -55,6 +55,7 @@ class Pod:
     cpu_taken: float  # of its node, as the scheduler reckons: what is not requested is nothing
     memory_taken_bytes: float
     spec: Object = field(compare=False, repr=False)  # of one that is not placed; else empty
+    version: str = field(default="", compare=False)  # of its object
 
 
 @dataclass(frozen=True)
@@ -134,6 +135,7 @@ def read_pod(one: Object) -> Pod | None:
         cpu_taken=_requested(spec, "cpu", whole=False) or 0.0,
         memory_taken_bytes=_requested(spec, "memory", whole=False) or 0.0,
         spec={} if node else spec,
+        version=metadata.get("resourceVersion", ""),
     )
 
 

@@ -13,6 +13,7 @@ from penstock.model.names import MAX_TENANT_NAME
 from penstock.node.accounted import accounted_label
 from penstock.node.admit import Request
 from penstock.node.grant import DEFAULT_GRACE_NS
+from penstock.node.resize import Resize
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -100,6 +101,16 @@ class Tenants:
                 "it ends with its containers, and is asked for again then", reason="not-now",
             )  # fmt: skip
         return list(answer.cdi_devices)
+
+    async def account(self, name: str, uuid: str, share: Share) -> None:
+        """Gives a tenant that share of a device of its, less or more, and accounts for so much."""
+        change = Resize(
+            memory_bytes=share.memory_bytes,
+            cores_permille=share.cores_permille,
+            device=uuid,
+            accounted=True,
+        )
+        await asyncio.to_thread(self._agent.resize, name, change)
 
     async def revoke(self, name: str, grace_ns: int = 0, reason: str = "") -> None:
         """Ends a tenant. One that is gone is no error."""

@@ -11,6 +11,7 @@ from penstock.kube.node.kubelet import Kubelet
 from penstock.kube.node.leftovers import Leftovers
 from penstock.kube.node.registration import Sockets
 from penstock.kube.node.slices import Slices
+from penstock.kube.node.unresizable import Unresizable
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -55,12 +56,18 @@ class DraWay:
             log=log,
             settled_s=settled_s,
         )
+        self._unresizable = Unresizable(api, tenants, pods, log)
         inventory.changed.append(self._publish)
         announcement.changed.append(self._publish)
 
     def duties(self) -> list[Coroutine[Any, Any, None]]:
         """Each runs until it is cancelled."""
-        return [self._slices.cache.run(), self._slices.run(), self._leftovers.run()]
+        return [
+            self._slices.cache.run(),
+            self._slices.run(),
+            self._leftovers.run(),
+            self._unresizable.run(),
+        ]
 
     @property
     def problem(self) -> PenstockError | None:

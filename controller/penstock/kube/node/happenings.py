@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.kube.api import EVENTS, ApiError
 from penstock.kube.names import GROUP
 from penstock.kube.node.allocation import OWNER
-from penstock.model import PenstockError
+from penstock.model import PenstockError, format_cores, human_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -235,11 +235,22 @@ def message_of(event: pb.Event) -> str:
             f"{details.get('last_bytes', '?')} more were asked for"
         )
     parts += [
+        f"{human_memory(one['memory_bytes'])} and {format_cores(one['cores_permille'])} % of "
+        f"{one.get('device')} are in force"
+        for one in details.get("shares") or []
+        if isinstance(one, dict) and _is_share(one)
+    ]
+    parts += [
         f"process {one.get('pid')} ({str(one.get('command'))[:40]})"
         for one in details.get("processes") or []
         if isinstance(one, dict)
     ]
     return "; ".join(parts)[:MOST_MESSAGE]
+
+
+def _is_share(one: dict[str, Any]) -> bool:
+    amounts = one.get("memory_bytes"), one.get("cores_permille")
+    return all(isinstance(amount, int) and amount > 0 for amount in amounts)
 
 
 def _count(event: pb.Event) -> int:

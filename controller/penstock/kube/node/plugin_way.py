@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from penstock.kube.node.following import Following
 from penstock.kube.node.plugin import Plugin
 from penstock.kube.node.plugin_socket import PluginSocket
 from penstock.kube.node.runtime import Runtime
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
     from pathlib import Path
 
+    from penstock.kube.api import Api
     from penstock.kube.node.allocation import Tenants
     from penstock.kube.node.inventory import Inventory
     from penstock.kube.node.pods import NodePods
@@ -28,6 +30,7 @@ class PluginWay:
 
     def __init__(
         self,
+        api: Api,
         inventory: Inventory,
         pods: NodePods,
         tenants: Tenants,
@@ -42,7 +45,10 @@ class PluginWay:
         starting = Starting(
             device_plugin_dir, pods, tenants, runtime=Runtime(runtime_socket), slots=slots, log=log
         )
-        self._upkeep = Upkeep(tenants, pods, slots=slots, under_way=starting.under_way, log=log)
+        following = Following(api, tenants, pods, under_way=starting.under_way, log=log)
+        self._upkeep = Upkeep(
+            tenants, pods, slots=slots, following=following, under_way=starting.under_way, log=log
+        )
         starting.end_unwanted = self._upkeep.look
         plugin = Plugin(inventory, starting, log)
         self.socket = PluginSocket(device_plugin_dir, kubelet_dir, plugin, log)

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.kube.api import PODS, ApiError
 from penstock.kube.cache import Cache
-from penstock.kube.names import GRACE, MODE, ON_EXCEED, PLACED, POLICY, RUNNING
+from penstock.kube.names import (
+    GRACE,
+    HELD,
+    MODE,
+    ON_EXCEED,
+    PLACED,
+    POLICY,
+    RESIZE,
+    RUNNING,
+)
 from penstock.kube.node.allocation import OWNER
 from penstock.kube.node.claim import CLAIM
 from penstock.kube.request import roles
@@ -43,6 +52,8 @@ class NodePod:
     has_ended: bool  # for good: nothing of it runs or will
     claims: frozenset[str]  # names, in its namespace
     placed: str = ""  # the annotation, as it is
+    held: str = ""  # likewise: what its tenants may still have beyond that
+    asked: str = ""  # likewise: what its owner wants instead
     mode: str = ""  # likewise
     policy: str = ""
     on_exceed: str = ""
@@ -54,6 +65,7 @@ class NodePod:
     order: tuple[str, ...] = ()  # its containers' names, as they start
     inits: frozenset[str] = frozenset()  # those that end before the next one starts
     sidecars: frozenset[str] = frozenset()  # those that start before others and stay
+    version: str = field(default="", compare=False)  # of its object
 
 
 class NodePods:
@@ -126,6 +138,8 @@ def read_pod(one: Object) -> NodePod:
         status.get("phase") in {"Succeeded", "Failed"},
         frozenset(claim for claim in claims if claim),
         placed=annotations.get(PLACED, ""),
+        held=annotations.get(HELD, ""),
+        asked=annotations.get(RESIZE, ""),
         mode=annotations.get(MODE, ""),
         policy=annotations.get(POLICY, ""),
         on_exceed=annotations.get(ON_EXCEED, ""),
@@ -139,6 +153,7 @@ def read_pod(one: Object) -> NodePod:
         order=tuple(name for name, _ in known),
         inits=frozenset(name for name, role in known if role == "init"),
         sidecars=frozenset(name for name, role in known if role == "sidecar"),
+        version=metadata.get("resourceVersion", ""),
     )
 
 

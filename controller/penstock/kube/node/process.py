@@ -87,6 +87,7 @@ class _Node:
             )
         else:
             self._way = PluginWay(
+                api,
                 self._inventory,
                 self._pods,
                 tenants,

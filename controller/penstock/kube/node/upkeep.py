@@ -1,4 +1,4 @@
-"""Tenants on the device plugin's way, kept true to their Pods.
+"""Tenants on the device plugin's way: they follow their Pods, and end after them.
 
 Those of Pods that are gone end as soon as their containers have. A Pod object that is deleted in
 the usual way goes when its containers have; one that is deleted by force goes before, so that
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from penstock.kube.node.allocation import Tenants
+    from penstock.kube.node.following import Following
     from penstock.kube.node.pods import NodePods
     from penstock.kube.node.slots import Slots
 
@@ -37,6 +38,7 @@ class Upkeep:
         pods: NodePods,
         *,
         slots: Slots,
+        following: Following,
         under_way: Collection[str],
         log: Log,
     ) -> None:
@@ -44,6 +46,8 @@ class Upkeep:
         self._tenants = tenants
         self._pods = pods
         self._slots = slots
+        self._following = following
+        self._is_behind = False  # a tenant, of what its Pod says
         self._under_way = under_way
         self._log = log
         self._unwanted_s: dict[str, float] = {}  # owner: since when
@@ -62,7 +66,7 @@ class Upkeep:
             except PenstockError as error:
                 self._unwanted_s.clear()  # time in which nobody could look does not count
                 self._log("not looked after tenants", why=str(error))
-            wait_s = UNWANTED_S / 2 if self._unwanted_s else LOOK_S
+            wait_s = UNWANTED_S / 2 if self._unwanted_s or self._is_behind else LOOK_S
             try:
                 await asyncio.wait_for(self._changed.wait(), wait_s)
             except asyncio.TimeoutError:
@@ -80,7 +84,9 @@ class Upkeep:
         if self._pods.cache.problem is not None:
             raise self._pods.cache.problem
         slots = await asyncio.to_thread(self._slots.tenants)  # before the tenants: some may be new
+        seen = self._following.seen()  # likewise
         owned = await self._tenants.owned()
+        self._is_behind = await self._following.look(seen, owned)
         unwanted = {
             owner: tenant
             for owner, tenant in owned.items()

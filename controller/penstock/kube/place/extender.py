@@ -20,7 +20,9 @@ from penstock.kube import serving
 from penstock.kube.api import NODES, PODS, Api, ApiError
 from penstock.kube.cache import Cache
 from penstock.kube.place.binding import Binder
+from penstock.kube.place.leading import Leading
 from penstock.kube.place.ledger import Ledger, read_node, read_pod
+from penstock.kube.place.resizer import Resizer
 from penstock.kube.request import read_request
 from penstock.model import PenstockError
 from penstock.schedule.fit import score
@@ -51,7 +53,9 @@ class Extender:
         of_nodes: Policy = "binpack",
         of_devices: Policy = "binpack",
         report: Callable[..., None] = lambda *_, **__: None,
+        lease: tuple[str, str] | None = None,
     ) -> None:
+        """`lease`: namespace and name of its Lease; None: it is the only one."""
         self._api = api
         self._of_nodes = of_nodes
         self.ledger = Ledger(report)
@@ -61,6 +65,8 @@ class Extender:
         self._nodes.changed.append(self.ledger.node_changed)
         self._pods.changed.append(self.ledger.pod_changed)
         self._binder = Binder(api, self.ledger, of_devices, report)
+        self._leading = Leading(api, *lease) if lease else None
+        self._resizer = Resizer(api, self.ledger, self._pods, report=report, leads=self._may_change)
         self._requests: OrderedDict[str, Request] = OrderedDict()  # by uid of the Pod
         self._registry = CollectorRegistry()
         self._decided = Histogram(
@@ -85,7 +91,19 @@ class Extender:
 
     async def run(self) -> None:
         """Follows the API server until cancelled."""
-        await asyncio.gather(self._nodes.run(), self._pods.run(), self._binder.look_after_unseen())
+        duties = [
+            self._nodes.run(),
+            self._pods.run(),
+            self._binder.look_after_unseen(),
+            self._resizer.run(),
+        ]
+        if self._leading:
+            duties.append(self._leading.run())
+        await asyncio.gather(*duties)
+
+    def _may_change(self) -> bool:
+        """Whether it is ours to change what running Pods have, and known what that would be."""
+        return not self.why_not_ready() and (self._leading is None or self._leading())
 
     def why_not_ready(self) -> str:
         """Before all Pods are known, what they hold would be given again."""

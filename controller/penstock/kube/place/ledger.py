@@ -7,12 +7,13 @@ from before its Binding is posted until the Pod is seen with it, or certainly ne
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import contextlib
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.kube.device import read_devices
-from penstock.kube.names import BY_EXTENDER, DEVICES, PLACED, WAY
-from penstock.kube.placed import read_placement
+from penstock.kube.names import BY_EXTENDER, DEVICES, HELD, PLACED, RESIZE, WAY
+from penstock.kube.placed import at_most, read_placement
 from penstock.kube.request import roles
 from penstock.model import PenstockError
 from penstock.schedule.ask import totals
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 
     from penstock.kube.api import Object
     from penstock.kube.cache import Key
-    from penstock.schedule.ask import Request
+    from penstock.kube.placed import Placement
+    from penstock.schedule.ask import Request, Role
 
 FINISHED = frozenset({"Succeeded", "Failed"})  # of a Pod's phases: its containers are gone
 
@@ -44,7 +46,19 @@ class SeenPod:
 
     uid: str
     node: str
-    shares: Mapping[str, Share]  # by device UUID
+    shares: Mapping[str, Share]  # by device UUID: the most that may be in force
+    running: Running | None = None  # None: nobody asked to change its shares
+
+
+@dataclass(frozen=True)
+class Running:
+    """A Pod whose shares its owner asked to change."""
+
+    asked: str  # the annotation; empty: no longer
+    placement: Placement
+    held: Placement  # what may still be in force beyond it
+    roles: tuple[tuple[str, Role], ...]
+    version: str = field(compare=False)  # of its object: what is decided is written over this one
 
 
 def read_node(one: Object) -> SeenNode:
@@ -78,15 +92,26 @@ def read_node(one: Object) -> SeenNode:
 def read_pod(one: Object) -> SeenPod | None:
     """What it holds; None: nothing, or no longer. One that is being deleted holds it still."""
     metadata = one["metadata"]
-    text = (metadata.get("annotations") or {}).get(PLACED)
+    annotations = metadata.get("annotations") or {}
+    text = annotations.get(PLACED)
     node = one["spec"].get("nodeName")
     if not text or not node or (one.get("status") or {}).get("phase") in FINISHED:
         return None
+    asked, over = annotations.get(RESIZE, ""), annotations.get(HELD, "")
     try:
         placement = read_placement(text)
     except PenstockError:  # no scheduler wrote it, and its node will refuse it
         return None
-    return SeenPod(metadata["uid"], node, totals(placement, roles(one)))
+    held: Placement = {}
+    if over:
+        with contextlib.suppress(PenstockError):  # likewise
+            held = read_placement(over)
+    order = roles(one)
+    shares = totals(at_most(placement, held) if held else placement, order)
+    running = None
+    if asked or held:
+        running = Running(asked, placement, held, tuple(order), metadata["resourceVersion"])
+    return SeenPod(metadata["uid"], node, shares, running)
 
 
 class Ledger:
@@ -96,6 +121,7 @@ class Ledger:
         self.nodes: dict[str, Node] = {}
         self._problems: dict[str, str] = {}
         self._assumed: dict[str, tuple[Key, str, Mapping[str, Share]]] = {}  # by uid of the Pod
+        self._growing: dict[str, tuple[str, Mapping[str, Share]]] = {}  # likewise
         self._report = report
         self._over: set[str] = set()
 
@@ -116,6 +142,9 @@ class Ledger:
 
     def pod_changed(self, _: Key, old: SeenPod | None, new: SeenPod | None) -> None:
         """A Pod that holds shares came, changed or went."""
+        if old is not None:
+            # What grows is written over the version seen last: any other is it, or rules it out.
+            self.release_growth(old.uid)
         if old is not None and new is None:
             self.release(old.uid)
         if old is not None:
@@ -137,6 +166,18 @@ class Ledger:
         if found := self._assumed.pop(uid, None):
             _, node, shares = found
             self._node(node).give_back(shares)
+
+    def grow(self, uid: str, node: str, more: Mapping[str, Share]) -> None:
+        """A larger placement of that Pod is about to be written: so much more of each device."""
+        self.release_growth(uid)
+        self._growing[uid] = node, more
+        self._node(node).take(more)
+
+    def release_growth(self, uid: str) -> None:
+        """It certainly was not written, or the Pod's object says it."""
+        if found := self._growing.pop(uid, None):
+            node, more = found
+            self._node(node).give_back(more)
 
     def assumed(self) -> dict[str, Key]:
         """The Pods, by uid, whose Bindings have not been seen."""
