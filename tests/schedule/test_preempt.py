@@ -76,7 +76,7 @@ def test_victims_make_room_are_all_needed_are_lower_and_within_their_budgets(
     node, holders = placed(found)
     allowed = {"x": x, "y": y}
     was = [node.taken(one.uuid) for one in DEVICES]
-    victims = choose(node, request, priority, holders, allowed)
+    victims = choose(node, request, priority, holders, allowed=allowed)
     assert [node.taken(one.uuid) for one in DEVICES] == was
     lower = [one for one in holders if one.priority < priority]
     if victims is None:
@@ -105,23 +105,27 @@ def test_what_is_known_from_another_node_bounds_the_search():
     node, holders = placed([(0, 30, 100, 0, ""), (0, 30, 100, 0, ""), (1, 60, 100, 0, "")])
     wants_two = Request((Ask("m", memory_bytes=70, cores_permille=10),))
     elsewhere = [Holder("other", 0, 9.0, {})]
-    both = choose(node, wants_two, 1, holders, {})
+    both = choose(node, wants_two, 1, holders, allowed={})
     assert both
     assert [one.uid for one in both] == ["u1", "u0"]
-    assert choose(node, wants_two, 1, holders, {}, elsewhere) is None
+    assert choose(node, wants_two, 1, holders, allowed={}, best=elsewhere) is None
     # of equals the younger goes
     wants_one = Request((Ask("m", memory_bytes=50, cores_permille=10),), model="A")
-    young = choose(node, wants_one, 1, holders, {}, [Holder("other", 0, 0.5, {})])
+    young = choose(node, wants_one, 1, holders, allowed={}, best=[Holder("other", 0, 0.5, {})])
     assert young
     assert [one.uid for one in young] == ["u1"]
-    assert choose(node, wants_one, 1, holders, {}, [Holder("other", 0, 1.5, {})]) is None
+    assert (
+        choose(node, wants_one, 1, holders, allowed={}, best=[Holder("other", 0, 1.5, {})]) is None
+    )
 
 
 def test_many_on_one_device_are_spared_by_importance_and_age():
     """More sets than can be tried: still nobody goes who need not."""
     full = [(0, 2, 10, at % 3, "") for at in range(40)] + [(1, 60, 10, 3, "")]
     node, holders = placed(full)
-    victims = choose(node, Request((Ask("m", memory_bytes=40, cores_permille=10),)), 9, holders, {})
+    victims = choose(
+        node, Request((Ask("m", memory_bytes=40, cores_permille=10),)), 9, holders, allowed={}
+    )
     assert victims
     assert len(victims) == 20
     assert sorted(one.priority for one in victims) == [0] * 14 + [1] * 6

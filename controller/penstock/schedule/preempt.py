@@ -39,6 +39,7 @@ def choose(
     request: Request,
     priority: int,
     holders: Iterable[Holder],
+    *,
     allowed: Mapping[str, int],
     best: Sequence[Holder] | None = None,
 ) -> tuple[Holder, ...] | None:

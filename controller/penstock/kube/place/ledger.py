@@ -7,7 +7,10 @@ from before its Binding is posted until the Pod is seen with it, or certainly ne
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from penstock.kube.device import read_devices
@@ -21,7 +24,7 @@ from penstock.schedule.reasons import Shortage, grouped
 from penstock.schedule.survey import survey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from penstock.kube.api import Object
     from penstock.kube.cache import Key
@@ -45,6 +48,23 @@ class SeenPod:
     uid: str
     node: str
     shares: Mapping[str, Share]  # by device UUID
+    pod: Key = ("", "")
+    priority: int = 0
+    since_s: float = 0.0  # when it began, UTC since 1970
+    ends_s: float | None = None  # it is being deleted, and has to be gone by then
+    grace_s: float = 0.0  # that it has when it is evicted
+    runs: bool = False  # what is not running yet is in no disruption budget
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Room on a node that is kept for a Pod which others had to go for."""
+
+    pod: Key
+    node: str
+    priority: int
+    shares: Mapping[str, Share]
 
 
 def read_node(one: Object) -> SeenNode:
@@ -86,7 +106,25 @@ def read_pod(one: Object) -> SeenPod | None:
         placement = read_placement(text)
     except PenstockError:  # no scheduler wrote it, and its node will refuse it
         return None
-    return SeenPod(metadata["uid"], node, totals(placement, roles(one)))
+    spec, status = one["spec"], one.get("status") or {}
+    ends = metadata.get("deletionTimestamp")
+    return SeenPod(
+        metadata["uid"],
+        node,
+        totals(placement, roles(one)),
+        (metadata.get("namespace", ""), metadata.get("name", "")),
+        spec.get("priority") or 0,
+        _seconds(status.get("startTime") or metadata.get("creationTimestamp")),
+        _seconds(ends) if ends else None,
+        float(spec.get("terminationGracePeriodSeconds") or 0),
+        status.get("phase") == "Running",
+        metadata.get("labels") or {},
+    )
+
+
+def _seconds(stamp: str | None) -> float:
+    """UTC since 1970, as the API server writes it."""
+    return datetime.fromisoformat(stamp.replace("Z", "+00:00")).timestamp() if stamp else 0.0
 
 
 class Ledger:
@@ -96,6 +134,10 @@ class Ledger:
         self.nodes: dict[str, Node] = {}
         self._problems: dict[str, str] = {}
         self._assumed: dict[str, tuple[Key, str, Mapping[str, Share]]] = {}  # by uid of the Pod
+        self._kept: dict[str, Kept] = {}  # by uid of the Pod that it is kept for
+        self._aside: set[str] = set()  # those of whom a Binding is under way: it counts instead
+        self._holders: dict[str, dict[str, SeenPod]] = defaultdict(dict)  # by node, then by uid
+        self._priorities: Counter[int] = Counter()  # of all who hold shares
         self._report = report
         self._over: set[str] = set()
 
@@ -121,14 +163,24 @@ class Ledger:
         if old is not None:
             self._node(old.node).give_back(old.shares)
             self._look(old.node)
+            self._holders[old.node].pop(old.uid, None)
+            self._priorities[old.priority] -= 1
+            if not self._priorities[old.priority]:
+                del self._priorities[old.priority]
         if new is not None:
             self.release(new.uid)  # from now on its object says it
+            self.keep_no_longer(new.uid)
             self._node(new.node).take(new.shares)
             self._look(new.node)
+            self._holders[new.node][new.uid] = new
+            self._priorities[new.priority] += 1
 
     def assume(self, uid: str, pod: Key, node: str, shares: Mapping[str, Share]) -> None:
         """A Binding of that Pod is about to be posted."""
         self.release(uid)
+        if kept := self._kept.get(uid):
+            self._node(kept.node).give_back(kept.shares)
+            self._aside.add(uid)
         self._assumed[uid] = pod, node, shares
         self._node(node).take(shares)
 
@@ -137,6 +189,59 @@ class Ledger:
         if found := self._assumed.pop(uid, None):
             _, node, shares = found
             self._node(node).give_back(shares)
+        if uid in self._aside:  # it waits again
+            self._aside.remove(uid)
+            self._node(self._kept[uid].node).take(self._kept[uid].shares)
+
+    def keep(self, uid: str, room: Kept) -> None:
+        """For that Pod alone, and those of a higher priority. The room may be others' as yet."""
+        self.keep_no_longer(uid)
+        self._kept[uid] = room
+        self._node(room.node).take(room.shares)
+
+    def keep_no_longer(self, uid: str) -> None:
+        """It is placed, gone, or has waited long enough."""
+        if found := self._kept.pop(uid, None):
+            node = self._node(found.node)
+            if uid in self._aside:
+                self._aside.remove(uid)
+            else:
+                node.give_back(found.shares)
+            self._look(found.node)
+
+    @property
+    def kept(self) -> Mapping[str, Kept]:
+        """By uid of the Pod that it is kept for."""
+        return self._kept
+
+    @contextmanager
+    def seen_by(self, uid: str, priority: int) -> Iterator[None]:
+        """Meanwhile room that is kept for that Pod, or for one of a lower priority, is free."""
+        open_to_it = [
+            room
+            for other, room in self._kept.items()
+            if (other == uid or room.priority < priority) and other not in self._aside
+        ]
+        for room in open_to_it:
+            self._node(room.node).give_back(room.shares)
+        try:
+            yield
+        finally:
+            for room in open_to_it:
+                self._node(room.node).take(room.shares)
+
+    def holders(self, name: str) -> Iterable[SeenPod]:
+        """The Pods that are known to hold shares of that node's devices."""
+        return self._holders[name].values() if name in self._holders else ()
+
+    def has(self, uid: str) -> bool:
+        """Whether that Pod holds shares, or is being bound."""
+        return uid in self._assumed or any(uid in there for there in self._holders.values())
+
+    @property
+    def lowest_priority(self) -> int | None:
+        """Of all who hold shares; None: nobody does."""
+        return min(self._priorities, default=None)
 
     def assumed(self) -> dict[str, Key]:
         """The Pods, by uid, whose Bindings have not been seen."""
@@ -170,6 +275,8 @@ class Ledger:
     def _look(self, name: str) -> None:
         """Says it once when more is taken than there is: a device shrank, or somebody meddled."""
         node = self.nodes[name]
+        if any(room.node == name for room in self._kept.values()):
+            return  # it is taken twice on purpose
         if node.is_over and name not in self._over:
             self._over.add(name)
             self._report("overcommitted", node=name)
