@@ -282,3 +282,14 @@ class Ledger:
             self._report("overcommitted", node=name)
         elif not node.is_over:
             self._over.discard(name)
+
+
+def ledger_of(nodes: Iterable[Object], pods: Iterable[Object]) -> Ledger:
+    """What is taken at this moment, by all objects."""
+    ledger = Ledger()
+    for one in nodes:
+        ledger.node_changed(("", one["metadata"]["name"]), None, read_node(one))
+    for one in pods:
+        if seen := read_pod(one):
+            ledger.pod_changed(seen.pod, None, seen)
+    return ledger

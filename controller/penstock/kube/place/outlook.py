@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from penstock.kube.budgets import budgets_of
@@ -144,24 +144,26 @@ def is_going(one: SeenPod, now_s: float) -> bool:
     return one.ends_s is not None and -LATE_S < one.ends_s - now_s < SOON_S
 
 
-def why_not(
+def preemption(
     ledger: Ledger, names: Sequence[str], asker: Asker, policy: str, around: Surroundings
 ) -> str:
-    """In words why nobody goes for a Pod; empty: somebody can."""
-    if policy == NEVER:
-        return "its preemptionPolicy is Never"
+    """In words whether it helps a Pod that others go from these nodes, and why not."""
+    no = "preemption does not help: "
     lowest = ledger.lowest_priority
+    if policy == NEVER:
+        return no + "its preemptionPolicy is Never"
     if lowest is None or lowest >= asker.priority:
-        return f"no Pod with a share has a priority below {asker.priority}"
-    if best_choice(ledger, names, asker, around):
-        return ""
-    unheld = Surroundings(around.budgets, (), around.now_s, heeded=False)
-    if choice := best_choice(ledger, names, asker, unheld):
-        return held_by(choice, around.budgets)
-    return (
-        f"not even without all Pods of a priority below {asker.priority} would a node have room"
+        return no + f"no Pod with a share has a priority below {asker.priority}"
+    if choice := best_choice(ledger, names, asker, around):
+        if not choice.victims:
+            return f"Pods on {choice.node} are going, after which it fits"
+        return f"preemption helps: it fits on {choice.node} without {pods_named(choice.victims)}"
+    if choice := best_choice(ledger, names, asker, replace(around, heeded=False)):
+        return "preemption is held back: " + held_by(choice, around.budgets)
+    return no + (
+        f"without all Pods of a priority below {asker.priority} it would not fit either"
         if names
-        else "no node that it may be on lacks devices alone"
+        else "more than devices keeps it from every node"
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from penstock.kube.api import PODS, ApiError
@@ -298,7 +298,7 @@ class Preemption:
         self._fruitless_s[wish.kind] = time.monotonic() + FRUITLESS_S
         if not around.budgets and not around.held:
             return
-        unheld = Surroundings(around.budgets, (), around.now_s, heeded=False)
+        unheld = replace(around, held=(), heeded=False)
         if choice := best_choice(self._ledger, wish.names, wish.asker, unheld):
             text = held_by(choice, around.budgets) + ": tried again"
             await self._events.write(wish.about, "PreemptionHeld", text, warning=True)
