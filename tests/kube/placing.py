@@ -86,7 +86,8 @@ class Placing:
     def start(self, *options: str) -> None:
         """Starts what does not run."""
         self._allow_evictions()
-        self.start_extender(*options)
+        if "extender" not in self._processes:
+            self.start_extender(*options)
         if "kube-scheduler" not in self._processes:
             self._start(
                 "kube-scheduler",

@@ -34,7 +34,7 @@ from penstock.kube.placed import Share, write_placement
 from penstock.schedule.ask import Ask, Request
 
 if TYPE_CHECKING:
-    from tests.kube.pods import Pods
+    from tests.kube.cluster import running
 
     from penstock.kube.api import Object
 
@@ -173,16 +173,18 @@ def placing(cluster, tmp_path_factory):
 @pytest.fixture(scope="module")
 def classes(cluster):
     api = client.SchedulingV1Api(cluster.api)
-    for name, policy in (("urgent", "PreemptLowerPriority"), ("patient", "Never")):
+    usual = "PreemptLowerPriority"
+    made = {"urgent": (1000, usual), "middling": (500, usual), "patient": (1000, "Never")}
+    for name, (value, policy) in made.items():
         api.create_priority_class(
-            {"metadata": {"name": name}, "value": 1000, "preemptionPolicy": policy}
+            {"metadata": {"name": name}, "value": value, "preemptionPolicy": policy}
         )
     yield
-    for name in ("urgent", "patient"):
+    for name in made:
         api.delete_priority_class(name)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def waiting(cluster, placing, classes):
     """One node of one device, and whoever holds it and waits for it."""
     made = Waiting(cluster, Pods.in_new_namespace(cluster.core))
@@ -207,16 +209,42 @@ class Waiting:
     def gone(self, name: str) -> None:
         self.pods.core.delete_namespaced_pod(name, self.pods.namespace, grace_period_seconds=0)
 
-    def status(self, name: str, status: Object) -> None:
-        """As a kubelet would say it."""
+    def read(self, name: str) -> client.V1Pod:
+        return self.pods.read(name)
+
+    def stays(self, name: str) -> bool:
+        return self.read(name).metadata.deletion_timestamp is None
+
+    def runs(self, name: str) -> None:
+        """No kubelet says so: a Pod that does not run is in no budget."""
+        status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
         namespace = self.pods.namespace
         self.pods.core.patch_namespaced_pod_status(name, namespace, {"status": status})
 
+    @property
+    def policy(self) -> client.PolicyV1Api:
+        return client.PolicyV1Api(self.cluster.api)
+
+    def budget(self, name: str, app: str, at_least: int) -> None:
+        selector = {"matchLabels": {"app": app}}
+        body = {
+            "metadata": {"name": name},
+            "spec": {"minAvailable": at_least, "selector": selector},
+        }
+        self.policy.create_namespaced_pod_disruption_budget(self.pods.namespace, body)
+
+    def no_budget(self, name: str) -> None:
+        self.policy.delete_namespaced_pod_disruption_budget(name, self.pods.namespace)
+
+    def allowed(self) -> list[int]:
+        found = self.policy.list_namespaced_pod_disruption_budget(self.pods.namespace).items
+        return [one.status.disruptions_allowed for one in found if one.status]
+
     def placed(self, name: str) -> None:
-        until(f"{name} is placed", lambda: self.pods.read(name).spec.node_name == "one", WAITS_S)
+        until(f"{name} is placed", lambda: self.read(name).spec.node_name == "one", WAITS_S)
 
     def plain(self, name: str) -> Object:
-        return client.ApiClient().sanitize_for_serialization(self.pods.read(name))
+        return client.ApiClient().sanitize_for_serialization(self.read(name))
 
     def told(self, name: str, reason: str) -> str:
         """What Events of that reason say of a Pod."""
@@ -247,44 +275,31 @@ def nodes_that_fit(placing: Placing, one: Object) -> list[str]:
 
 
 @pytest.mark.kube
-def test_a_budget_holds_preemption_back_and_events_and_explain_say_so(waiting):
+def test_room_is_made_within_budgets_and_kept_for_its_pod_though_all_are_killed_meanwhile(
+    placing, waiting
+):
     waiting.make("guarded", grace_s=60, memory="70Gi")
     waiting.placed("guarded")
-    # no kubelet says so: it runs, or no budget would count it
-    waiting.status(
-        "guarded", {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
-    )
-    budget = {
-        "metadata": {"name": "keep"},
-        "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "guarded"}}},
-    }
-    policy = client.PolicyV1Api(waiting.cluster.api)
-    namespace = waiting.pods.namespace
-    policy.create_namespaced_pod_disruption_budget(namespace, budget)
+    waiting.runs("guarded")
+    waiting.budget("keep", "guarded", at_least=1)
     waiting.make("equal", memory="40Gi")
     waiting.make("patient", "patient", memory="40Gi")
     waiting.make("urgent", "urgent", memory="40Gi")
-    held = f"PodDisruptionBudget {namespace}/keep (allows 0) holds back the eviction of"
+    held = f"PodDisruptionBudget {waiting.pods.namespace}/keep (allows 0) holds back the eviction"
     until("told", lambda: held in waiting.told("urgent", "PreemptionHeld"), WAITS_S)
     assert f"preemption is held back: {held}" in waiting.explained("urgent")
     assert "its preemptionPolicy is Never" in waiting.explained("patient")
     assert "no Pod with a share has a priority below 0" in waiting.explained("equal")
-    assert waiting.pods.read("guarded").metadata.deletion_timestamp is None
+    assert waiting.stays("guarded")
     waiting.gone("patient")
-    policy.delete_namespaced_pod_disruption_budget("keep", namespace)
-    until("it goes", lambda: waiting.pods.read("guarded").metadata.deletion_timestamp, WAITS_S)
 
-
-@pytest.mark.kube
-def test_room_that_was_made_is_kept_for_its_pod_though_extender_and_scheduler_are_killed(
-    placing, waiting
-):
-    """Goes on where the test above ends: somebody was evicted, and has not gone yet."""
-    pods = waiting.pods
+    waiting.no_budget("keep")
+    until("it goes", lambda: not waiting.stays("guarded"), WAITS_S)
     until("told", lambda: "40Gi and 10%" in waiting.told("guarded", "Preempted"), WAITS_S)
     assert "of priority 1000" in waiting.told("guarded", "Preempted")
-    until("named", lambda: pods.read("urgent").status.nominated_node_name == "one", WAITS_S)
+    until("named", lambda: waiting.read("urgent").status.nominated_node_name == "one", WAITS_S)
     assert "room is being made for it on one" in waiting.explained("urgent")
+
     placing.kill("kube-scheduler")
     placing.kill()
     waiting.make("sneaky", memory="50Gi")
@@ -299,33 +314,36 @@ def test_room_that_was_made_is_kept_for_its_pod_though_extender_and_scheduler_ar
 
 
 @pytest.mark.kube
-def test_nobody_goes_for_an_equal_or_in_vain_and_without_a_grace_all_happens_by_itself(
+def test_who_cannot_be_evicted_is_passed_over_and_nobody_goes_in_vain_or_for_an_equal(
     placing, waiting
 ):
-    pods = waiting.pods
-    waiting.make("second", "urgent", memory="50Gi")  # more than the one below it has
-    until("it waits", lambda: "fit either" in waiting.explained("second"), WAITS_S)
-    until("it was tried", lambda: waiting.told("second", "FailedScheduling"), WAITS_S)
-    waiting.make("third", "urgent", memory="35Gi")
-    waiting.placed("third")
-    assert pods.read("urgent").metadata.deletion_timestamp is None
-    assert "evicted for Pod" in waiting.told("equal", "Preempted")
+    waiting.make("low", memory="40Gi")
+    waiting.placed("low")
+    waiting.runs("low")
+    for name in ("first", "second"):  # both allow it, but the API server evicts nobody who has two
+        waiting.budget(name, "low", at_least=0)
+    until("reckoned", lambda: waiting.allowed() == [1, 1], WAITS_S)
+    waiting.make("middle", "middling", memory="40Gi")
+    waiting.placed("middle")
+    waiting.make("third", "urgent", memory="40Gi")
+    waiting.placed("third")  # without a grace all of it happens by itself
+    assert "low (priority 0) on one" in waiting.told("third", "PreemptionHeld")
+    assert "middle (priority 500)" in waiting.told("third", "Preempting")
     metrics = placing.ask("metrics") or b""
-    assert b'penstock_place_evictions_total{result="evicted"} 1.0' in metrics
-    assert placing.running()
+    for result in (b"refused", b"evicted"):
+        assert b'penstock_place_evictions_total{result="%s"} ' % result in metrics
+    waiting.make("fourth", "urgent", memory="50Gi")  # more than there is without the one below it
+    until("it was tried", lambda: waiting.told("fourth", "FailedScheduling"), WAITS_S)
+    assert "would not fit either" in waiting.explained("fourth")
+    assert waiting.stays("third")
+    assert waiting.stays("low")
 
-
-@pytest.mark.kube
-def test_without_a_device_plugin_on_its_node_a_pod_waits_and_is_told_so(placing, waiting):
     none = {"penstock.io/vgpu": "0"}
-    waiting.pods.core.patch_node_status(
-        "one", {"status": {"capacity": none, "allocatable": none}}
-    )  # fmt: skip
+    waiting.pods.core.patch_node_status("one", {"status": {"capacity": none, "allocatable": none}})
     waiting.make("slotless", memory="1Gi")
-
-    def said() -> str:
-        found = waiting.pods.read("slotless").status.conditions or []
-        return " ".join(one.message or "" for one in found if one.type == "PodScheduled")
-
-    until("it waits", lambda: "Insufficient penstock.io/vgpu" in said(), WAITS_S)
+    until(
+        "slots are the scheduler's to count",
+        lambda: "Insufficient penstock.io/vgpu" in waiting.told("slotless", "FailedScheduling"),
+        WAITS_S,
+    )
     assert "no device plugin registered" in waiting.explained("slotless")

@@ -50,6 +50,9 @@ if TYPE_CHECKING:
 SETTLE_S = 0.5
 HELD_S = 20.0  # how long an eviction that was refused is not asked for again
 FRUITLESS_S = 5.0  # the same for Pods that ask for the same where nobody's going helps
+# No event tells the scheduler that a budget allows more, or that the API server answers again: so
+# what it asked is looked at again, until it asks anew, which it does every five minutes.
+AGAIN_S, STALE_S = 5.0, 330.0
 KEPT_S = 60.0  # how long room is kept beyond the time that those who go may take
 REST_S, LONGEST_REST_S = 60.0, 1800.0  # for a Pod that did not use the room
 MOST_KEPT = 64  # Pods that room is kept for at a time
@@ -64,6 +67,7 @@ class _Wish:
     pod: Key
     asker: Asker
     names: tuple[str, ...]
+    asked_s: float  # monotonic
 
     @property
     def about(self) -> About:
@@ -95,6 +99,7 @@ class Preemption:
         self._events = Events(api, report, COMPONENT)
         self._wishes: dict[str, _Wish] = {}  # by uid
         self._wished = asyncio.Event()
+        self._again: dict[str, tuple[float, _Wish]] = {}  # by uid: when, monotonic
         self._waiting: dict[str, Waiting] = {}  # by uid
         self._unkept: set[str] = set()  # nominated by another life of ours
         self._unnamed: set[str] = set()  # whose nominatedNodeName the scheduler cleared
@@ -150,16 +155,18 @@ class Preemption:
         ):
             return
         uid = metadata["uid"]
+        now_s = time.monotonic()
         wish = _Wish(
             (metadata.get("namespace", ""), metadata["name"]),
             Asker(uid, priority, request),
             tuple(names),
+            now_s,
         )
-        now_s = time.monotonic()
         if now_s < self._rests.get(uid, (0.0, 0.0))[0] or now_s < self._fruitless_s.get(
             wish.kind, 0.0
         ):
             return
+        self._again.pop(uid, None)
         self._wishes[uid] = wish
         self._wished.set()
 
@@ -175,25 +182,49 @@ class Preemption:
             self._wished.clear()
             try:
                 await self._round()
-            except ApiError as error:  # the scheduler asks again by itself
+            except ApiError as error:
                 self._report("preemption-interrupted", why=str(error))
 
     async def _round(self) -> None:
         now_s = time.monotonic()
         self._held_s = {uid: end_s for uid, end_s in self._held_s.items() if end_s > now_s}
+        self._rests = {
+            uid: rest for uid, rest in self._rests.items() if rest[0] > now_s - LONGEST_REST_S
+        }
         self._fruitless_s = {
             kind: end_s for kind, end_s in self._fruitless_s.items() if end_s > now_s
         }
         await self._write_again()
         for uid in [uid for uid, until_s in self._until_s.items() if until_s < now_s]:
             await self._give_up(uid)
-        wishes, self._wishes = self._wishes, {}
+        wishes = self._due(now_s)
         if not wishes:
             return
+        for wish in wishes:
+            self._look_again(wish)  # should this be interrupted
         budgets = await all_budgets(self._api)
-        for wish in sorted(wishes.values(), key=lambda one: -one.asker.priority):
-            if wish.kind not in self._fruitless_s:
+        for wish in wishes:
+            if wish.kind in self._fruitless_s:
+                continue
+            self._again.pop(wish.asker.uid, None)
+            began_s = time.monotonic()
+            try:
                 await self._serve(wish, budgets)
+            except ApiError:
+                self._look_again(wish)
+                raise
+            await asyncio.sleep(time.monotonic() - began_s)  # the scheduler goes first
+
+    def _due(self, now_s: float) -> list[_Wish]:
+        """The most important first."""
+        wishes, self._wishes = self._wishes, {}
+        for uid in [uid for uid, (at_s, _) in self._again.items() if at_s < now_s]:
+            wishes.setdefault(uid, self._again.pop(uid)[1])
+        fresh = (one for one in wishes.values() if now_s - one.asked_s < STALE_S)
+        return sorted(fresh, key=lambda one: -one.asker.priority)
+
+    def _look_again(self, wish: _Wish) -> None:
+        self._again[wish.asker.uid] = time.monotonic() + AGAIN_S, wish
 
     async def _serve(self, wish: _Wish, budgets: Sequence[Budget]) -> None:
         uid = wish.asker.uid
@@ -208,6 +239,7 @@ class Preemption:
                 return  # those who go are not gone, or the scheduler has not looked since
             self._ledger.keep_no_longer(uid)
         elif len(self._ledger.kept) >= MOST_KEPT:
+            self._look_again(wish)
             return
         best = await self._best(wish, around)
         if best is None:
@@ -300,6 +332,7 @@ class Preemption:
             return
         unheld = replace(around, held=(), heeded=False)
         if choice := best_choice(self._ledger, wish.names, wish.asker, unheld):
+            self._look_again(wish)
             text = held_by(choice, around.budgets) + ": tried again"
             await self._events.write(wish.about, "PreemptionHeld", text, warning=True)
 
