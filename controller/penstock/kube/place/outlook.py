@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from penstock.kube.budgets import budgets_of
@@ -56,6 +58,24 @@ class Surroundings:
     now_s: float = 0.0  # UTC since 1970
     heeded: bool = True  # whether budgets are; else as if there were none
 
+    @cached_property
+    def allowed(self) -> Mapping[str, int]:
+        """By key of a budget: how many may go."""
+        return {one.key: one.allowed for one in self.budgets}
+
+    @cached_property
+    def _by_namespace(self) -> Mapping[str, list[Budget]]:
+        found = defaultdict(list)
+        for one in self.budgets:
+            found[one.namespace].append(one)
+        return found
+
+    def budgets_of(self, pod: SeenPod) -> tuple[str, ...]:
+        """Those that say whether it may be evicted."""
+        if not pod.runs or not self.heeded or pod.pod[0] not in self._by_namespace:
+            return ()
+        return budgets_of(pod.pod[0], pod.labels, self._by_namespace[pod.pod[0]])
+
 
 def on_node(
     ledger: Ledger, name: str, asker: Asker, around: Surroundings, best: Choice | None = None
@@ -66,17 +86,8 @@ def on_node(
     seen = {one.uid: one for one in ledger.holders(name)}
     going = [one for one in seen.values() if is_going(one, around.now_s)]
     staying = [one for one in seen.values() if one.ends_s is None and one.uid not in around.held]
-    allowed = {one.key: one.allowed for one in around.budgets}
     holders = (
-        Holder(
-            one.uid,
-            one.priority,
-            one.since_s,
-            one.shares,
-            budgets_of(one.pod[0], one.labels, around.budgets)
-            if one.runs and around.heeded
-            else (),
-        )
+        Holder(one.uid, one.priority, one.since_s, one.shares, around.budgets_of(one))
         for one in staying
         if one.priority < asker.priority
     )
@@ -86,7 +97,7 @@ def on_node(
             asker.request,
             asker.priority,
             holders,
-            allowed=allowed,
+            allowed=around.allowed,
             best=None if best is None else best.holders,
         )
     if victims is None or (best is not None and rank(victims) >= rank(best.holders)):

@@ -29,7 +29,6 @@ from penstock.kube.place.outlook import (
     Choice,
     Surroundings,
     amounts,
-    best_choice,
     held_by,
     on_node,
     pods_named,
@@ -331,7 +330,7 @@ class Preemption:
         if not around.budgets and not around.held:
             return
         unheld = replace(around, held=(), heeded=False)
-        if choice := best_choice(self._ledger, wish.names, wish.asker, unheld):
+        if choice := await self._best(wish, unheld):
             self._look_again(wish)
             text = held_by(choice, around.budgets) + ": tried again"
             await self._events.write(wish.about, "PreemptionHeld", text, warning=True)
