@@ -16,6 +16,7 @@ from kubernetes import client
 from tests.kube.placing import Placing, devices, node, pod
 from tests.kube.pods import Pods
 from tests.kube.test_ledger import node as node_object
+from tests.kube.test_place import grants
 from tests.kube.waiting import until
 
 from penstock.kube.budgets import Budget, read_budget
@@ -212,6 +213,17 @@ class Waiting:
     def read(self, name: str) -> client.V1Pod:
         return self.pods.read(name)
 
+    def all(self) -> list[client.V1Pod]:
+        return self.pods.core.list_namespaced_pod(self.pods.namespace).items
+
+    def nodes(self, begin: str) -> dict[str, str]:
+        """Where those are whose names begin so; empty: nowhere yet."""
+        return {
+            one.metadata.name: one.spec.node_name or ""
+            for one in self.all()
+            if one.metadata.name.startswith(begin)
+        }
+
     def stays(self, name: str) -> bool:
         return self.read(name).metadata.deletion_timestamp is None
 
@@ -325,7 +337,12 @@ def test_who_cannot_be_evicted_is_passed_over_and_nobody_goes_in_vain_or_for_an_
     until("reckoned", lambda: waiting.allowed() == [1, 1], WAITS_S)
     waiting.make("middle", "middling", memory="40Gi")
     waiting.placed("middle")
+    # Killed just after it had written for whom room is made: nobody has been evicted yet.
+    placing.kill()
     waiting.make("third", "urgent", memory="40Gi")
+    body = write_nomination(waiting.read("third").metadata.uid, "one", "somebody")
+    waiting.pods.core.patch_namespaced_pod_status("third", waiting.pods.namespace, body)
+    placing.start_extender()
     waiting.placed("third")  # without a grace all of it happens by itself
     assert "low (priority 0) on one" in waiting.told("third", "PreemptionHeld")
     assert "middle (priority 500)" in waiting.told("third", "Preempting")
@@ -347,3 +364,30 @@ def test_who_cannot_be_evicted_is_passed_over_and_nobody_goes_in_vain_or_for_an_
         WAITS_S,
     )
     assert "no device plugin registered" in waiting.explained("slotless")
+
+
+@pytest.mark.kube
+def test_many_at_once_get_room_with_not_one_eviction_more_than_they_need(
+    placing, cluster, pods, classes
+):
+    """Two of the less important for each, on any of ten nodes; killed meanwhile."""
+    names = [f"many-{at}" for at in range(10)]
+    for name in names:
+        cluster.core.create_node(node(name, devices(name, 2)))
+    try:
+        waiting = Waiting(cluster, pods)
+        for at in range(80):
+            waiting.make(f"low-{at}", memory="20Gi")
+        until("all are placed", lambda: all(waiting.nodes("low").values()), WAITS_S)
+        for at in range(12):
+            waiting.make(f"urgent-{at}", "urgent", memory="40Gi")
+        until("some have gone", lambda: len(waiting.nodes("low")) < 76, WAITS_S)
+        placing.kill()
+        placing.start_extender()
+        until("all are placed", lambda: all(waiting.nodes("urgent").values()), WAITS_S)
+        assert len(waiting.nodes("low")) == 80 - 2 * 12
+        held = grants([waiting.plain(one.metadata.name) for one in waiting.all()])
+        assert max(figure for (_, what), figure in held.items() if what == "memory") == 80 * GIB
+    finally:
+        for name in names:
+            cluster.core.delete_node(name)

@@ -57,6 +57,7 @@ class Extender:
         report: Callable[..., None] = lambda *_, **__: None,
     ) -> None:
         self._api = api
+        self._scheduler = scheduler
         self._of_nodes = of_nodes
         self.ledger = Ledger(report)
         self._nodes = Cache(api, NODES, read_node)
@@ -105,8 +106,12 @@ class Extender:
         """Follows the API server until cancelled."""
         duties = [self._nodes.run(), self._pods.run(), self._binder.look_after_unseen()]
         if self._preemption:
-            duties.append(self._preemption.run())
+            duties.append(self._preempting(self._preemption))
         await asyncio.gather(*duties)
+
+    async def _preempting(self, preemption: Preemption) -> None:
+        await asyncio.gather(self._nodes.ready(), self._pods.ready())
+        await preemption.run(self._scheduler)
 
     def why_not_ready(self) -> str:
         """Before all Pods are known, what they hold would be given again."""

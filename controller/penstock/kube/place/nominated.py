@@ -83,6 +83,22 @@ def write_node_again(uid: str, node: str) -> Object:
     return _status(uid, {"nominatedNodeName": node})
 
 
+def was_refused(one: Object) -> bool:
+    """Whether the scheduler has tried to place the Pod in vain."""
+    return any(
+        condition.get("type") == "PodScheduled" and condition.get("status") == "False"
+        for condition in (one.get("status") or {}).get("conditions") or []
+    )
+
+
+def write_touch(one: Object) -> Object:
+    """Changes nothing but when the Pod was looked at: the scheduler then tries it again."""
+    now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    status = "True" if making_room_on(one) else "False"
+    touched = {"type": PREEMPTING, "status": status, "lastProbeTime": now}
+    return _status(one["metadata"]["uid"], {}, touched)
+
+
 def _status(uid: str, changed: Object, *conditions: Object) -> Object:
     if conditions:
         changed = {**changed, "conditions": list(conditions)}

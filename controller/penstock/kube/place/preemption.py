@@ -19,9 +19,11 @@ from penstock.kube.control.events import About, Events
 from penstock.kube.place.ledger import Kept, SeenPod
 from penstock.kube.place.nominated import (
     Waiting,
+    was_refused,
     write_end,
     write_node_again,
     write_nomination,
+    write_touch,
 )
 from penstock.kube.place.outlook import (
     NEVER,
@@ -56,6 +58,7 @@ KEPT_S = 60.0  # how long room is kept beyond the time that those who go may tak
 REST_S, LONGEST_REST_S = 60.0, 1800.0  # for a Pod that did not use the room
 MOST_KEPT = 64  # Pods that room is kept for at a time
 MOST_WISHES = 2000
+MOST_ASKED_AGAIN = 500
 COMPONENT = "penstock-place"
 
 
@@ -169,8 +172,15 @@ class Preemption:
         self._wishes[uid] = wish
         self._wished.set()
 
-    async def run(self) -> None:
-        """Until cancelled."""
+    async def run(self, scheduler: str) -> None:
+        """Until cancelled; once all Pods are known. `scheduler` is the profile that asks."""
+        while True:
+            try:
+                await self._have_asked_again(scheduler)
+                break
+            except ApiError as error:
+                self._report("preemption-interrupted", why=str(error))
+                await asyncio.sleep(AGAIN_S)
         while True:
             try:
                 await asyncio.wait_for(self._wished.wait(), SETTLE_S)
@@ -183,6 +193,27 @@ class Preemption:
                 await self._round()
             except ApiError as error:
                 self._report("preemption-interrupted", why=str(error))
+
+    async def _have_asked_again(self, scheduler: str) -> None:
+        """What the scheduler asked of an earlier life of ours is lost, and it may rest for minutes.
+
+        It tries a Pod anew when the Pod changes.
+        """
+        lowest = self._ledger.lowest_priority
+        unplaced = f"spec.schedulerName={scheduler},spec.nodeName="
+        found, _ = await self._api.list(PODS, fields=unplaced)
+        waiting = [
+            one
+            for one in found
+            if lowest is not None
+            and (one["spec"].get("priority") or 0) > lowest
+            and one["spec"].get("preemptionPolicy") != NEVER
+            and was_refused(one)
+        ]
+        waiting.sort(key=lambda one: -one["spec"]["priority"])
+        for one in waiting[:MOST_ASKED_AGAIN]:
+            metadata = one["metadata"]
+            await self._patch((metadata["namespace"], metadata["name"]), write_touch(one))
 
     async def _round(self) -> None:
         now_s = time.monotonic()
@@ -361,7 +392,7 @@ class Preemption:
             if kept
             else "nobody whose going would help can be evicted"
         )
-        await self._patch(waiting, write_end(uid, why))
+        await self._patch(waiting.pod, write_end(uid, why))
         self._forget(uid)
         if kept:
             rest_s = min(LONGEST_REST_S, 2 * self._rests.get(uid, (0.0, REST_S / 2))[1])
@@ -372,15 +403,17 @@ class Preemption:
     async def _write_again(self) -> None:
         placed, self._placed = self._placed, {}
         for uid, waiting in placed.items():
-            await self._patch(waiting, write_end(uid, f"it was placed, {waiting.node} made room"))
+            await self._patch(
+                waiting.pod, write_end(uid, f"it was placed, {waiting.node} made room")
+            )
         unnamed, self._unnamed = self._unnamed, set()
         for uid in unnamed:
             kept, found = self._ledger.kept.get(uid), self._waiting.get(uid)
             if kept and found and not found.nominated:
-                await self._patch(found, write_node_again(uid, kept.node))
+                await self._patch(found.pod, write_node_again(uid, kept.node))
 
-    async def _patch(self, waiting: Waiting, body: Object) -> None:
-        namespace, name = waiting.pod
+    async def _patch(self, pod: Key, body: Object) -> None:
+        namespace, name = pod
         try:
             await self._api.patch(PODS, name, body, namespace, "status", way="strategic")
         except ApiError as error:
