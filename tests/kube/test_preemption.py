@@ -75,7 +75,7 @@ def test_kept_room_is_free_for_its_pod_and_more_important_ones_alone():
     choice = on_node(ledger, "n1", urgent, Surroundings())
     assert choice
     assert [one.uid for one in choice.victims] in (["a"], ["b"])
-    shares = room_after(ledger, choice, urgent, 0.0, "binpack")
+    shares = room_after(ledger, choice, urgent, Surroundings(), "binpack")
     assert shares
     ledger.keep("urgent", Kept(("n", "urgent"), "n1", 10, shares))
     gone = choice.victims[0]
@@ -106,6 +106,8 @@ def test_who_goes_already_is_waited_for_unless_that_takes_long():
     choice = on_node(ledger, "n1", urgent, long)
     assert choice
     assert [one.uid for one in choice.victims] == ["b"]
+    evicted = Surroundings(evicted=["b"])  # though its object does not say so yet
+    assert (on_node(ledger, "n1", urgent, evicted) or choice).victims == ()
     hung = on_node(ledger, "n1", urgent, Surroundings(now_s=900.0))  # it should have gone long ago
     assert hung
     assert [one.uid for one in hung.victims] == ["b"]

@@ -56,7 +56,14 @@ class Surroundings:
     budgets: Sequence[Budget] = ()
     held: Collection[str] = ()  # uids of Pods whose eviction was refused just now
     now_s: float = 0.0  # UTC since 1970
+    evicted: Collection[str] = ()  # uids of Pods that go, though their objects may not say so yet
     heeded: bool = True  # whether budgets are; else as if there were none
+
+    def is_going(self, one: SeenPod) -> bool:
+        """Whether what it holds will be free without anybody's doing."""
+        if one.ends_s is None:
+            return one.uid in self.evicted
+        return -LATE_S < one.ends_s - self.now_s < SOON_S
 
     @cached_property
     def allowed(self) -> Mapping[str, int]:
@@ -84,8 +91,12 @@ def on_node(
     if ledger.problem(name):
         return None
     seen = {one.uid: one for one in ledger.holders(name)}
-    going = [one for one in seen.values() if is_going(one, around.now_s)]
-    staying = [one for one in seen.values() if one.ends_s is None and one.uid not in around.held]
+    going = [one for one in seen.values() if around.is_going(one)]
+    staying = [
+        one
+        for one in seen.values()
+        if one.ends_s is None and one.uid not in around.held and one.uid not in around.evicted
+    ]
     holders = (
         Holder(one.uid, one.priority, one.since_s, one.shares, around.budgets_of(one))
         for one in staying
@@ -106,10 +117,10 @@ def on_node(
 
 
 def room_after(
-    ledger: Ledger, choice: Choice, asker: Asker, now_s: float, policy: Policy
+    ledger: Ledger, choice: Choice, asker: Asker, around: Surroundings, policy: Policy
 ) -> Mapping[str, Share] | None:
     """The shares, by device UUID, that the Pod will have once all of them are gone."""
-    going = [one for one in ledger.holders(choice.node) if is_going(one, now_s)]
+    going = [one for one in ledger.holders(choice.node) if around.is_going(one)]
     with _without(ledger, choice.node, asker, [*going, *choice.victims]) as node:
         placement = place(node, asker.request, policy)
     if isinstance(placement, Shortage):
@@ -148,11 +159,6 @@ def best_choice(
     for name in names:
         best = on_node(ledger, name, asker, around, best) or best
     return best
-
-
-def is_going(one: SeenPod, now_s: float) -> bool:
-    """Whether what it holds will be free without anybody's doing."""
-    return one.ends_s is not None and -LATE_S < one.ends_s - now_s < SOON_S
 
 
 def preemption(

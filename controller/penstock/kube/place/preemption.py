@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
 # The scheduler may find somebody to evict by itself (for processors): it says so within that time.
 SETTLE_S = 0.5
+UNSEEN_S = 10.0  # within which the API server tells that somebody who was evicted goes
 HELD_S = 20.0  # how long an eviction that was refused is not asked for again
 FRUITLESS_S = 5.0  # the same for Pods that ask for the same where nobody's going helps
 # No event tells the scheduler that a budget allows more, or that the API server answers again: so
@@ -109,6 +110,7 @@ class Preemption:
         self._until_s: dict[str, float] = {}  # monotonic: how long room is kept
         self._rests: dict[str, tuple[float, float]] = {}  # until when, monotonic; how long that is
         self._held_s: dict[str, float] = {}  # by uid of who was not evicted: until when
+        self._evicted_s: dict[str, float] = {}  # by uid of who was: until when that is trusted
         self._fruitless_s: dict[tuple[int, Request, int], float] = {}
 
     def pod_changed(
@@ -218,6 +220,7 @@ class Preemption:
     async def _round(self) -> None:
         now_s = time.monotonic()
         self._held_s = {uid: end_s for uid, end_s in self._held_s.items() if end_s > now_s}
+        self._evicted_s = {uid: end_s for uid, end_s in self._evicted_s.items() if end_s > now_s}
         self._rests = {
             uid: rest for uid, rest in self._rests.items() if rest[0] > now_s - LONGEST_REST_S
         }
@@ -261,7 +264,7 @@ class Preemption:
         waiting = self._waiting.get(uid)
         if waiting and waiting.nominated and waiting.nominated != waiting.node:
             return  # the scheduler makes room for it
-        around = Surroundings(budgets, self._held_s, time.time())
+        around = Surroundings(budgets, self._held_s, time.time(), self._evicted_s)
         kept = self._ledger.kept.get(uid)
         if kept:
             there = on_node(self._ledger, kept.node, wish.asker, around)
@@ -347,6 +350,7 @@ class Preemption:
                 return False
             raise
         self._count("evicted")
+        self._evicted_s[victim.uid] = time.monotonic() + UNSEEN_S
         text = (
             f"evicted for Pod {wish.pod[0]}/{wish.pod[1]} of priority {wish.asker.priority}, which "
             f"needs {amounts(wish.asker.request)} on {node}"
@@ -368,7 +372,8 @@ class Preemption:
 
     def _keep(self, asker: Asker, pod: Key, choice: Choice) -> bool:
         now_s = time.time()
-        shares = room_after(self._ledger, choice, asker, now_s, self._policy)
+        around = Surroundings(now_s=now_s, evicted=self._evicted_s)
+        shares = room_after(self._ledger, choice, asker, around, self._policy)
         if shares is None:
             return False
         self._ledger.keep(asker.uid, Kept(pod, choice.node, asker.priority, shares))
