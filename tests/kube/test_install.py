@@ -194,10 +194,13 @@ RIGHTS = {  # verb, group, resource, namespace
         {
             ("create", "", "pods/binding", "default"), ("list", "", "nodes", ""),
             ("create", "coordination.k8s.io", "leases", NAMESPACE),
+            ("create", "", "pods/eviction", "default"), ("patch", "", "pods/status", "default"),
+            ("list", "policy", "poddisruptionbudgets", ""), ("get", "", "events", "default"),
         },
         {
             ("get", "", "secrets", NAMESPACE), ("create", "", "pods", "default"),
             ("patch", "", "nodes", ""), ("get", "", "nodes/proxy", ""),
+            ("patch", "", "pods", "default"), ("delete", "", "events", "default"),
         },
     ),
 }  # fmt: skip
