@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -11,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 import yaml
+from kubernetes import client
 from tests.kube.cluster.toolchain import PROJECT
 from tests.kube.waiting import until
 
 from penstock.kube.device import NodeDevice, write_devices
-from penstock.kube.names import DEVICES, SCHEDULER, WAY
+from penstock.kube.names import DEVICES, RESOURCE_COUNT, SCHEDULER, WAY
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
 GIB = 1 << 30
 CONFIGURATION = PROJECT / "deploy" / "kube" / "scheduler.yaml"
+CHART = PROJECT / "deploy" / "helm" / "penstock" / "templates" / "scheduler.yaml"
+RIGHTS = "test-preemption"  # a role and its binding
 
 
 def devices(node: str, count: int = 2, memory: int = 80 * GIB, **more: Any) -> str:
@@ -42,7 +46,7 @@ def node(name: str, annotation: str | None = None, way: str = "extender", **spec
     if annotation is not None:
         metadata["annotations"] = {DEVICES: annotation}
         metadata["labels"][WAY] = way
-    room = {"cpu": "1000", "memory": "4Ti", "pods": "1000"}
+    room = {"cpu": "1000", "memory": "4Ti", "pods": "1000", RESOURCE_COUNT: "1000"}
     return {
         "metadata": metadata,
         "spec": spec,
@@ -50,14 +54,15 @@ def node(name: str, annotation: str | None = None, way: str = "extender", **spec
     }
 
 
-def pod(name: str, *, scheduler: str = SCHEDULER, **asked: int | str) -> Any:
-    """One container that asks for `vgpu`, `memory`, `cores` or `tflops`."""
+def pod(name: str, *, scheduler: str = SCHEDULER, priority: str = "", **asked: int | str) -> Any:
+    """One container that asks for `vgpu`, `memory`, `cores` or `tflops`; of a priority class."""
     names = {"cores": "cores-permille"}
     limits = {f"penstock.io/{names.get(key, key)}": str(value) for key, value in asked.items()}
     return {
         "metadata": {"name": name},
         "spec": {
             "schedulerName": scheduler,
+            "priorityClassName": priority,
             "terminationGracePeriodSeconds": 0,
             "automountServiceAccountToken": False,
             "tolerations": [{"operator": "Exists"}],
@@ -80,7 +85,9 @@ class Placing:
 
     def start(self, *options: str) -> None:
         """Starts what does not run."""
-        self.start_extender(*options)
+        self._allow_evictions()
+        if "extender" not in self._processes:
+            self.start_extender(*options)
         if "kube-scheduler" not in self._processes:
             self._start(
                 "kube-scheduler",
@@ -130,6 +137,9 @@ class Placing:
         """Ends both."""
         for name in list(self._processes):
             self.kill(name)
+        rights = client.RbacAuthorizationV1Api(self.cluster.api)
+        rights.delete_cluster_role_binding(RIGHTS)
+        rights.delete_cluster_role(RIGHTS)
 
     @property
     def _kubeconfig(self) -> Path:
@@ -146,6 +156,24 @@ class Placing:
             self._processes[name] = self._starter.submit(
                 subprocess.Popen, line, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             ).result()
+
+    def _allow_evictions(self) -> None:
+        """What the chart gives its scheduler beyond what a scheduler has."""
+        rules = [
+            yaml.safe_load(rule)
+            for rule in re.findall(r"^  - ({.*})$", CHART.read_text(), re.MULTILINE)
+            if "eviction" in rule or "events" in rule
+        ]
+        assert len(rules) == 2
+        rights = client.RbacAuthorizationV1Api(self.cluster.api)
+        if any(one.metadata.name == RIGHTS for one in rights.list_cluster_role().items):
+            return
+        named = {"metadata": {"name": RIGHTS}}
+        rights.create_cluster_role({**named, "rules": rules})
+        group = "rbac.authorization.k8s.io"
+        role = {"apiGroup": group, "kind": "ClusterRole", "name": RIGHTS}
+        user = {"apiGroup": group, "kind": "User", "name": "system:kube-scheduler"}
+        rights.create_cluster_role_binding({**named, "roleRef": role, "subjects": [user]})
 
     def _configuration(self) -> Path:
         """The chart's own, with this cluster's credentials and without waiting to lead."""

@@ -195,11 +195,13 @@ RIGHTS = {  # verb, group, resource, namespace
             ("create", "", "pods/binding", "default"), ("list", "", "nodes", ""),
             ("patch", "", "pods/status", "default"), ("patch", "", "events", "default"),
             ("create", "coordination.k8s.io", "leases", NAMESPACE),
+            ("create", "", "pods/eviction", "default"),
+            ("list", "policy", "poddisruptionbudgets", ""), ("get", "", "events", "default"),
         },
         {
             ("get", "", "secrets", NAMESPACE), ("create", "", "pods", "default"),
             ("patch", "", "pods", "default"), ("patch", "", "nodes", ""),
-            ("get", "", "nodes/proxy", ""),
+            ("get", "", "nodes/proxy", ""), ("delete", "", "events", "default"),
         },
     ),
 }  # fmt: skip

@@ -28,6 +28,10 @@ def place(
         Policy, typer.Option(help="Of nodes: fill one after the other, or all alike.")
     ] = Policy.binpack,
     devices: Annotated[Policy, typer.Option(help="The same of a node's devices.")] = Policy.binpack,
+    preemption: Annotated[
+        Literal["on", "off"],
+        typer.Option(help="Whether Pods are evicted for Pods of a higher priority."),
+    ] = "on",
     probes: Annotated[
         str,
         typer.Option(
@@ -56,7 +60,17 @@ def place(
 
     # Pods and nodes are many and live long: they are not looked at each time.
     gc.set_threshold(50_000)
-    asyncio.run(_place(listen, probes, scheduler, nodes, devices, _lease(lease), kubeconfig))
+    asyncio.run(
+        _place(
+            listen,
+            probes,
+            scheduler,
+            (nodes, devices),
+            preemption == "on",
+            _lease(lease),
+            kubeconfig,
+        )
+    )
 
 
 def _lease(text: str) -> tuple[str, str] | None:
@@ -75,8 +89,8 @@ async def _place(
     listen: str,
     probes: str,
     scheduler: str,
-    nodes: Policy,
-    devices: Policy,
+    policies: tuple[Policy, Policy],
+    preempts: bool,
     lease: tuple[str, str] | None,
     kubeconfig: Path | None,
 ) -> None:
@@ -90,14 +104,11 @@ async def _place(
 
     log = log_as("penstock kube place")
     async with await Api.connect(kubeconfig) as api:
+        nodes, devices = policies
         extender = Extender(
-            api,
-            scheduler,
-            of_nodes=nodes.value,
-            of_devices=devices.value,
-            report=log,
-            lease=lease,
-        )
+            api, scheduler, of_nodes=nodes.value, of_devices=devices.value,
+            preemption=preempts, report=log, lease=lease,
+        )  # fmt: skip
         async with contextlib.AsyncExitStack() as served:
             port = await served.enter_async_context(
                 serving.listening(extender.app(), read_address(listen))

@@ -33,6 +33,10 @@ KEPT = (ON_EXCEED, GRACE)  # as they were when the Pod was made
 # it has of a device is suspended.
 RUNNING = f"{GROUP}/running"
 
+PREEMPTING = (
+    f"{GROUP}/Preempting"  # condition of a Pod: others go for it (`kube/place/nominated.py`)
+)
+
 # Annotation of Nodes: their devices (`kube/device.py`).
 DEVICES = f"{GROUP}/devices"
 

@@ -32,6 +32,15 @@ def why_not(node: Node, request: Request) -> Shortage | None:
     return found if isinstance(found, Shortage) else None
 
 
+def fits(node: Node, request: Request) -> bool:
+    """The same as a yes or no, which takes less time."""
+    if len(request.asks) == 1:
+        ask = request.asks[0]
+        free = (_free(node, at, ask, request.model, {}) for at in range(len(node.devices)))
+        return sum(share is not None for share in free) >= ask.count
+    return not isinstance(place(node, request, "binpack"), Shortage)
+
+
 def place(node: Node, request: Request, policy: Policy) -> Placement | Shortage:
     """The shares of each container, or what is missing.
 

@@ -34,9 +34,10 @@ class About:
 class Events:
     """Writes them. One that cannot be written is lost, and said so: nothing waits for an event."""
 
-    def __init__(self, api: Api, report: Callable[..., None]) -> None:
+    def __init__(self, api: Api, report: Callable[..., None], component: str = COMPONENT) -> None:
         self._api = api
         self._report = report
+        self._component = component
         self._written: dict[tuple[str, str], tuple[str, float]] = {}
 
     async def write(
@@ -73,8 +74,8 @@ class Events:
             "reason": reason,
             "message": text,
             "type": "Warning" if warning else "Normal",
-            "source": {"component": COMPONENT},
-            "reportingComponent": COMPONENT,
+            "source": {"component": self._component},
+            "reportingComponent": self._component,
             "firstTimestamp": now,
             "lastTimestamp": now,
             "count": 1,

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from penstock.schedule.device import Node as Devices
 
 MOST_SAID = 600  # characters of another's message
+_NOT_READY = ("node.kubernetes.io/not-ready", "", "NoSchedule")
 _TAINT_OF = {  # that the cluster sets itself: in words
     "node.kubernetes.io/unschedulable": "cordoned",
     "node.kubernetes.io/not-ready": "not ready",
@@ -48,6 +49,10 @@ class World:
     ours: Iterable[str]  # those of our devices
     taken: Mapping[str, tuple[float, float, int]] = field(default_factory=dict)
     """By node: processors, bytes and number of its Pods."""
+    asked: Request | None = None
+    """What the Pod asks for by resources: `devices` are those given so."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """By node: why none of its devices can be given to anybody."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +117,8 @@ class _Wanted:
 
 
 def _asked(pod: Pod, world: World) -> tuple[_Wanted, list[str]]:
+    if world.asked is not None:  # by resources: nothing of it is a claim's
+        return _Wanted(world.asked, {}), []
     asks: list[Ask] = []
     attributes: list[tuple[str, str]] = []
     notes: list[str] = []
@@ -148,6 +155,9 @@ def _of_nodes(pod: Pod, world: World, wanted: _Wanted) -> dict[str, str]:
             shortages[name] = Shortage("said", text=text)
             continue
         if wanted.request is not None:
+            if why := world.refused.get(name) or _slots(node, world.asked):
+                shortages[name] = Shortage("said", text=why)
+                continue
             devices = world.devices.get(name)
             if devices is None or not devices.devices:
                 shortages[name] = Shortage("said", text="no devices of Penstock")
@@ -168,10 +178,11 @@ def _closed(pod: Pod, node: Node, wanted: _Wanted) -> str:
     """Whatever is on it: why the Pod may not come there."""
     if node.cordoned:
         return "cordoned"
-    if not node.ready:
+    tolerations = pod.spec.get("tolerations") or []
+    if not node.ready and not _tolerates(tolerations, _NOT_READY):
         return "not ready"
     for taint in node.taints:
-        if not _tolerates(pod.spec.get("tolerations") or [], taint):
+        if not _tolerates(tolerations, taint):
             key, value, effect = taint
             own = (
                 f"tainted {key}{'=' + value if value else ''}:{effect}, which it does not tolerate"
@@ -213,6 +224,26 @@ def _selected(spec: Object, node: Node) -> bool:
         and all(meets(rule, name) for rule in term.get("matchFields") or [])
         for term in affinity.get("nodeSelectorTerms") or []
     )
+
+
+def open_nodes(pod: Pod, world: World) -> list[str]:
+    """Where devices alone may keep a Pod that asks for resources away."""
+    wanted = _Wanted(world.asked, {})
+    return [
+        name
+        for name, node in world.nodes.items()
+        if not (
+            _closed(pod, node, wanted)
+            or world.refused.get(name)
+            or _slots(node, world.asked)
+            or _room(pod, node, world.taken.get(name, (0.0, 0.0, 0)))
+        )
+    ]
+
+
+def _slots(node: Node, asked: Request | None) -> str:
+    """Of the device plugin: whether the kubelet there knows it."""
+    return "no device plugin registered" if asked is not None and not node.slots else ""
 
 
 def _room(pod: Pod, node: Node, taken: tuple[float, float, int]) -> dict[str, float]:

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.kube.api import CLAIMS, EVENTS, NODES, PODS, SLICES, Api, ApiError
+from penstock.kube.budgets import all_budgets
 from penstock.kube.control.amounts import FINISHED, class_of_ours
 from penstock.kube.control.caps import CLASSES
-from penstock.kube.control.explain import Why, World, explain
+from penstock.kube.control.explain import Why, World, explain, open_nodes
 from penstock.kube.control.pending import taken_by_node
 from penstock.kube.control.workloads import read_pod
 from penstock.kube.control.world import devices_of, read_claim, read_node, read_slice
+from penstock.kube.place.ledger import ledger_of
+from penstock.kube.place.nominated import making_room_on
+from penstock.kube.place.outlook import Asker, Surroundings, preemption
+from penstock.kube.request import read_request
 from penstock.kube.resizing import told
 from penstock.model import PenstockError
+from penstock.schedule.fit import fits
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.kube.api import Object
+    from penstock.kube.control.workloads import Pod
 
 MOST_EVENTS = 5
 
@@ -62,9 +70,38 @@ async def _account(api: Api, plain: Object, events: list[Object]) -> Account:
     if pod is None or pod.node or phase in FINISHED:
         why = _placed(status, events)
     else:
-        why = explain(pod, await _world(api, pod.waiting), events)
+        why = await _why_it_waits(api, pod, plain, events)
     shares = tuple(told(metadata.get("annotations") or {}))
     return Account(metadata["namespace"], metadata["name"], phase, node, why, shares)
+
+
+async def _why_it_waits(api: Api, pod: Pod, plain: Object, events: list[Object]) -> Why:
+    try:
+        request = read_request(plain)
+    except PenstockError as error:
+        return Why((str(error),), ())
+    if request is None:
+        return explain(pod, await _world(api, pod.waiting), events)
+    nodes, pods, budgets = await asyncio.gather(api.list(NODES), api.list(PODS), all_budgets(api))
+    ledger = ledger_of(nodes[0], pods[0])
+    read = [found for one in pods[0] if (found := read_pod(one)) is not None]
+    by_name = {one.name: one for one in map(read_node, nodes[0])}
+    world = World(
+        by_name, ledger.nodes, {}, (), (), taken_by_node(read), request,
+        {name: problem for name in by_name if (problem := ledger.problem(name))},
+    )  # fmt: skip
+    why = explain(pod, world, events)
+    spec = plain["spec"]
+    asker = Asker(pod.uid, spec.get("priority") or 0, request)
+    names = open_nodes(pod, world)
+    if pod.gates or any(fits(ledger.nodes[name], request) for name in names):
+        return why
+    around = Surroundings(budgets, (), time.time())
+    policy = spec.get("preemptionPolicy") or ""
+    outlook = preemption(ledger, names, asker, policy, around)
+    node = making_room_on(plain)
+    made = f"room is being made for it on {node}" if node else ""
+    return Why((*why.causes, made or outlook), why.said)
 
 
 async def _world(api: Api, waiting: str) -> World:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from penstock.kube.api import Api, Object
     from penstock.kube.place.ledger import Ledger
-    from penstock.schedule.ask import Request
+    from penstock.kube.place.outlook import Asker
     from penstock.schedule.fit import Policy
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 5.0
@@ -44,8 +44,9 @@ class Binder:
         self._report = report
         self._under_way: dict[str, tuple[str, asyncio.Task[None]]] = {}  # by uid: node, its task
 
-    async def bind(self, namespace: str, name: str, uid: str, node: str, request: Request) -> None:
+    async def bind(self, namespace: str, name: str, asker: Asker, node: str) -> None:
         """Returns once the Pod is bound. Raises `PenstockError`: it is not, or nobody knows yet."""
+        uid = asker.uid
         if uid in self._under_way:
             where, task = self._under_way[uid]
             if where != node:
@@ -54,7 +55,7 @@ class Binder:
                     "the API server has not answered yet", "it is tried again by itself",
                 )  # fmt: skip
         else:
-            task = self._begin(namespace, name, uid, node, request)
+            task = self._begin(namespace, name, asker, node)
         try:
             await asyncio.wait_for(asyncio.shield(task), ANSWER_WITHIN_S)
         except asyncio.TimeoutError as error:
@@ -63,13 +64,13 @@ class Binder:
                 "its Binding is posted again until it does",
             ) from error  # fmt: skip
 
-    def _begin(
-        self, namespace: str, name: str, uid: str, node: str, request: Request
-    ) -> asyncio.Task[None]:
+    def _begin(self, namespace: str, name: str, asker: Asker, node: str) -> asyncio.Task[None]:
         """From the choice to its being taken nothing is awaited: no two Pods get the same share."""
+        uid, request = asker.uid, asker.request
         problem = self._ledger.problem(node)
         found = Shortage("said", text=problem) if problem else None
-        placement = found or place(self._ledger.nodes[node], request, self._policy)
+        with self._ledger.seen_by(uid, asker.priority):
+            placement = found or place(self._ledger.nodes[node], request, self._policy)
         if isinstance(placement, Shortage):
             why = grouped({node: placement})[node]
             raise PenstockError(

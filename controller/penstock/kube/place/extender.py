@@ -21,7 +21,10 @@ from penstock.kube.api import NODES, PODS, Api, ApiError
 from penstock.kube.cache import Cache
 from penstock.kube.place.binding import Binder
 from penstock.kube.place.leading import Leading
-from penstock.kube.place.ledger import Ledger, read_node, read_pod
+from penstock.kube.place.ledger import Ledger, SeenPod, read_node, read_pod
+from penstock.kube.place.nominated import Waiting, read_waiting
+from penstock.kube.place.outlook import Asker, is_enough
+from penstock.kube.place.preemption import Preemption
 from penstock.kube.place.resizer import Resizer
 from penstock.kube.request import read_request
 from penstock.model import PenstockError
@@ -33,7 +36,7 @@ if TYPE_CHECKING:
     from aiohttp.typedefs import Handler
 
     from penstock.kube.api import Object
-    from penstock.schedule.ask import Request
+    from penstock.kube.cache import Key
     from penstock.schedule.fit import Policy
 
 BEST_SCORE = 10  # MaxExtenderPriority
@@ -52,22 +55,26 @@ class Extender:
         *,
         of_nodes: Policy = "binpack",
         of_devices: Policy = "binpack",
+        preemption: bool = True,
         report: Callable[..., None] = lambda *_, **__: None,
         lease: tuple[str, str] | None = None,
     ) -> None:
         """`lease`: namespace and name of its Lease; None: it is the only one."""
         self._api = api
+        self._scheduler = scheduler
         self._of_nodes = of_nodes
         self.ledger = Ledger(report)
         self._nodes = Cache(api, NODES, read_node)
         # Pods of one scheduler: a field that nobody can change, unlike labels.
-        self._pods = Cache(api, PODS, read_pod, fields=f"spec.schedulerName={scheduler}")
+        self._pods: Cache[SeenPod | Waiting] = Cache(
+            api, PODS, _read_pod, fields=f"spec.schedulerName={scheduler}"
+        )  # fmt: skip
         self._nodes.changed.append(self.ledger.node_changed)
-        self._pods.changed.append(self.ledger.pod_changed)
+        self._pods.changed.append(self._pod_changed)
         self._binder = Binder(api, self.ledger, of_devices, report)
         self._leading = Leading(api, *lease) if lease else None
         self._resizer = Resizer(api, self.ledger, self._pods, report=report, leads=self._may_change)
-        self._requests: OrderedDict[str, Request] = OrderedDict()  # by uid of the Pod
+        self._askers: OrderedDict[str, Asker] = OrderedDict()  # by uid of the Pod
         self._registry = CollectorRegistry()
         self._decided = Histogram(
             "penstock_place_decision_seconds",
@@ -78,6 +85,17 @@ class Extender:
             "penstock_place_bindings", "Bindings by how they ended.", ["result"],
             registry=self._registry,
         )  # fmt: skip
+        evictions = Counter(
+            "penstock_place_evictions", "Evictions for Pods of a higher priority, by how they "
+            "ended.", ["result"], registry=self._registry,
+        )  # fmt: skip
+        self._preemption = (
+            Preemption(
+                api, self.ledger, of_devices, report, lambda end: evictions.labels(end).inc()
+            )
+            if preemption
+            else None
+        )
 
     def app(self) -> web.Application:
         """Its paths: those of the scheduler's configuration, probes and metrics."""
@@ -85,6 +103,7 @@ class Extender:
         app.router.add_post("/filter", self._filter)
         app.router.add_post("/prioritize", self._prioritize)
         app.router.add_post("/bind", self._bind)
+        app.router.add_post("/preempt", self._preempt)
         app.router.add_get("/metrics", self._metrics)
         serving.probes(app, self.why_not_ready)
         return app
@@ -99,10 +118,12 @@ class Extender:
         ]
         if self._leading:
             duties.append(self._leading.run())
+        if self._preemption:
+            duties.append(self._preemption.run(self._scheduler, self._may_change))
         await asyncio.gather(*duties)
 
     def _may_change(self) -> bool:
-        """Whether it is ours to change what running Pods have, and known what that would be."""
+        """Whether it is ours to change what is placed, and known what that would be."""
         return not self.why_not_ready() and (self._leading is None or self._leading())
 
     def why_not_ready(self) -> str:
@@ -116,13 +137,16 @@ class Extender:
     async def _filter(self, http: web.Request) -> web.Response:
         args, began_s = await self._read(http)
         try:
-            request = self._request(args["Pod"])
+            asker = self._asker(args["Pod"])
             names = args["NodeNames"] or []
         except PenstockError as error:
             return _answer({"NodeNames": [], "Error": str(error)})
-        if request is None:  # the scheduler asks only about Pods with resources of ours
+        if asker is None:  # the scheduler asks only about Pods with resources of ours
             return _answer({"NodeNames": names})
-        fits, lacking = self.ledger.survey(names, request)
+        with self.ledger.seen_by(asker.uid, asker.priority):
+            fits, lacking = self.ledger.survey(names, asker.request)
+        if self._preemption and not fits:
+            self._preemption.wanted(args["Pod"], asker.request, names)
         # Unresolvable: evicting Pods there makes no room that the scheduler could reckon with.
         answer = _answer({"NodeNames": fits, "FailedAndUnresolvableNodes": lacking})
         self._decided.labels("filter").observe(time.perf_counter() - began_s)
@@ -143,14 +167,30 @@ class Extender:
         args, _ = await self._read(http)
         namespace, name, uid = args["PodNamespace"], args["PodName"], args["PodUID"]
         try:
-            request = self._requests.get(uid) or await self._asked(namespace, name, uid)
-            await self._binder.bind(namespace, name, uid, args["Node"], request)
+            asker = self._askers.get(uid) or await self._asked(namespace, name, uid)
+            await self._binder.bind(namespace, name, asker, args["Node"])
         except PenstockError as error:
             self._bound.labels("refused").inc()
             return _answer({"Error": str(error)})
-        self._requests.pop(uid, None)
+        self._askers.pop(uid, None)
         self._bound.labels("bound").inc()
         return _answer({})
+
+    async def _preempt(self, http: web.Request) -> web.Response:
+        """Of the nodes where the scheduler would evict, for processors say: where that will do."""
+        args, _ = await self._read(http)
+        try:
+            asker = self._asker(args["Pod"])
+        except PenstockError as error:
+            raise web.HTTPBadRequest(text=str(error)) from error
+        found = args.get("NodeNameToMetaVictims") or {}
+        if asker is None:
+            return _answer({"NodeNameToMetaVictims": found})
+        enough = {
+            name: victims for name, victims in found.items()
+            if is_enough(self.ledger, name, asker, {one["UID"] for one in victims["Pods"]})
+        }  # fmt: skip
+        return _answer({"NodeNameToMetaVictims": enough})
 
     async def _metrics(self, _: web.Request) -> web.Response:
         return web.Response(body=generate_latest(self._registry))
@@ -167,6 +207,8 @@ class Extender:
                 await asyncio.wait_for(ready, READY_WITHIN_S)
             if why := self.why_not_ready():
                 raise web.HTTPServiceUnavailable(text=why)
+        if self._preemption:
+            self._preemption.restore()
         body = await http.read()
         began_s = time.perf_counter()
         args = json.loads(body)
@@ -174,26 +216,46 @@ class Extender:
             raise web.HTTPBadRequest(text="no object")
         return args, began_s
 
-    def _request(self, pod: Object) -> Request | None:
-        request = read_request(pod)
-        uid = pod["metadata"]["uid"]
-        if request is not None:
-            self._requests[uid] = request
-            self._requests.move_to_end(uid)
-            if len(self._requests) > MOST_REMEMBERED:
-                self._requests.popitem(last=False)
-        return request
+    def _pod_changed(
+        self, key: Key, old: SeenPod | Waiting | None, new: SeenPod | Waiting | None
+    ) -> None:
+        self.ledger.pod_changed(
+            key,
+            old if isinstance(old, SeenPod) else None,
+            new if isinstance(new, SeenPod) else None,
+        )
+        if self._preemption:
+            self._preemption.pod_changed(key, old, new)
 
-    async def _asked(self, namespace: str, name: str, uid: str) -> Request:
+    def _asker(self, pod: Object) -> Asker | None:
+        found = _read_asker(pod)
+        if found is not None:
+            self._askers[found.uid] = found
+            self._askers.move_to_end(found.uid)
+            if len(self._askers) > MOST_REMEMBERED:
+                self._askers.popitem(last=False)
+        return found
+
+    async def _asked(self, namespace: str, name: str, uid: str) -> Asker:
         """The same of a Pod that was filtered before this process started."""
-        pod = await self._api.get(PODS, name, namespace)
-        request = read_request(pod) if pod["metadata"]["uid"] == uid else None
-        if request is None:
+        found = _read_asker(await self._api.get(PODS, name, namespace))
+        if found is None or found.uid != uid:
             raise ApiError(
                 f"Pod {namespace}/{name} is not the one that was to be bound",
                 "it was made anew, or asks for no device", "it is scheduled again", 404, "NotFound",
             )  # fmt: skip
-        return request
+        return found
+
+
+def _read_asker(pod: Object) -> Asker | None:
+    request = read_request(pod)
+    if request is None:
+        return None
+    return Asker(pod["metadata"]["uid"], pod["spec"].get("priority") or 0, request)
+
+
+def _read_pod(one: Object) -> SeenPod | Waiting | None:
+    return read_pod(one) or read_waiting(one)
 
 
 @web.middleware

@@ -8,7 +8,9 @@ from before its Binding is posted until the Pod is seen with it, or certainly ne
 from __future__ import annotations
 
 import contextlib
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from penstock.kube.device import read_devices
@@ -22,7 +24,7 @@ from penstock.schedule.reasons import Shortage, grouped
 from penstock.schedule.survey import survey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from penstock.kube.api import Object
     from penstock.kube.cache import Key
@@ -47,6 +49,13 @@ class SeenPod:
     uid: str
     node: str
     shares: Mapping[str, Share]  # by device UUID: the most that may be in force
+    pod: Key = ("", "")
+    priority: int = 0
+    since_s: float = 0.0  # when it began, UTC since 1970
+    ends_s: float | None = None  # it is being deleted, and has to be gone by then
+    grace_s: float = 0.0  # that it has when it is evicted
+    runs: bool = False  # what is not running yet is in no disruption budget
+    labels: Mapping[str, str] = field(default_factory=dict)
     running: Running | None = None  # None: nobody asked to change its shares
 
 
@@ -59,6 +68,16 @@ class Running:
     held: Placement  # what may still be in force beyond it
     roles: tuple[tuple[str, Role], ...]
     version: str = field(compare=False)  # of its object: what is decided is written over this one
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Room on a node that is kept for a Pod which others had to go for."""
+
+    pod: Key
+    node: str
+    priority: int
+    shares: Mapping[str, Share]
 
 
 def read_node(one: Object) -> SeenNode:
@@ -107,11 +126,29 @@ def read_pod(one: Object) -> SeenPod | None:
         with contextlib.suppress(PenstockError):  # likewise
             held = read_placement(over)
     order = roles(one)
-    shares = totals(at_most(placement, held) if held else placement, order)
     running = None
     if asked or held:
         running = Running(asked, placement, held, tuple(order), metadata["resourceVersion"])
-    return SeenPod(metadata["uid"], node, shares, running)
+    spec, status = one["spec"], one.get("status") or {}
+    ends = metadata.get("deletionTimestamp")
+    return SeenPod(
+        metadata["uid"],
+        node,
+        totals(at_most(placement, held) if held else placement, order),
+        (metadata.get("namespace", ""), metadata.get("name", "")),
+        spec.get("priority") or 0,
+        _seconds(status.get("startTime") or metadata.get("creationTimestamp")),
+        _seconds(ends) if ends else None,
+        float(spec.get("terminationGracePeriodSeconds") or 0),
+        status.get("phase") == "Running",
+        metadata.get("labels") or {},
+        running,
+    )
+
+
+def _seconds(stamp: str | None) -> float:
+    """UTC since 1970, as the API server writes it."""
+    return datetime.fromisoformat(stamp.replace("Z", "+00:00")).timestamp() if stamp else 0.0
 
 
 class Ledger:
@@ -122,6 +159,10 @@ class Ledger:
         self._problems: dict[str, str] = {}
         self._assumed: dict[str, tuple[Key, str, Mapping[str, Share]]] = {}  # by uid of the Pod
         self._growing: dict[str, tuple[str, Mapping[str, Share]]] = {}  # likewise
+        self._kept: dict[str, Kept] = {}  # by uid of the Pod that it is kept for
+        self._aside: set[str] = set()  # those of whom a Binding is under way: it counts instead
+        self._holders: dict[str, dict[str, SeenPod]] = defaultdict(dict)  # by node, then by uid
+        self._priorities: Counter[int] = Counter()  # of all who hold shares
         self._report = report
         self._over: set[str] = set()
 
@@ -150,14 +191,24 @@ class Ledger:
         if old is not None:
             self._node(old.node).give_back(old.shares)
             self._look(old.node)
+            self._holders[old.node].pop(old.uid, None)
+            self._priorities[old.priority] -= 1
+            if not self._priorities[old.priority]:
+                del self._priorities[old.priority]
         if new is not None:
             self.release(new.uid)  # from now on its object says it
+            self.keep_no_longer(new.uid)
             self._node(new.node).take(new.shares)
             self._look(new.node)
+            self._holders[new.node][new.uid] = new
+            self._priorities[new.priority] += 1
 
     def assume(self, uid: str, pod: Key, node: str, shares: Mapping[str, Share]) -> None:
         """A Binding of that Pod is about to be posted."""
         self.release(uid)
+        if kept := self._kept.get(uid):
+            self._node(kept.node).give_back(kept.shares)
+            self._aside.add(uid)
         self._assumed[uid] = pod, node, shares
         self._node(node).take(shares)
 
@@ -166,6 +217,59 @@ class Ledger:
         if found := self._assumed.pop(uid, None):
             _, node, shares = found
             self._node(node).give_back(shares)
+        if uid in self._aside:  # it waits again
+            self._aside.remove(uid)
+            self._node(self._kept[uid].node).take(self._kept[uid].shares)
+
+    def keep(self, uid: str, room: Kept) -> None:
+        """For that Pod alone, and those of a higher priority. The room may be others' as yet."""
+        self.keep_no_longer(uid)
+        self._kept[uid] = room
+        self._node(room.node).take(room.shares)
+
+    def keep_no_longer(self, uid: str) -> None:
+        """It is placed, gone, or has waited long enough."""
+        if found := self._kept.pop(uid, None):
+            node = self._node(found.node)
+            if uid in self._aside:
+                self._aside.remove(uid)
+            else:
+                node.give_back(found.shares)
+            self._look(found.node)
+
+    @property
+    def kept(self) -> Mapping[str, Kept]:
+        """By uid of the Pod that it is kept for."""
+        return self._kept
+
+    @contextlib.contextmanager
+    def seen_by(self, uid: str, priority: int) -> Iterator[None]:
+        """Meanwhile room that is kept for that Pod, or for one of a lower priority, is free."""
+        open_to_it = [
+            room
+            for other, room in self._kept.items()
+            if (other == uid or room.priority < priority) and other not in self._aside
+        ]
+        for room in open_to_it:
+            self._node(room.node).give_back(room.shares)
+        try:
+            yield
+        finally:
+            for room in open_to_it:
+                self._node(room.node).take(room.shares)
+
+    def holders(self, name: str) -> Iterable[SeenPod]:
+        """The Pods that are known to hold shares of that node's devices."""
+        return self._holders[name].values() if name in self._holders else ()
+
+    def has(self, uid: str) -> bool:
+        """Whether that Pod holds shares, or is being bound."""
+        return uid in self._assumed or any(uid in there for there in self._holders.values())
+
+    @property
+    def lowest_priority(self) -> int | None:
+        """Of all who hold shares; None: nobody does."""
+        return min(self._priorities, default=None)
 
     def grow(self, uid: str, node: str, more: Mapping[str, Share]) -> None:
         """A larger placement of that Pod is about to be written: so much more of each device."""
@@ -211,8 +315,21 @@ class Ledger:
     def _look(self, name: str) -> None:
         """Says it once when more is taken than there is: a device shrank, or somebody meddled."""
         node = self.nodes[name]
+        if any(room.node == name for room in self._kept.values()):
+            return  # it is taken twice on purpose
         if node.is_over and name not in self._over:
             self._over.add(name)
             self._report("overcommitted", node=name)
         elif not node.is_over:
             self._over.discard(name)
+
+
+def ledger_of(nodes: Iterable[Object], pods: Iterable[Object]) -> Ledger:
+    """What is taken at this moment, by all objects."""
+    ledger = Ledger()
+    for one in nodes:
+        ledger.node_changed(("", one["metadata"]["name"]), None, read_node(one))
+    for one in pods:
+        if seen := read_pod(one):
+            ledger.pod_changed(seen.pod, None, seen)
+    return ledger

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from penstock.kube.api import PODS, ApiError
 from penstock.kube.names import GROUP, HELD, PLACED
 from penstock.kube.place.growth import Step, step_of
+from penstock.kube.place.ledger import SeenPod
 from penstock.kube.placed import write_placement
 from penstock.kube.resizing import in_words
 from penstock.kube.telling import PodName, tell
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 
     from penstock.kube.api import Api, Object
     from penstock.kube.cache import Cache, Key
-    from penstock.kube.place.ledger import Ledger, SeenPod
+    from penstock.kube.place.ledger import Ledger
+    from penstock.kube.place.nominated import Waiting
 
 COMPONENT = f"{GROUP}/place"
 GROWN, SHRUNK, REFUSED = "VgpuGrown", "VgpuShrunk", "VgpuResizeRefused"
@@ -51,7 +53,7 @@ class Resizer:
         self,
         api: Api,
         ledger: Ledger,
-        pods: Cache[SeenPod],
+        pods: Cache[SeenPod | Waiting],
         *,
         report: Callable[..., None],
         leads: Callable[[], bool] = lambda: True,
@@ -84,10 +86,10 @@ class Resizer:
             except asyncio.TimeoutError:
                 continue
 
-    def _note(self, key: Key, old: SeenPod | None, new: SeenPod | None) -> None:
-        if new is not None and new.running is not None and new.running.asked:
+    def _note(self, key: Key, old: SeenPod | Waiting | None, new: SeenPod | Waiting | None) -> None:
+        if isinstance(new, SeenPod) and new.running is not None and new.running.asked:
             self._open.add(key)
-        elif key in self._open:
+        else:
             self._open.discard(key)
         if old is not None and (new is None or new.uid != old.uid):
             self._refused.pop(old.uid, None)
@@ -97,14 +99,18 @@ class Resizer:
     def _settle(self) -> None:
         """Another version than the one written over is the change, or rules it out."""
         for uid, one in list(self._written.items()):
-            pod = self._pods.objects.get(one.key)
+            pod = self._placed(one.key)
             gone = pod is None or pod.uid != uid or pod.running is None
             if gone or (pod and pod.running and pod.running.version != one.version):
                 self._ledger.release_growth(uid)
                 del self._written[uid]
 
-    async def _look(self, key: Key) -> None:
+    def _placed(self, key: Key) -> SeenPod | None:
         pod = self._pods.objects.get(key)
+        return pod if isinstance(pod, SeenPod) else None
+
+    async def _look(self, key: Key) -> None:
+        pod = self._placed(key)
         if pod is None or pod.running is None or not pod.running.asked:
             self._open.discard(key)
             return
