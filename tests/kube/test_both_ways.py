@@ -111,3 +111,40 @@ def within(permille: float, most: float) -> float:
     """The same. Raises AssertionError: it is more than it may be."""
     assert permille <= most
     return permille
+
+
+def status(pods, name: str):
+    """Of its container; None: it has none yet."""
+    return next(iter(pods.read(name).status.container_statuses or ()), None)
+
+
+def metered_s(node, pod: str) -> float:
+    """Device seconds of a Pod's tenants, as the node's meter has them."""
+    done = node.run("usage", "--since=1h", "-o", "json")
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)["usage"]
+    return sum(row["device_seconds"] for row in rows if row["tenant"].startswith(f"{pod}."))
+
+
+def test_a_reboot_ends_all_shares_and_pods_start_again_with_theirs(cluster, pods, ways):
+    program = ("python3", INSIDE / "look.py", "stay")
+    for way in WAYS:
+        ways.run(pods, way, way, Share(4096, 300), *program, mounts=(INSIDE,), restart="Always")
+    for way in WAYS:
+        until(f"{way} says what it has", lambda n=way: first_line(pods, n))
+    off = [cluster.process(node.name) for node in ways.nodes.values()]
+    for machine in off:
+        machine.kill()
+    for node in ways.nodes.values():
+        until("another boot", lambda n=node: cluster.running(f"{n.name}-kubelet"), 120)
+    import time
+    for node in ways.nodes.values():
+        node.agent.end(); node.beside.end()
+        node.start()
+    for _ in range(30):
+        for way in WAYS:
+            pod = pods.read(way)
+            print(time.time(), way, pod.status.phase, pod.status.reason, pod.status.message, pod.status.container_statuses and pod.status.container_statuses[0].state, flush=True)
+        print({w: n.tenants().keys() for w, n in ways.nodes.items()})
+        time.sleep(2)
+    raise AssertionError

@@ -79,7 +79,7 @@ class BothWays:
         status = self.cluster.core.read_node(node).status
         return int(status.allocatable.get("penstock.io/vgpu", 0))
 
-    def run(  # noqa: PLR0913 - a Pod has as many sides
+    def run(
         self,
         pods: Pods,
         way: str,
