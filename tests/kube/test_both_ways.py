@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.kube.nodes import STATE
+from tests.kube.nodes import CDI, STATE
 from tests.kube.pods import this_python
 from tests.kube.waiting import until
 from tests.kube.ways import MIB, BothWays, Share
@@ -20,7 +20,8 @@ WAYS = ("dra", "plugin")
 
 @pytest.fixture(scope="module")
 def ways(cluster, tmp_path_factory):
-    made = BothWays(cluster, tmp_path_factory.mktemp("placing"))
+    meter = "--meter-dir=/var/lib/penstock-meter"  # as the chart has it: on the disk
+    made = BothWays(cluster, tmp_path_factory.mktemp("placing"), meter)
     try:
         made.start()
         yield made
@@ -113,38 +114,63 @@ def within(permille: float, most: float) -> float:
     return permille
 
 
-def status(pods, name: str):
-    """Of its container; None: it has none yet."""
-    return next(iter(pods.read(name).status.container_statuses or ()), None)
-
-
-def metered_s(node, pod: str) -> float:
-    """Device seconds of a Pod's tenants, as the node's meter has them."""
+def metered_byte_s(node, pod: str) -> float:
+    """Memory over time of a Pod's tenants, as the node's meter has it."""
     done = node.run("usage", "--since=1h", "-o", "json")
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)["usage"]
-    return sum(row["device_seconds"] for row in rows if row["tenant"].startswith(f"{pod}."))
+    return sum(row["memory_byte_seconds"] for row in rows if row["tenant"].startswith(f"{pod}."))
 
 
-def test_a_reboot_ends_all_shares_and_pods_start_again_with_theirs(cluster, pods, ways):
+def test_after_a_reboot_claims_hold_again_and_what_the_kubelet_rejects_frees_its_share(
+    cluster, pods, ways
+):
+    """Kubelets reject Pods with devices of a plugin that has not registered yet, and for good."""
+    dra, plugin = (ways.nodes[way] for way in WAYS)
+    most = Share(100_000, 900)  # no second one fits on a device
     program = ("python3", INSIDE / "look.py", "stay")
-    for way in WAYS:
-        ways.run(pods, way, way, Share(4096, 300), *program, mounts=(INSIDE,), restart="Always")
-    for way in WAYS:
-        until(f"{way} says what it has", lambda n=way: first_line(pods, n))
-    off = [cluster.process(node.name) for node in ways.nodes.values()]
-    for machine in off:
+    ways.run(pods, "dra", "claim", most, *program, mounts=(INSIDE,), restart="Always")
+    for name in ("one", "other"):
+        ways.run(pods, "plugin", name, most, *program, mounts=(INSIDE,), restart="Always")
+    before = {
+        name: until(f"{name} says what it has", lambda n=name: first_line(pods, n))
+        for name in ("claim", "one", "other")
+    }
+    assert before["one"]["devices"][0]["uuid"] != before["other"]["devices"][0]["uuid"]
+    until("some is metered", lambda: metered_byte_s(dra, "claim"))
+    used_byte_s = metered_byte_s(dra, "claim")
+
+    machines = [cluster.process(node.name) for node in (dra, plugin)]
+    for machine in machines:
         machine.kill()
-    for node in ways.nodes.values():
-        until("another boot", lambda n=node: cluster.running(f"{n.name}-kubelet"), 120)
-    import time
-    for node in ways.nodes.values():
-        node.agent.end(); node.beside.end()
+    for node in (dra, plugin):
+        until(f"{node.name} boots", lambda n=node: cluster.running(f"{n.name}-kubelet"), 120)
+    for name in ("one", "other"):  # by then agents would be on their way, as Pods themselves
+        pods.until_phase(name, "Failed", within_s=120)
+        assert "penstock.io/vgpu" in pods.read(name).status.message
+    until(
+        "the claim waits for its driver",
+        lambda: "not registered" in events(pods, "claim").get("FailedPrepareDynamicResources", ""),
+        120,
+    )
+    for node in (dra, plugin):
+        assert node.files(f"{STATE}/tenants") == node.files(CDI) == []
+        node.agent.end()  # what is left of it here
+        node.beside.end()
         node.start()
-    for _ in range(30):
-        for way in WAYS:
-            pod = pods.read(way)
-            print(time.time(), way, pod.status.phase, pod.status.reason, pod.status.message, pod.status.container_statuses and pod.status.container_statuses[0].state, flush=True)
-        print({w: n.tenants().keys() for w, n in ways.nodes.items()})
-        time.sleep(2)
-    raise AssertionError
+    ways.until_ready()
+
+    def restarted() -> bool:
+        (container,) = pods.read("claim").status.container_statuses
+        return container.restart_count > 0 and container.state.running is not None
+
+    until("the container of the claim starts again", restarted, 120)
+    after = until("it says what it has", lambda: first_line(pods, "claim"))
+    assert after["devices"] == before["claim"]["devices"]
+    assert len(dra.tenants()) == 1
+    until("it is metered on", lambda: metered_byte_s(dra, "claim") > used_byte_s)
+    for name in ("new-one", "new-other"):  # as a Deployment makes them
+        ways.run(pods, "plugin", name, most, *program, mounts=(INSIDE,))
+    for name in ("new-one", "new-other"):
+        until(f"{name} says what it has", lambda n=name: first_line(pods, n), 120)
+    assert {name.partition(".")[0] for name in plugin.tenants()} == {"new-one", "new-other"}

@@ -10,7 +10,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,7 +32,6 @@ SYSCTLS = {
     "kernel/keys/root_maxkeys": "1000000",
     "kernel/keys/root_maxbytes": "25000000",
 }
-BOOT_ID = "kernel/random/boot_id"  # another one each time, as on a machine
 
 
 def main(state: Path, node: str, keeper: str) -> None:
@@ -116,7 +114,7 @@ def _disk(own: Layout, node: str) -> None:
     _run("umount", "--lazy", "/old-root")
     Path("/old-root").rmdir()
     _run("mount", "--make-rshared", "/")
-    for name, value in {**SYSCTLS, BOOT_ID: str(uuid.uuid4())}.items():
+    for name, value in SYSCTLS.items():
         as_wanted = Path("/run/sysctls", name)
         as_wanted.parent.mkdir(parents=True, exist_ok=True)
         as_wanted.write_text(value + "\n")
