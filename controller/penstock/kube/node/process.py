@@ -17,6 +17,7 @@ from penstock.kube.names import BY_CLAIMS, BY_EXTENDER
 from penstock.kube.node.allocation import Tenants
 from penstock.kube.node.announcement import Announcement
 from penstock.kube.node.dra_way import DraWay
+from penstock.kube.node.driver_upgrade import DriverUpgrade
 from penstock.kube.node.happenings import Happenings
 from penstock.kube.node.inventory import Inventory
 from penstock.kube.node.leftovers import SETTLED_S
@@ -100,6 +101,7 @@ class _Node:
             node=node, log=log,
         )  # fmt: skip
         self._inventory.changed.append(lambda: self._announcement.want(self._inventory.devices))
+        self._upgrade = DriverUpgrade(agent, self._announcement, self._inventory, log)
         self._problems: dict[str, str] = {}
 
     async def serve(self) -> None:
@@ -111,6 +113,7 @@ class _Node:
                 self._announcement.run(),
                 self._pods.cache.run(),
                 self._happenings.run(),
+                self._upgrade.run(),
                 *self._way.duties(),
                 self._tell(),
             ]
@@ -138,6 +141,7 @@ class _Node:
                 "node": self._announcement.cache.problem or self._announcement.problem,
                 self._options.way: self._way.problem,
                 "pods": self._pods.cache.problem,
+                "driver": self._upgrade.problem,
             }
             if self._announcement.cache.is_ready and self._announcement.node is None:
                 now["node"] = _no_node(self._options.node)
