@@ -21,7 +21,9 @@ WAYS = ("dra", "plugin")
 @pytest.fixture(scope="module")
 def ways(cluster, tmp_path_factory):
     meter = "--meter-dir=/var/lib/penstock-meter"  # as the chart has it: on the disk
-    made = BothWays(cluster, tmp_path_factory.mktemp("placing"), meter)
+    # User namespaces need mounts with mapped ids, which a node's disk here (an overlay) has not.
+    shim = "--shim-dir=/run/penstock-shim"
+    made = BothWays(cluster, tmp_path_factory.mktemp("placing"), meter, shim)
     try:
         made.start()
         yield made
@@ -112,6 +114,46 @@ def within(permille: float, most: float) -> float:
     """The same. Raises AssertionError: it is more than it may be."""
     assert permille <= most
     return permille
+
+
+ROOT_OF_NOTHING = {
+    "runAsNonRoot": True,
+    "runAsUser": 54321,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+
+
+def test_pods_with_user_namespaces_of_their_own_have_shares_that_hold(pods, ways):
+    """`hostUsers: false`: root in the container is nobody on the node."""
+    program = (
+        "sh",
+        "-c",
+        f"python3 {INSIDE / 'look.py'} && cat /proc/self/uid_map && id -u && exec sleep 1000",
+    )
+    for way in WAYS:
+        for name, security in (("root", {}), ("user", ROOT_OF_NOTHING)):
+            ways.run(
+                pods, way, f"{name}-{way}", Share(2048, 100), *program, mounts=(INSIDE,),
+                hostUsers=False, securityContext=security,
+            )  # fmt: skip
+    for way in WAYS:
+        for name, uid in (("root", "0"), ("user", "54321")):
+            said = until(
+                f"{name}-{way} is done",
+                lambda n=f"{name}-{way}": len(lines := pods.log(n).splitlines()) == 3 and lines,
+                120,
+            )
+            seen = json.loads(said[0])
+            (device,) = seen["devices"]
+            assert (device["memory_bytes"], device["beyond"], device["within"]) == (
+                2048 * MIB, 2, 0,
+            )  # fmt: skip
+            inside, outside, _ = said[1].split()
+            assert (inside, said[2]) == ("0", uid)
+            assert int(outside) >= 65536, "mapped to users whom the node does not have"
+    for node in ways.nodes.values():  # known to the agent, which charges and may end them
+        rows = node.tenants().values()
+        assert len(rows) == 2
 
 
 def metered_byte_s(node, pod: str) -> float:
