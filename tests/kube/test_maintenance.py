@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
 import time
+from functools import partial
 
 import pytest
 from kubernetes import client
 from tests.kube.cluster import images
 from tests.kube.nodes import all_nodes
-from tests.kube.waiting import until
+from tests.kube.waiting import until as within
 
 from penstock.kube.device import read_devices
 from penstock.kube.names import DEVICES, DRIVER_UPGRADE, MANAGED
@@ -22,6 +24,7 @@ pytestmark = pytest.mark.kube
 
 CLASS = "maintained.penstock.io"
 SELECTOR = f"{MANAGED}=true"
+until = partial(within, within_s=120)
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +32,8 @@ def nodes(cluster):
     """Two that are served by claims, and their device class."""
     api = client.ResourceV1Api(cluster.api)
     selector = {"cel": {"expression": 'device.driver == "penstock.io"'}}
+    with contextlib.suppress(client.ApiException):  # left by a run that was killed
+        api.delete_device_class(CLASS)
     api.create_device_class({"metadata": {"name": CLASS}, "spec": {"selectors": [selector]}})
     made = all_nodes(cluster)
     try:
