@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
+import time
 import urllib.request
 from pathlib import Path
 
@@ -255,3 +257,54 @@ def test_a_driver_that_goes_away_and_comes_back_is_found_again(real):
     real.simulated.report_xid(48, device=1)  # and its events are listened to again
     wait_until(lambda: "XID 48 (double-bit ECC error)" in (refusal(real, "1") or ""))
     assert real.process.poll() is None
+
+
+def held_of(real) -> list[str]:
+    """What the agent has mapped or open of the driver.
+
+    Without the file that stands for the simulated devices themselves.
+    """
+    process = Path(f"/proc/{real.process.pid}")
+    found = process.joinpath("maps").read_text().splitlines()
+    for one in process.joinpath("fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            found.append(str(one.readlink()))
+    return [one for one in found if f"{real.driver}/lib" in one or "/dev/nvidia" in one]
+
+
+def test_the_agent_lets_go_of_the_driver_and_takes_another_one_up_without_a_restart(real):
+    first, second = (device.uuid for device in real.simulated.devices())
+    program = real.launch(real.tenant("t", devices=["0"]), *backlogged(600))
+    wait_until(lambda: real.usage("t").devices[0].launches > 50)
+    assert held_of(real)
+    with real.client() as agent:
+        agent.release_driver("an upgrade of the driver")
+        agent.release_driver("an upgrade of the driver")  # whoever asks again is answered the same
+        assert agent.node().driver_released == "an upgrade of the driver"
+        wait_until(lambda: not held_of(real))
+        wait_until(lambda: "device-lost" in kinds_of(real, "t"))
+        said = [device.health_reason for device in agent.node().devices]
+        assert said == ["an upgrade of the driver"] * 2
+        assert "an upgrade of the driver" in refusal(real, "1")
+        time.sleep(1.5)  # rounds, looks at devices, and metrics that are read do not open it again
+        assert Metrics(real).of("penstock_device_available", device_uuid=second) == 0
+        assert not held_of(real)
+        assert program.poll() is None, "whoever is on it stays: to drain is somebody else's"
+        assert not is_suspect(real, "t")
+        program.kill()
+        agent.revoke("t", 0)  # without a driver
+        assert agent.tenants() == []
+
+        library = real.driver / "libnvidia-ml.so.1"
+        library.rename(library.with_name("libnvidia-ml.so.former"))
+        agent.reopen_driver()
+        wait_until(lambda: "Not Found" in agent.node().devices[0].health_reason)
+        shutil.copy(library.with_name("libnvidia-ml.so.former"), library)  # the new driver's
+        wait_until(lambda: {one.health for one in agent.node().devices} == {"ok"})
+        assert agent.node().driver_released == ""
+        assert {one.uuid for one in agent.node().devices} == {first, second}
+        assert held_of(real)
+        assert not [one for one in held_of(real) if "former" in one]
+    assert refusal(real, "0") is None
+    events = [real.log()["event"] for _ in range(3)]
+    assert events[0] == "driver-released"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -212,3 +213,21 @@ def test_an_agent_that_hangs_or_was_killed_is_told(make_node):
     ]
     assert dead["status"] == "warning"
     assert "systemctl restart penstock-agent" in dead["advice"]
+
+
+RELEASE = """
+import sys
+from pathlib import Path
+from penstock.api import AgentClient
+AgentClient.local(Path(sys.argv[1])).release_driver("mine")
+"""
+
+
+def test_a_user_cannot_have_the_driver_let_go_of(node, nobody):
+    done = subprocess.run(
+        [nobody.python, "-c", RELEASE, node.socket], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "to let go of the driver" in done.stderr
+    with node.client() as agent:
+        assert agent.node().driver_released == ""

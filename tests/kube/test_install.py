@@ -60,6 +60,17 @@ def test_helm_finds_nothing_wrong_and_every_value_may_be_changed(built):
     assert set(added) == {"PodMonitor", "PrometheusRule"}
     own = yaml.safe_load((PROJECT / "deploy/prometheus/rules.yaml").read_text())
     assert added["PrometheusRule"]["spec"] == own
+    assert {one["apiVersion"] for one in added.values()} == {"monitoring.coreos.com/v1"}
+    monitor = added["PodMonitor"]["spec"]
+    agents = [
+        one for one in more if one["kind"] == "DaemonSet" and "-agent" in str(one["metadata"])
+    ]
+    for pod in (one["spec"]["template"] for one in agents):
+        assert monitor["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+        assert pod["metadata"]["labels"][monitor["jobLabel"]] == "penstock"  # alerts ask for it
+        ports = {port["name"] for one in pod["spec"]["containers"] for port in one["ports"]}
+        assert [(one["port"] in ports, one["honorLabels"]) for one in monitor[
+            "podMetricsEndpoints"]] == [(True, True)]  # fmt: skip
 
 
 def test_webhooks_fail_closed_for_shares_alone_and_what_serves_them_is_two(built):
@@ -335,6 +346,7 @@ def test_restricted_pods_get_shares_both_ways_and_run_on_through_an_upgrade(char
     before = {name: pods.until_phase(name, "Running", within_s=120) for name in nodes}
     for name, node in nodes.items():
         assert before[name].spec.node_name == node
+        assert before[name].metadata.labels["penstock.io/vgpu"] == "true", "what drains select by"
         until(f"{name} sees its share", lambda n=name: pods.log(n).endswith(" 8\n"))
     # the webhook gave it to the scheduler that knows devices
     assert before["extended"].spec.scheduler_name == "penstock-scheduler"

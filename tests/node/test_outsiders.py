@@ -101,12 +101,16 @@ def test_of_several_that_end_together_none_waits_for_a_scan_of_its_own(tenant, h
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a new pid namespace needs root")
-def test_a_namespace_that_was_never_seen_counts_only_where_all_can_be_seen(tenant, hold):
+def test_who_was_never_seen_counts_only_where_all_can_be_seen_or_who_shook_hands(tenant, hold):
     process = hold("unshare", "--pid", "--fork", "--kill-child")
     process.kill()
     process.wait()
     assert Outsiders(sees_all=False).dead(slots(tenant)) == []
     wait_until(lambda: Outsiders(sees_all=True).dead(slots(tenant)))
+    held = slots(tenant)
+    met = Outsiders(sees_all=False)
+    met.meet(held[0].owner)
+    assert met.dead(held) == held
 
 
 def namespaces_with_processes():

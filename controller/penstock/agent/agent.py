@@ -65,7 +65,7 @@ class Agent:
         self.neighbourhood = Neighbourhood(state, Outsiders(scan_period_ns=OUTSIDERS_PERIOD_NS))
         self.devices: list[Device] = []
         self.turns = Turns()
-        self.handshakes = Handshakes()
+        self.handshakes = Handshakes(self.neighbourhood.outsiders.meet)
         self.enforcer: Enforcer | None = None  # set by the duty that goes with it
         self.containers: Containers | None = None  # None: tenants are not offered to containers
         self.watch = DeviceWatch(self)

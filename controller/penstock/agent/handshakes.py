@@ -23,11 +23,11 @@ from penstock.container.inside import FOLDER as CONTAINER
 from penstock.enforce.process import Process
 from penstock.node.events import record_event
 from penstock.node.handshake import Handshake, read_handshakes, write_handshakes
-from penstock_shim.handshake import MESSAGE_BYTES, SOCKET, parse
+from penstock_shim.handshake import MESSAGE_BYTES, SOCKET, Hello, parse
 from penstock_shim.pages import MAX_SLOTS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from penstock.node.tenant import Tenant
@@ -67,7 +67,9 @@ class _Listener:
 class Handshakes:
     """A duty of the agent's rounds. `listen` and `forget` may be called from any thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, met: Callable[[int], None] = lambda _: None) -> None:
+        """`met` is told the owner words of slots whose processes can be, or could have been, seen."""
+        self._met = met
         self._epoll = select.epoll()
         self._listeners: dict[str, _Listener] = {}
         self._by_descriptor: dict[int, _Listener] = {}
@@ -212,10 +214,27 @@ class Handshakes:
 
     def _know(self, listener: _Listener, connection: socket.socket, raw: bytes) -> None:
         hello = parse(raw)
+        try:
+            handshake = self._handshake(listener, connection, hello)
+        except NoPeerError:  # the kernel knew its pid here all the same
+            self._met(hello.owner)
+            raise
+        self._met(hello.owner)
+        if handshake.pid not in listener.known and len(listener.known) >= MAX_SLOTS:
+            self._prune(listener)
+            if len(listener.known) >= MAX_SLOTS:
+                raise ValueError("more processes than a tenant has slots")
+        listener.known[handshake.pid] = handshake
+        listener.processes = None
+        listener.unsaved = True
+
+    @staticmethod
+    def _handshake(listener: _Listener, connection: socket.socket, hello: Hello) -> Handshake:
+        """Raises ValueError: what it says is not so; NoPeerError: it has ended."""
         with Peer.of(connection) as peer:
             peer.check_pid(hello.pid, hello.start_ticks)
             peer.check_place(listener.tenant, contained=listener.contained)
-            handshake = Handshake(
+            return Handshake(
                 pid=peer.pid,
                 start_ticks=peer.start_ticks,
                 inner_pid=hello.pid,
@@ -224,13 +243,6 @@ class Handshakes:
                 library=hello.library,
                 abi_version=hello.abi_version,
             )
-        if peer.pid not in listener.known and len(listener.known) >= MAX_SLOTS:
-            self._prune(listener)
-            if len(listener.known) >= MAX_SLOTS:
-                raise ValueError("more processes than a tenant has slots")
-        listener.known[peer.pid] = handshake
-        listener.processes = None
-        listener.unsaved = True
 
     def _refuse(self, listener: _Listener, reason: str) -> None:
         self.refused += 1

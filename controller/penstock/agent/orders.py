@@ -64,6 +64,7 @@ class Orders:
             tenants=len(grants),
             slowest_round_ns=agent.slowest_round_ns(),
             enforces=agent.enforces,
+            driver_released=agent.source.released,
         )
 
     def grant(self, request: Request, caller: Caller) -> Granted:
@@ -143,6 +144,24 @@ class Orders:
             notes += change_grant(ward.tenant, after)
             agent.changed(ward, after)
         return view_of(ward), notes
+
+    def release_driver(self, caller: Caller, reason: str) -> None:
+        """Lets go of the driver, so that its modules can be unloaded, until `reopen_driver`.
+
+        Devices are lost for that time: nothing is granted, tenants can be ended. Another agent
+        begins with an open driver.
+        """
+        caller.check_is_admin("to let go of the driver")
+        if not self._agent.source.released:
+            self._agent.report("driver-released", by=caller.name, reason=reason)
+        self._agent.source.release(reason or "the driver was let go of")
+
+    def reopen_driver(self, caller: Caller) -> None:
+        """Takes the driver up again; devices that answer are granted from within a second."""
+        caller.check_is_admin("to take the driver up")
+        if self._agent.source.released:
+            self._agent.report("driver-reopened", by=caller.name)
+        self._agent.source.reopen()
 
     def suspend(self, name: str, caller: Caller, reason: str = "") -> TenantView:
         """Holds launches back until `resume`. What is on the device already runs to its end."""

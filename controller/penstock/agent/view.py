@@ -49,6 +49,7 @@ class NodeView:
     tenants: int
     slowest_round_ns: int  # of the last minute
     enforces: bool
+    driver_released: str  # why; empty: the driver is in use
 
 
 @dataclass(frozen=True)

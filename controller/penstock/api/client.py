@@ -92,6 +92,15 @@ class AgentClient:
         request.grace.FromNanoseconds(grace_ns)
         return self._call(pb.RevokeResponse, self._stub.Revoke, request, grace_ns / 1e9 + SLACK_S)
 
+    def release_driver(self, reason: str) -> None:
+        """Has the agent let go of the driver: all devices are lost until `reopen_driver`."""
+        request = pb.ReleaseDriverRequest(reason=reason)
+        self._call(pb.ReleaseDriverResponse, self._stub.ReleaseDriver, request)
+
+    def reopen_driver(self) -> None:
+        """Has it take the driver up again."""
+        self._call(pb.ReopenDriverResponse, self._stub.ReopenDriver, pb.ReopenDriverRequest())
+
     def tenants(self) -> Sequence[pb.Tenant]:
         """All tenants of the node."""
         return self._call(

@@ -179,6 +179,7 @@ def node_to(view: NodeView, version: str) -> pb.Node:
         devices=[_device_to(one) for one in view.devices],
         tenants=view.tenants,
         enforces=view.enforces,
+        driver_released=view.driver_released,
     )
     set_time(message.started, view.started_at)
     message.slowest_round.FromNanoseconds(view.slowest_round_ns)

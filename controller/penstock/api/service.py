@@ -181,6 +181,30 @@ class AgentService(agent_pb2_grpc.AgentServicer):
         """See agent.proto."""
         return await self._answer(context, lambda _: query_usage(self._books(), request))
 
+    async def ReleaseDriver(  # noqa: N802
+        self, request: pb.ReleaseDriverRequest, context: Context
+    ) -> pb.ReleaseDriverResponse:
+        """See agent.proto."""
+
+        def release(caller: Caller) -> pb.ReleaseDriverResponse:
+            check_reason(request.reason)
+            self._orders.release_driver(caller, request.reason)
+            return pb.ReleaseDriverResponse()
+
+        return await self._answer(context, release)
+
+    async def ReopenDriver(  # noqa: N802
+        self, request: pb.ReopenDriverRequest, context: Context
+    ) -> pb.ReopenDriverResponse:
+        """See agent.proto."""
+        del request
+
+        def reopen(caller: Caller) -> pb.ReopenDriverResponse:
+            self._orders.reopen_driver(caller)
+            return pb.ReopenDriverResponse()
+
+        return await self._answer(context, reopen)
+
     def _books(self) -> Books:
         for duty in self._agent.duties:
             if isinstance(duty, Books):

@@ -98,6 +98,7 @@ def agent(
     from penstock.api.server import Server
     from penstock.cli.request import open_source
     from penstock.container import Containers
+    from penstock.node.boot import end_former_boot
     from penstock.node.state import State
 
     log = log_as("penstock agent")
@@ -107,6 +108,7 @@ def agent(
     _allow_many_files()
     sys.setswitchinterval(0.0005)  # an order must not wait for a round's Python
     state = State.open(state_dir, shared=os.geteuid() == 0)
+    rebooted = end_former_boot(state)  # before simulated devices are looked at
     one = Agent(state, open_source(state, simulate), node)
     one.report = log
     one.bounds = bounds
@@ -131,6 +133,8 @@ def agent(
                 tenants=[ward.tenant.name for ward in one.wards()],
                 enforces=one.enforces,
             )
+            if rebooted:
+                log("the machine was rebooted", ended=rebooted)
             _notify("READY=1")
             number = signal.sigwait(STOPPING)
             log("stopping", signal=signal.Signals(number).name)

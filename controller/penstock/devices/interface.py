@@ -92,6 +92,19 @@ class DeviceSource(Protocol):
     def observe(self) -> list[Observation]:
         """All devices as they are now, once a second. Never raises: a lost one is told as lost."""
 
+    @property
+    def released(self) -> str:
+        """Why the driver was let go of; empty: it was not."""
+
+    def release(self, reason: str) -> None:
+        """Lets go of the driver, so that it can be unloaded: all devices count as lost from now on.
+
+        May be called again, and from any thread.
+        """
+
+    def reopen(self) -> None:
+        """Takes the driver up again; devices are found by the looks that follow."""
+
     def libraries(self) -> DriverLibraries:
         """Where the driver is."""
 

@@ -23,7 +23,7 @@ from penstock.devices.interface import (
 )
 from penstock.devices.inventory import DeviceReport, Health, NotAvailable, blank, known
 from penstock.devices.models import model_of
-from penstock.devices.nvml import XidEvents, is_lost, memory_of, reopen, told
+from penstock.devices.nvml import XidEvents, is_lost, memory_of, reopen, told, unload
 from penstock.devices.nvml_report import (
     mig_instances,
     profile_of,
@@ -60,6 +60,7 @@ class NvidiaDevices:
         self._watches: dict[str, HealthWatch] = {}  # by the board's UUID
         self._boards: dict[str, Any] = {}  # handles of whole devices; None: lost
         self._reopened_ns = 0
+        self._released = ""  # why the driver was let go of
         self.unanswered: list[str] = []
         """Devices that NVML counts and that did not answer when we began: they are left out."""
         try:
@@ -166,6 +167,26 @@ class NvidiaDevices:
                 for one in self._known
             ]
 
+    def release(self, reason: str) -> None:
+        """Closes NVML and unloads it: no file of the driver's is open or mapped afterwards."""
+        with self._lock:
+            self._released = reason
+            self._events.close()
+            unload()
+            for uuid in self._boards:
+                self._lose(uuid, reason)
+
+    def reopen(self) -> None:
+        """Looks for the driver again, with the library that is there then."""
+        with self._lock:
+            self._released = ""
+            self._reopened_ns = 0
+
+    @property
+    def released(self) -> str:
+        """Why the driver was let go of; empty: it was not."""
+        return self._released
+
     def close(self) -> None:
         """Lets go of the driver."""
         with self._lock:
@@ -226,6 +247,8 @@ class NvidiaDevices:
 
     def _find_again(self, now_ns: int) -> None:
         """Looks whether what was lost answers again."""
+        if self._released:
+            return
         missing = [one for one in self._known if one.handle is None]
         away = [uuid for uuid, handle in self._boards.items() if handle is None]
         everything = len(away) == len(self._boards)

@@ -83,16 +83,16 @@ def reopen() -> None:
     Raises:
         pynvml.NVMLError: there is no driver, or no library.
     """
-    with contextlib.suppress(pynvml.NVMLError):
-        pynvml.nvmlShutdown()
-    _forget_library()
+    unload()
     pynvml.nvmlInit()
 
 
-def _forget_library() -> None:
-    """Unloads it; pynvml has no call for that."""
+def unload() -> None:
+    """Closes what the library has open and unloads it, for which pynvml has no call."""
     import _ctypes
 
+    with contextlib.suppress(pynvml.NVMLError):
+        pynvml.nvmlShutdown()
     with pynvml.libLoadLock:
         library, pynvml.nvmlLib = pynvml.nvmlLib, None
         pynvml._nvmlGetFunctionPointer_cache.clear()  # noqa: SLF001

@@ -44,6 +44,7 @@ class SimulatedDevices:
         self._watches: dict[str, HealthWatch] = {}
         self._xids_seen: dict[str, int] = {}
         self._last: dict[str, DeviceReport] = {}
+        self._released = ""
 
     @property
     def machine(self) -> Path | None:
@@ -68,6 +69,19 @@ class SimulatedDevices:
             )
             for device in devices
         ]
+
+    @property
+    def released(self) -> str:
+        """Why the driver was let go of; empty: it was not."""
+        return self._released
+
+    def release(self, reason: str) -> None:
+        """As real devices do. The machine's file stays mapped: there is no module to unload."""
+        self._released = reason
+
+    def reopen(self) -> None:
+        """Asks the machine again."""
+        self._released = ""
 
     def libraries(self) -> DriverLibraries:
         """The simulated driver's libraries."""
@@ -101,6 +115,8 @@ class SimulatedDevices:
 
     @contextlib.contextmanager
     def _asking(self, device: Device) -> Iterator[None]:
+        if self._released:
+            raise DeviceLostError(f"{device} is lost", self._released)
         try:
             if self._machine.is_lost(device.index):
                 raise DeviceLostError(f"{device} is lost", "the GPU is lost")
@@ -120,8 +136,9 @@ class SimulatedDevices:
         seen = self._xids_seen.get(device.uuid, device.xid_count)
         self._xids_seen[device.uuid] = device.xid_count
         xids = device.xids[max(0, len(device.xids) - (device.xid_count - seen)) :]
+        lost = self._released or ("the GPU is lost" if device.lost else None)
         signs = Signs(
-            lost="the GPU is lost" if device.lost else None,
+            lost=lost,
             xids=xids,
             action="a GPU reset" if device.wants_reset else "",
         )
@@ -129,7 +146,7 @@ class SimulatedDevices:
         health = watch.look(time.monotonic_ns(), signs)
         report = self._report(device, health)
         self._last[device.uuid] = report
-        return Observation(_lost(report, health) if device.lost else report, xids)
+        return Observation(_lost(report, health) if lost else report, xids)
 
     def _report(self, device: simulator.Device, health: Health) -> DeviceReport:
         usage = self._machine.usage(device.index)

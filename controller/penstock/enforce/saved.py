@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.enforce.ladder import KINDS, Ending, Judgement, Ladder, Rung, Step
 from penstock.enforce.process import Process
+from penstock.node.boot import boot_id
 from penstock.node.records import read_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
 FILE = "enforce.json"
 VERSION = 1
@@ -50,7 +51,7 @@ def to_json(ladder: Ladder) -> str:
     """The file's text."""
     document = {
         "version": VERSION,
-        "boot": _boot(),
+        "boot": boot_id(),
         "rungs": [
             {
                 "judgement": _judgement_to_plain(rung.last),
@@ -79,7 +80,7 @@ def to_json(ladder: Ladder) -> str:
 def from_json(text: str) -> Ladder:
     """The ladder of a file's text. Raises ValueError and the like for what is none."""
     document = json.loads(text)
-    if document["version"] != VERSION or document["boot"] != _boot():
+    if document["version"] != VERSION or document["boot"] != boot_id():
         raise ValueError("of another version, or from before the machine was booted")
     rungs = {}
     for plain in document["rungs"]:
@@ -101,11 +102,6 @@ def from_json(text: str) -> Ladder:
         rounds=rounds,
         round_ns=round_ns,
     )
-
-
-def _boot() -> str:
-    """Start times and CLOCK_MONOTONIC begin anew with each boot."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
 def _judgement_to_plain(judgement: Judgement) -> dict[str, object]:

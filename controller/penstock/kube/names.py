@@ -45,6 +45,7 @@ WAY = f"{GROUP}/way"  # of a Node: which one of the two ways its devices are giv
 BY_EXTENDER = "extender"
 BY_CLAIMS = "claims"
 MANAGED = f"{GROUP}/vgpu"  # of every Pod with a share: what drains and selectors can use
+DRIVER_UPGRADE = "nvidia.com/gpu-driver-upgrade-state"  # of a Node: by NVIDIA's GPU operator
 METRICS_PORT = f"{GROUP}/metrics-port"  # of our agents' Pods: where their page for Prometheus is
 
 SCHEDULER = "penstock-scheduler"  # profile of the scheduler that asks the extender

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+from penstock.node.boot import boot_id
 
 
 @dataclass(frozen=True)
@@ -21,12 +19,6 @@ class Moment:
     def since_ns(self, earlier_mono_ns: int, earlier_boot_id: str) -> int | None:
         """Time passed since then; None: the machine was started anew in between."""
         return self.mono_ns - earlier_mono_ns if earlier_boot_id == self.boot_id else None
-
-
-@cache
-def boot_id() -> str:
-    """This boot's identity as the kernel gives it."""
-    return _BOOT_ID.read_text(encoding="ascii").strip()
 
 
 def now() -> Moment:

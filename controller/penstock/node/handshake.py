@@ -10,14 +10,14 @@ import contextlib
 import json
 import os
 from dataclasses import asdict, dataclass
-from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock.node.boot import boot_id
 from penstock.node.records import read_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from pathlib import Path
 
     from penstock_shim.pages import SlotUsage
 
@@ -39,7 +39,7 @@ class Handshake:
 
 def write_handshakes(directory: Path, known: Iterable[Handshake]) -> None:
     """Replaces the record whole or not at all. Raises OSError."""
-    document = {"boot": _boot(), "processes": [asdict(one) for one in known]}
+    document = {"boot": boot_id(), "processes": [asdict(one) for one in known]}
     aside = directory / f".{FILE}.{os.getpid()}"
     try:
         aside.write_text(json.dumps(document), encoding="ascii")
@@ -57,7 +57,7 @@ def read_handshakes(directory: Path) -> list[Handshake]:
     """
     try:
         document = json.loads(read_record(directory / FILE))
-        if document["boot"] != _boot():
+        if document["boot"] != boot_id():
             return []
         return [_from_plain(one) for one in document["processes"]]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -81,12 +81,3 @@ def _from_plain(plain: dict[str, Any]) -> Handshake:
         library=str(plain["library"]),
         abi_version=int(plain["abi_version"]),
     )
-
-
-@cache
-def _boot() -> str:
-    """Pids and start times mean something only until the machine is started again."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        return ""

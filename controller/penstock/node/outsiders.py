@@ -42,6 +42,7 @@ class Outsiders:
         self._seen: set[int] = set()
         self._pids: dict[Identity, int] = {}  # of living processes, as of the last scan
         self._ended: dict[Identity, None] = {}  # that earlier scans saw, and the last ones did not
+        self._met: dict[int, None] = {}
         self._scan_period_ns = scan_period_ns
         self._scanned_ns: int | None = None
 
@@ -63,10 +64,23 @@ class Outsiders:
             if _identities(slot)[0] in self._ended
             or (
                 fresh
-                and (self._sees_all or slot.pid_namespace in self._seen)
+                and (
+                    self._sees_all
+                    or slot.pid_namespace in self._seen
+                    or slot.owner in self._met
+                )
                 and not any(identity in self._pids for identity in _identities(slot))
             )
         ]
+
+    def meet(self, owner: int) -> None:
+        """The process with that owner word lay where scans see it, though it may have ended since.
+
+        Else one that lived too short for any scan would be taken for one that nobody here can see.
+        """
+        self._met[owner] = None
+        if len(self._met) > MOST_ENDED:
+            del self._met[next(iter(self._met))]
 
     def watches(self, slot: SlotUsage) -> bool:
         """Whether it is of a process in another pid namespace."""

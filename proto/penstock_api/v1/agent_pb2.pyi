@@ -72,7 +72,7 @@ class GetNodeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Node(_message.Message):
-    __slots__ = ("name", "version", "machine", "devices", "started", "tenants", "slowest_round", "enforces")
+    __slots__ = ("name", "version", "machine", "devices", "started", "tenants", "slowest_round", "enforces", "driver_released")
     NAME_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     MACHINE_FIELD_NUMBER: _ClassVar[int]
@@ -81,6 +81,7 @@ class Node(_message.Message):
     TENANTS_FIELD_NUMBER: _ClassVar[int]
     SLOWEST_ROUND_FIELD_NUMBER: _ClassVar[int]
     ENFORCES_FIELD_NUMBER: _ClassVar[int]
+    DRIVER_RELEASED_FIELD_NUMBER: _ClassVar[int]
     name: str
     version: str
     machine: str
@@ -89,7 +90,8 @@ class Node(_message.Message):
     tenants: int
     slowest_round: _duration_pb2.Duration
     enforces: bool
-    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., machine: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., started: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., tenants: _Optional[int] = ..., slowest_round: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., enforces: _Optional[bool] = ...) -> None: ...
+    driver_released: str
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., machine: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., started: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., tenants: _Optional[int] = ..., slowest_round: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., enforces: _Optional[bool] = ..., driver_released: _Optional[str] = ...) -> None: ...
 
 class Device(_message.Message):
     __slots__ = ("index", "uuid", "name", "memory_bytes", "free_memory_bytes", "free_cores_permille", "tflops", "simulated", "health", "health_reason", "foreign_processes", "foreign", "driver_version", "cuda_version", "compute_capability", "architecture", "profile", "parent", "checkpoint")
@@ -399,6 +401,24 @@ class DeviceUsage(_message.Message):
     device_memory_bytes: int
     device_cores_permille: int
     def __init__(self, device_uuid: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., peak_memory_bytes: _Optional[int] = ..., spent_ns: _Optional[int] = ..., cores_permille: _Optional[int] = ..., launches: _Optional[int] = ..., waits: _Optional[int] = ..., refusals: _Optional[int] = ..., device_memory_bytes: _Optional[int] = ..., device_cores_permille: _Optional[int] = ...) -> None: ...
+
+class ReleaseDriverRequest(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class ReleaseDriverResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ReopenDriverRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ReopenDriverResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class QueryUsageRequest(_message.Message):
     __slots__ = ("since", "until", "by", "tenant")

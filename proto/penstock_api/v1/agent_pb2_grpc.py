@@ -84,6 +84,16 @@ class AgentStub:
                 request_serializer=penstock__api_dot_v1_dot_agent__pb2.QueryUsageRequest.SerializeToString,
                 response_deserializer=penstock__api_dot_v1_dot_agent__pb2.QueryUsageResponse.FromString,
                 _registered_method=True)
+        self.ReleaseDriver = channel.unary_unary(
+                '/penstock_api.v1.Agent/ReleaseDriver',
+                request_serializer=penstock__api_dot_v1_dot_agent__pb2.ReleaseDriverRequest.SerializeToString,
+                response_deserializer=penstock__api_dot_v1_dot_agent__pb2.ReleaseDriverResponse.FromString,
+                _registered_method=True)
+        self.ReopenDriver = channel.unary_unary(
+                '/penstock_api.v1.Agent/ReopenDriver',
+                request_serializer=penstock__api_dot_v1_dot_agent__pb2.ReopenDriverRequest.SerializeToString,
+                response_deserializer=penstock__api_dot_v1_dot_agent__pb2.ReopenDriverResponse.FromString,
+                _registered_method=True)
 
 
 class AgentServicer:
@@ -157,6 +167,20 @@ class AgentServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReleaseDriver(self, request, context):
+        """Lets go of the driver, so that its modules can be unloaded, and takes it up again. In between all
+        devices are lost: nothing is granted, tenants can be ended. An administrator's; repeatable.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReopenDriver(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AgentServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -209,6 +233,16 @@ def add_AgentServicer_to_server(servicer, server):
                     servicer.QueryUsage,
                     request_deserializer=penstock__api_dot_v1_dot_agent__pb2.QueryUsageRequest.FromString,
                     response_serializer=penstock__api_dot_v1_dot_agent__pb2.QueryUsageResponse.SerializeToString,
+            ),
+            'ReleaseDriver': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReleaseDriver,
+                    request_deserializer=penstock__api_dot_v1_dot_agent__pb2.ReleaseDriverRequest.FromString,
+                    response_serializer=penstock__api_dot_v1_dot_agent__pb2.ReleaseDriverResponse.SerializeToString,
+            ),
+            'ReopenDriver': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReopenDriver,
+                    request_deserializer=penstock__api_dot_v1_dot_agent__pb2.ReopenDriverRequest.FromString,
+                    response_serializer=penstock__api_dot_v1_dot_agent__pb2.ReopenDriverResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -481,6 +515,60 @@ class Agent:
             '/penstock_api.v1.Agent/QueryUsage',
             penstock__api_dot_v1_dot_agent__pb2.QueryUsageRequest.SerializeToString,
             penstock__api_dot_v1_dot_agent__pb2.QueryUsageResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReleaseDriver(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock_api.v1.Agent/ReleaseDriver',
+            penstock__api_dot_v1_dot_agent__pb2.ReleaseDriverRequest.SerializeToString,
+            penstock__api_dot_v1_dot_agent__pb2.ReleaseDriverResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReopenDriver(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock_api.v1.Agent/ReopenDriver',
+            penstock__api_dot_v1_dot_agent__pb2.ReopenDriverRequest.SerializeToString,
+            penstock__api_dot_v1_dot_agent__pb2.ReopenDriverResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -114,6 +114,10 @@ def _disk(own: Layout, node: str) -> None:
     _run("umount", "--lazy", "/old-root")
     Path("/old-root").rmdir()
     _run("mount", "--make-rshared", "/")
+    # The kernel lets a user namespace mount /proc only where one is whole, as below it is not.
+    whole = Path("/run/whole-proc")
+    whole.mkdir(mode=0o700)
+    _run("mount", "-t", "proc", "proc", whole)
     for name, value in SYSCTLS.items():
         as_wanted = Path("/run/sysctls", name)
         as_wanted.parent.mkdir(parents=True, exist_ok=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from penstock.kube.api import NODES, ApiError
 from penstock.kube.cache import Cache
 from penstock.kube.device import write_devices
-from penstock.kube.names import DEVICES, WAY
+from penstock.kube.names import DEVICES, DRIVER_UPGRADE, WAY
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,6 +27,7 @@ class NodeSaid:
     uid: str
     devices: str | None  # the annotation
     way: str  # by which its devices are given out; empty: nobody said
+    driver_upgrade: str  # how far one is, as the GPU operator's label says; empty: there is none
 
 
 class Announcement:
@@ -92,4 +93,5 @@ def _read(one: Object) -> NodeSaid:
         metadata["uid"],
         (metadata.get("annotations") or {}).get(DEVICES),
         (metadata.get("labels") or {}).get(WAY, ""),
+        (metadata.get("labels") or {}).get(DRIVER_UPGRADE, ""),
     )

@@ -31,6 +31,8 @@ class Inventory:
         self.changed: list[Callable[[], None]] = []
         self.problem: PenstockError | None = None
         """Why the agent cannot be asked at the moment."""
+        self.driver_released = False
+        """Whether the agent had let go of the driver when it was asked last."""
         self._agent = agent
         self._seen = asyncio.Event()
         self._answered_s = time.monotonic()
@@ -68,6 +70,7 @@ class Inventory:
             is_first = False
         else:
             self.problem, self._answered_s = None, time.monotonic()
+            self.driver_released = bool(node.driver_released)
             found = tuple(device_of(one) for one in node.devices[:MOST_DEVICES])
             is_first = not self._seen.is_set()
             self._seen.set()

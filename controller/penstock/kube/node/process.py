@@ -17,6 +17,7 @@ from penstock.kube.names import BY_CLAIMS, BY_EXTENDER
 from penstock.kube.node.allocation import Tenants
 from penstock.kube.node.announcement import Announcement
 from penstock.kube.node.dra_way import DraWay
+from penstock.kube.node.driver_upgrade import DriverUpgrade
 from penstock.kube.node.happenings import Happenings
 from penstock.kube.node.inventory import Inventory
 from penstock.kube.node.leftovers import SETTLED_S
@@ -103,6 +104,7 @@ class _Node:
         )  # fmt: skip
         self._running = Running(api, tenants, self._pods, self._happenings, log)
         self._inventory.changed.append(lambda: self._announcement.want(self._inventory.devices))
+        self._upgrade = DriverUpgrade(agent, self._announcement, self._inventory, log)
         self._problems: dict[str, str] = {}
 
     async def serve(self) -> None:
@@ -115,6 +117,7 @@ class _Node:
                 self._pods.cache.run(),
                 self._happenings.run(),
                 self._running.run(),
+                self._upgrade.run(),
                 *self._way.duties(),
                 self._tell(),
             ]
@@ -143,6 +146,7 @@ class _Node:
                 self._options.way: self._way.problem,
                 "pods": self._pods.cache.problem,
                 "conditions of Pods": self._running.problem,
+                "driver": self._upgrade.problem,
             }
             if self._announcement.cache.is_ready and self._announcement.node is None:
                 now["node"] = _no_node(self._options.node)
