@@ -184,6 +184,8 @@ def _kubelet_configuration(own: Layout, node: str) -> dict[str, object]:
         "imageGCHighThresholdPercent": 100,
         "imageGCLowThresholdPercent": 99,
         "serializeImagePulls": False,
+        # Tests wait for containers to be started again, not for the usual ten seconds and more.
+        "crashLoopBackOff": {"maxContainerRestartPeriod": "2s"},
         "kubeAPIQPS": 100,
         "kubeAPIBurst": 200,
     }
@@ -196,6 +198,7 @@ def _kubelet(own: Layout, node: str) -> list[str | Path]:
         f"--kubeconfig={own.secrets}/{node}.kubeconfig",
         f"--hostname-override={node}",
         f"--node-ip={layout.node_address(node)}",
+        "--housekeeping-interval=3s",  # how often Pods' use is measured; usually ten
     ]
 
 
