@@ -333,7 +333,10 @@ def test_containers_restart_and_pods_go_while_api_server_kubelet_plugin_and_agen
     api_server = cluster.process("kube-apiserver")
     api_server.suspend()
     try:
+        times = len(node.beside.events("registered"))
         node.beside.restart(signal.SIGKILL)
+        # Sooner, and the kubelet would ask nobody, and again only after ten seconds or more.
+        until("the plugin is there again", lambda: len(node.beside.events("registered")) > times)
         begun = len(granted(node, "restarts"))
         node.call("pkill", "-f", "^sleep 4242")
         until("the container starts again", lambda: len(granted(node, "restarts")) > begun)
