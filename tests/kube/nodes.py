@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from penstock_shim.pages import Limits
 
 INSIDE = ("--mount", "--pid", "--net", "--uts", "--ipc")
+# Of a run that is killed nothing stays: nsenter ends with it, and what runs on the node with that.
+ENDS_WITH_US = ("setpriv", "--pdeathsig", "KILL")
 STATE = "/run/penstock"  # on each node: its own
 CDI = "/run/cdi"
 SIMULATED = "h200,2"
@@ -55,7 +57,7 @@ class Service:
 
     def start(self) -> None:
         """Starts it; returns at once."""
-        inside = on_node(self.cluster, self.node, *self.command)
+        inside = [*ENDS_WITH_US, *on_node(self.cluster, self.node, *ENDS_WITH_US, *self.command)]
         with self.log_file.open("ab") as log:
             self.running = subprocess.Popen(
                 inside, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
