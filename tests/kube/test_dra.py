@@ -2,35 +2,33 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import json
-import secrets
 import signal
 import sys
 from collections import Counter
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from kubernetes import client
+from tests.kube.claims import (
+    CLASS,
+    DRIVER,
+    PARAMETERS,
+    Claims,
+    events,
+    look,
+    quota_of,
+    running,
+    seen,
+    share,
+)
 from tests.kube.nodes import CDI, STATE, all_nodes
 from tests.kube.waiting import until
 
 from penstock.kube.device import read_devices
-from penstock_shim.pages import read_quota
-
-if TYPE_CHECKING:
-    from tests.kube.pods import Pods
 
 pytestmark = pytest.mark.kube
 
-INSIDE = Path(__file__).parent / "inside"
-LOOK = INSIDE / "look.py"
 MIB = 1 << 20
-CLASS = "penstock.io"
-DRIVER = "penstock.io"
-PARAMETERS = {"apiVersion": "penstock.io/v1alpha1", "kind": "VgpuParameters"}
 
 
 @pytest.fixture(scope="module")
@@ -53,78 +51,9 @@ def dra_nodes(cluster):
         api.delete_device_class(CLASS)
 
 
-class Claims:
-    """ResourceClaims of one test's namespace."""
-
-    def __init__(self, pods: Pods) -> None:
-        self.pods = pods
-        self.api = client.ResourceV1Api(pods.core.api_client)
-
-    def make(
-        self, name: str, *, config: dict | None = None, count: int = 1, **amounts: str
-    ) -> dict:
-        """One; what a Pod's spec says to have it."""
-        spec = self.spec(config=config, count=count, **amounts)
-        self.api.create_namespaced_resource_claim(
-            self.pods.namespace, {"metadata": {"name": name}, "spec": spec}
-        )
-        return {"resourceClaimName": name}
-
-    def spec(self, *, config: dict | None = None, count: int = 1, **amounts: str) -> dict:
-        asked = {"deviceClassName": CLASS, "count": count}
-        if amounts:
-            asked["capacity"] = {"requests": amounts}
-        devices: dict = {"requests": [{"name": "gpu", "exactly": asked}]}
-        if config is not None:
-            parameters = {**PARAMETERS, **config}
-            devices["config"] = [{"opaque": {"driver": DRIVER, "parameters": parameters}}]
-        return {"devices": devices}
-
-    def read(self, name: str):
-        return self.api.read_namespaced_resource_claim(name, self.pods.namespace)
-
-    def results(self, name: str) -> list:
-        return self.read(name).status.allocation.devices.results
-
-
 @pytest.fixture
 def claims(pods):
     return Claims(pods)
-
-
-def share(memory_mib: int, cores_permille: int) -> dict[str, str]:
-    return {"memory": f"{memory_mib}Mi", "coresPermille": str(cores_permille)}
-
-
-def look(
-    pods: Pods, name: str, claim: dict, *words: str, node: str = "", restart: str = "Never"
-) -> None:
-    pods.start(
-        name, "python3", LOOK, *words, mounts=[INSIDE], claims={"gpu": claim}, node=node,
-        restart=restart,
-    )  # fmt: skip
-
-
-def seen(pods: Pods, name: str) -> dict | None:
-    """What the program in the Pod said; None: not yet."""
-    if pods.read(name).status.phase not in {"Running", "Succeeded"}:
-        return None
-    lines = pods.log(name).splitlines()
-    return json.loads(lines[0]) if lines else None
-
-
-def quota_of(answer: dict, tmp_path: Path):
-    file = tmp_path / f"page-{secrets.token_hex(4)}"
-    file.write_bytes(base64.b64decode(answer["page"]))
-    return read_quota(file)
-
-
-def events(pods: Pods, name: str) -> dict[str, str]:
-    """Of a Pod: messages by reason."""
-    found = pods.core.list_namespaced_event(
-        pods.namespace, field_selector=f"involvedObject.name={name}"
-    ).items
-    return {event.reason: event.message for event in found}
 
 
 def nothing_left(nodes) -> None:
@@ -179,18 +108,6 @@ def test_fifty_pods_with_fifty_quotas_get_each_its_own_while_processes_are_kille
 
     pods.core.delete_collection_namespaced_pod(pods.namespace)
     nothing_left(dra_nodes)
-
-
-def running(pods: Pods) -> list:
-    """Those that run; one that failed is told with what it said."""
-    found = pods.core.list_namespaced_pod(pods.namespace).items
-    for pod in found:
-        if pod.status.phase == "Failed":
-            name = pod.metadata.name
-            why = [one.state.terminated for one in pod.status.container_statuses or []]
-            said = pods.log(name) if why else ""
-            raise AssertionError(f"{name} failed: {pod.status.message} {why} {said[-2000:]}")
-    return [pod for pod in found if pod.status.phase == "Running"]
 
 
 def test_a_finished_pod_gives_back_and_what_does_not_fit_waits_with_a_reason(
