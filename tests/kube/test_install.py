@@ -21,7 +21,7 @@ from tests.kube.chart import (
     render,
     traces,
 )
-from tests.kube.cluster import layout, programs
+from tests.kube.cluster import layout
 from tests.kube.cluster.toolchain import PROJECT
 from tests.kube.waiting import until
 
@@ -29,8 +29,9 @@ pytestmark = pytest.mark.kube
 
 
 @pytest.fixture(scope="module")
-def built():
-    return programs.build()
+def built(cluster):
+    """Helm and kubectl: nobody waits for their compiler here where no cluster can be had."""
+    return cluster.layout.programs
 
 
 @pytest.fixture(scope="module")
