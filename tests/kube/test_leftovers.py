@@ -16,6 +16,12 @@ from tests.kube.waiting import until
 
 pytestmark = pytest.mark.kube
 
+
+@pytest.fixture(autouse=True)
+def _where_there_can_be_one(cluster):
+    """Elsewhere these are skipped as well, with the reason."""
+
+
 UP = """
 import sys
 from pathlib import Path
