@@ -1,14 +1,18 @@
-"""A pytest plugin: `pytest -n 2` runs files side by side, those that keep time after all others.
+"""A pytest plugin: `pytest -n 3` runs files side by side, those that keep time after all others.
 
 A file of tests that measure shares, latency or grace says `pytestmark = pytest.mark.timed`. Such
 tests hardly use a processor: they wait. Two of them beside each other find both cores idle, and no
 compiler beside them. Plain `pytest` runs all one by one.
+
+What needs a Kubernetes cluster mostly waits for it: one worker of three or more does that and
+nothing else, and ends, with the cluster, before the first test that keeps time.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import os
 import tempfile
 from pathlib import Path
@@ -29,17 +33,27 @@ LONGEST_FIRST = ("native", "sanitize", "gate", "enforce", "containers", "turns",
 TIMED_CONTAINERS = ("tests/containers/test_evasions.py",)  # come when the others are through
 
 
+CLUSTER = "a cluster"  # the portion that all tests are in which need one
+ON_A_CLUSTER = "pytestmark = pytest.mark.kube"  # as their files say it
+
+
 def is_timed(item: pytest.Item) -> bool:
     return item.get_closest_marker("timed") is not None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The order in which files are handed out; timed ones last."""
+@functools.cache
+def needs_cluster(file: Path) -> bool:
+    """Asked of the file: who hands out tests knows nothing but their names."""
+    return ON_A_CLUSTER in file.read_text()
 
-    def place(item: pytest.Item) -> tuple[bool, int]:
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The order in which files are handed out: the cluster's first, timed ones last."""
+
+    def place(item: pytest.Item) -> tuple[bool, bool, int]:
         folder = item.path.parent.name
         rank = LONGEST_FIRST.index(folder) if folder in LONGEST_FIRST else len(LONGEST_FIRST)
-        return is_timed(item), rank
+        return not needs_cluster(item.path), is_timed(item), rank
 
     items.sort(key=place)
 
@@ -71,6 +85,10 @@ class Barrier:
         finally:
             fcntl.flock(self._timed, fcntl.LOCK_UN)
 
+    def pytest_unconfigure(self) -> None:
+        """This worker has run all of its tests, though its process stays: nobody waits for it."""
+        self._lock.close()
+
 
 class Portions(LoadScopeScheduling):
     """What a worker is given at a time: a file, mostly."""
@@ -82,7 +100,13 @@ class Portions(LoadScopeScheduling):
             return nodeid
         if folder == "containers" and file not in TIMED_CONTAINERS:
             return folder  # CDI specs have one writer a machine
-        return file
+        return CLUSTER if needs_cluster(self.config.rootpath / file) else file
+
+    def _reschedule(self, node: WorkerController) -> None:
+        if CLUSTER not in self.assigned_work[node] or len(self.registered_collections) < 3:
+            super()._reschedule(node)
+        elif not node.shutting_down:
+            node.shutdown()  # once it has done that
 
 
 @pytest.hookimpl(optionalhook=True)

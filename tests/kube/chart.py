@@ -72,8 +72,8 @@ class Chart:
         self.values.write_text(yaml.safe_dump(VALUES))
         self.cluster.load(images.penstock())
         self.cluster.load(images.kube_scheduler(self.cluster.layout.programs))
-        way = {"metadata": {"labels": {"penstock.io/way": "extender"}}}
-        self.cluster.core.patch_node(BY_PLUGIN, way)
+        for node, way in ((BY_PLUGIN, "extender"), (BY_CLAIMS, None)):
+            self.cluster.core.patch_node(node, {"metadata": {"labels": {"penstock.io/way": way}}})
         self._run(
             "install", RELEASE, CHART, "--create-namespace", "--values", self.values, "--wait"
         )

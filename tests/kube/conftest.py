@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
 from tests.kube import controlling
-from tests.kube.cluster import NotToBeHadError, layout, running
+from tests.kube.cluster import NotToBeHadError, images, layout, running
 from tests.kube.controlling import Controllers, Things
 from tests.kube.pods import Pods
 from tests.kube.waiting import until
@@ -18,7 +20,7 @@ LOG_LINES = 15  # of each of our processes on the nodes, below a test's failure
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[running.Cluster]:
+def cluster(request: pytest.FixtureRequest) -> Iterator[running.Cluster]:
     """Skipped, with the reason, where this machine cannot have one."""
     before = layout.stored(layout.STATE)
     was_up = bool(before and running.services(before))
@@ -26,10 +28,18 @@ def cluster() -> Iterator[running.Cluster]:
         found = running.up()
     except NotToBeHadError as why:
         pytest.skip(f"no Kubernetes cluster: {why}")
+    if any("chart" in item.fixturenames for item in request.session.items):
+        threading.Thread(target=_make_image, daemon=True).start()
     yield found
     found.close()
     if not was_up:
         running.down()
+
+
+def _make_image() -> None:
+    """A minute's work for a compiler, while other tests wait; who needs it waits for this one."""
+    with contextlib.suppress(NotToBeHadError):  # who needs it is told
+        images.penstock()
 
 
 @pytest.fixture(scope="module")

@@ -10,29 +10,34 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
 from tests.kube.cluster import layout
 from tests.kube.waiting import until
 
-if TYPE_CHECKING:
-    from pathlib import Path
+from penstock.kube.names import DEVICES, WAY
+from penstock.node.state import State
+from penstock.node.tenant import tenants_of
+from penstock_shim.pages import PageError, read_quota
 
+if TYPE_CHECKING:
     from tests.kube.cluster.running import Cluster
 
+    from penstock_shim.pages import Limits
+
 INSIDE = ("--mount", "--pid", "--net", "--uts", "--ipc")
+# Of a run that is killed nothing stays: nsenter ends with it, and what runs on the node with that.
+ENDS_WITH_US = ("setpriv", "--pdeathsig", "KILL")
 STATE = "/run/penstock"  # on each node: its own
 CDI = "/run/cdi"
 SIMULATED = "h200,2"
 PROBES = "127.0.0.1:9472"
-ASK = """
-import sys, urllib.request
-print(urllib.request.urlopen(sys.argv[1], timeout=5).read().decode())
-"""
 
 
 @dataclass
@@ -52,7 +57,7 @@ class Service:
 
     def start(self) -> None:
         """Starts it; returns at once."""
-        inside = on_node(self.cluster, self.node, *self.command)
+        inside = [*ENDS_WITH_US, *on_node(self.cluster, self.node, *ENDS_WITH_US, *self.command)]
         with self.log_file.open("ab") as log:
             self.running = subprocess.Popen(
                 inside, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
@@ -144,9 +149,19 @@ class Node:
     def start(self) -> None:
         """Agent and what runs beside it; returns when Pods can have shares."""
         self.agent.start()
-        until(f"the agent of {self.name} answers", lambda: self.run("ps").returncode == 0)
+        self.until_answers()
         self.beside.start()
         self.until_ready()
+
+    def until_answers(self) -> None:
+        """Returns when the agent takes orders."""
+        address = str(State(self.root / STATE[1:]).agent_socket)
+
+        def takes_calls() -> bool:
+            with socket.socket(socket.AF_UNIX) as caller:
+                return caller.connect_ex(address) == 0
+
+        until(f"the agent of {self.name} answers", takes_calls)
 
     def until_ready(self) -> None:
         """Returns when the kubelet knows the driver or plugin, and the API server the devices."""
@@ -154,16 +169,18 @@ class Node:
 
     def probe(self, path: str) -> str:
         """What /readyz or /healthz says, asked from within the node; empty: nothing answers."""
-        done = self.call(sys.executable, "-c", ASK, f"http://{PROBES}/{path}")
-        return done.stdout.strip()
+        asked = ("curl", "--silent", "--fail", "--max-time", "5", f"http://{PROBES}/{path}")
+        return self.call(*asked).stdout.strip()
 
     def stop(self) -> None:
-        """Ends all; what Pods had is taken from them, and nothing stays on the node."""
+        """Ends all; what Pods had is taken from them, and nothing stays of it on the Node."""
         self.beside.end()
         if self.agent.running is not None:
             for name in self.tenants():
                 self.run("revoke", name, "--grace=0s")
         self.agent.end()
+        unmarked = {"labels": {WAY: None}, "annotations": {DEVICES: None}}
+        self.cluster.core.patch_node(self.name, {"metadata": unmarked})
 
     def call(self, *command: str | Path) -> subprocess.CompletedProcess[str]:
         """Runs a command on the node to its end."""
@@ -177,16 +194,23 @@ class Node:
         command = ("env", f"PENSTOCK_STATE_DIR={STATE}", sys.executable, "-m", "penstock")
         return self.call(*command, *arguments)
 
-    def tenants(self) -> dict[str, dict[str, Any]]:
-        """The grants on this node, by name, as `penstock ps` has them."""
-        done = self.run("ps", "-o", "json")
-        assert done.returncode == 0, done.stderr
-        return {row["tenant"]: row for row in json.loads(done.stdout)}
+    @property
+    def root(self) -> Path:
+        """The node's own files, as they are found from outside: where no absolute link leads."""
+        return Path("/proc", str(self.cluster.process(self.name).pid), "root")
+
+    def tenants(self) -> dict[str, Limits]:
+        """Those on this node, by name, with what their pages allow. Asks nobody: it may be away."""
+        found = {}
+        for tenant in tenants_of(State(self.root / STATE[1:])):
+            with contextlib.suppress(PageError):  # it goes just now
+                found[tenant.name] = read_quota(tenant.quota_page).limits
+        return found
 
     def files(self, folder: str) -> list[str]:
         """Names in a folder of the node; none where there is no folder."""
-        found = self.call("ls", "-A", folder).stdout.split()
-        return [name for name in found if name]
+        place = self.root / folder[1:]
+        return sorted(one.name for one in place.iterdir()) if place.is_dir() else []
 
 
 def all_nodes(cluster: Cluster, way: str = "dra") -> dict[str, Node]:

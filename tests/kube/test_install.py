@@ -25,6 +25,7 @@ from tests.kube.chart import (
     traces,
 )
 from tests.kube.cluster import images, layout, programs
+from tests.kube.cluster import layout
 from tests.kube.cluster.toolchain import PROJECT
 from tests.kube.waiting import until
 
@@ -32,8 +33,9 @@ pytestmark = pytest.mark.kube
 
 
 @pytest.fixture(scope="module")
-def built():
-    return programs.build()
+def built(cluster):
+    """Helm and kubectl: nobody waits for their compiler here where no cluster can be had."""
+    return cluster.layout.programs
 
 
 @pytest.fixture(scope="module")

@@ -157,7 +157,7 @@ def nothing_left(nodes) -> None:
     for node in nodes.values():
         until(f"{node.name} has no tenant", lambda n=node: n.tenants() == {})
         until(f"{node.name} has no CDI spec", lambda n=node: n.files(CDI) == [])
-        assert node.files(f"{STATE}/tenants") == []
+        until("nor a file of one", lambda n=node: n.files(f"{STATE}/tenants") == [])
 
 
 def test_fifty_pods_with_fifty_quotas_at_once_get_each_its_own_and_leave_nothing(
@@ -333,7 +333,10 @@ def test_containers_restart_and_pods_go_while_api_server_kubelet_plugin_and_agen
     api_server = cluster.process("kube-apiserver")
     api_server.suspend()
     try:
+        times = len(node.beside.events("registered"))
         node.beside.restart(signal.SIGKILL)
+        # Sooner, and the kubelet would ask nobody, and again only after ten seconds or more.
+        until("the plugin is there again", lambda: len(node.beside.events("registered")) > times)
         begun = len(granted(node, "restarts"))
         node.call("pkill", "-f", "^sleep 4242")
         until("the container starts again", lambda: len(granted(node, "restarts")) > begun)
@@ -351,7 +354,7 @@ def test_containers_restart_and_pods_go_while_api_server_kubelet_plugin_and_agen
     kubelet.suspend()
     pods.core.delete_namespaced_pod("forced", pods.namespace, grace_period_seconds=0)
     node.agent.restart(signal.SIGKILL)
-    until("the agent answers", lambda: node.run("ps").returncode == 0)
+    node.until_answers()
     time.sleep(3 * UNWANTED_S)
     assert len(node.tenants()) == 3
     kubelet.kill()

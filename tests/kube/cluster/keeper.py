@@ -15,7 +15,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.kube.cluster import cgroups, control_plane, layout, secrets
+from tests.kube.cluster import control_plane, layout, secrets
 from tests.kube.cluster.services import Services
 
 
@@ -30,8 +30,6 @@ def main(state: Path, told: int, listening: int) -> None:
     with socket.socket(fileno=os.dup(listening)) as outside:
         secrets.make(own, outside.getsockname()[1])
     _network()
-    for node in layout.NODES:
-        cgroups.make(own.cgroup(node))
     services = Services(own.logs)
     services.start("etcd", *control_plane.etcd(own))
     services.start("kube-apiserver", *control_plane.api_server(own))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import yaml
-from tests.kube.cluster import layout
+from tests.kube.cluster import cgroups, layout
 from tests.kube.cluster.services import Services
 from tests.kube.cluster.toolchain import PROJECT
 
@@ -39,6 +39,9 @@ def main(state: Path, node: str, keeper: str) -> None:
     own = layout.stored(state)
     if own is None:
         raise SystemExit(f"no cluster is laid out in {state}")
+    # A machine that boots has none: kubelets ask long for what was in those of its last life.
+    cgroups.remove(own.cgroup(node))
+    cgroups.make(own.cgroup(node))
     _cable(node, keeper)
     _disk(own, node)
     _run("hostname", node)
@@ -188,6 +191,8 @@ def _kubelet_configuration(own: Layout, node: str) -> dict[str, object]:
         "imageGCHighThresholdPercent": 100,
         "imageGCLowThresholdPercent": 99,
         "serializeImagePulls": False,
+        # Tests wait for containers to be started again, not for the usual ten seconds and more.
+        "crashLoopBackOff": {"maxContainerRestartPeriod": "2s"},
         "kubeAPIQPS": 100,
         "kubeAPIBurst": 200,
     }
@@ -200,6 +205,7 @@ def _kubelet(own: Layout, node: str) -> list[str | Path]:
         f"--kubeconfig={own.secrets}/{node}.kubeconfig",
         f"--hostname-override={node}",
         f"--node-ip={layout.node_address(node)}",
+        "--housekeeping-interval=3s",  # how often Pods' use is measured; usually ten
     ]
 
 

@@ -47,6 +47,7 @@ class Cluster:
 
     layout: Layout
     api: client.ApiClient = field(init=False)
+    _known: dict[str, psutil.Process] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.api = config.new_client_from_config(str(self.layout.kubeconfig))
@@ -81,7 +82,9 @@ class Cluster:
 
     def running(self, service: str) -> psutil.Process | None:
         """The same, or nothing while it does not run."""
-        return services(self.layout).get(service)
+        if not _runs(self._known.get(service)):
+            self._known = services(self.layout)  # of hundreds of processes: only when one has ended
+        return self._known.get(service)
 
     def close(self) -> None:
         """Ends this process's connections; the cluster stays up."""
@@ -111,6 +114,16 @@ class Cluster:
         return (self.layout.logs / f"{service}.log").read_text(errors="replace")
 
 
+def build(state: Path = layout.STATE) -> Layout:
+    """All that a cluster is started from; says what it builds, and how long that takes.
+
+    Raises:
+        NotToBeHadError: this machine cannot have one, and why.
+    """
+    _need()
+    return layout.Layout(state.resolve(), programs.build(), (images.pause(), images.debian()))
+
+
 def up(state: Path = layout.STATE) -> Cluster:
     """The cluster of that directory; one that is up already, or else a new one.
 
@@ -118,9 +131,8 @@ def up(state: Path = layout.STATE) -> Cluster:
         NotToBeHadError: this machine cannot have one, and why.
         ClusterError: it did not come up.
     """
-    _need()
+    wanted = build(state)
     with kept.alone_with(state):
-        wanted = layout.Layout(state.resolve(), programs.build(), (images.pause(), images.debian()))
         if _keeper(state) and layout.stored(state) == wanted:
             with contextlib.suppress(ClusterError):  # whoever started it may have been killed
                 return _when_ready(wanted, READY_WITHIN_S)
@@ -158,6 +170,13 @@ def services(own: Layout) -> dict[str, psutil.Process]:
             elif node and process.ppid() and "tests.kube.cluster.node" in process.cmdline():
                 found[node] = process
     return found
+
+
+def _runs(process: psutil.Process | None) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        if process is not None and process.is_running():
+            return process.status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 def _node_of(process: psutil.Process) -> str:

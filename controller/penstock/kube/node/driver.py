@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakValueDictionary
 
 from penstock.api.status import cut
@@ -16,6 +16,8 @@ from penstock_api.kubelet import dra_v1_pb2_grpc
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
+
+    import grpc
 
     from penstock.kube.api import Api
     from penstock.kube.node.allocation import Tenants
@@ -29,6 +31,7 @@ PREPARE_WITHIN_S = 30.0
 PATIENCE_S = 25.0
 AGAIN_S = 0.5
 PASSING = frozenset({"not-enough-left", "not-now", "unavailable"})
+BEFORE_IT_GIVES_UP_S = 1.0  # who asks with less patience is told why, too
 UNPREPARE_WITHIN_S = 40.0  # ending processes that hang takes the kernel up to ten seconds
 MOST_ERROR_BYTES = 2000
 Log = Any  # log(event, **fields)
@@ -52,11 +55,11 @@ class Driver(dra_v1_pb2_grpc.DRAPluginServicer):
     async def NodePrepareResources(  # noqa: N802 - kubelet's name for it
         self,
         request: pb.NodePrepareResourcesRequest,
-        context: object,  # noqa: ARG002 - of no use
+        context: grpc.aio.ServicerContext[Any, Any],
     ) -> pb.NodePrepareResourcesResponse:
         """Grants a tenant for each claim; says of each on its own why it could not."""
         answers = await self._each(
-            request.claims, "prepare", PREPARE_WITHIN_S, self._prepare,
+            request.claims, "prepare", _within(context, PREPARE_WITHIN_S), self._prepare,
             lambda error: pb.NodePrepareResourceResponse(error=error),
         )  # fmt: skip
         return pb.NodePrepareResourcesResponse(claims=answers)
@@ -64,11 +67,11 @@ class Driver(dra_v1_pb2_grpc.DRAPluginServicer):
     async def NodeUnprepareResources(  # noqa: N802 - kubelet's name for it
         self,
         request: pb.NodeUnprepareResourcesRequest,
-        context: object,  # noqa: ARG002 - of no use
+        context: grpc.aio.ServicerContext[Any, Any],
     ) -> pb.NodeUnprepareResourcesResponse:
         """Ends the tenants; needs neither the API server nor a driver."""
         answers = await self._each(
-            request.claims, "unprepare", UNPREPARE_WITHIN_S, self._unprepare,
+            request.claims, "unprepare", _within(context, UNPREPARE_WITHIN_S), self._unprepare,
             lambda error: pb.NodeUnprepareResourceResponse(error=error),
         )  # fmt: skip
         return pb.NodeUnprepareResourcesResponse(claims=answers)
@@ -90,7 +93,7 @@ class Driver(dra_v1_pb2_grpc.DRAPluginServicer):
             except PenstockError as error:
                 why = str(error)
             except asyncio.TimeoutError:
-                why = f"{ref} could not be {act}d within {within_s:g} s; kubelet asks again"
+                why = f"{ref} could not be {act}d within {within_s:.0f} s; kubelet asks again"
             except Exception as error:  # noqa: BLE001 - a claim of nonsense must not keep back others
                 why = f"{ref} cannot be {act}d: {type(error).__name__}: {error}"
             finally:
@@ -163,3 +166,8 @@ class Driver(dra_v1_pb2_grpc.DRAPluginServicer):
             await self._tenants.revoke(found.name, reason="no container has it any more")
         self._log("unprepared", claim=str(ref), uid=ref.uid, tenant=found.name if found else None)
         return pb.NodeUnprepareResourceResponse()
+
+
+def _within(context: grpc.aio.ServicerContext[Any, Any], longest_s: float) -> float:
+    left_s = cast("float | None", context.time_remaining())
+    return longest_s if left_s is None else min(longest_s, left_s - BEFORE_IT_GIVES_UP_S)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 # An order of the agent's to a container that is just being made finds no process yet.
 UNWANTED_S = 2.0
 LOOK_S = 30.0
+AGAIN_S = 2.0  # when nobody could look: no Pod may change for long, and a share would not be free
 SOON_S = 0.5
 Log = Any  # log(event, **fields)
 
@@ -59,14 +60,20 @@ class Upkeep:
         """Looks until it is cancelled."""
         await self._pods.cache.ready()
         await asyncio.to_thread(self._slots.remove_leftovers)
+        said = False
         while True:
             self._changed.clear()
             try:
                 await self.look()
+                wait_s = UNWANTED_S / 2 if self._unwanted_s else LOOK_S
+                said = False
             except PenstockError as error:
                 self._unwanted_s.clear()  # time in which nobody could look does not count
                 self._log("not looked after tenants", why=str(error))
             wait_s = UNWANTED_S / 2 if self._unwanted_s or self._is_behind else LOOK_S
+                if not said:
+                    self._log("not looked after tenants", why=str(error))
+                wait_s, said = AGAIN_S, True
             try:
                 await asyncio.wait_for(self._changed.wait(), wait_s)
             except asyncio.TimeoutError:
