@@ -53,7 +53,7 @@ def _check(arena: Arena, budget: Budget, options: argparse.Namespace) -> int:
     checks = [c for c in sections.checks() if c.section in options.sections]
     kind = "simulated-" if arena.simulated else ""
     device = arena.device.name.removeprefix("NVIDIA ").lower().replace(" ", "-")
-    stamp = str(facts["date"]).replace(":", "")[:15]
+    stamp = str(facts["date"]).replace(":", "")[:17]
     base = options.out / f"gpu-{stamp}-{kind}{device}"
     report = Report(base, facts, [(check.section, check.name) for check in checks])
     for name, value in facts.items():

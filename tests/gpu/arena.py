@@ -83,6 +83,11 @@ class Arena:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
+    def fresh_number(self) -> int:
+        """For the name of a tenant: a simulated device's record keeps those that have ended."""
+        self._tenants += 1
+        return self._tenants
+
     @property
     def simulated(self) -> bool:
         """Whether the device is a simulated one."""
@@ -110,14 +115,24 @@ class Arena:
         return Command([*words, "--", *argv], {**self._base(), **variables})
 
     def tenant(
-        self, cores: float, *, memory_bytes: int = MEMORY_BYTES, name: str = "paged"
+        self,
+        cores: float,
+        *,
+        memory_bytes: int = MEMORY_BYTES,
+        context_bytes: int = 0,
+        name: str = "paged",
     ) -> StageTenant:
-        """A tenant of pages alone on device 0, without a supervisor; the caller closes it."""
-        self._tenants += 1
+        """A tenant of pages alone on device 0, without a supervisor; the caller closes it.
+
+        `context_bytes`: charged for each context.
+        """
         limit = DeviceLimit(
-            uuid=self.device.uuid, memory_bytes=memory_bytes, cores_permille=round(cores * 10)
+            uuid=self.device.uuid,
+            memory_bytes=memory_bytes,
+            cores_permille=round(cores * 10),
+            context_reserve_bytes=context_bytes,
         )
-        unique = f"{name}-{self._tenants}"
+        unique = f"{name}-{self.fresh_number()}"
         directory = self.folder / "tenants" / unique
         directory.mkdir(parents=True, mode=0o700)
         driver = self.source.libraries().cuda

@@ -143,6 +143,7 @@ class Recorder:
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self._samples: dict[str, list[tuple[int, int]]] = {}
+        self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True)
 
@@ -155,7 +156,12 @@ class Recorder:
         self._thread.join()
 
     def _look(self) -> None:
-        while not self._stopped.is_set():
+        while not self._stopped.wait(STEP_S):
+            self.look()
+
+    def look(self) -> None:
+        """Takes a sample now: what is asked of this very moment is then exact."""
+        with self._lock:
             sums: dict[str, int] = {}
             at_ns = time.monotonic_ns()
             for record in self._machine.record(0):
@@ -163,10 +169,8 @@ class Recorder:
                 at_ns = record.at_ns
             for tag, busy_ns in sums.items():
                 self._samples.setdefault(tag, []).append((at_ns, busy_ns))
-            self._stopped.wait(STEP_S)
 
     def busy_time(self, tag: str) -> BusyTime:
         """Of the processes of that tag, since they began."""
         samples = self._samples.get(tag, [])
         return BusyTime([at for at, _ in samples], [busy for _, busy in samples])
-

@@ -162,4 +162,3 @@ def _commit() -> str:
     except (OSError, subprocess.SubprocessError):
         return "unknown"
     return f"{head} with changes" if changed else head
-

@@ -97,7 +97,10 @@ def markdown(report: dict[str, Any], level: str = "#") -> str:
     lines += [f"- {name}: {_words(value)}" for name, value in facts.items() if name != "date"]
     lines += [f"- state: {report['state']}", f"- rows: {tally(rows)}"]
     if facts.get("simulated"):
-        lines += ["", "**Every row marked `simulated` ran on the simulated GPU, not on a real one.**"]
+        lines += [
+            "",
+            "**Every row marked `simulated` ran on the simulated GPU, not on a real one.**",
+        ]
     for section in dict.fromkeys(row["section"] for row in rows):
         lines += ["", f"{level}# {section.capitalize()}", ""]
         lines += ["| what | status | measured | to reach | reached | device |", "|---" * 6 + "|"]

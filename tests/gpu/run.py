@@ -28,18 +28,20 @@ class StoppedRunError(BaseException):
 
 def _stop(number: int, _: FrameType | None) -> None:
     for one in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(one, signal.SIG_IGN)  # the report is being written; SIGKILL leaves it whole too
+        signal.signal(
+            one, signal.SIG_IGN
+        )  # the report is being written; SIGKILL leaves it whole too
     raise StoppedRunError(signal.Signals(number).name)
 
 
-def run_checks(
-    checks: Sequence[Check], setting: Setting, report: Report, budget: Budget
-) -> None:
+def run_checks(checks: Sequence[Check], setting: Setting, report: Report, budget: Budget) -> None:
     """Runs what there is time for; each row is in the report before the next begins.
 
     Raises nothing of a check's; ends early when told to.
     """
-    before = {one: signal.signal(one, _stop) for one in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    before = {
+        one: signal.signal(one, _stop) for one in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    }
     try:
         for slot in budget.slots(checks):
             report.add(measure(slot, setting))

@@ -74,7 +74,7 @@ class Setting:
             raise NotHereError(f"{name} is not on this machine")
         return path
 
-    def native(self, argv: Sequence[str], timeout_s: float = 600, **variables: str) -> Any:  # noqa: ANN401
+    def native(self, argv: Sequence[str], timeout_s: float = 600, **variables: str) -> Any:
         """The result (JSON) of a program without the shim.
 
         Raises:
@@ -91,7 +91,7 @@ class Setting:
         memory: str = "32Gi",
         timeout_s: float = 600,
         **variables: str,
-    ) -> Any:  # noqa: ANN401
+    ) -> Any:
         """The same of a tenant of `penstock run`."""
         name = f"check-{next(_numbers)}"
         command = self.arena.shimmed(argv, name=name, cores=cores, memory=memory, **variables)

@@ -7,10 +7,10 @@ import time
 os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
 os.environ["XLA_FLAGS"] = "--xla_gpu_deterministic_ops=true --xla_gpu_autotune_level=0"
 
-import jax  # noqa: E402
-import jax.numpy as jnp  # noqa: E402
-import numpy as np  # noqa: E402
-from say import digest_of, say  # noqa: E402
+import jax
+import jax.numpy as jnp
+import numpy as np
+from say import digest_of, say
 
 
 @jax.jit

@@ -12,7 +12,9 @@ import time
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 MODE = sys.argv[1]
 ALLOCATORS = {"expandable": "expandable_segments:True", "async_pool": "backend:cudaMallocAsync"}
-if MODE in ALLOCATORS:  # both names: the older one is deprecated in new releases, the only one in old
+if (
+    MODE in ALLOCATORS
+):  # both names: the older one is deprecated in new releases, the only one in old
     os.environ["PYTORCH_CUDA_ALLOC_CONF"] = os.environ["PYTORCH_ALLOC_CONF"] = ALLOCATORS[MODE]
 
 import torch  # noqa: E402

@@ -55,9 +55,7 @@ def checks() -> list[Check]:
     return found
 
 
-def _check(
-    name: str, run: Callable[[Setting], Outcome], needs_s: float, timeout_s: float
-) -> Check:
+def _check(name: str, run: Callable[[Setting], Outcome], needs_s: float, timeout_s: float) -> Check:
     return Check("compatibility", name, run, needs_s, timeout_s)
 
 
@@ -144,7 +142,9 @@ def _nvidia_smi(setting: Setting) -> Outcome:
     native = children.run(arena.native(query), setting.left_s(20))
     inside = arena.shimmed(query, name="smi", memory="8Gi")
     done = children.run(inside, setting.left_s(20))
-    whole = children.run(arena.shimmed(["nvidia-smi"], name="smi", memory="8Gi"), setting.left_s(20))
+    whole = children.run(
+        arena.shimmed(["nvidia-smi"], name="smi", memory="8Gi"), setting.left_s(20)
+    )
     if done.code or native.code or whole.code:
         raise FailedError(f"ended with {native.code}, {done.code}, {whole.code}: "
                           f"{children.tail(done.err + done.out)}")  # fmt: skip
