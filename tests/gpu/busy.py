@@ -1,7 +1,7 @@
 """Whose work kept the device busy, and when: the truth that quotas are held against.
 
-On a real device programs have the device itself write down when their kernels ran (penstock-traced),
-on a simulated one its own record says so. Either way it is a sum of busy time that grows over the
+On a real device programs have the device itself write down when their kernels ran
+(penstock-traced), on a simulated one its own record says so. Either way it is a sum of busy time that grows over the
 host's clock, and neither the shim nor its pages are asked.
 """
 
@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tests.gpu.children import FailedError
-
-from penstock_shim.simulator import Machine
+from typing_extensions import Self
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
+
+    from penstock_shim.simulator import Machine
 
 SEGMENT = struct.Struct("<4Q")  # begin, end (ns of the device's clock), SM, whether preempted
 STEP_S = 0.02
@@ -125,7 +126,7 @@ def overlap_ns(one: Sequence[Segment], other: Sequence[Segment]) -> int:
 
 
 def slices_ns(one: Sequence[Segment], other: Sequence[Segment]) -> tuple[list[int], list[int]]:
-    """Lengths of the turns that two contenders had, and of the gaps where the device changed hands."""
+    """Lengths of the turns that two contenders had, and of the gaps between them."""
     marked = [(s.begin_ns, s.end_ns, 0) for s in one] + [(s.begin_ns, s.end_ns, 1) for s in other]
     turns, gaps, last_end = [], [], None
     for _, group in itertools.groupby(sorted(marked), key=lambda segment: segment[2]):
@@ -147,7 +148,7 @@ class Recorder:
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True)
 
-    def __enter__(self) -> Recorder:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 

@@ -47,21 +47,22 @@ class Done:
     seconds: float
 
     def result(self) -> dict[str, Any]:
-        """The JSON object on its last line that begins with a brace.
+        """The JSON object that begins on the last line that begins with a brace.
 
         Raises:
             FailedError: it ended with an error, or printed none.
         """
         if self.code:
             raise FailedError(f"ended with {self.code}: {tail(self.err or self.out)}")
-        for line in reversed(self.out.splitlines()):
-            if line.startswith("{"):
-                try:
-                    found: dict[str, Any] = json.loads(line)
-                except ValueError as error:
-                    raise FailedError(f"printed broken JSON ({error}): {line[:200]}") from error
-                return found
-        raise FailedError(f"printed no result: {tail(self.out + self.err)}")
+        at = f"\n{self.out}".rfind("\n{")
+        if at < 0:
+            raise FailedError(f"printed no result: {tail(self.out + self.err)}")
+        try:
+            found: dict[str, Any] = json.JSONDecoder().raw_decode(self.out, at)[0]
+        except ValueError as error:
+            words = self.out[at : at + 200]
+            raise FailedError(f"printed broken JSON ({error}): {words}") from error
+        return found
 
 
 class Child:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tests.gpu.busy import BusyTime, Recorder, Segment, read_trace
+from typing_extensions import Self
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,7 +63,7 @@ class Load:
         self._running: list[tuple[str, Child, Path]] = []
         self.recorder: Recorder | None = None
 
-    def __enter__(self) -> Load:
+    def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
             setting = self._setting
             if setting.arena.machine is not None:

@@ -34,7 +34,7 @@ class Spread:
         return cls(low, median, high)
 
     def words(self, unit: str, digits: int = 1) -> str:
-        """ "12.0 us (11.5 to 12.8)"."""
+        """As people read it: 12.0 us (11.5 to 12.8)."""
         return f"{self.median:.{digits}f} {unit} ({self.low:.{digits}f} to {self.high:.{digits}f})"
 
 
@@ -95,7 +95,7 @@ def check_same(
 def added(
     seen: dict[str, list[dict[str, Any]]], arm: str, key: str, *, relative: bool = False
 ) -> Spread:
-    """What `arm` adds to the native figure `key`, inside each round; `relative`: in percent of it."""
+    """What `arm` adds to the native figure `key`, inside each round; `relative`: in percent."""
     rounds = zip(seen["native"], seen[arm], strict=True)
     pairs = [(float(native[key]), float(other[key])) for native, other in rounds]
     if relative:

@@ -31,7 +31,7 @@ class Report:
         planned: Sequence[tuple[str, str]],
         say: Callable[[str], None] = print,
     ) -> None:
-        """`base`: the files' path without suffix. `planned`: section and name of each row to come."""
+        """`base`: the files' path without suffix. `planned`: section and name of each row."""
         self.json_path = base.with_name(base.name + ".json")
         self.markdown_path = base.with_name(base.name + ".md")
         self.facts = facts

@@ -8,7 +8,6 @@ import time
 import traceback
 from typing import TYPE_CHECKING
 
-from tests.gpu.budget import Budget, Check, Slot
 from tests.gpu.children import FailedError, HungError
 from tests.gpu.rows import DiffersError, NotHereError, Outcome, Row, Status
 
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import FrameType
 
+    from tests.gpu.budget import Budget, Check, Slot
     from tests.gpu.report import Report
     from tests.gpu.setting import Setting
 

@@ -17,7 +17,7 @@
 #include "workload/trace_kernels.h"
 
 enum { DRAIN_EVERY = 128, SLAB_BYTES = 4 << 20, COPY_BYTES = 256 << 20, SEGMENTS = 4096 };
-enum { COPIES = 5, DEEPEST_QUEUE = 8192, BLOCKED_NS = 3000000, TINY_RUNS = 512, GAP_RUNS = 256 };
+enum { COPIES = 5, DEEPEST_QUEUE = 8192, BLOCKED_NS = 50000000, TINY_RUNS = 512, GAP_RUNS = 256 };
 
 static struct {
   __typeof__(&cuModuleLoadData) module_load;

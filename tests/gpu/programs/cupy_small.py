@@ -1,4 +1,4 @@
-"""CuPy: elementwise, reduction, matrix product, a raw kernel, streams. Integers and a fixed order."""
+"""CuPy: elementwise, reduction, matrix product, a raw kernel, a stream; integers, exactly."""
 
 import time
 

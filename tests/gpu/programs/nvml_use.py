@@ -1,7 +1,8 @@
 """Use of device 0 by all processes over some seconds, as NVML's samples tell it: percent, and how far
-apart the samples are. python nvml_use.py SECONDS
+apart the samples are. python nvml_use.py SECONDS.
 """
 
+import itertools
 import statistics
 import sys
 import time
@@ -21,7 +22,7 @@ def main():
     inside = [(one.timeStamp, one.sampleValue.uiVal) for one in samples if one.timeStamp > began_us]
     if len(inside) < 3:
         sys.exit(f"NVML took {len(inside)} samples in {seconds} s")
-    apart = [later - earlier for (earlier, _), (later, _) in zip(inside, inside[1:], strict=False)]
+    apart = [later - earlier for (earlier, _), (later, _) in itertools.pairwise(inside)]
     by_process = {}
     try:
         for one in pynvml.nvmlDeviceGetProcessUtilization(device, began_us):

@@ -4,6 +4,7 @@ python probes.py NAME      prints what was found as JSON
 """
 
 import ctypes
+import itertools
 import mmap
 import os
 import statistics
@@ -238,9 +239,11 @@ def elapsed_step():
         value = ctypes.c_float()
         call(name, ctypes.byref(value), base, event)
         seen.add(value.value)
-    steps = sorted(seen)
-    apart = [later - earlier for earlier, later in zip(steps, steps[1:], strict=False)]
-    say(at_ms=steps[0], least_step_ns=min(apart) * 1e6 if apart else 0)
+    times = sorted(seen)
+    apart = sorted({later - earlier for earlier, later in itertools.pairwise(times)})
+    # Times lie further apart than a step; how far they do differs by whole steps.
+    steps = [b - a for a, b in itertools.pairwise(apart)] or apart
+    say(at_ms=times[0], least_step_ns=min(steps) * 1e6)
 
 
 def offers():

@@ -1,4 +1,4 @@
-"""Microseconds of a training step, or of a token of decode-like inference: python torch_speed.py MODE
+"""Microseconds of a training step, or of a token of decode-like inference: python torch_speed.py MODE.
 
 Decoding is a CUDA graph of a small transformer layer stack at batch 1, replayed and waited for once a
 token, as inference servers do.

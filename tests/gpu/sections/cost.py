@@ -117,9 +117,11 @@ def _start(setting: Setting) -> Outcome:
     seen = pairs.interleaved(
         setting, setting.workload("start"), setting.few(5, 1), ("native", "gated")
     )
-    key = next(iter(seen["native"][0]))
-    more = pairs.added(seen, "gated", key)
-    native = Spread.of([one[key] for one in seen["native"]])
+    for results in seen.values():
+        for result in results:
+            result["sum_ns"] = sum(result.values())
+    more = pairs.added(seen, "gated", "sum_ns")
+    native = Spread.of([one["sum_ns"] for one in seen["native"]])
     return Outcome(
         f"native {native.median / 1e3:.0f} us, added {more.median / 1e3:.0f} us "
         f"({more.low / 1e3:.0f} to {more.high / 1e3:.0f}); {len(seen['native'])} rounds",
