@@ -9,7 +9,7 @@ PYTHON_SOURCES := $(shell find controller proto -type f -not -name '*.pyc')
 GROUPS := --group build --group test --group kube --group lint
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-kube cluster cluster-down sanitize fuzz soak numba-suite lint format bench bench-kube gen proto chart newest clean
+.PHONY: help setup demo test test-kube cluster cluster-down sanitize fuzz soak numba-suite lint format gpu-check bench bench-kube gen proto chart newest clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -71,6 +71,9 @@ format: $(VENV)/.installed ## Rewrite Python and C in the project's format
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(C_SOURCES)
+
+gpu-check: setup ## Everything that is to be shown on a real GPU, in GPU_CHECK_SECONDS (540); a report in bench/results
+	$(BIN)/python -m tests.gpu
 
 bench: setup ## All figures as measured on this machine (some twelve minutes)
 	$(BIN)/penstock bench

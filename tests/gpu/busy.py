@@ -1,8 +1,8 @@
 """Whose work kept the device busy, and when: the truth that quotas are held against.
 
 On a real device programs have the device itself write down when their kernels ran
-(penstock-traced), on a simulated one its own record says so. Either way it is a sum of busy time that grows over the
-host's clock, and neither the shim nor its pages are asked.
+(penstock-traced), on a simulated one its own record says so. Either way it is a sum of busy time
+that grows over the host's clock, and neither the shim nor its pages are asked.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Puts what a real device's driver calls cost into the simulated GPU's profile:
+"""Puts what a real device's driver calls cost into the simulated GPU's profile.
 
 python -m tests.gpu.calibrate REPORT.json shim/penstock_shim/profiles/h200.yaml [--write]
 
-Takes the report's figures `profile.KEY` for the keys of the profile's group `estimates`, and says in
-its `source:` which ones were measured, where and when. Without --write it only shows them.
+Takes the report's figures `profile.KEY` for the keys of the profile's group `estimates`, and says
+in its `source:` which ones were measured, where and when. Without --write it only shows them.
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
-"""Puts the newest report, and what changed since the one before, into bench/README.md:
-`python -m tests.gpu.page [PAGE [RESULTS]]`. A real device's report goes before any simulated one.
+"""Puts the newest report, and what changed since the one before, into bench/README.md.
+
+python -m tests.gpu.page [PAGE [RESULTS]]
+
+A real device's report goes before any simulated one.
 """
 
 from __future__ import annotations
@@ -34,17 +37,22 @@ def section(results: Path) -> str:
     return "\n\n".join(parts)
 
 
+def replaced(page: str, part: str) -> str:
+    """The page with another part between its marks. Raises PenstockError: it has lost them."""
+    head, begin, rest = page.partition(BEGIN)
+    _, end, tail = rest.partition(END)
+    if not begin or not end:
+        raise PenstockError("the page has lost its marks", f"{BEGIN} … {END}")
+    return f"{head}{BEGIN}\n{part}\n{END}{tail}"
+
+
 def main() -> int:
     """The exit code."""
     page = Path(sys.argv[1]) if len(sys.argv) > 1 else BENCH / "README.md"
     results = Path(sys.argv[2]) if len(sys.argv) > 2 else BENCH / "results"
     try:
-        text = page.read_text(encoding="utf-8")
-        head, begin, rest = text.partition(BEGIN)
-        _, end, tail = rest.partition(END)
-        if not begin or not end:
-            raise PenstockError(f"{page} has lost its marks", f"{BEGIN} … {END}")
-        page.write_text(f"{head}{BEGIN}\n{section(results)}\n{END}{tail}", encoding="utf-8")
+        text = replaced(page.read_text(encoding="utf-8"), section(results))
+        page.write_text(text, encoding="utf-8")
     except (PenstockError, OSError) as error:
         print(error, file=sys.stderr)
         return 2

@@ -1,6 +1,4 @@
-"""Use of device 0 by all processes over some seconds, as NVML's samples tell it: percent, and how far
-apart the samples are. python nvml_use.py SECONDS.
-"""
+"""Use of device 0 by all processes, as NVML's samples tell it: python nvml_use.py SECONDS"""
 
 import itertools
 import statistics

@@ -178,8 +178,9 @@ class Attribute(ctypes.Structure):
 
 
 class Config(ctypes.Structure):
-    _fields_ = [("sizes", ctypes.c_uint * 6), ("shared", ctypes.c_uint), ("stream", ctypes.c_void_p),
-                ("attributes", ctypes.POINTER(Attribute)), ("count", ctypes.c_uint)]  # fmt: skip
+    _fields_ = [("sizes", ctypes.c_uint * 6), ("shared", ctypes.c_uint),
+                ("stream", ctypes.c_void_p), ("attributes", ctypes.POINTER(Attribute)),
+                ("count", ctypes.c_uint)]  # fmt: skip
 
 
 EARLY = (

@@ -1,7 +1,7 @@
-"""Microseconds of a training step, or of a token of decode-like inference: python torch_speed.py MODE.
+"""Microseconds of a training step or of a decoded token: python torch_speed.py train|decode
 
-Decoding is a CUDA graph of a small transformer layer stack at batch 1, replayed and waited for once a
-token, as inference servers do.
+Decoding is a CUDA graph of a stack of layers at batch 1, replayed and waited for once a token, as
+inference servers do.
 """
 
 import statistics

@@ -101,7 +101,8 @@ def _race(setting: Setting) -> Outcome:
         ledger, refused = told.peak_bytes, told.refusals
     return Outcome(
         f"{RACERS} processes, {refused} refusals: ledger's peak {ledger - limit:+,} bytes to the "
-        f"limit, the device's {peak - limit:+,} (what is reserved for contexts not counted); {left} bytes charged after kill -9",
+        f"limit, the device's {peak - limit:+,} (what is reserved for "
+        f"contexts not counted); {left} bytes charged after kill -9",
         figures={"ledger_over_bytes": ledger - limit, "device_over_bytes": peak - limit,
                  "left_bytes": left},
         aim="never over, by either; zero afterwards",
