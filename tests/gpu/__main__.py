@@ -1,6 +1,7 @@
 """`make gpu-check`: all that is to be shown on a real GPU, in one run with a time limit.
 
-python -m tests.gpu [--seconds N] [--simulate PROFILE] [--sections A,B] [--out FOLDER] [--small]
+python -m tests.gpu [--seconds N] [--simulate PROFILE] [--sections A,B] [--only WORDS]…
+                   [--out FOLDER] [--small]
 
 Runs on the real device if a driver answers, else on a simulated H200, and marks every row so. The
 report is in FOLDER (bench/results) after every row; 0: no row tells of a fault, 1: one does.
@@ -50,7 +51,8 @@ def main(words: list[str] | None = None) -> int:
 def _check(arena: Arena, budget: Budget, options: argparse.Namespace) -> int:
     pythons = Pythons()
     facts = facts_of(arena, pythons, options.seconds)
-    checks = [c for c in sections.checks() if c.section in options.sections]
+    chosen = (c for c in sections.checks() if c.section in options.sections)
+    checks = [c for c in chosen if not options.only or any(w in c.name for w in options.only)]
     kind = "simulated-" if arena.simulated else ""
     device = arena.device.name.removeprefix("NVIDIA ").lower().replace(" ", "-")
     stamp = str(facts["date"]).replace(":", "")[:17]
@@ -71,6 +73,7 @@ def _parse(words: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=float(seconds))
     parser.add_argument("--simulate", default=os.environ.get("GPU_CHECK_SIMULATE"))
     parser.add_argument("--sections", type=lambda text: text.split(","), default=list(SHARES))
+    parser.add_argument("--only", action="append", metavar="WORDS", help="rows named so")
     parser.add_argument("--out", type=Path, default=REPOSITORY / "bench" / "results")
     parser.add_argument("--small", action="store_true")
     options = parser.parse_args(words)

@@ -37,6 +37,7 @@ RULES = (  # how long the simulated device takes for kernels that it cannot run
 )
 REPOSITORY = Path(__file__).parents[2]
 MEMORY_BYTES = 8 << 30
+MOST_MIB = 32 << 10
 
 
 def has_real_device() -> bool:
@@ -103,11 +104,15 @@ class Arena:
         *,
         name: str,
         cores: float = 100,
-        memory: str = "32Gi",
+        memory: str | None = None,
         mode: str = "strict",
         **variables: str,
     ) -> Command:
-        """The same as a user's tenant: under `penstock run`, with its supervisor."""
+        """The same as a user's tenant: under `penstock run`, with its supervisor.
+
+        `memory`: None: 32 GiB, or half of a smaller device.
+        """
+        memory = memory or f"{min(MOST_MIB, self.device.memory_bytes >> 21)}Mi"
         words = [sys.executable, "-m", "penstock", "run", "--quiet", "--no-agent"]
         words += [f"--state-dir={self.state.directory}", f"--name={name}", f"--memory={memory}"]
         words += [f"--cores={cores:g}", f"--mode={mode}"]

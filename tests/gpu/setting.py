@@ -88,7 +88,7 @@ class Setting:
         argv: Sequence[str],
         *,
         cores: float = 100,
-        memory: str = "32Gi",
+        memory: str | None = None,
         timeout_s: float = 600,
         **variables: str,
     ) -> Any:

@@ -63,10 +63,11 @@ def test_what_changed_between_two_reports_is_told_and_what_merely_varies_is_not(
 def test_the_page_shows_the_newest_real_report_and_what_changed_since_the_one_before(tmp_path):
     results, readme = tmp_path / "results", tmp_path / "README.md"
     write_report(results / "gpu-1", [row("a", figures={"launch_ns": 100.0})])
-    write_report(results / "gpu-2", [row("a", figures={"launch_ns": 200.0})],
-                 planned=[("cost", "a"), ("cost", "never")], date="2026-11-02T10:00:00+00:00")  # fmt: skip
-    write_report(results / "gpu-3", [row("a", simulated=True)], simulated=True,
-                 date="2026-11-03T10:00:00+00:00", device="simulated NVIDIA H200, 143771 MiB")  # fmt: skip
+    second = [row("a", figures={"launch_ns": 200.0})]
+    both = [("cost", "a"), ("cost", "never")]
+    write_report(results / "gpu-2", second, planned=both, date="2026-11-02T10:00:00+00:00")
+    newest = {"date": "2026-11-03T10:00:00+00:00", "device": "simulated NVIDIA H200, 143771 MiB"}
+    write_report(results / "gpu-3", [row("a", simulated=True)], simulated=True, **newest)
     readme.write_text(f"by hand\n{page.BEGIN}\nold\n{page.END}\nby hand too\n")
     command = [sys.executable, "-m", "tests.gpu.page", str(readme), str(results)]
     subprocess.run(command, cwd=REPOSITORY, check=True)
@@ -95,8 +96,10 @@ def test_what_is_no_report_is_refused_with_the_reason(tmp_path, text):
         read_report(path)
 
 
-COSTS = {"profile.launch_ns": 7654.3, "profile.context_mib": 612.4, "profile.globaltimer_step_ns": 32,
-         "profile.host_link_gb_per_s": 53.21}  # fmt: skip
+COSTS = {
+    "profile.launch_ns": 7654.3, "profile.context_mib": 612.4, "profile.host_link_gb_per_s": 53.21,
+    "profile.globaltimer_step_ns": 32,
+}  # fmt: skip
 
 
 def test_costs_of_a_real_device_become_what_the_simulated_one_costs(tmp_path):

@@ -1,10 +1,11 @@
-"""What a check does with programs that differ, fail, hang or are not there, on the simulated GPU."""
+"""What a check says of programs that differ, fail, hang or are not there."""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from tests.gpu import children
@@ -76,9 +77,7 @@ def test_a_driver_call_that_never_returns_is_a_row_and_its_program_is_ended(row_
     assert "killed after" in row.measured
     assert short.status == "cut"  # the run's time was over: that says nothing of the program
     assert time.monotonic() - began < 30
-    assert not [
-        pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if is_hanging(pid)
-    ]
+    assert not [folder for folder in Path("/proc").glob("[0-9]*") if is_hanging(folder)]
 
 
 HANGING = "import ctypes; 'hangs-in-tests-gpu'; d = ctypes.CDLL('libcuda.so.1'); d.cuInit(0);\
@@ -86,10 +85,9 @@ c = ctypes.c_void_p(); d.cuDevicePrimaryCtxRetain(ctypes.byref(c), 0); d.cuCtxSe
 d.cuMemAlloc_v2(ctypes.byref(c), ctypes.c_size_t(8))"
 
 
-def is_hanging(pid: int) -> bool:
+def is_hanging(folder: Path) -> bool:
     try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            return b"hangs-in-tests-gpu" in file.read()
+        return b"hangs-in-tests-gpu" in (folder / "cmdline").read_bytes()
     except OSError:
         return False
 

@@ -1,4 +1,4 @@
-"""The truth that quotas are held against: traces, their union, and what a wrong share looks like."""
+"""The truth that quotas are held against: traces, their union, and a wrong share."""
 
 from __future__ import annotations
 

@@ -88,6 +88,23 @@ def idle_event():
     say(passed_us=statistics.median(took), p95_us=statistics.quantiles(took, n=20)[-1])
 
 
+def bracket():
+    """Between two events on a busy stream lies what was launched between them, and nothing else."""
+    stream, kernel = new_stream(), driver.function(load(), "penstock_spin")
+    begin, end, apart = new_event(), new_event(), []
+    name = "cuEventElapsedTime_v2" if has("cuEventElapsedTime_v2") else "cuEventElapsedTime"
+    for _ in range(20):
+        driver.launch(kernel, stream, 3_000_000)
+        call("cuEventRecord", begin, stream)
+        driver.launch(kernel, stream, 2_000_000)
+        call("cuEventRecord", end, stream)
+        driver.sync(stream)
+        value = ctypes.c_float()
+        call(name, ctypes.byref(value), begin, end)
+        apart.append(value.value * 1000)
+    say(apart_us=statistics.median(apart), launched_us=2000)
+
+
 def start_delay():
     """From entering a launch call to the end of an empty kernel, as the host sees it: a bound."""
     stream, kernel = new_stream(), driver.function(load(), "penstock_tiny")
@@ -260,7 +277,7 @@ def offers():
         **{name: hasattr(library, symbol) for name, symbol in nvml.items()})  # fmt: skip
 
 
-PROBES = (attributes, registered_page, idle_event, start_delay, capture_query, ipc_events,
+PROBES = (attributes, registered_page, idle_event, bracket, start_delay, capture_query, ipc_events,
           kernel_as_function, per_thread_stream, early_launch, elapsed_step, offers)  # fmt: skip
 
 if __name__ == "__main__":

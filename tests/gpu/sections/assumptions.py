@@ -38,6 +38,8 @@ PROBES: list[tuple[str, str, str, Judge]] = [
      lambda told: told["stream_words_64"] == 1),
     ("an event on an idle stream", "idle_event", f"is passed within {IDLE_EVENT_US} us",
      lambda told: told["passed_us"] <= IDLE_EVENT_US),
+    ("two events on a busy stream", "bracket", "are apart by what was launched between them",
+     lambda told: abs(told["apart_us"] - told["launched_us"]) <= 0.02 * told["launched_us"]),
     ("a launch on an idle stream", "start_delay", f"begins after about {START_US} us: done later",
      lambda told: told["least_us"] >= START_US),
     ("an event query beside another thread's capture", "capture_query",

@@ -6,6 +6,7 @@ import contextlib
 import time
 from typing import TYPE_CHECKING
 
+import pynvml
 from tests.gpu import children
 from tests.gpu.budget import Check
 from tests.gpu.children import FailedError
@@ -36,7 +37,14 @@ def checks() -> list[Check]:
 
 
 def _device_bytes(setting: Setting) -> int:
-    """Memory of all processes on the device, by its driver."""
+    """Memory in use on the device, by its driver; what others use there stays meanwhile.
+
+    A real one's whole: in a pid namespace its driver does not say whose it is.
+    """
+    if not setting.arena.simulated:
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByUUID(setting.arena.device.uuid)
+        return int(pynvml.nvmlDeviceGetMemoryInfo(handle).used)
     processes = setting.arena.source.processes(setting.arena.device)
     return sum(process.memory_bytes or 0 for process in processes if process.alive)
 
