@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 READY_S = 30.0
 END_S = 30.0
 LONGEST_S = 600
+CLOSE_STEP_S = 0.0005
 
 
 @dataclass(frozen=True)
@@ -118,3 +119,12 @@ def sleep_until(at_ns: int, load: Load) -> None:
     time.sleep(max(0.0, (at_ns - time.monotonic_ns()) / 1e9))
     if load.recorder is not None:
         load.recorder.look()
+
+
+def watch_closely(length_ns: int, load: Load) -> None:
+    """Waits; a simulated device's record has many samples of that time. Traces need none."""
+    end_ns = time.monotonic_ns() + length_ns
+    while time.monotonic_ns() < end_ns:
+        if load.recorder is not None:
+            load.recorder.look()
+        time.sleep(CLOSE_STEP_S)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tests.gpu.budget import Check
 from tests.gpu.children import FailedError
-from tests.gpu.load import Load, Work, sleep_until
+from tests.gpu.load import Load, Work, sleep_until, watch_closely
 from tests.gpu.rows import NotHereError, Outcome
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ CORES = 50.0
 QUIET_NS, BACK_NS = 250_000_000, 250_000_000
 HELD_BYTES = 4 << 30
 STEP_NS = 100_000
+CLOSE_NS = 40_000_000  # a period and its neighbour
 
 
 def checks() -> list[Check]:
@@ -45,6 +46,7 @@ def _gate(kernel_us: float, setting: Setting) -> Outcome:
                 sleep_until(stopped_ns, load)
                 sleep_until(stopped_ns + QUIET_NS, load)
                 resumed_ns = tenant.change(suspended=False)
+                watch_closely(CLOSE_NS, load)
                 times.append((stopped_ns, resumed_ns))
             sleep_until(time.monotonic_ns() + BACK_NS, load)
             busy = load.finish()[tenant.name]
