@@ -57,7 +57,9 @@ def _check(arena: Arena, budget: Budget, options: argparse.Namespace) -> int:
     device = arena.device.name.removeprefix("NVIDIA ").lower().replace(" ", "-")
     stamp = str(facts["date"]).replace(":", "")[:17]
     base = options.out / f"gpu-{stamp}-{kind}{device}"
-    report = Report(base, facts, [(check.section, check.name) for check in checks])
+    planned = [(check.section, check.name) for check in checks]
+    hidden = {str(arena.folder): "SCRATCH", sys.prefix: "VENV", str(REPOSITORY): "REPOSITORY"}
+    report = Report(base, facts, planned, hidden=hidden)
     for name, value in facts.items():
         print(f"{name}: {value}")
     run_checks(checks, Setting(arena, pythons, small=options.small), report, budget)

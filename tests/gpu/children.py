@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+_sessions: set[int] = set()  # that were started and not yet ended
 TAIL_CHARACTERS = 600  # of a failed program's words, in the report
 
 
@@ -82,6 +83,7 @@ class Child:
             start_new_session=True,
         )
         self._said = ""
+        _sessions.add(self.process.pid)
 
     def __enter__(self) -> Self:
         return self
@@ -146,9 +148,7 @@ class Child:
                 pipe.close()
 
     def _kill_session(self) -> None:
-        for pid in session_members(self.process.pid):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
+        kill_session(self.process.pid)
 
 
 def run(command: Command, timeout_s: float) -> Done:
@@ -159,6 +159,20 @@ def run(command: Command, timeout_s: float) -> Done:
     """
     with Child(command) as child:
         return child.finish(timeout_s)
+
+
+def kill_session(session: int) -> None:
+    """Ends all of a session that a child led."""
+    for pid in session_members(session):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+    _sessions.discard(session)
+
+
+def kill_all() -> None:
+    """Ends what is left, where a signal came between the start of a program and its end."""
+    for session in list(_sessions):
+        kill_session(session)
 
 
 def session_members(session: int) -> list[int]:

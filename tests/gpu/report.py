@@ -30,8 +30,12 @@ class Report:
         facts: dict[str, Any],
         planned: Sequence[tuple[str, str]],
         say: Callable[[str], None] = print,
+        hidden: dict[str, str] | None = None,
     ) -> None:
-        """`base`: the files' path without suffix. `planned`: section and name of each row."""
+        """`base`: the files' path without suffix. `planned`: section and name of each row.
+
+        `hidden`: this machine's folders, and what stands for them in the files.
+        """
         self.json_path = base.with_name(base.name + ".json")
         self.markdown_path = base.with_name(base.name + ".md")
         self.facts = facts
@@ -39,6 +43,7 @@ class Report:
         self.state = "running"  # or how it ended
         self._planned = list(planned)
         self._say = say
+        self._hidden = hidden or {}
         base.parent.mkdir(parents=True, exist_ok=True)
         self._write()
 
@@ -77,8 +82,13 @@ class Report:
 
     def _write(self) -> None:
         whole = self.as_dict()
-        _replace(self.json_path, json.dumps(whole, indent=1, default=str) + "\n")
-        _replace(self.markdown_path, markdown(whole))
+        for path, text in (
+            (self.json_path, json.dumps(whole, indent=1, default=str) + "\n"),
+            (self.markdown_path, markdown(whole)),
+        ):
+            for place, name in self._hidden.items():
+                text = text.replace(place, name)  # noqa: PLW2901
+            _replace(path, text)
 
 
 def _replace(path: Path, text: str) -> None:

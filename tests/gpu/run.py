@@ -8,6 +8,7 @@ import time
 import traceback
 from typing import TYPE_CHECKING
 
+from tests.gpu import children
 from tests.gpu.children import FailedError, HungError
 from tests.gpu.rows import DiffersError, NotHereError, Outcome, Row, Status
 
@@ -51,6 +52,7 @@ def run_checks(checks: Sequence[Check], setting: Setting, report: Report, budget
         reached = len(report.rows)
         report.end("complete" if reached == len(checks) else "cut: the time was over")
     finally:
+        children.kill_all()
         for one, handler in before.items():
             signal.signal(one, handler)
 

@@ -12,6 +12,7 @@ from hypothesis import strategies
 from tests.gpu.busy import SEGMENT, BusyTime, Segment, overlap_ns, read_trace, slices_ns, union
 from tests.gpu.children import FailedError
 from tests.gpu.load import Work
+from tests.gpu.programs import kernels
 from tests.gpu.sections.compute import judge_cell
 from tests.gpu.sections.suspend import judge_gate
 
@@ -30,11 +31,23 @@ def duty(percent: float, begin_ns: int, end_ns: int, period_ns: int = 10 * MS) -
 def test_the_kernels_that_say_when_they_ran_are_valid_for_real_devices(architecture):
     program = paths.workload_path("penstock-traced")
     ptx = subprocess.run([program, "--ptx"], capture_output=True, check=True).stdout
+    assert linked_bytes(ptx, architecture) > 5000
+
+
+@pytest.mark.parametrize("ptx", [kernels.KERNELS, kernels.EARLY])
+def test_the_probes_kernels_are_valid_for_real_devices(ptx):
+    assert linked_bytes(ptx, "90") > 1000
+
+
+def linked_bytes(ptx: bytes, architecture: str) -> int:
+    """Size of what the vendor's linker makes of it; it refuses what is not valid."""
     linker = nvjitlink.create(1, [f"-arch=sm_{architecture}"])
-    nvjitlink.add_data(linker, nvjitlink.InputType.PTX, ptx, len(ptx), "kernels")
-    nvjitlink.complete(linker)
-    assert nvjitlink.get_linked_cubin_size(linker) > 1000
-    nvjitlink.destroy(linker)
+    try:
+        nvjitlink.add_data(linker, nvjitlink.InputType.PTX, ptx, len(ptx), "kernels")
+        nvjitlink.complete(linker)
+        return nvjitlink.get_linked_cubin_size(linker)
+    finally:
+        nvjitlink.destroy(linker)
 
 
 def test_a_trace_is_put_on_the_hosts_clock_and_a_broken_one_is_refused(tmp_path):

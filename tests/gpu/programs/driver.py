@@ -3,32 +3,11 @@
 import ctypes
 import sys
 
+from kernels import KERNELS
+
 lib = ctypes.CDLL("libcuda.so.1")
 SUCCESS, NOT_READY, OUT_OF_MEMORY = 0, 600, 2
 U64 = ctypes.c_uint64
-
-KERNELS = b"""
-.version 6.0
-.target sm_60
-.address_size 64
-.visible .entry penstock_spin(.param .u64 duration)
-{
-.reg .u64 %start, %now, %limit;
-.reg .pred %more;
-ld.param.u64 %limit, [duration];
-mov.u64 %start, %globaltimer;
-again:
-mov.u64 %now, %globaltimer;
-sub.u64 %now, %now, %start;
-setp.lt.u64 %more, %now, %limit;
-@%more bra again;
-ret;
-}
-.visible .entry penstock_tiny()
-{
-ret;
-}
-"""
 
 
 class DriverError(Exception):

@@ -15,6 +15,7 @@ import time
 
 import driver
 from driver import U64, call, code, has, leave, load, new_event, new_stream
+from kernels import EARLY, KERNELS
 from say import say
 
 CAPTURE_GLOBAL, CAPTURE_RELAXED = 0, 2
@@ -174,7 +175,7 @@ def kernel_as_function():
         leave("cuLibraryLoadData (CUDA 12.0 brought it)")
     library, kernel = ctypes.c_void_p(), ctypes.c_void_p()
     none = (None, None, 0, None, None, 0)
-    call("cuLibraryLoadData", ctypes.byref(library), driver.KERNELS, *none)
+    call("cuLibraryLoadData", ctypes.byref(library), KERNELS, *none)
     call("cuLibraryGetKernel", ctypes.byref(kernel), library, b"penstock_tiny")
     driver.launch(kernel)
     driver.sync()
@@ -200,14 +201,6 @@ class Config(ctypes.Structure):
                 ("count", ctypes.c_uint)]  # fmt: skip
 
 
-EARLY = (
-    driver.KERNELS.replace(b".version 6.0", b".version 7.8")
-    .replace(b"sm_60", b"sm_90")
-    .replace(
-        b"ld.param.u64 %limit, [duration];",
-        b"ld.param.u64 %limit, [duration];\ngriddepcontrol.launch_dependents;",
-    )
-)
 PROGRAMMATIC_SERIALIZATION = 6
 
 

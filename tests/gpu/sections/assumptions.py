@@ -99,11 +99,13 @@ def _offers(setting: Setting) -> Outcome:
 
 def _doctor(setting: Setting) -> Outcome:
     """Names that the installed driver has and the shim lacks would keep programs from starting."""
-    command = setting.arena.native([sys.executable, "-m", "penstock", "doctor"])
-    done = children.run(command, setting.left_s())
+    argv = [sys.executable, "-m", "penstock", "doctor"]
+    done = children.run(setting.arena.native(argv, COLUMNS="200"), setting.left_s())
+    lines = done.out.strip().splitlines() or [children.tail(done.err)]
+    wrong = [line for line in lines[:-1] if line.startswith(("failure", "warning"))]
     return Outcome(
-        f"ended with {done.code}: {children.tail(done.out)}",
-        aim="finds nothing wrong", reached=done.code == 0, details={"said": done.out},
+        "; ".join([*wrong, lines[-1]]), aim="finds nothing wrong", reached=done.code == 0,
+        details={"said": lines},
     )  # fmt: skip
 
 
