@@ -50,7 +50,7 @@ def main(words: list[str] | None = None) -> int:
 
 def _check(arena: Arena, budget: Budget, options: argparse.Namespace) -> int:
     pythons = Pythons()
-    facts = facts_of(arena, pythons, options.seconds)
+    facts = {**facts_of(arena, pythons, options.seconds), "small": options.small}
     chosen = (c for c in sections.checks() if c.section in options.sections)
     checks = [c for c in chosen if not options.only or any(w in c.name for w in options.only)]
     kind = "simulated-" if arena.simulated else ""

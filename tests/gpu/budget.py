@@ -37,6 +37,8 @@ class Check:
     run: Callable[[Setting], Outcome]
     needs_s: float  # what it takes when all goes well; it is not begun with less
     timeout_s: float  # when it is taken for hung
+    requires: Callable[[Setting], object] | None = None
+    """Raises `NotHereError` at once where what the check needs is not here: that takes no time."""
 
 
 @dataclass(frozen=True)

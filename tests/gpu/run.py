@@ -44,7 +44,14 @@ def run_checks(checks: Sequence[Check], setting: Setting, report: Report, budget
         one: signal.signal(one, _stop) for one in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     }
     try:
-        for slot in budget.slots(checks):
+        here = []
+        for check in checks:
+            absent = row_of_absent(check, setting)
+            if absent is None:
+                here.append(check)
+            else:
+                report.add(absent)
+        for slot in budget.slots(here):
             report.add(measure(slot, setting))
     except StoppedRunError as told:
         report.end(f"cut by {told}")
@@ -55,6 +62,18 @@ def run_checks(checks: Sequence[Check], setting: Setting, report: Report, budget
         children.kill_all()
         for one, handler in before.items():
             signal.signal(one, handler)
+
+
+def row_of_absent(check: Check, setting: Setting) -> Row | None:
+    """The row of a check whose needs are not here; None: they are."""
+    if check.requires is None:
+        return None
+    try:
+        check.requires(setting)
+    except NotHereError as error:
+        words, simulated = f"not here: {error}", setting.arena.simulated
+        return Row(check.section, check.name, "not here", words, "", None, simulated, 0.0)
+    return None
 
 
 def measure(slot: Slot, setting: Setting) -> Row:

@@ -10,13 +10,13 @@ import tempfile
 import time
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+for who in ("GLOO", "NCCL"):  # two processes of one machine need no network
+    os.environ.setdefault(f"{who}_SOCKET_IFNAME", "lo")
 MODE = sys.argv[1]
 ALLOCATORS = {"expandable": "expandable_segments:True", "async_pool": "backend:cudaMallocAsync"}
-if (
-    MODE in ALLOCATORS
-):  # both names: the older one is deprecated in new releases, the only one in old
-    os.environ["PYTORCH_CUDA_ALLOC_CONF"] = os.environ["PYTORCH_ALLOC_CONF"] = ALLOCATORS[MODE]
+if MODE in ALLOCATORS:
+    for variable in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):  # the new name and the old
+        os.environ[variable] = ALLOCATORS[MODE]
 
 import torch  # noqa: E402
 import torch.nn.functional as f  # noqa: E402

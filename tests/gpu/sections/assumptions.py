@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 import sys
 import time
@@ -26,7 +27,8 @@ START_US = 3.2  # GATE_START_NS: from entering a launch call to the kernel's beg
 IDLE_EVENT_US = 20
 UNSUPPORTED, INVALIDATED = 900, 901  # CUDA_ERROR_STREAM_CAPTURE_...
 
-MODELLED = {  # what the simulated device does in another way than a real one
+MODELLED = {
+    "slices": "takes slices from its profile, and traces none",  # what the simulated device does in another way than a real one
     "early_launch": "begins a programmatic dependent launch 2 us early, whatever the kernels do",
 }
 
@@ -63,14 +65,34 @@ PROBES: list[tuple[str, str, str, Judge]] = [
 def checks() -> list[Check]:
     """Contexts first: turns between tenants rest on them."""
     found = [
-        Check("assumptions", "contexts take turns on the device", _slices, 6, 60),
+        Check(
+            "assumptions",
+            "contexts take turns on the device",
+            _slices,
+            6,
+            60,
+            partial(_not_modelled, "slices"),
+        ),
         Check("assumptions", "penstock doctor", _doctor, 5, 60),
     ]
     found += [
-        Check("assumptions", name, partial(_probe, probe, aim, judge), 3, 30)
+        Check(
+            "assumptions",
+            name,
+            partial(_probe, probe, aim, judge),
+            3,
+            30,
+            partial(_not_modelled, probe),
+        )
         for name, probe, aim, judge in PROBES
     ]
     return [*found, Check("assumptions", "what this driver offers", _offers, 2, 30)]
+
+
+def _not_modelled(probe: str, setting: Setting) -> None:
+    """Raises `NotHereError` for what the simulated device does in another way than a real one."""
+    if setting.arena.simulated and probe in MODELLED:
+        raise NotHereError(f"the simulated device {MODELLED[probe]}")
 
 
 def _asked(setting: Setting, probe: str) -> dict[str, Any]:
@@ -84,8 +106,6 @@ def _asked(setting: Setting, probe: str) -> dict[str, Any]:
 
 
 def _probe(probe: str, aim: str, judge: Judge, setting: Setting) -> Outcome:
-    if setting.arena.simulated and probe in MODELLED:
-        raise NotHereError(f"the simulated device {MODELLED[probe]}")
     told = _asked(setting, probe)
     words = ", ".join(f"{name} {value:.4g}" for name, value in told.items())
     return Outcome(words, figures=told, aim=aim, reached=bool(judge(told)))
@@ -99,20 +119,26 @@ def _offers(setting: Setting) -> Outcome:
 
 def _doctor(setting: Setting) -> Outcome:
     """Names that the installed driver has and the shim lacks would keep programs from starting."""
-    argv = [sys.executable, "-m", "penstock", "doctor"]
-    done = children.run(setting.arena.native(argv, COLUMNS="200"), setting.left_s())
-    lines = done.out.strip().splitlines() or [children.tail(done.err)]
-    wrong = [line for line in lines[:-1] if line.startswith(("failure", "warning"))]
+    argv = [sys.executable, "-m", "penstock", "doctor", "-o", "json"]
+    done = children.run(setting.arena.native(argv), setting.left_s())
+    try:
+        findings = json.loads(done.out)["findings"]
+    except (ValueError, KeyError) as error:
+        raise FailedError(f"ended with {done.code}: {children.tail(done.err)}") from error
+    wrong = [
+        f"{one['status']}: {one['check']}: {one['seen']}"
+        for one in findings
+        if one["status"] != "ok"
+    ]
     return Outcome(
-        "; ".join([*wrong, lines[-1]]), aim="finds nothing wrong", reached=done.code == 0,
-        details={"said": lines},
-    )  # fmt: skip
+        "; ".join([*wrong, f"{len(findings)} checks"]),
+        aim="finds nothing wrong",
+        reached=done.code == 0,
+    )
 
 
 def _slices(setting: Setting) -> Outcome:
     """Two processes without shim, backlogged with kernels far longer than a time slice."""
-    if setting.arena.simulated:
-        raise NotHereError("the simulated device takes slices from its profile, and traces none")
     work = Work(kernel_us=20000, jitter_percent=0, sync_every=4)
     tenants = {name: (work, partial(setting.arena.native, tag=name)) for name in ("one", "other")}
     with Load(setting, tenants) as load:

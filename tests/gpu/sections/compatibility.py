@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from typing import TYPE_CHECKING
 
 from tests.gpu import children
@@ -38,8 +37,13 @@ NEEDS_RUNTIME = {"torch", "cupy", "triton", "jax"}
 def checks() -> list[Check]:
     """Simple things first: a machine on which they fail needs no more."""
     found = [_check("driver API in C, matrix product", _multiply, 8, 60)]
-    found += [_check("nvidia-smi", _nvidia_smi, 5, 40), _check("NVML (pynvml)", _nvml, 4, 30)]
-    found.append(_check("C++ with the static CUDA runtime", _static_runtime, 12, 90))
+    found += [
+        _check("nvidia-smi", _nvidia_smi, 5, 40, has_nvidia_smi),
+        _check("NVML (pynvml)", _nvml, 4, 30),
+    ]
+    found.append(
+        _check("C++ with the static CUDA runtime", _static_runtime, 12, 90, has_tools("nvcc"))
+    )
     found += [_torch(mode) for mode in ("eager", "graphs", "expandable", "async_pool")]
     for module, name, words in (
         ("cupy", "cupy_small.py", "CuPy"),
@@ -48,28 +52,67 @@ def checks() -> list[Check]:
         ("numba.cuda", "numba_small.py", "Numba-CUDA"),
         ("cuda.core", "cuda_core_small.py", "cuda.core"),
     ):
-        found.append(_check(words, _script(module, name), 8, 90))
+        found.append(_check(words, _script(module, name), 8, 90, has_module(module)))
     found += [_torch(mode) for mode in ("ddp", "infer", "loader", "profile", "nccl", "compile")]
-    found.append(_check("compute-sanitizer memcheck", _sanitizer, 15, 90))
-    found.append(_check("Nsight Compute (ncu)", _ncu, 15, 90))
+    found.append(
+        _check(
+            "compute-sanitizer memcheck", _sanitizer, 15, 90, has_tools("nvcc", "compute-sanitizer")
+        )
+    )
+    found.append(_check("Nsight Compute (ncu)", _ncu, 15, 90, has_tools("nvcc", "ncu")))
     return found
 
 
-def _check(name: str, run: Callable[[Setting], Outcome], needs_s: float, timeout_s: float) -> Check:
-    return Check("compatibility", name, run, needs_s, timeout_s)
+def _check(
+    name: str,
+    run: Callable[[Setting], Outcome],
+    needs_s: float,
+    timeout_s: float,
+    requires: Callable[[Setting], object] | None = None,
+) -> Check:
+    return Check("compatibility", name, run, needs_s, timeout_s, requires)
+
+
+def has_module(module: str) -> Callable[[Setting], None]:
+    """Raises `NotHereError` where no Python has it, or it cannot run on a simulated device."""
+
+    def check(setting: Setting) -> None:
+        if setting.arena.simulated and module in NEEDS_RUNTIME:
+            raise NotHereError(f"{module} needs {OWN}")
+        setting.python_with(module)
+
+    return check
+
+
+def has_tools(*names: str) -> Callable[[Setting], None]:
+    """The same of tools that build or look into programs of the CUDA runtime."""
+
+    def check(setting: Setting) -> None:
+        if setting.arena.simulated:
+            raise NotHereError(f"programs of the CUDA runtime need {OWN}")
+        for name in names:
+            setting.tool(name)
+
+    return check
+
+
+def has_nvidia_smi(setting: Setting) -> None:
+    """Raises `NotHereError`."""
+    if setting.arena.simulated:
+        raise NotHereError("nvidia-smi refuses the simulated NVML for its version")
+    setting.tool("nvidia-smi")
 
 
 def _torch(mode: str) -> Check:
     words, tolerance = TORCH[mode]
-    return _check(words, _script("torch", "torch_small.py", mode, tolerance=tolerance), 12, 120)
+    run = _script("torch", "torch_small.py", mode, tolerance=tolerance)
+    return _check(words, run, 12, 120, has_module("torch"))
 
 
 def _script(
     module: str, name: str, *words: str, tolerance: float | None = None
 ) -> Callable[[Setting], Outcome]:
     def run(setting: Setting) -> Outcome:
-        if setting.arena.simulated and module in NEEDS_RUNTIME:
-            raise NotHereError(f"{module} needs {OWN}")
         return compare(setting, setting.script(module, name, *words), tolerance)
 
     return run
@@ -105,8 +148,6 @@ def _static_runtime(setting: Setting) -> Outcome:
 
 def _built(setting: Setting) -> str:
     """The C++ program, built once. Raises `NotHereError`, `FailedError`."""
-    if setting.arena.simulated:
-        raise NotHereError(f"C++ of the CUDA runtime needs {OWN}")
     program = setting.arena.folder / "static_runtime"
     if not program.exists():
         nvcc = setting.tool("nvcc")
@@ -133,18 +174,16 @@ def _ncu(setting: Setting) -> Outcome:
 
 def _nvidia_smi(setting: Setting) -> Outcome:
     """Shows the tenant's memory; its table of processes is the driver's on newer ones."""
-    if setting.arena.simulated:
-        raise NotHereError("nvidia-smi refuses the simulated NVML for its version")
-    if shutil.which("nvidia-smi") is None:
-        raise NotHereError("nvidia-smi is not on this machine")
-    query = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    query = [
+        setting.tool("nvidia-smi"),
+        "--query-gpu=memory.total",
+        "--format=csv,noheader,nounits",
+    ]
     arena = setting.arena
     native = children.run(arena.native(query), setting.left_s(20))
     inside = arena.shimmed(query, name="smi", memory="8Gi")
     done = children.run(inside, setting.left_s(20))
-    whole = children.run(
-        arena.shimmed(["nvidia-smi"], name="smi", memory="8Gi"), setting.left_s(20)
-    )
+    whole = children.run(arena.shimmed(query[:1], name="smi", memory="8Gi"), setting.left_s(20))
     if done.code or native.code or whole.code:
         raise FailedError(f"ended with {native.code}, {done.code}, {whole.code}: "
                           f"{children.tail(done.err + done.out)}")  # fmt: skip

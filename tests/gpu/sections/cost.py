@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from tests.gpu import pairs
 from tests.gpu.budget import Check
 from tests.gpu.pairs import Spread
-from tests.gpu.rows import NotHereError, Outcome
-from tests.gpu.sections.compatibility import NEEDS_RUNTIME, OWN
+from tests.gpu.rows import Outcome
+from tests.gpu.sections.compatibility import has_module
 
 if TYPE_CHECKING:
     from tests.gpu.setting import Setting
@@ -30,8 +30,22 @@ def checks() -> list[Check]:
         Check("cost", "launch, allocate, free, refuse", _calls, 15, 60),
         Check("cost", "driver calls, without the shim", _driver_calls, 5, 60),
         Check("cost", "graphs of 16 short kernels, each waited for", _tokens, 10, 60),
-        Check("cost", "PyTorch, training steps", partial(_torch, "train"), 25, 120),
-        Check("cost", "PyTorch, decode-like inference", partial(_torch, "decode"), 25, 120),
+        Check(
+            "cost",
+            "PyTorch, training steps",
+            partial(_torch, "train"),
+            25,
+            120,
+            has_module("torch"),
+        ),
+        Check(
+            "cost",
+            "PyTorch, decode-like inference",
+            partial(_torch, "decode"),
+            25,
+            120,
+            has_module("torch"),
+        ),
         Check("cost", "first CUDA calls of a process", _start, 6, 60),
     ]
 
@@ -89,8 +103,6 @@ def _tokens(setting: Setting) -> Outcome:
 
 
 def _torch(mode: str, setting: Setting) -> Outcome:
-    if setting.arena.simulated:
-        raise NotHereError(f"{', '.join(sorted(NEEDS_RUNTIME))} need {OWN}")
     argv = setting.script("torch", "torch_speed.py", mode)
     seen = pairs.interleaved(setting, argv, setting.few(3, 1))
     return _slower(seen, "us", "us a step" if mode == "train" else "us a token")
