@@ -27,8 +27,8 @@ START_US = 3.2  # GATE_START_NS: from entering a launch call to the kernel's beg
 IDLE_EVENT_US = 20
 UNSUPPORTED, INVALIDATED = 900, 901  # CUDA_ERROR_STREAM_CAPTURE_...
 
-MODELLED = {
-    "slices": "takes slices from its profile, and traces none",  # what the simulated device does in another way than a real one
+MODELLED = {  # what the simulated device does in another way than a real one
+    "slices": "takes slices from its profile, and traces none",
     "early_launch": "begins a programmatic dependent launch 2 us early, whatever the kernels do",
 }
 
