@@ -9,7 +9,7 @@ PYTHON_SOURCES := $(shell find controller proto -type f -not -name '*.pyc')
 GROUPS := --group build --group test --group kube --group lint
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-kube cluster-programs cluster cluster-down sanitize fuzz soak numba-suite lint format bench bench-kube gen proto chart newest clean
+.PHONY: help setup demo test test-kube cluster-programs cluster cluster-down sanitize fuzz soak numba-suite lint format gpu-check gpu-wheels gpu-check-offline bench bench-kube gen proto chart newest clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -74,6 +74,21 @@ format: $(VENV)/.installed ## Rewrite Python and C in the project's format
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(C_SOURCES)
+
+gpu-check: setup ## Everything that is to be shown on a real GPU, in GPU_CHECK_SECONDS (540); a report in bench/results
+	$(BIN)/python -m tests.gpu
+
+gpu-wheels: $(VENV)/.tools ## What gpu-check-offline installs, for GPU_PYTHON (3.12) on x86-64, into build/gpu-wheels
+	rm -rf build/gpu-wheels
+	$(BIN)/python -m tests.gpu.wheels build/gpu-wheels $(or $(GPU_PYTHON),3.12)
+
+gpu-check-offline: ## gpu-check on a machine without network, from build/gpu-wheels, beside the Python packages that are there
+	$(PYTHON) -m venv --system-site-packages --without-pip build/gpu-venv
+	$(PYTHON) -m pip --python build/gpu-venv/bin/python install --quiet --no-index \
+	  --find-links build/gpu-wheels --requirement build/gpu-wheels/requirements.txt
+	$(PYTHON) -m pip --python build/gpu-venv/bin/python install --quiet --no-deps \
+	  --no-build-isolation .
+	build/gpu-venv/bin/python -m tests.gpu
 
 bench: setup ## All figures as measured on this machine (some twelve minutes)
 	$(BIN)/penstock bench

@@ -1,0 +1,57 @@
+"""One row of the report: what was asked, what came out, and whether it was on a real device."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+Status = Literal["measured", "differs", "failed", "hung", "not here", "cut"]
+"""`differs`: native and under the shim did not give the same. `failed`, `hung`: a program did.
+`not here`: what it needs is not on this machine. `cut`: no time was left for it."""
+
+BAD: tuple[Status, ...] = ("differs", "failed", "hung")
+
+
+class NotHereError(Exception):
+    """What a check needs is not on this machine; the message names it."""
+
+
+class DiffersError(Exception):
+    """Native and shim gave different results; the message holds both."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a check found."""
+
+    measured: str  # for people, with units
+    figures: dict[str, float] = field(default_factory=dict)  # for comparing runs; unit in the name
+    aim: str = ""
+    reached: bool | None = None  # None: nothing was to be reached
+    details: dict[str, Any] = field(default_factory=dict)
+    simulated: bool | None = None  # None: as the run's device is
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the report."""
+
+    section: str
+    name: str
+    status: Status
+    measured: str
+    aim: str
+    reached: bool | None
+    simulated: bool
+    seconds: float  # that it took
+    figures: dict[str, float] = field(default_factory=dict)
+    details: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What identifies the row in another run's report."""
+        return self.section, self.name
+
+    def as_dict(self) -> dict[str, Any]:
+        """As it stands in the report's JSON."""
+        return asdict(self)
