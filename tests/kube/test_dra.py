@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import signal
 import sys
 from collections import Counter
+from typing import TYPE_CHECKING
 
 import pytest
 from kubernetes import client
-from tests.kube.cluster import images
-from tests.kube.nodes import STATE, all_nodes
-from tests.kube.waiting import until
-
-from penstock.kube.device import read_devices
-from penstock.kube.names import RESIZE
-from penstock_shim.pages import read_quota
-
-if TYPE_CHECKING:
-    from tests.kube.pods import Pods
 from tests.kube.claims import (
     CLASS,
     DRIVER,
+    INSIDE,
+    LOOK,
     PARAMETERS,
     Claims,
     events,
@@ -31,10 +25,15 @@ from tests.kube.claims import (
     seen,
     share,
 )
+from tests.kube.cluster import images
 from tests.kube.nodes import CDI, STATE, all_nodes
 from tests.kube.waiting import until
 
 from penstock.kube.device import read_devices
+from penstock.kube.names import RESIZE
+
+if TYPE_CHECKING:
+    from tests.kube.pods import Pods
 
 pytestmark = pytest.mark.kube
 

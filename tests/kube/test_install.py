@@ -24,8 +24,7 @@ from tests.kube.chart import (
     render,
     traces,
 )
-from tests.kube.cluster import images, layout, programs
-from tests.kube.cluster import layout
+from tests.kube.cluster import images, layout
 from tests.kube.cluster.toolchain import PROJECT
 from tests.kube.waiting import until
 

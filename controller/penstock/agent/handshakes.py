@@ -68,7 +68,7 @@ class Handshakes:
     """A duty of the agent's rounds. `listen` and `forget` may be called from any thread."""
 
     def __init__(self, met: Callable[[int], None] = lambda _: None) -> None:
-        """`met` is told the owner words of slots whose processes can be, or could have been, seen."""
+        """`met` is told the owner words of slots whose processes scans can see, or could have."""
         self._met = met
         self._epoll = select.epoll()
         self._listeners: dict[str, _Listener] = {}

@@ -17,8 +17,8 @@ RESOURCE_TFLOPS = f"{GROUP}/tflops"
 RESOURCES = frozenset({RESOURCE_COUNT, RESOURCE_MEMORY, RESOURCE_CORES, RESOURCE_TFLOPS})
 
 # Annotations of Pods. The first is written by the extender alone, with the Binding and when a share
-# grows or shrinks; the second by it, too, and taken away on the node (`kube/placed.py`). What follows
-# on excess is written by the webhook, when the Pod is made.
+# grows or shrinks; the second by it, too, and taken away on the node (`kube/placed.py`). What
+# follows on excess is written by the webhook, when the Pod is made.
 PLACED = f"{GROUP}/placed"
 HELD = f"{GROUP}/held"
 RESIZE = f"{GROUP}/resize"  # what the owner wants a running Pod to have instead

@@ -64,11 +64,7 @@ class Outsiders:
             if _identities(slot)[0] in self._ended
             or (
                 fresh
-                and (
-                    self._sees_all
-                    or slot.pid_namespace in self._seen
-                    or slot.owner in self._met
-                )
+                and (self._sees_all or slot.pid_namespace in self._seen or slot.owner in self._met)
                 and not any(identity in self._pids for identity in _identities(slot))
             )
         ]

@@ -54,12 +54,7 @@ async def review_new(
     """
     verdict = Verdict()
     annotations = (pod.get("metadata") or {}).get("annotations") or {}
-    for name in (PLACED, HELD):
-        if name in annotations:
-            verdict.refuse(
-                f"annotation {name}", "only the scheduler says which devices a Pod has",
-                "leave it out",
-            )  # fmt: skip
+    _not_yet(annotations, verdict)
     by_resources = any(asked(one) for one, _, _ in containers(pod))
     by_claims = await around.claims_of_ours(pod, namespace)
     if not by_resources and not by_claims:
@@ -70,11 +65,6 @@ async def review_new(
             "they are two ways to one thing, and a node is served by one of them",
             "keep the claim where nodes publish ResourceSlices, else the resources",
         )
-    if RESIZE in annotations:
-        verdict.refuse(
-            f"annotation {RESIZE}", "it changes what a running Pod has, and this one is new",
-            "write the amounts under limits",
-        )  # fmt: skip
     request = _amounts(pod, verdict)
     _placing(pod, scheduler if by_resources else "", verdict)
     _privileges(pod, verdict)
@@ -97,6 +87,21 @@ async def review_new(
     if by_resources:
         verdict.patch += behaviour.patch(pod)
     return verdict
+
+
+def _not_yet(annotations: Mapping[str, str], verdict: Verdict) -> None:
+    """What a Pod that is to be made cannot have."""
+    for name in (PLACED, HELD):
+        if name in annotations:
+            verdict.refuse(
+                f"annotation {name}", "only the scheduler says which devices a Pod has",
+                "leave it out",
+            )  # fmt: skip
+    if RESIZE in annotations:
+        verdict.refuse(
+            f"annotation {RESIZE}", "it changes what a running Pod has, and this one is new",
+            "write the amounts under limits",
+        )  # fmt: skip
 
 
 def review_change(old: Object, new: Object, user: str, scheduler_user: str) -> Verdict:

@@ -65,12 +65,10 @@ class Upkeep:
             self._changed.clear()
             try:
                 await self.look()
-                wait_s = UNWANTED_S / 2 if self._unwanted_s else LOOK_S
+                wait_s = UNWANTED_S / 2 if self._unwanted_s or self._is_behind else LOOK_S
                 said = False
             except PenstockError as error:
                 self._unwanted_s.clear()  # time in which nobody could look does not count
-                self._log("not looked after tenants", why=str(error))
-            wait_s = UNWANTED_S / 2 if self._unwanted_s or self._is_behind else LOOK_S
                 if not said:
                     self._log("not looked after tenants", why=str(error))
                 wait_s, said = AGAIN_S, True
