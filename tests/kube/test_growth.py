@@ -14,6 +14,7 @@ from tests.kube.test_ledger import NothingAround, node
 from penstock.kube.admit.review import Reviewer
 from penstock.kube.control.amounts import Amounts, of_pod
 from penstock.kube.control.caps import OVER, Counter, read_cap
+from penstock.kube.control.policies import read_policy
 from penstock.kube.names import HELD, PLACED, RESIZE
 from penstock.kube.node.following import due
 from penstock.kube.place.growth import step_of
@@ -27,6 +28,7 @@ from penstock.schedule.device import Device, Node
 
 if TYPE_CHECKING:
     from penstock.kube.api import Object
+    from penstock.kube.control.policies import Policy
     from penstock.kube.place.growth import Step
 
 GIB = 1 << 30
@@ -380,8 +382,8 @@ class Around(NothingAround):
     async def claims_of_ours(self, pod: Object, namespace: str) -> list[str]:
         return ["gpu"] if self.by_claim else []
 
-    async def policies(self, namespace: str) -> list[Object]:
-        return self._policies
+    async def policies(self, namespace: str) -> list[Policy]:
+        return [read_policy(one) for one in self._policies]
 
     def devices_of(self, name: str) -> dict[str, Device]:
         return {UUID: Device(UUID, "H", 80 * GIB, tflops=100.0)}
