@@ -208,7 +208,7 @@ RIGHTS = {  # verb, group, resource, namespace
             ("patch", "", "pods/status", "default"), ("patch", "", "events", "default"),
             ("create", "coordination.k8s.io", "leases", NAMESPACE),
             ("create", "", "pods/eviction", "default"),
-            ("list", "policy", "poddisruptionbudgets", ""), ("get", "", "events", "default"),
+            ("list", "policy", "poddisruptionbudgets", ""),
         },
         {
             ("get", "", "secrets", NAMESPACE), ("create", "", "pods", "default"),

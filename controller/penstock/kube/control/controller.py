@@ -12,7 +12,6 @@ from penstock.kube.api import CLAIMS, NODES, PODS, SLICES, ApiError
 from penstock.kube.cache import Cache, key_of
 from penstock.kube.control.amounts import Amounts, class_of_ours
 from penstock.kube.control.caps import CAPS, CLASSES, OVER, Counter, read_cap
-from penstock.kube.control.events import About, Events
 from penstock.kube.control.figures import Agents, Kubelets, Pages
 from penstock.kube.control.leader import NotLeadingError
 from penstock.kube.control.pending import Pending
@@ -29,6 +28,7 @@ from penstock.kube.control.workloads import (
     read_workload,
 )
 from penstock.kube.control.world import read_claim, read_node, read_slice
+from penstock.kube.events import CONTROL, About, Events
 from penstock.kube.names import METRICS_PORT
 from penstock.model import PenstockError
 
@@ -73,7 +73,7 @@ class Controller:
         self.kubelets = Kubelets(api)
         self.agents = Agents(session, WINDOW_NS)
         self.pages = Pages(session, WINDOW_NS)
-        self._events = Events(api, report)
+        self._events = Events(api, report, CONTROL)
         self._policies = self._cache(POLICIES, read_policy)
         self._caps = self._cache(CAPS, read_cap)
         self._pods = self._cache(PODS, read_pod)

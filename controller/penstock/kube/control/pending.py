@@ -5,19 +5,19 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from penstock.kube.control.events import About
 from penstock.kube.control.explain import World, explain
 from penstock.kube.control.world import devices_of
+from penstock.kube.events import About
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from penstock.kube.api import Api
-    from penstock.kube.control.events import Events
     from penstock.kube.control.leader import Leader
     from penstock.kube.control.pods import Pods
     from penstock.kube.control.workloads import Pod
     from penstock.kube.control.world import Claim, Node, Slice
+    from penstock.kube.events import Events
 
 REASON = "WhyPending"
 AFTER_S = 5.0  # most Pods are placed by then

@@ -9,15 +9,15 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from penstock.kube.control.events import About
+from penstock.kube.events import About
 from penstock.kube.names import RUNNING
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from penstock.kube.control.events import Events
     from penstock.kube.control.leader import Leader
     from penstock.kube.control.workloads import Pod
+    from penstock.kube.events import Events
 
 REASON = "VgpuStateUnknown"
 AFTER_S = 30.0  # a process that is started anew says it within seconds

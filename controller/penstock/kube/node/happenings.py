@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import json
 import threading
 import time
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from penstock.kube.api import EVENTS, ApiError
-from penstock.kube.names import GROUP
+from penstock.kube import events
+from penstock.kube.api import ApiError
+from penstock.kube.events import NODE, About
 from penstock.kube.node.allocation import OWNER
 from penstock.model import PenstockError, format_cores, human_memory
 
@@ -62,7 +61,6 @@ MOST_WAITING = 4096  # kinds of happenings; of more the oldest are not told
 MOST_AT_ONCE = 50  # a second: a storm on one node is not the API server's
 MOST_PODS = 8  # of one claim
 MOST_MESSAGE = 1000
-COMPONENT = f"{GROUP}/node"
 Key = tuple[str, str]  # tenant, event
 Log = Any  # log(event, **fields)
 
@@ -186,10 +184,7 @@ class Happenings:
             try:
                 for pod in list(self._pods.of(tenant))[:MOST_PODS]:
                     body = event_of(pod, tenant, key[1], told, self._node)
-                    await self._api.patch(
-                        EVENTS, body["metadata"]["name"], body, pod.namespace,
-                        way="apply", manager=COMPONENT,
-                    )  # fmt: skip
+                    await events.put(self._api, body)
                 self._written[key] = told
             except ApiError as error:
                 if error.is_passing:
@@ -201,28 +196,11 @@ class Happenings:
 
 def event_of(pod: NodePod, tenant: pb.Tenant, event: str, told: Told, node: str) -> Object:
     """The Event of that kind for that Pod: always of the same name."""
-    digest = hashlib.sha256(f"{pod.uid} {tenant.labels[OWNER]} {event}".encode()).hexdigest()[:16]
-    return {
-        "apiVersion": EVENTS.group_version,
-        "kind": "Event",
-        "metadata": {"name": f"{pod.name[:200].rstrip('-.')}.{digest}", "namespace": pod.namespace},
-        "involvedObject": {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "name": pod.name,
-            "namespace": pod.namespace,
-            "uid": pod.uid,
-        },
-        "reason": REASONS[event],
-        "message": told.message,
-        "type": "Warning" if event in WARNINGS else "Normal",
-        "count": told.count,
-        "firstTimestamp": _time(told.first_s),
-        "lastTimestamp": _time(told.last_s),
-        "source": {"component": COMPONENT, "host": node},
-        "reportingComponent": COMPONENT,
-        "reportingInstance": node,
-    }
+    return events.event_of(
+        About.pod(pod.namespace, pod.name, pod.uid), REASONS[event], told.message,
+        component=NODE, warning=event in WARNINGS, count=told.count,
+        first_s=told.first_s, last_s=told.last_s, key=tenant.labels[OWNER],
+    ) | {"source": {"component": NODE, "host": node}, "reportingInstance": node}  # fmt: skip
 
 
 def message_of(event: pb.Event) -> str:
@@ -264,7 +242,3 @@ def _details(event: pb.Event) -> dict[str, Any]:
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def _time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")

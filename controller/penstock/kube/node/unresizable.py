@@ -6,10 +6,9 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from penstock.kube.api import ApiError
-from penstock.kube.names import GROUP
+from penstock.kube.events import NODE, About, Events
 from penstock.kube.node.claim import CLAIM
 from penstock.kube.resizing import CLAIMS_DO_NOT_CHANGE
-from penstock.kube.telling import PodName, tell
 from penstock.model import PenstockError
 
 if TYPE_CHECKING:
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from penstock.kube.node.pods import NodePod, NodePods
 
 REFUSED = "VgpuResizeRefused"
-COMPONENT = f"{GROUP}/node"
 AGAIN_S = 5.0
 Log = Any  # log(event, **fields)
 
@@ -28,7 +26,7 @@ class Unresizable:
     """Tells it as an Event of each such Pod."""
 
     def __init__(self, api: Api, tenants: Tenants, pods: NodePods, log: Log) -> None:
-        self._api = api
+        self._events = Events(api, log, NODE)
         self._tenants = tenants
         self._pods = pods
         self._log = log
@@ -68,12 +66,11 @@ class Unresizable:
         }
         for uid, pod in list(self._asking.items()):
             if any((pod.namespace, claim) in ours for claim in pod.claims):
-                about = PodName(pod.namespace, pod.name, uid)
+                about = About.pod(pod.namespace, pod.name, uid)
                 try:
-                    await tell(
-                        self._api, about, REFUSED, CLAIMS_DO_NOT_CHANGE,
-                        component=COMPONENT, warning=True,
-                    )  # fmt: skip
+                    await self._events.tell(
+                        about, REFUSED, CLAIMS_DO_NOT_CHANGE, warning=True, again=True
+                    )
                 except ApiError as error:
                     if error.is_passing:
                         raise

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from penstock.kube.api import PODS, ApiError
 from penstock.kube.budgets import all_budgets
-from penstock.kube.control.events import About, Events
+from penstock.kube.events import PLACE, About, Events
 from penstock.kube.place.ledger import Kept, SeenPod
 from penstock.kube.place.nominated import (
     Waiting,
@@ -60,7 +60,6 @@ REST_S, LONGEST_REST_S = 60.0, 1800.0  # for a Pod that did not use the room
 MOST_KEPT = 64  # Pods that room is kept for at a time
 MOST_WISHES = 2000
 MOST_ASKED_AGAIN = 500
-COMPONENT = "penstock-place"
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ class _Wish:
 
     @property
     def about(self) -> About:
-        return About("v1", "Pod", *self.pod, self.asker.uid)
+        return About.pod(*self.pod, self.asker.uid)
 
     @property
     def kind(self) -> tuple[int, Request, int]:
@@ -99,7 +98,7 @@ class Preemption:
         self._policy: Policy = policy
         self._report = report
         self._count = count
-        self._events = Events(api, report, COMPONENT)
+        self._events = Events(api, report, PLACE)
         self._wishes: dict[str, _Wish] = {}  # by uid
         self._wished = asyncio.Event()
         self._again: dict[str, tuple[float, _Wish]] = {}  # by uid: when, monotonic
@@ -360,7 +359,7 @@ class Preemption:
             f"needs {amounts(wish.asker.request)} on {node}"
         )
         await self._events.write(
-            About("v1", "Pod", namespace, name, victim.uid), "Preempted", text, warning=True
+            About.pod(namespace, name, victim.uid), "Preempted", text, warning=True
         )
         return True
 
@@ -406,7 +405,7 @@ class Preemption:
         if kept:
             rest_s = min(LONGEST_REST_S, 2 * self._rests.get(uid, (0.0, REST_S / 2))[1])
             self._rests[uid] = time.monotonic() + rest_s, rest_s
-        about = About("v1", "Pod", *waiting.pod, uid)
+        about = About.pod(*waiting.pod, uid)
         await self._events.write(about, "PreemptionGivenUp", why, warning=True)
 
     async def _write_again(self) -> None:

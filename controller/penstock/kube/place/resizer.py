@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.kube.api import PODS, ApiError
-from penstock.kube.names import GROUP, HELD, PLACED
+from penstock.kube.events import PLACE, About, Events
+from penstock.kube.names import HELD, PLACED
 from penstock.kube.place.growth import Step, step_of
 from penstock.kube.place.ledger import SeenPod
 from penstock.kube.placed import write_placement
 from penstock.kube.resizing import in_words
-from penstock.kube.telling import PodName, tell
 from penstock.model import PenstockError
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from penstock.kube.place.ledger import Ledger
     from penstock.kube.place.nominated import Waiting
 
-COMPONENT = f"{GROUP}/place"
 GROWN, SHRUNK, REFUSED = "VgpuGrown", "VgpuShrunk", "VgpuResizeRefused"
 LOOK_S = 1.0  # at Pods that wait for room
 AGAIN_S = 10.0  # after the API server refused a change
@@ -64,6 +63,7 @@ class Resizer:
         self._pods = pods
         self._report = report
         self._leads = leads
+        self._events = Events(api, report, PLACE)
         self._open: set[Key] = set()
         self._written: dict[str, _Written] = {}  # by uid
         self._refused: dict[str, tuple[str, str, float]] = {}  # by uid: asked, told, when
@@ -192,10 +192,5 @@ class Resizer:
         await self._tell(key, pod, REFUSED, text)
 
     async def _tell(self, key: Key, pod: SeenPod, reason: str, text: str) -> None:
-        about = PodName(key[0], key[1], pod.uid)
-        try:
-            await tell(
-                self._api, about, reason, text, component=COMPONENT, warning=reason == REFUSED
-            )
-        except ApiError as error:
-            self._report("event lost", pod="/".join(key), why=str(error))
+        about = About.pod(key[0], key[1], pod.uid)
+        await self._events.write(about, reason, text, warning=reason == REFUSED, again=True)
