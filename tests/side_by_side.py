@@ -34,7 +34,7 @@ TIMED_CONTAINERS = ("tests/containers/test_evasions.py",)  # come when the other
 
 
 CLUSTER = "a cluster"  # the portion that all tests are in which need one
-ON_A_CLUSTER = "pytestmark = pytest.mark.kube"  # as their files say it
+ON_A_CLUSTER = "pytest.mark.kube"  # as their files say it
 
 
 def is_timed(item: pytest.Item) -> bool:

@@ -82,7 +82,7 @@ def test_webhooks_fail_closed_for_shares_alone_and_what_serves_them_is_two(built
         for hook in whole[kind, "penstock"]["webhooks"]
     ]
     closed = {hook["name"] for hook in hooks if hook["failurePolicy"] == "Fail"}
-    assert closed == {"pods.penstock.io", "placed.penstock.io", "claims.penstock.io"}
+    assert closed == {f"{name}.penstock.io" for name in ("pods", "placed", "resize", "claims")}
     for hook in hooks:
         (rule,) = hook["namespaceSelector"]["matchExpressions"]
         assert rule["operator"] == "NotIn"
