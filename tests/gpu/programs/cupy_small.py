@@ -24,6 +24,7 @@ def main():
     a = cupy.arange(1024 * 1024, dtype=cupy.float32).reshape(1024, 1024) % 17
     product = a @ a.T
     stream = cupy.cuda.Stream(non_blocking=True)
+    cupy.cuda.get_current_stream().synchronize()  # a stream that does not block waits for none
     with stream:
         total = (x % 1000).sum()
     stream.synchronize()
