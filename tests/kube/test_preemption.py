@@ -6,6 +6,7 @@ Nodes here are objects without a kubelet; a Pod with a grace goes when the test 
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -106,6 +107,9 @@ def test_who_goes_already_is_waited_for_unless_that_takes_long():
     choice = on_node(ledger, "n1", urgent, long)
     assert choice
     assert [one.uid for one in choice.victims] == ["b"]
+    patient = on_node(ledger, "n1", urgent, Surroundings(now_s=0.0, soon_s=math.inf))
+    assert patient
+    assert patient.victims == (), "room is made there already: nobody else has to go"
     evicted = Surroundings(evicted=["b"])  # though its object does not say so yet
     assert (on_node(ledger, "n1", urgent, evicted) or choice).victims == ()
     hung = on_node(ledger, "n1", urgent, Surroundings(now_s=900.0))  # it should have gone long ago

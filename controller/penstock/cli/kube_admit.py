@@ -21,7 +21,10 @@ def admit(
         str, typer.Option(metavar="HOST:PORT", help="Where the API server asks.")
     ] = "0.0.0.0:9443",
     scheduler: Annotated[
-        str, typer.Option(metavar="NAME", help="Profile that Pods are given to.")
+        str,
+        typer.Option(
+            metavar="NAME", help="Profile that Pods are given to (empty: resources are refused)."
+        ),
     ] = "penstock-scheduler",
     scheduler_user: Annotated[
         str, typer.Option(metavar="USER", help="As whom `penstock kube place` binds Pods.")

@@ -48,6 +48,14 @@ class Cache(Generic[T]):
         self._version = ""
         self._ready = asyncio.Event()
         self._heard_s = time.monotonic()
+        self._following: asyncio.Task[None] | None = None
+
+    def renew(self) -> None:
+        """Lists all anew; until then it is not ready. What was here stands meanwhile."""
+        self._ready.clear()
+        self._version = ""
+        if self._following is not None:
+            self._following.cancel()
 
     async def ready(self) -> None:
         """Returns once all objects have been listed."""
@@ -77,10 +85,15 @@ class Cache(Generic[T]):
         wait_s = 0.0
         while True:
             begun_s = time.monotonic()
+            self._following = asyncio.create_task(self._follow())
             try:
-                if not self._version:
-                    await self._list()
-                await self._watch()
+                await asyncio.wait([self._following])
+            finally:
+                self._following.cancel()
+            if self._following.cancelled():  # `renew`
+                continue
+            try:
+                self._following.result()
                 wait_s = 0.1  # as is usual after minutes; a server that does so at once gets a rest
             except ApiError as error:
                 if error.status == 410:  # objects of that version are no longer kept
@@ -91,6 +104,11 @@ class Cache(Generic[T]):
                 wait_s = 0.1 if long else min(LONGEST_WAIT_S, max(0.1, wait_s * 2))
             # Many caches that lost one server do not come back in step.
             await asyncio.sleep(wait_s * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
+
+    async def _follow(self) -> None:
+        if not self._version:
+            await self._list()
+        await self._watch()
 
     async def _list(self) -> None:
         found, version = await self._api.list(self._kind, **self._where)

@@ -11,6 +11,7 @@ from penstock.kube.admit.surroundings import class_names
 from penstock.kube.admit.verdict import Verdict, pointer
 from penstock.kube.api import ApiError
 from penstock.kube.names import (
+    GROUP,
     HELD,
     KEPT,
     MANAGED,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 DEFAULT_SCHEDULER = "default-scheduler"
 # What people write for it, where the nearest word would be another.
+OF_CLASSES = "deviceclass.resource.kubernetes.io/"  # resources that are claims (KEP-5004)
 MEANT = {"cores": RESOURCE_CORES, "gpu": RESOURCE_COUNT, "gpumem": RESOURCE_MEMORY}
 
 
@@ -56,6 +58,8 @@ async def review_new(
     annotations = (pod.get("metadata") or {}).get("annotations") or {}
     _not_yet(annotations, verdict)
     by_resources = any(asked(one) for one, _, _ in containers(pod))
+    if _goes_nowhere(pod, verdict, scheduler if by_resources else SCHEDULER):
+        return verdict
     by_claims = await around.claims_of_ours(pod, namespace)
     if not by_resources and not by_claims:
         return verdict
@@ -87,6 +91,27 @@ async def review_new(
     if by_resources:
         verdict.patch += behaviour.patch(pod)
     return verdict
+
+
+def _goes_nowhere(pod: Object, verdict: Verdict, scheduler: str) -> bool:
+    """Whether it asks in a way that nobody here serves."""
+    for one, _, _ in containers(pod):
+        resources = one.get("resources") or {}
+        for name in {**(resources.get("requests") or {}), **(resources.get("limits") or {})}:
+            if name.startswith(OF_CLASSES) and name.endswith(f".{GROUP}"):
+                verdict.refuse(
+                    f"the Pod asks for {name}",
+                    "Kubernetes makes a claim of that which has no amounts of yours",
+                    "make a ResourceClaim",
+                )
+                return True
+    if not scheduler:
+        verdict.refuse(
+            "the Pod asks for penstock.io/… resources",
+            "this cluster gives shares by claims alone",
+            "make a ResourceClaim, or have the chart installed with way: both",
+        )
+    return not scheduler
 
 
 def _not_yet(annotations: Mapping[str, str], verdict: Verdict) -> None:
@@ -129,7 +154,7 @@ def review_binding(binding: Object, user: str, scheduler_user: str) -> Verdict:
     """A Binding that is to be posted."""
     verdict = Verdict()
     annotations = (binding.get("metadata") or {}).get("annotations") or {}
-    written = [name for name in (PLACED, *KEPT) if name in annotations]
+    written = [name for name in (PLACED, HELD, *KEPT) if name in annotations]
     if written and user != scheduler_user:
         verdict.refuse(
             f"a Binding with {written[0]} by {user}",

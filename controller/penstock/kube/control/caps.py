@@ -73,7 +73,7 @@ class Cap:
                 continue
             if wants is None:
                 unsaid.append(name)
-            elif (has or 0) + wants > hard:
+            elif wants and (has or 0) + wants > hard:
                 parts.append(
                     f"{name}: {said(wants)} asked for, {said(has or 0)} of {said(hard)} taken"
                 )

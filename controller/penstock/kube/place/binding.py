@@ -36,8 +36,15 @@ class Binder:
     """Chooses devices on the node that the scheduler chose, and writes both into the Pod."""
 
     def __init__(
-        self, api: Api, ledger: Ledger, policy: Policy, report: Callable[..., None]
+        self,
+        api: Api,
+        ledger: Ledger,
+        policy: Policy,
+        report: Callable[..., None],
+        leads: Callable[[], bool] = lambda: True,
     ) -> None:
+        """`leads`: whether it is still this process that places Pods."""
+        self._leads = leads
         self._api = api
         self._ledger = ledger
         self._policy = policy
@@ -118,6 +125,12 @@ class Binder:
                 return
             await asyncio.sleep(wait_s)
             wait_s = min(LONGEST_WAIT_S, 2 * wait_s)
+            if not self._leads():  # whoever does may have given the room to others
+                self._ledger.release(uid)
+                raise PenstockError(
+                    f"Pod {namespace}/{name} is not bound from here", "another scheduler leads now",
+                    "that one places it, if it is not bound already",
+                )  # fmt: skip
 
     async def _is_ours(self, namespace: str, name: str, uid: str, body: Object) -> bool:
         """Whether the Pod has what the Binding says. Asks until the API server knows."""

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 BEST_SCORE = 10  # MaxExtenderPriority
 MOST_REMEMBERED = 20_000  # Pods between filter and bind
 READY_WITHIN_S = 20.0  # the scheduler waits thirty
+ASK_AGAIN_S = 0.1
 BUCKETS_S = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1, 0.5)
 
 
@@ -71,8 +72,10 @@ class Extender:
         )  # fmt: skip
         self._nodes.changed.append(self.ledger.node_changed)
         self._pods.changed.append(self._pod_changed)
-        self._binder = Binder(api, self.ledger, of_devices, report)
+        self._binder = Binder(api, self.ledger, of_devices, report, self._leads)
         self._leading = Leading(api, *lease) if lease else None
+        self._term_s: float | None = None  # since when it led when all was listed
+        self._renewing = asyncio.Lock()
         self._resizer = Resizer(api, self.ledger, self._pods, report=report, leads=self._may_change)
         self._askers: OrderedDict[str, Asker] = OrderedDict()  # by uid of the Pod
         self._registry = CollectorRegistry()
@@ -122,9 +125,12 @@ class Extender:
             duties.append(self._preemption.run(self._scheduler, self._may_change))
         await asyncio.gather(*duties)
 
+    def _leads(self) -> bool:
+        return self._leading is None or self._leading()
+
     def _may_change(self) -> bool:
         """Whether it is ours to change what is placed, and known what that would be."""
-        return not self.why_not_ready() and (self._leading is None or self._leading())
+        return not self.why_not_ready() and not self._is_new_term()
 
     def why_not_ready(self) -> str:
         """Before all Pods are known, what they hold would be given again."""
@@ -201,10 +207,11 @@ class Extender:
         Just started, the scheduler is kept waiting rather than refused: it would go on to the next
         Pod, and the next, and write an error to each of thousands.
         """
-        if self.why_not_ready():
+        if self.why_not_ready() or self._is_new_term():
             with contextlib.suppress(asyncio.TimeoutError):
-                ready = asyncio.gather(self._nodes.ready(), self._pods.ready())
-                await asyncio.wait_for(ready, READY_WITHIN_S)
+                await asyncio.wait_for(self._known(), READY_WITHIN_S)
+            if self._is_new_term():
+                raise web.HTTPServiceUnavailable(text="the scheduler beside this does not lead")
             if why := self.why_not_ready():
                 raise web.HTTPServiceUnavailable(text=why)
         if self._preemption:
@@ -215,6 +222,29 @@ class Extender:
         if not isinstance(args, dict):
             raise web.HTTPBadRequest(text="no object")
         return args, began_s
+
+    def _is_new_term(self) -> bool:
+        """Whether somebody else may have placed Pods since all was listed here."""
+        return self._leading is not None and (
+            self._leading.since_s is None or self._leading.since_s != self._term_s
+        )
+
+    async def _known(self) -> None:
+        """Returns when all is known as it was when the scheduler beside us began to lead, or later.
+
+        What another extender placed last may not have come by the watches yet.
+        """
+        async with self._renewing:
+            while self._leading is not None and self._is_new_term():
+                since_s = self._leading.since_s
+                if since_s is None:
+                    await asyncio.sleep(ASK_AGAIN_S)
+                    continue
+                self._nodes.renew()
+                self._pods.renew()
+                await asyncio.gather(self._nodes.ready(), self._pods.ready())
+                self._term_s = since_s
+        await asyncio.gather(self._nodes.ready(), self._pods.ready())
 
     def _pod_changed(
         self, key: Key, old: SeenPod | Waiting | None, new: SeenPod | Waiting | None

@@ -31,6 +31,7 @@ class Leading:
         self._cache = Cache(api, LEASES, _read, namespace=namespace, fields=f"metadata.name={name}")
         self._cache.changed.append(self._note)
         self._renewed_s: float | None = None
+        self._since_s: float | None = None
 
     async def run(self) -> None:
         """Until it is cancelled."""
@@ -40,10 +41,17 @@ class Leading:
         """Whether the scheduler beside us leads."""
         return self._renewed_s is not None and time.monotonic() - self._renewed_s < STALE_S
 
+    @property
+    def since_s(self) -> float | None:
+        """Since when (monotonic) it leads without a break; None: it does not."""
+        return self._since_s if self() else None
+
     def _note(self, _: Key, old: tuple[str, str] | None, new: tuple[str, str] | None) -> None:
         if new is None or not new[0].startswith(self._holder):
-            self._renewed_s = None
+            self._renewed_s = self._since_s = None
         elif old is not None:  # what is seen first may be old
+            if self._since_s is None or not self():
+                self._since_s = time.monotonic()
             self._renewed_s = time.monotonic()
 
 

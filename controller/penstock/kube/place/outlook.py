@@ -58,12 +58,13 @@ class Surroundings:
     now_s: float = 0.0  # UTC since 1970
     evicted: Collection[str] = ()  # uids of Pods that go, though their objects may not say so yet
     heeded: bool = True  # whether budgets are; else as if there were none
+    soon_s: float = SOON_S  # for Pods that go already: within what time they are waited for
 
     def is_going(self, one: SeenPod) -> bool:
         """Whether what it holds will be free without anybody's doing."""
         if one.ends_s is None:
             return one.uid in self.evicted
-        return -LATE_S < one.ends_s - self.now_s < SOON_S
+        return -LATE_S < one.ends_s - self.now_s < self.soon_s
 
     @cached_property
     def allowed(self) -> Mapping[str, int]:

@@ -9,6 +9,7 @@ may be killed at any point, and whoever is asked next keeps the same room for th
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -27,6 +28,7 @@ from penstock.kube.place.nominated import (
 )
 from penstock.kube.place.outlook import (
     NEVER,
+    SOON_S,
     Asker,
     Choice,
     Surroundings,
@@ -99,6 +101,7 @@ class Preemption:
         self._report = report
         self._count = count
         self._events = Events(api, report, PLACE)
+        self._may: Callable[[], bool] = lambda: True
         self._wishes: dict[str, _Wish] = {}  # by uid
         self._wished = asyncio.Event()
         self._again: dict[str, tuple[float, _Wish]] = {}  # by uid: when, monotonic
@@ -139,10 +142,10 @@ class Preemption:
             if waiting is None:
                 continue
             asker = Asker(waiting.uid, waiting.priority, waiting.request)
-            around = Surroundings(now_s=time.time(), heeded=False)
+            around = Surroundings(now_s=time.time(), heeded=False, soon_s=math.inf)
             choice = on_node(self._ledger, waiting.node, asker, around)
-            if choice is not None:
-                self._keep(asker, waiting.pod, choice)
+            if choice is None or not self._keep(asker, waiting.pod, choice, math.inf):
+                self._until_s[waiting.uid] = time.monotonic()  # nothing helps there any more
 
     def wanted(self, pod: Object, request: Request, names: Sequence[str]) -> None:
         """The Pod fits on none of these nodes, for want of devices alone."""
@@ -175,6 +178,7 @@ class Preemption:
 
     async def run(self, scheduler: str, may: Callable[[], bool]) -> None:
         """Until cancelled, while it `may`. `scheduler` is the profile that asks."""
+        self._may = may
         while not may():
             await asyncio.sleep(SETTLE_S)
         while True:
@@ -192,7 +196,9 @@ class Preemption:
             else:
                 await asyncio.sleep(SETTLE_S)
             self._wished.clear()
-            if not may():
+            if not may():  # whoever does sees to what was placed and what lost its node's name
+                self._placed.clear()
+                self._unnamed.clear()
                 continue
             try:
                 await self._round()
@@ -240,6 +246,8 @@ class Preemption:
             self._look_again(wish)  # should this be interrupted
         budgets = await all_budgets(self._api)
         for wish in wishes:
+            if not self._may():
+                return
             if wish.kind in self._fruitless_s:
                 continue
             self._again.pop(wish.asker.uid, None)
@@ -270,7 +278,9 @@ class Preemption:
         around = Surroundings(budgets, self._held_s, time.time(), self._evicted_s)
         kept = self._ledger.kept.get(uid)
         if kept:
-            there = on_node(self._ledger, kept.node, wish.asker, around)
+            # Who was told to go for it is waited for, however long that may take.
+            patient = replace(around, soon_s=math.inf)
+            there = on_node(self._ledger, kept.node, wish.asker, patient)
             if there and not there.holders:
                 return  # those who go are not gone, or the scheduler has not looked since
             self._ledger.keep_no_longer(uid)
@@ -319,6 +329,9 @@ class Preemption:
         guarded = {one.uid for one in choice.holders if one.budgets}
         # Those who may be refused come first: else the others would go in vain.
         for victim in sorted(choice.victims, key=lambda one: one.uid not in guarded):
+            if not self._may():
+                self._forget(uid)
+                return
             if not await self._evict(victim, wish, choice.node):
                 self._held_s[victim.uid] = time.monotonic() + HELD_S
                 self._ledger.keep_no_longer(uid)
@@ -373,9 +386,9 @@ class Preemption:
             text = held_by(choice, around.budgets) + ": tried again"
             await self._events.write(wish.about, "PreemptionHeld", text, warning=True)
 
-    def _keep(self, asker: Asker, pod: Key, choice: Choice) -> bool:
+    def _keep(self, asker: Asker, pod: Key, choice: Choice, soon_s: float = SOON_S) -> bool:
         now_s = time.time()
-        around = Surroundings(now_s=now_s, evicted=self._evicted_s)
+        around = Surroundings(now_s=now_s, evicted=self._evicted_s, soon_s=soon_s)
         shares = room_after(self._ledger, choice, asker, around, self._policy)
         if shares is None:
             return False

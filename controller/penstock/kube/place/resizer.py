@@ -157,16 +157,19 @@ class Resizer:
                 # and if one of them did, the Pod is seen with it.
                 if error.status in {404, 409}:
                     if not in_doubt:
-                        self._give_up(pod.uid)
+                        self._give_up(pod.uid, running.version)
                     return
                 if not error.is_passing and not in_doubt:
                     self._not_before_s[pod.uid] = time.monotonic() + AGAIN_S
-                    self._give_up(pod.uid)
+                    self._give_up(pod.uid, running.version)
                     self._report("not resized", pod="/".join(key), why=str(error))
                     return
                 in_doubt = True
             await asyncio.sleep(wait_s)
             wait_s = min(LONGEST_WAIT_S, 2 * wait_s)
+            if not self._leads():  # whoever does may have given the room to others
+                self._give_up(pod.uid, running.version)
+                return
         grown = any(
             share.memory_bytes > before.memory_bytes or share.cores_permille > before.cores_permille
             for container, shares in step.placement.items()
@@ -177,9 +180,11 @@ class Resizer:
         self._report("resized", pod="/".join(key), what=text)
         await self._tell(key, pod, GROWN if grown else SHRUNK, text)
 
-    def _give_up(self, uid: str) -> None:
-        self._ledger.release_growth(uid)
-        self._written.pop(uid, None)
+    def _give_up(self, uid: str, version: str) -> None:
+        """Unless another attempt, over a newer version, has begun since."""
+        if uid in self._written and self._written[uid].version == version:
+            self._ledger.release_growth(uid)
+            del self._written[uid]
         self._wake.set()
 
     async def _refuse(self, key: Key, pod: SeenPod, text: str) -> None:

@@ -53,6 +53,6 @@ def _by_placement(pods: list[Object]) -> list[str]:
     return [
         f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
         for pod in pods
-        if PLACED in (pod["metadata"].get("annotations") or {})
+        if (pod["metadata"].get("annotations") or {}).get(PLACED)
         and (pod.get("status") or {}).get("phase") not in FINISHED
     ]
