@@ -120,7 +120,7 @@ class Extender:
             self._resizer.run(),
         ]
         if self._leading:
-            duties.append(self._leading.run())
+            duties += [self._leading.run(), self._begin_terms(self._leading)]
         if self._preemption:
             duties.append(self._preemption.run(self._scheduler, self._may_change))
         await asyncio.gather(*duties)
@@ -228,6 +228,13 @@ class Extender:
         return self._leading is not None and (
             self._leading.since_s is None or self._leading.since_s != self._term_s
         )
+
+    async def _begin_terms(self, leading: Leading) -> None:
+        """What is to be changed of running Pods does not wait for a Pod to be scheduled first."""
+        while True:
+            if leading.since_s is not None and self._is_new_term():
+                await self._known()
+            await asyncio.sleep(ASK_AGAIN_S)
 
     async def _known(self) -> None:
         """Returns when all is known as it was when the scheduler beside us began to lead, or later.
