@@ -13,7 +13,7 @@ from tests.kube.test_ledger import NothingAround, node
 
 from penstock.kube.admit.review import Reviewer
 from penstock.kube.control.amounts import Amounts, of_pod
-from penstock.kube.control.caps import OVER, Counter, read_cap
+from penstock.kube.control.caps import OVER, Counter, _answers, _Asked, read_cap
 from penstock.kube.control.policies import read_policy
 from penstock.kube.names import HELD, PLACED, RESIZE
 from penstock.kube.node.following import due
@@ -474,10 +474,37 @@ def test_a_cap_counts_what_a_pod_asks_for_has_and_may_still_have():
     assert of_pod(one) == Amounts(1, 20 * GIB, 300)  # as quotas of Kubernetes' own count it
 
 
+def test_a_wish_that_is_asked_again_over_a_newer_version_counts_once():
+    """The API server does so when somebody else changed the Pod meanwhile."""
+    ten = {"vgpus": 0, "memoryBytes": 10 * GIB, "coresPermille": 0}
+    cap = read_cap(
+        {
+            "metadata": {"namespace": "ns", "name": "default", "resourceVersion": "1"},
+            "spec": {"hard": {"memory": "30Gi"}},
+            "status": {
+                "used": {"vgpus": 1, "memoryBytes": 20 * GIB, "coresPermille": 300},
+                "pending": {f"a{OVER}7{OVER}w": ten},
+            },
+        }
+    )
+    more = Amounts(0, 10 * GIB, 0)
+
+    def asked(key: str) -> tuple[list[str | None], set[str]]:
+        answers, pending = _answers(cap, [_Asked(key, more, dry=False, answer=None)])
+        return answers, set(pending)
+
+    again = f"a{OVER}8{OVER}w"
+    assert asked(again) == ([None], {again})
+    for other in (f"a{OVER}8{OVER}x", f"b{OVER}8{OVER}w"):
+        answers, pending = asked(other)
+        assert "would be exceeded" in (answers[0] or "")
+        assert pending == {f"a{OVER}7{OVER}w"}
+
+
 def test_growth_waits_in_the_ledger_until_a_newer_version_of_its_pod_is_seen():
     status = {
         "used": {"vgpus": 1, "memoryBytes": 20 * GIB, "coresPermille": 300},
-        "pending": {f"a{OVER}7": {"vgpus": 0, "memoryBytes": 10 * GIB, "coresPermille": 0}},
+        "pending": {f"a{OVER}7{OVER}w": {"vgpus": 0, "memoryBytes": 10 * GIB, "coresPermille": 0}},
         "observedGeneration": 0,
     }
     cap = read_cap(

@@ -218,7 +218,7 @@ def upgraded(cluster, node, driver: str) -> None:
     node.until_ready()
     say("upgrade-failed")
     node.agent.restart()  # a new agent is told again only where that is right
-    until("the agent answers", lambda: node.run("ps").returncode == 0)
+    node.until_answers()
     say("pod-restart-required")
     agent = node.agent.process()
     until("the new agent lets go of it", lambda: not held() and healthy() == [False, False])

@@ -3,8 +3,8 @@
 A QuotaCap's status is a ledger. Who admits a claim or a Pod first writes its amounts into
 `pending`, under its uid, over the version of the cap that it has read: of two that write at once
 one reads again. The controller moves what it sees in the API into `used`. A Pod whose share is to
-grow is written with the difference alone, under its uid and the version that the growth replaces:
-any newer version of the Pod has it, or rules it out. So each object counts
+grow is written with the difference alone, under its uid, the version that the growth replaces and
+what is wished: any newer version of the Pod has it, or rules it out. So each object counts
 once at any time, and the sum of both is never below what exists. (The API server counts extended
 resources against a ResourceQuota in the same way; capacity of claims it does not count.)
 """
@@ -12,6 +12,7 @@ resources against a ResourceQuota in the same way; capacity of claims it does no
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import random
 import time
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ from penstock.kube.control.amounts import (
     of_pod,
     total,
 )
+from penstock.kube.names import RESIZE
 from penstock.model import PenstockError, QuantityError, human_memory, parse_memory
 from penstock.policy.schema import API_VERSION
 
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
 CAPS = Kind(API_VERSION, "quotacaps")
 CLASSES = Kind("resource.k8s.io/v1", "deviceclasses", namespaced=False)
 NAME = "default"  # a namespace has one
-OVER = "/"  # in a ledger: growth of the object of that uid, over that version of it
+OVER = "/"  # in a ledger: growth of the object of that uid, over that version, to that wish
 MOST_TRIES = 30  # to write a ledger that others write as well
 # An admitted object that is never seen was refused after us. The API server gives up on a request
 # after a minute; what comes later than this is no longer on its way.
@@ -167,10 +169,10 @@ class Caps:
         version = metadata.get("resourceVersion")
         if more == NOTHING or not version:
             return []
-        why = await self.check(
-            request["namespace"], f"{metadata['uid']}{OVER}{version}", more,
-            dry_run=bool(request.get("dryRun")),
-        )  # fmt: skip
+        wish = (new["metadata"].get("annotations") or {}).get(RESIZE, "")
+        key = OVER.join((metadata["uid"], version, hashlib.sha256(wish.encode()).hexdigest()[:8]))
+        dry_run = bool(request.get("dryRun"))
+        why = await self.check(request["namespace"], key, more, dry_run=dry_run)
         return [why] if why else []
 
     async def check(
@@ -248,6 +250,8 @@ def _answers(cap: Cap, batch: list[_Asked]) -> tuple[list[str | None], dict[str,
     answers = []
     for one in batch:
         before = pending.pop(one.uid, None)
+        for key in _same_wish(one.uid, pending):
+            del pending[key]
         answer = cap.refusal(one.amounts, total([cap.used or NOTHING, *pending.values()]))
         if answer is None and not one.dry:
             pending[one.uid] = total([one.amounts])
@@ -255,6 +259,21 @@ def _answers(cap: Cap, batch: list[_Asked]) -> tuple[list[str | None], dict[str,
             pending[one.uid] = before
         answers.append(answer)
     return answers, pending
+
+
+def _same_wish(asked: str, pending: Iterable[str]) -> list[str]:
+    """Growth of that Pod to the same amounts, over an older version of it.
+
+    The API server asks again when somebody else changed the Pod meanwhile; had the change happened
+    the Pod would have the wish, and nothing more would be asked for.
+    """
+    uid, _, over = asked.partition(OVER)
+    wish = over.partition(OVER)[2]
+    if not wish:
+        return []
+    return [
+        key for key in pending if key.startswith(f"{uid}{OVER}") and key.endswith(f"{OVER}{wish}")
+    ]
 
 
 async def counted(api: Api, cap: Cap, ours: Iterable[str]) -> Cap:
@@ -308,6 +327,7 @@ class Counter:
         pending = {}
         for key, amounts in cap.pending.items():
             uid, _, over = key.partition(OVER)
+            over = over.partition(OVER)[0]
             first_s = self._first_seen_s.setdefault(key, now_s)
             is_counted = _older(over, (seen or {}).get(uid)) if over else uid in held
             if is_counted or uid in self._ended or now_s - first_s > UNSEEN_S:

@@ -136,7 +136,7 @@ def cap_crd() -> dict[str, Any]:
             },
             "pending": {
                 "type": "object",
-                "description": "Admitted, and not counted yet, by uid; growth by uid/version.",
+                "description": "Admitted, and not counted yet, by uid; growth by uid/version/wish.",
                 "additionalProperties": {"type": "object", "properties": amounts},
             },
             "counted": {
