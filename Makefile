@@ -32,8 +32,8 @@ $(VENV)/.installed: $(VENV)/.tools $(NATIVE_SOURCES) $(PYTHON_SOURCES)
 demo: setup ## Three programs share one simulated H200 (or the real GPU) under quotas; under two minutes
 	$(BIN)/penstock demo
 
-test: setup lint cluster-programs ## Everything that must hold: lint, types, layers, and all tests
-	$(BIN)/pytest -n 3 $(PYTEST_ARGS)
+test: setup lint ## Everything that must hold: lint, types, layers, and all tests but those on a cluster
+	$(BIN)/pytest -n 3 -m "not kube" $(PYTEST_ARGS)
 
 test-kube: setup cluster-programs ## The tests on a real Kubernetes cluster alone (root)
 	$(BIN)/pytest -m kube tests/kube $(PYTEST_ARGS)
