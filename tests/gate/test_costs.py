@@ -76,6 +76,26 @@ def test_one_sample_far_too_short_rules_nothing_out(cost: Any) -> None:
     assert value(cost) == pytest.approx(200 * US, rel=0.01)
 
 
+def test_long_launches_in_a_crowd_are_learned_from_the_second_shortest(cost: Any) -> None:
+    """Of 20 ms each, beside three tenants with such, as one run measured them from its start on."""
+    measured_ms = (81.2, 82.1, 81.5, 64.6, 39.9, 28.6, 19.6, 45.7, 30.2, 19.9, 53.4, 43.6, 28.2)
+    learn(cost, 81 * MS, 1, 1 * MS, disturbed=True)
+    learn(cost, 1 * MS, 1, 2 * MS, disturbed=True)  # an error of measurement keeps nothing out
+    for step, each_ms in enumerate(measured_ms):
+        learn(cost, each_ms * MS, 1, (3 + 270 * step) * MS, disturbed=True)
+    assert value(cost) == pytest.approx(20 * MS, rel=0.03)
+
+
+def test_one_long_launch_measured_far_too_short_rules_nothing_out(cost: Any) -> None:
+    for step in range(1, 20):
+        learn(cost, 20 * MS, 1, 50 * step * MS, disturbed=True)
+    assert not learn(cost, 6 * MS, 1, 1001 * MS, disturbed=True)
+    for step in range(21, 60):  # nor does it later, together with another one
+        assert learn(cost, 20 * MS, 1, (100 * step) * MS, disturbed=True)
+    assert not learn(cost, 7 * MS, 1, 6000 * MS, disturbed=True)
+    assert value(cost) == pytest.approx(20 * MS, rel=0.01)
+
+
 def test_launches_count_as_even_only_while_undisturbed_samples_say_so(cost: Any) -> None:
     rng = random.Random(2)  # noqa: S311 - a repeatable sequence is the point
     for step in range(50):

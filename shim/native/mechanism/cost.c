@@ -10,6 +10,10 @@
 
 static uint64_t least_of(uint64_t a, uint64_t b) { return a && (!b || a < b) ? a : b; }
 
+static uint64_t most_of(uint64_t a, uint64_t b) { return a > b ? a : b; }
+
+static bool is_long(uint64_t ns) { return ns >= PENSTOCK_COST_LONG_NS; }
+
 /* Is `a` as long as `b`, give or take? */
 static bool is_near(uint64_t a, uint64_t b) {
   return a < b + b / 10 + NOISE_NS && b < a + b / 10 + NOISE_NS;
@@ -25,7 +29,19 @@ static void turn_window(penstock_cost *cost, uint64_t now_ns) {
   cost->floor_ns = age < 2 * PENSTOCK_COST_WINDOW_NS ? cost->window_floor_ns : 0;
   cost->window_floor_ns = 0;
   cost->longest_ns -= cost->longest_ns / 4;
+  if (is_long(cost->odd_ns)) cost->odd_ns = 0;
   cost->window_began_ns = now_ns;
+}
+
+/* A long launch far below all others. Such come a few times a second, each longer than it takes by
+ * whatever others used meanwhile, so that two alike hardly follow each other: the floor is the
+ * second shortest, wherever in the window the shortest was. */
+static bool note_long(penstock_cost *cost, uint64_t each_ns) {
+  uint64_t odd_ns = cost->odd_ns;
+  cost->odd_ns = is_long(odd_ns) ? least_of(each_ns, odd_ns) : each_ns;
+  if (!is_long(odd_ns)) return false;
+  cost->window_floor_ns = least_of(cost->window_floor_ns, most_of(each_ns, odd_ns));
+  return each_ns >= odd_ns || is_near(each_ns, odd_ns);
 }
 
 /* Notes a sample in the window of `now_ns`. One far below all others may be an error of
@@ -35,6 +51,7 @@ static bool note_floor(penstock_cost *cost, uint64_t each_ns, uint64_t now_ns) {
   turn_window(cost, now_ns);
   uint64_t floor_ns = floor_of(cost);
   if (floor_ns && each_ns < floor_ns && !is_near(each_ns, floor_ns)) {
+    if (is_long(each_ns)) return note_long(cost, each_ns);
     bool again = cost->odd_ns && is_near(each_ns, cost->odd_ns);
     cost->odd_ns = each_ns;
     if (!again) return false;

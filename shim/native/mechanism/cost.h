@@ -17,6 +17,7 @@
 
 /* An undisturbed sample rules out disturbed ones for this long. */
 #define PENSTOCK_COST_QUIET_NS 2000000000
+#define PENSTOCK_COST_LONG_NS 5000000      /* longer than others' time slices */
 #define PENSTOCK_COST_NEAR 4096            /* of `near`: all of them */
 #define PENSTOCK_COST_WINDOW_NS 4000000000 /* the floor is that of this and the last window */
 /* That other tenants have come to the device is known this much later at most. */
