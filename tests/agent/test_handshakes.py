@@ -18,6 +18,7 @@ from tests.agent.programs import LAUNCHER, backlogged, environment_for, open_to_
 from tests.agent.test_duties import shown, start_past_the_shim
 from tests.containers import images
 
+from penstock.agent.peer import NoPeerError, Peer
 from penstock.enforce.process import why_unshimmed
 from penstock.node.handshake import read_handshakes
 from penstock_shim import simulator
@@ -183,6 +184,30 @@ def test_a_connection_that_outlives_its_process_names_nobody(node):
 
 
 @needs_root
+def test_a_process_that_ends_while_it_is_looked_at_has_ended_and_did_not_lie(tmp_path):
+    """Nothing is seen any more of where it was: else its slot would be live for ever."""
+    program = (
+        "import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); input()"
+    )
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "s"))
+        listening.listen()
+        words = [sys.executable, "-c", program, str(tmp_path / "s")]
+        caller = subprocess.Popen(words, stdin=subprocess.PIPE)
+        connection, _ = listening.accept()
+
+    def look() -> None:
+        with Peer.of(connection) as peer:
+            assert peer.pid == caller.pid
+            caller.kill()
+            caller.wait()
+            peer.check_pid(1, 0)  # what it said in a pid namespace that nobody can see any more
+
+    with connection, pytest.raises(NoPeerError):
+        look()
+    caller.stdin.close()
+
+
 def test_only_the_tenants_user_can_shake_hands(node):
     node.tenant("roots")
     open_to_nobody(node)

@@ -56,8 +56,14 @@ class Peer:
             # another's by now. That one would have to be of the same user.
             if descriptor is None and _uid_of(pid) not in {uid, None}:
                 raise NoPeerError
-            yield cls(pid, stat.start_ticks)
-            if descriptor is not None and _has_ended(descriptor):
+            try:
+                yield cls(pid, stat.start_ticks)
+            except ValueError as error:
+                # Nothing that is seen of a process which ends tells where it was.
+                if _has_ended(descriptor, pid, stat.start_ticks):
+                    raise NoPeerError from error
+                raise
+            if _has_ended(descriptor, pid, stat.start_ticks):
                 raise NoPeerError
         finally:
             if descriptor is not None:
@@ -101,10 +107,14 @@ def _pidfd_of(connection: socket.socket) -> int | None:
     return int(struct.unpack("i", raw)[0])
 
 
-def _has_ended(pidfd: int) -> bool:
-    poll = select.poll()
-    poll.register(pidfd, select.POLLIN)
-    return bool(poll.poll(0))
+def _has_ended(pidfd: int | None, pid: int, start_ticks: int) -> bool:
+    """Or is about to: its namespaces are gone before whoever holds it by a descriptor is told."""
+    if pidfd is not None:
+        poll = select.poll()
+        poll.register(pidfd, select.POLLIN)
+        if poll.poll(0):
+            return True
+    return not Peer.is_alive(pid, start_ticks)
 
 
 def _uid_of(pid: int) -> int | None:
