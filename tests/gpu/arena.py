@@ -17,7 +17,6 @@ from tests.gpu.children import Command
 
 from penstock.bench.stage import StageTenant
 from penstock.devices import open_devices
-from penstock.model import PenstockError
 from penstock.node.machines import simulated_machine
 from penstock.node.state import State
 from penstock_shim import paths
@@ -38,14 +37,6 @@ RULES = (  # how long the simulated device takes for kernels that it cannot run
 REPOSITORY = Path(__file__).parents[2]
 MEMORY_BYTES = 8 << 30
 MOST_MIB = 32 << 10
-
-
-def has_real_device() -> bool:
-    """Whether a driver answers here with a device."""
-    try:
-        return bool(open_devices().devices())
-    except PenstockError:
-        return False
 
 
 class Arena:

@@ -2,7 +2,7 @@
 
 Sections come in the order of their worth, and what one leaves over goes to the next. A check for
 which its section has no time left waits until all sections had theirs; what is left then is for
-those that wait.
+those that wait, and after them for more cells of the compute quota, as many as there is time for.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from tests.gpu.rows import Outcome
     from tests.gpu.setting import Setting
@@ -25,6 +25,7 @@ SHARES = {  # of the whole time; in the order of worth
     "suspend": 0.07,
     "assumptions": 0.09,
 }
+MORE = "more cells"  # a section without a share: what is left goes to it
 SPARE_S = 4.0  # of the whole, for the last row and the report
 
 
@@ -39,6 +40,7 @@ class Check:
     timeout_s: float  # when it is taken for hung
     requires: Callable[[Setting], object] | None = None
     """Raises `NotHereError` at once where what the check needs is not here: that takes no time."""
+    pairs: frozenset[tuple[str, str]] = frozenset()  # of conditions, that it has together
 
 
 @dataclass(frozen=True)
@@ -60,8 +62,11 @@ class Budget:
         self._began = now()
         self.end = self._began + max(0.0, seconds - spare_s)
 
-    def slots(self, checks: Sequence[Check]) -> Iterator[Slot]:
-        """The checks for which there is time, in the order in which they are to run."""
+    def slots(self, checks: Sequence[Check], more: Iterable[Check] = ()) -> Iterator[Slot]:
+        """The checks for which there is time, in the order in which they are to run.
+
+        `more`: what the time that is left is for, without end if need be.
+        """
         waiting: list[Check] = []
         used = 0.0
         there = [section for section in SHARES if any(c.section == section for c in checks)]
@@ -77,6 +82,10 @@ class Budget:
         for check in waiting:
             if self._now() + check.needs_s <= self.end:
                 yield self._slot(check, self.end)
+        for check in more:
+            if self._now() + check.needs_s > self.end:
+                return
+            yield self._slot(check, self.end)
 
     def _slot(self, check: Check, limit: float) -> Slot:
         # A check may overrun its section by what it needs, never the run.

@@ -13,12 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tests.gpu.rows import NotHereError
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from typing_extensions import Self
 
 _sessions: set[int] = set()  # that were started and not yet ended
+_listeners: list[Callable[[str], None]] = []  # one, or none
+SILENT = "it had said nothing"
 TAIL_CHARACTERS = 600  # of a failed program's words, in the report
 
 
@@ -51,17 +55,21 @@ class Done:
         """The JSON object that begins on the last line that begins with a brace.
 
         Raises:
+            NotHereError: it ended with an error and "not here: " and what it lacks.
             FailedError: it ended with an error, or printed none.
         """
         if self.code:
-            raise FailedError(f"ended with {self.code}: {tail(self.err or self.out)}")
+            _, said, lacks = self.err.rpartition("not here: ")
+            if said:
+                raise NotHereError(tail(lacks))
+            raise FailedError(f"{_ended(self.code)}: {tail(self.err or self.out) or SILENT}")
         at = f"\n{self.out}".rfind("\n{")
         if at < 0:
             raise FailedError(f"printed no result: {tail(self.out + self.err)}")
         try:
             found: dict[str, Any] = json.JSONDecoder().raw_decode(self.out, at)[0]
         except ValueError as error:
-            words = self.out[at : at + 200]
+            words = tail(self.out[at : at + 200])
             raise FailedError(f"printed broken JSON ({error}): {words}") from error
         return found
 
@@ -84,6 +92,7 @@ class Child:
         )
         self._said = ""
         _sessions.add(self.process.pid)
+        _told(f"+{self.process.pid}")
 
     def __enter__(self) -> Self:
         return self
@@ -110,7 +119,7 @@ class Child:
                 more = os.read(file, 65536)  # nothing reads through the text layer before
                 if not more:
                     _, errors = self.process.communicate()
-                    raise FailedError(f"ended with {self.process.returncode}: {tail(errors)}")
+                    raise FailedError(f"{_ended(self.process.returncode)}: {tail(errors)}")
                 self._said += more.decode(errors="replace")
 
     def terminate(self) -> None:
@@ -132,7 +141,7 @@ class Child:
             said = words.decode(errors="replace") if isinstance(words, bytes) else words
             raise HungError(
                 f"killed after {timeout_s:.0f} s: {' '.join(self._command.argv)[-120:]}: "
-                f"{tail(said) or 'it had said nothing'}"
+                f"{tail(said) or SILENT}"
             ) from None
         self._kill_session()  # what it left behind
         seconds = time.monotonic() - self._began
@@ -166,7 +175,20 @@ def kill_session(session: int) -> None:
     for pid in session_members(session):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
-    _sessions.discard(session)
+    if session in _sessions:
+        _sessions.discard(session)
+        _told(f"-{session}")
+
+
+def tell_sessions_to(listener: Callable[[str], None] | None) -> None:
+    """It hears of each session that begins, "+PID", and that has ended, "-PID"; None: nobody."""
+    _listeners[:] = [listener] if listener else []
+
+
+def _told(words: str) -> None:
+    for listener in _listeners:
+        with contextlib.suppress(OSError):  # it was killed itself
+            listener(words)
 
 
 def kill_all() -> None:
@@ -176,18 +198,37 @@ def kill_all() -> None:
 
 
 def session_members(session: int) -> list[int]:
-    """Pids of the session that `session` leads or led; a zombie is none any more."""
-    found = []
+    """Pids of the session that `session` leads or led; a zombie is none any more.
+
+    And of those whom any of these started, in sessions of their own too.
+    """
+    parents: dict[int, int] = {}
+    found = set()
     for path in Path("/proc").iterdir():
         if not path.name.isdigit():
             continue
         with contextlib.suppress(OSError, ValueError, IndexError):
-            fields = (path / "stat").read_text().rpartition(")")[2].split()
-            if int(fields[3]) == session and fields[0] != "Z":
-                found.append(int(path.name))
-    return found
+            state, parent, _, of, *_ = (path / "stat").read_text().rpartition(")")[2].split()
+            if state != "Z":
+                parents[int(path.name)] = int(parent)
+                if int(of) == session:
+                    found.add(int(path.name))
+    more = found
+    while more:
+        more = {pid for pid, parent in parents.items() if parent in more} - found
+        found |= more
+    return sorted(found)
+
+
+def _ended(code: int) -> str:
+    """A code as people know it: a signal by its name."""
+    number = -code if code < 0 else code - 128  # the latter of a shell, or of `penstock run`
+    with contextlib.suppress(ValueError):
+        return f"ended by {signal.Signals(number).name}"
+    return f"ended with {code}"
 
 
 def tail(text: str) -> str:
-    """The last words of a program, on one line."""
-    return " ".join(text.split())[-TAIL_CHARACTERS:]
+    """The last words of a program, on one line; what cannot be printed as a question mark."""
+    words = " ".join(text.split())[-TAIL_CHARACTERS:]
+    return "".join(one if one.isprintable() else "?" for one in words)

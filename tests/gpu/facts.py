@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import platform
 import shutil
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.gpu import children
+from tests.gpu.rows import NotHereError
 
 from penstock import __version__
 from penstock.model import PenstockError
@@ -25,7 +25,7 @@ TOOLS = ("nvcc", "nvidia-smi", "ncu", "nsys", "compute-sanitizer", "cuda-gdb")
 TOOL_FOLDERS = ("/usr/local/cuda/bin", "/opt/cuda/bin")
 MODULES = ("torch", "cupy", "triton", "jax", "numba.cuda", "cuda.core")
 PYTHONS_VARIABLE = "GPU_CHECK_PYTHONS"  # further interpreters, colon-separated
-LONGEST_S = 30.0
+LONGEST_S = 15.0
 
 FIND = """
 import importlib.util, json, sys
@@ -87,10 +87,29 @@ class Pythons:
 
 
 def _modules(python: str) -> dict[str, str]:
-    command = children.Command([python, "-c", FIND, *MODULES], dict(os.environ))
-    with contextlib.suppress(children.FailedError, children.HungError, OSError):
-        return children.run(command, LONGEST_S).result()
-    return {}
+    """Module → version, of those that are installed. None is imported, but packages around one.
+
+    One that never comes to an end, or takes the interpreter down, does not hide the others: then
+    each is asked after by itself.
+    """
+    if _asked(python, ()) is None:
+        return {}  # the interpreter itself is broken
+    found = _asked(python, MODULES)
+    if found is not None:
+        return found
+    alone = {name: _asked(python, (name,)) for name in MODULES}
+    return {name: (told or {name: "not told"})[name] for name, told in alone.items() if told != {}}
+
+
+def _asked(python: str, modules: tuple[str, ...]) -> dict[str, str] | None:
+    """Of these modules; None: it did not end, or not well."""
+    command = children.Command([python, "-c", FIND, *modules], dict(os.environ))
+    try:
+        return dict(children.run(command, LONGEST_S).result())
+    except (children.FailedError, children.HungError, NotHereError):
+        return None
+    except OSError:  # no such interpreter
+        return {}
 
 
 def facts_of(arena: Arena, pythons: Pythons, seconds: float) -> dict[str, Any]:
@@ -106,6 +125,7 @@ def facts_of(arena: Arena, pythons: Pythons, seconds: float) -> dict[str, Any]:
         **_driver(arena),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "cores": len(os.sched_getaffinity(0)),
+        "load_average": round(os.getloadavg()[0], 1),  # of others, before the first row
         "python": platform.python_version(),
         "libraries": pythons.versions(),
         "tools": {name: _version_of(name) for name in TOOLS if tool_path(name)},

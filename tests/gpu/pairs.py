@@ -6,13 +6,15 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tests.gpu.rows import DiffersError
+from tests.gpu.children import FailedError
+from tests.gpu.rows import DiffersError, FailsNativelyError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tests.gpu.setting import Setting
 
+WAVERING = 0.01  # of a value that differs from one native run to the next
 ARMS: dict[str, float | None] = {"native": None, "idle": 100.0, "gated": 99.0}
 """Arm → cores granted, percent; None: without the shim. `idle`: the gate stands open."""
 
@@ -48,6 +50,7 @@ def interleaved(
     """The program's results, arm by arm, each arm once a round; the order changes every round.
 
     Raises:
+        FailsNativelyError: without the shim.
         FailedError, HungError: an arm failed. What whole rounds gave before is not lost: where the
             time runs out after one, that is what is returned.
     """
@@ -61,7 +64,10 @@ def interleaved(
         for arm in arms if number % 2 == 0 else tuple(reversed(arms)):
             cores = ARMS[arm]
             if cores is None:
-                found[arm] = setting.native(argv, **variables)
+                try:
+                    found[arm] = setting.native(argv, **variables)
+                except FailedError as error:
+                    raise FailsNativelyError(f"without the shim: {error}") from error
             else:
                 found[arm] = setting.shimmed(argv, cores=cores, **variables)
         for arm, result in found.items():
@@ -90,6 +96,30 @@ def check_same(
     if not abs(wanted - got) <= allowed:
         raise DiffersError(f"native {wanted:g}, under the shim {got:g}, allowed {allowed:g}")
     return f"the same within {tolerance or 0:.0%}" if tolerance else "the same"
+
+
+def check_wavering(native: dict[str, Any], again: dict[str, Any], shimmed: dict[str, Any]) -> str:
+    """Compares results that are not the same with a second native run: is it the shim at all?
+
+    Returns in words what may be said of them.
+
+    Raises:
+        DiffersError: natively twice the same, or too far from both.
+    """
+    told = [(one.get("digest"), float(one.get("value", 0))) for one in (native, again, shimmed)]
+    seen = [f"{digest or 'a value'} ({value:.9g})" for digest, value in told]
+    if told[0] == told[1]:
+        raise DiffersError(f"natively twice {seen[0]}, under the shim {seen[2]}")
+    low, high = sorted(value for _, value in told[:2])
+    margin = max(high - low, WAVERING * max(abs(low), abs(high)))
+    if not low - margin <= told[2][1] <= high + margin:
+        raise DiffersError(
+            f"natively {seen[0]}, then {seen[1]}; under the shim {seen[2]}, farther off than that"
+        )
+    return (
+        f"cannot be compared bit for bit: natively {seen[0]}, then {seen[1]}; under the shim "
+        f"{seen[2]}, as close as these"
+    )
 
 
 def added(

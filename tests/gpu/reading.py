@@ -52,11 +52,13 @@ def reports_in(folder: Path) -> list[tuple[Path, dict[str, Any]]]:
 def before(
     newest: dict[str, Any], reports: list[tuple[Path, dict[str, Any]]]
 ) -> tuple[Path, dict[str, Any]] | None:
-    """The report before `newest` of the same device."""
+    """The report before `newest` of the same device; none of a small run for a whole one."""
     facts = newest["facts"]
     same = [
         one
         for one in reports
-        if one[1]["facts"]["device"] == facts["device"] and one[1]["facts"]["date"] < facts["date"]
+        if one[1]["facts"]["device"] == facts["device"]
+        and bool(one[1]["facts"].get("small")) == bool(facts.get("small"))
+        and one[1]["facts"]["date"] < facts["date"]
     ]
     return same[-1] if same else None

@@ -7,6 +7,7 @@ whole report of all rows that were measured. Rows that were planned and not reac
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,7 @@ class Report:
 
         `hidden`: this machine's folders, and what stands for them in the files.
         """
+        base.parent.mkdir(parents=True, exist_ok=True)
         self.json_path = base.with_name(base.name + ".json")
         self.markdown_path = base.with_name(base.name + ".md")
         self.facts = facts
@@ -44,8 +46,20 @@ class Report:
         self._planned = list(planned)
         self._say = say
         self._hidden = hidden or {}
-        base.parent.mkdir(parents=True, exist_ok=True)
-        self._write()
+        self.problem = ""  # why the files are not as they should be
+        names = (f"{base.name}-{number}" for number in itertools.count(2))
+        while not self._begin():  # another run began in the same second
+            again = next(names)
+            self.json_path = base.with_name(again + ".json")
+            self.markdown_path = base.with_name(again + ".md")
+
+    def _begin(self) -> bool:
+        """The files' first writing; False: there are such files already."""
+        try:
+            self._write(fresh=True)
+        except FileExistsError:
+            return False
+        return True
 
     def add(self, row: Row) -> None:
         """Appends a row, prints it, and has it on disk when this returns."""
@@ -61,7 +75,7 @@ class Report:
 
     def as_dict(self) -> dict[str, Any]:
         """The whole report, rows that were not reached included."""
-        rows = [*self.rows, *self._missing()]
+        rows = [*self.rows, *self.missing()]
         return {
             "report": "penstock gpu-check",
             "version": VERSION,
@@ -70,7 +84,8 @@ class Report:
             "rows": [row.as_dict() for row in rows],
         }
 
-    def _missing(self) -> list[Row]:
+    def missing(self) -> list[Row]:
+        """What was planned and has no row of its own yet, as it stands in the report."""
         reached = {row.key for row in self.rows}
         why = "not reached yet" if self.state == "running" else f"not reached: {self.state}"
         simulated = bool(self.facts.get("simulated"))
@@ -80,7 +95,8 @@ class Report:
             if (section, name) not in reached
         ]
 
-    def _write(self) -> None:
+    def _write(self, *, fresh: bool = False) -> None:
+        """`fresh`: nobody's file is to be replaced. Raises FileExistsError then."""
         whole = self.as_dict()
         for path, text in (
             (self.json_path, json.dumps(whole, indent=1, default=str) + "\n"),
@@ -88,16 +104,31 @@ class Report:
         ):
             for place, name in self._hidden.items():
                 text = text.replace(place, name)  # noqa: PLW2901
-            _replace(path, text)
+            try:
+                _replace(path, text, fresh=fresh)
+            except FileExistsError:
+                raise
+            except OSError as error:  # a full disk costs the files, not the run: rows are printed
+                if not self.problem:
+                    self._say(f"cannot write {path}: {error.strerror}; measuring goes on")
+                self.problem = f"{path} is not written to its end: {error.strerror}"
+                return
+        self.problem = ""
 
 
-def _replace(path: Path, text: str) -> None:
+def _replace(path: Path, text: str, *, fresh: bool) -> None:
     aside = path.with_name(f".{path.name}.{os.getpid()}")
-    with aside.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    aside.replace(path)
+    try:
+        with aside.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        if fresh:
+            path.hardlink_to(aside)
+        else:
+            aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)  # also one that found no room
 
 
 def markdown(report: dict[str, Any], level: str = "#") -> str:
@@ -135,8 +166,8 @@ def tally(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def is_bad(row: Row) -> bool:
-    """Whether the row tells of a fault: not merely of something that is not there."""
-    return row.status in BAD or row.reached is False
+    """Whether the row tells of a fault, not of what is not there or of a figure below its aim."""
+    return row.status in BAD
 
 
 def _cell(text: str) -> str:

@@ -5,15 +5,23 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-Status = Literal["measured", "differs", "failed", "hung", "not here", "cut"]
-"""`differs`: native and under the shim did not give the same. `failed`, `hung`: a program did.
-`not here`: what it needs is not on this machine. `cut`: no time was left for it."""
+Status = Literal[
+    "measured", "wrong", "differs", "failed", "hung", "fails natively", "not here", "cut"
+]
+"""`wrong`: what must hold in any case did not, a limit of memory say; a figure that only fell short
+of its aim is `measured`. `differs`: native and under the shim did not give the same. `failed`,
+`hung`: a program did. `fails natively`: without the shim too, so that nothing can be said of it.
+`not here`: what it needs is not on this machine. `cut`: no time was left."""
 
-BAD: tuple[Status, ...] = ("differs", "failed", "hung")
+BAD: tuple[Status, ...] = ("wrong", "differs", "failed", "hung")
 
 
 class NotHereError(Exception):
     """What a check needs is not on this machine; the message names it."""
+
+
+class FailsNativelyError(Exception):
+    """A program or library of others fails without the shim too; the message holds its words."""
 
 
 class DiffersError(Exception):
@@ -29,6 +37,7 @@ class Outcome:
     aim: str = ""
     reached: bool | None = None  # None: nothing was to be reached
     details: dict[str, Any] = field(default_factory=dict)
+    is_fault: bool = False  # the aim was one that no figure may miss: the row is `wrong`
     simulated: bool | None = None  # None: as the run's device is
 
 

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 from tests.gpu import children
 from tests.gpu.children import FailedError, HungError
-from tests.gpu.rows import DiffersError, NotHereError, Outcome, Row, Status
+from tests.gpu.rows import DiffersError, FailsNativelyError, NotHereError, Outcome, Row, Status
+from tests.gpu.sections.coverage import all_pairs
 
 from penstock.model import PenstockError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from types import FrameType
 
     from tests.gpu.budget import Budget, Check, Slot
@@ -35,10 +36,23 @@ def _stop(number: int, _: FrameType | None) -> None:
     raise StoppedRunError(signal.Signals(number).name)
 
 
-def run_checks(checks: Sequence[Check], setting: Setting, report: Report, budget: Budget) -> None:
+def run_checks(
+    checks: Sequence[Check],
+    setting: Setting,
+    report: Report,
+    budget: Budget,
+    more: Iterable[Check] = (),
+) -> int:
     """Runs what there is time for; each row is in the report before the next begins.
 
-    Raises nothing of a check's; ends early when told to.
+    Args:
+        checks: those planned.
+        setting: what they have at hand.
+        report: where their rows go.
+        budget: their time.
+        more: what is run in the time that is left.
+
+    Returns the number of the signal that ended it early, 0: none. Raises nothing of a check's.
     """
     before = {
         one: signal.signal(one, _stop) for one in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -51,17 +65,28 @@ def run_checks(checks: Sequence[Check], setting: Setting, report: Report, budget
                 here.append(check)
             else:
                 report.add(absent)
-        for slot in budget.slots(here):
-            report.add(measure(slot, setting))
+        seen: set[tuple[str, str]] = set()
+        for slot in budget.slots(here, present(more, setting)):
+            row = measure(slot, setting)
+            if row.status == "measured" and slot.check.pairs:
+                seen |= slot.check.pairs & all_pairs()
+                report.facts["pairs_of_conditions"] = f"{len(seen)} of {len(all_pairs())}"
+            report.add(row)
     except StoppedRunError as told:
         report.end(f"cut by {told}")
+        return int(signal.Signals[str(told)])
     else:
-        reached = len(report.rows)
-        report.end("complete" if reached == len(checks) else "cut: the time was over")
+        report.end("cut: the time was over" if report.missing() else "complete")
     finally:
         children.kill_all()
         for one, handler in before.items():
             signal.signal(one, handler)
+    return 0
+
+
+def present(checks: Iterable[Check], setting: Setting) -> Iterator[Check]:
+    """Those whose needs are here."""
+    return (check for check in checks if row_of_absent(check, setting) is None)
 
 
 def row_of_absent(check: Check, setting: Setting) -> Row | None:
@@ -83,8 +108,11 @@ def measure(slot: Slot, setting: Setting) -> Row:
     status: Status = "measured"
     try:
         outcome = slot.check.run(setting)
+        status = "wrong" if outcome.is_fault else "measured"
     except NotHereError as error:
         status, outcome = "not here", Outcome(f"not here: {error}")
+    except FailsNativelyError as error:
+        status, outcome = "fails natively", Outcome(str(error))
     except DiffersError as error:
         status, outcome = "differs", Outcome(str(error), reached=False)
     except HungError as error:

@@ -18,16 +18,23 @@ if TYPE_CHECKING:
 
     from tests.gpu.arena import Arena
     from tests.gpu.children import Child
+    from tests.gpu.preflight import Device
 
 PROGRAMS = Path(__file__).parent / "programs"
+IMPORT_S = 60  # PyTorch from a slow disk takes half of it
+FEWEST_BYTES = 64 << 20
 _numbers = itertools.count(1)
 
 
 class Setting:
     """Handed to every check of a run."""
 
-    def __init__(self, arena: Arena, pythons: facts.Pythons, *, small: bool = False) -> None:
+    def __init__(
+        self, arena: Arena, pythons: facts.Pythons, device: Device, *, small: bool = False
+    ) -> None:
         """`small`: as little as still shows that everything works, for the suite's own tests."""
+        self.device = device
+        self._problems: dict[str, str] = {}  # module → why it cannot be imported
         self.arena = arena
         self.pythons = pythons
         self.small = small
@@ -41,6 +48,10 @@ class Setting:
         """A number of rounds: `little` in a small run."""
         return little if self.small else much
 
+    def memory_bytes(self, most: int) -> int:
+        """Device memory for a check: `most`, or what half of the free memory holds of 64 MiB."""
+        return int(min(most, max(FEWEST_BYTES, self.device.free_bytes // 2 & -FEWEST_BYTES)))
+
     def python_with(self, module: str) -> str:
         """An interpreter that has `module`.
 
@@ -51,6 +62,26 @@ class Setting:
         if python is None:
             raise NotHereError(f"{module} is not installed in any Python here")
         return python
+
+    def import_problem(self, module: str) -> str:
+        """Why `module` cannot be imported without the shim; "": it can. Asked once a run.
+
+        Raises:
+            HungError: that was not known when the check's time was over.
+        """
+        if module not in self._problems:
+            words = [self.python_with(module), "-c", f"import {module}; print('\\n{{}}')"]
+            whole = self.left_s() > IMPORT_S
+            try:
+                self.native(words, timeout_s=IMPORT_S)
+                self._problems[module] = ""
+            except children.FailedError as error:
+                self._problems[module] = str(error)
+            except children.HungError as error:
+                if not whole:
+                    raise
+                self._problems[module] = str(error)
+        return self._problems[module]
 
     def script(self, module: str, name: str, *words: object) -> list[str]:
         """The command line of a program below `programs` that needs `module`."""

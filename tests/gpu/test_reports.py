@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -162,3 +164,27 @@ def test_costs_are_not_taken_from_a_simulated_device_or_another_one_or_beyond_re
     assert done.returncode == 2
     assert b"launch_ns" in done.stderr
     assert copy.read_text() == H200.read_text()
+
+
+def test_two_reports_of_one_second_and_a_full_disk_take_no_row_from_anybody(tmp_path, monkeypatch):
+    said: list[str] = []
+    first = write_report(tmp_path / "gpu-x", [row("a")])
+    second = Report(tmp_path / "gpu-x", FACTS, [], say=said.append)
+    second.add(row("b"))
+    assert second.json_path != first
+    assert [one["name"] for one in read_report(first)["rows"]] == ["a"]
+    with monkeypatch.context() as full:
+        full.setattr(os, "fsync", no_room)
+        second.add(row("c"))
+        second.add(row("d"))
+    assert "No space left" in second.problem
+    assert sum("measuring goes on" in words for words in said) == 1
+    assert [one["name"] for one in read_report(second.json_path)["rows"]] == ["b"]
+    second.end("complete")
+    assert not second.problem
+    assert len(read_report(second.json_path)["rows"]) == 3
+    assert not list(tmp_path.glob(".gpu-*"))
+
+
+def no_room(_: int) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -13,8 +13,11 @@ from tests.gpu.arena import Arena
 from tests.gpu.budget import Check, Slot
 from tests.gpu.children import Child, Command
 from tests.gpu.facts import Pythons
+from tests.gpu.preflight import Device
+from tests.gpu.report import is_bad
+from tests.gpu.rows import Outcome
 from tests.gpu.run import measure
-from tests.gpu.sections.compatibility import compare
+from tests.gpu.sections.compatibility import compare, usable
 from tests.gpu.setting import Setting
 
 
@@ -29,7 +32,7 @@ def row_of(arena):
     """The row of a check that does `run`."""
 
     def row(run, timeout_s=60.0, *, is_short=False):
-        setting = Setting(arena, Pythons.__new__(Pythons), small=True)
+        setting = Setting(arena, Pythons.__new__(Pythons), Device(8 << 30, 8 << 30, 0), small=True)
         setting.pythons._found = {"numba.cuda": (sys.executable, "?")}
         check = Check("cost", "a check", run, 1, timeout_s)
         return measure(Slot(check, time.monotonic() + timeout_s, is_short), setting)
@@ -123,10 +126,57 @@ def test_what_is_not_here_what_fails_and_a_fault_of_the_check_itself_are_rows(ro
     assert failed.status == "failed"
     assert "the words of the program" in failed.measured
     both = row_of(lambda setting: compare(setting, broken))
-    assert both.status == "not here"
-    assert "without the shim as well" in both.measured
+    assert both.status == "fails natively"
+    assert "without the shim: ended with 1: the words" in both.measured
     silent = write_program(tmp_path, "print('nothing of use')")
     assert "no result" in row_of(lambda setting: setting.native(silent)).measured
     wrong = row_of(lambda setting: 1 / 0)
     assert wrong.status == "failed"
     assert "ZeroDivisionError" in wrong.measured
+
+
+def test_a_result_that_differs_from_one_native_run_to_the_next_is_not_blamed_on_the_shim(
+    row_of, tmp_path
+):
+    text = "import json, os\nprint(json.dumps({'digest': os.urandom(4).hex(), 'value': VALUE}))\n"
+    close = write_program(tmp_path, text.replace("VALUE", "100"))
+    row = row_of(lambda setting: compare(setting, close))
+    assert row.status == "measured"
+    assert "cannot be compared bit for bit" in row.measured
+    far = write_program(
+        tmp_path,
+        text.replace("VALUE", "100 + 5 * ('libpenstock.so' in open('/proc/self/maps').read())"),
+    )
+    row = row_of(lambda setting: compare(setting, far))
+    assert row.status == "differs"
+    assert "farther off" in row.measured
+
+
+def test_a_limit_that_was_passed_is_a_fault_and_an_aim_that_was_missed_is_none(row_of):
+    missed = row_of(lambda _: Outcome("slow", aim="fast", reached=False))
+    passed = row_of(lambda _: Outcome("too much", aim="less", reached=False, is_fault=True))
+    assert (missed.status, is_bad(missed)) == ("measured", False)
+    assert (passed.status, is_bad(passed)) == ("wrong", True)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("raise ImportError('no libcudnn')", "no libcudnn"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "ended by SIGSEGV"),
+        ("print('{no json \\0', end=''); import os; os._exit(3)", "{no json ?"),
+    ],
+)
+def test_a_library_that_cannot_be_imported_is_told_once_and_fails_natively(
+    row_of, tmp_path, monkeypatch, text, said
+):
+    (tmp_path / "broken.py").write_text(text)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    def check(setting):
+        setting.pythons._found = {"broken": (sys.executable, "?")}
+        usable("broken", setting)
+
+    row = row_of(check)
+    assert row.status == "fails natively"
+    assert said in row.measured

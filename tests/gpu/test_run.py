@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -11,8 +12,12 @@ from pathlib import Path
 
 import pytest
 from tests.gpu import children, sections
-from tests.gpu.budget import SHARES, Budget, Check
+from tests.gpu.budget import MORE, SHARES, Budget, Check
+from tests.gpu.preflight import OnlyOne
 from tests.gpu.reading import read_report
+from tests.gpu.sections import coverage
+
+from penstock.model import PenstockError
 
 REPOSITORY = Path(__file__).parents[2]
 LONGEST_S = 120
@@ -84,6 +89,7 @@ def test_a_run_that_is_ended_leaves_a_whole_report_of_all_rows(tmp_path, number,
     report = only_report(tmp_path)
     done = [row for row in report["rows"] if row["status"] != "cut"]
     assert report["state"] == state, said
+    assert run.returncode == (-number if number == signal.SIGKILL else 128 + number)
     assert {(row["section"], row["name"]) for row in report["rows"]} == planned("assumptions")
     assert 2 < len(done) < len(report["rows"])
     give_up = time.monotonic() + 20  # the machine's holder sees the end of its pipe
@@ -131,3 +137,108 @@ def test_a_check_that_takes_too_long_takes_nothing_from_the_end_of_the_run():
     assert slow.deadline < 60
     clock[0] = slow.deadline
     assert next(slots).check.name == "next"
+
+
+def test_time_that_is_left_goes_to_more_cells_and_none_runs_over_the_end():
+    clock = [0.0]
+    more = (Check(MORE, f"more {number}", None, 8, 90) for number in itertools.count(1))
+    run = []
+    for slot in Budget(60, lambda: clock[0], spare_s=0).slots(
+        [Check("compute", "planned", None, 10, 20)], more
+    ):
+        run.append(slot.check.name)
+        clock[0] += 10
+    assert run == ["planned", "more 1", "more 2", "more 3", "more 4", "more 5"]
+
+
+def test_more_cells_bring_every_pair_of_conditions_once_and_then_come_again():
+    seen = {pair for cell in coverage.had() for pair in cell.pairs()}
+    assert not coverage.all_pairs() <= seen
+    names: list[str] = []
+    for check in coverage.more_checks():
+        if check.name.endswith(", run 2"):
+            break
+        assert check.pairs - seen  # it brings something
+        seen |= check.pairs
+        names.append(check.name)
+    assert coverage.all_pairs() <= seen
+    assert len(set(names)) == len(names) < 40
+    assert all(sum(cell.granted()) < 100 for cell in coverage.cells())
+
+
+def test_a_killed_run_leaves_nothing_that_it_started(tmp_path):
+    folder = tmp_path / "its files"
+    folder.mkdir()
+    program = tmp_path / "run.py"
+    program.write_text(KILLED)
+    with subprocess.Popen(
+        [sys.executable, str(program), str(folder)], cwd=REPOSITORY, stdout=subprocess.PIPE,
+        text=True, env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+    ) as run:  # fmt: skip
+        assert run.stdout is not None
+        session, other = (int(word) for word in run.stdout.readline().split())
+        assert children.session_members(session)
+        run.kill()
+    give_up = time.monotonic() + 20
+    there = [session, other]
+    while (any(map(children.session_members, there)) or folder.exists()) and (
+        time.monotonic() < give_up
+    ):
+        time.sleep(0.05)
+    assert not any(map(children.session_members, there))
+    assert not folder.exists()
+
+
+KILLED = """
+import os, sys, time
+from pathlib import Path
+from tests.gpu.children import Child, Command
+from tests.gpu.keeper import Keeper
+script = "setsid sleep 600 & echo $!; echo ready; sleep 600"
+with Keeper(Path(sys.argv[1])), Child(Command(["sh", "-c", script], dict(os.environ))) as child:
+    child.wait_for_line("ready", 20)
+    print(child.process.pid, int(child._said.split()[0]), flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--seconds=soon"], "'soon' is no number of seconds"),
+        (["--seconds=nan"], "'nan' is no number of seconds"),
+        (["--only=no such row"], "no row of"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_with_the_reason_and_leaves_no_report(tmp_path, words, said):
+    with start(tmp_path, *words) as run:
+        out, _ = run.communicate(timeout=LONGEST_S)
+    assert run.returncode == 2
+    assert said in out
+    assert not list(tmp_path.glob("gpu-*"))
+
+
+def test_a_driver_that_does_not_answer_is_not_taken_for_none(tmp_path):
+    source, library = tmp_path / "cuda.c", tmp_path / "libcuda.so.1"
+    source.write_text("int cuInit(unsigned flags) { return flags ? 1 : 999; }")
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.gpu", f"--out={tmp_path / 'out'}", "--seconds=20"],
+        cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=LONGEST_S,
+        env={**os.environ, "LD_LIBRARY_PATH": str(tmp_path)},
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "libcuda.so.1 is here, and NVML lists no device" in done.stderr
+    assert "--simulate h200" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_two_runs_on_a_real_device_do_not_measure_each_other(tmp_path):
+    with (
+        OnlyOne(tmp_path),
+        pytest.raises(PenstockError, match=f"pid {os.getpid()}"),
+        OnlyOne(tmp_path),
+    ):
+        pass
+    with OnlyOne(tmp_path):
+        pass

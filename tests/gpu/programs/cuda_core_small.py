@@ -27,7 +27,7 @@ def main():
     data = device.memory_resource.allocate(n * 4, stream=stream)
     stream.sync()
     address = int(data.handle)
-    (error,) = driver.cuMemsetD32(address, 7, n)
+    (error,) = driver.cuMemsetD32Async(address, 7, n, int(stream.handle))  # it waits for no other
     assert not int(error), error
     for _ in range(20):
         launch(stream, LaunchConfig(grid=n // 256, block=256), kernel, data,

@@ -21,7 +21,8 @@ def loss(w, x, y):
 def main():
     began = time.monotonic()
     if jax.default_backend() != "gpu":
-        sys.exit(f"JAX runs on {jax.default_backend()} here: it has no CUDA plugin or found no GPU")
+        words = "it has no CUDA plugin, or found no GPU"
+        sys.exit(f"not here: JAX runs on {jax.default_backend()} here: {words}")
     keys = jax.random.split(jax.random.PRNGKey(5), 3)
     w, x, y = (jax.random.normal(key, (512, 512), dtype=jnp.float32) for key in keys)
     step = jax.jit(jax.value_and_grad(loss))

@@ -16,7 +16,10 @@ def main():
     began_us = time.time_ns() // 1000
     time.sleep(seconds)
     kind = pynvml.NVML_GPU_UTILIZATION_SAMPLES
-    _, samples = pynvml.nvmlDeviceGetSamples(device, kind, 0)
+    try:
+        _, samples = pynvml.nvmlDeviceGetSamples(device, kind, 0)
+    except pynvml.NVMLError as error:  # MIG instances have none
+        sys.exit(f"not here: NVML's samples of use: {error}")
     inside = [(one.timeStamp, one.sampleValue.uiVal) for one in samples if one.timeStamp > began_us]
     if len(inside) < 3:
         sys.exit(f"NVML took {len(inside)} samples in {seconds} s")

@@ -30,6 +30,12 @@ def us_since(began_ns):
     return (time.perf_counter_ns() - began_ns) / 1000
 
 
+def device():
+    """Whether a program can use the device at all, and how free it is."""
+    free, total = driver.info()
+    say(total_bytes=total, free_bytes=free, compute_mode=driver.attribute(20))
+
+
 def attributes():
     """Stream memory operations on 64-bit words, and what else the device says it can."""
     names = {"stream_words_64": 122, "can_map_host": 19, "compute_preemption": 90,
@@ -270,8 +276,9 @@ def offers():
         **{name: hasattr(library, symbol) for name, symbol in nvml.items()})  # fmt: skip
 
 
-PROBES = (attributes, registered_page, idle_event, bracket, start_delay, capture_query, ipc_events,
-          kernel_as_function, per_thread_stream, early_launch, elapsed_step, offers)  # fmt: skip
+PROBES = (device, attributes, registered_page, idle_event, bracket, start_delay, capture_query,
+          ipc_events, kernel_as_function, per_thread_stream, early_launch, elapsed_step,
+          offers)  # fmt: skip
 
 if __name__ == "__main__":
     driver.enter()

@@ -13,4 +13,4 @@ def digest_of(*arrays):
 
 
 def say(**facts):
-    print(json.dumps(facts), flush=True)
+    print("\n" + json.dumps(facts), flush=True)  # whatever a library left on the line before

@@ -52,7 +52,7 @@ def train(net, data, device="cuda"):
         loss = f.cross_entropy(net(x.to(device)), y.to(device))
         loss.backward()
         optimizer.step()
-    return loss
+    return loss.detach()
 
 
 def tell(net, value, began, **more):
@@ -93,7 +93,7 @@ def compile_():
         loss = f.cross_entropy(fast(x.cuda()), y.cuda())
         loss.backward()
         optimizer.step()
-    tell(net, loss, began)
+    tell(net, loss.detach(), began)
 
 
 def graphs():
@@ -144,6 +144,7 @@ def _rank(rank, folder):
 
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
     torch.cuda.set_device(0)
+    torch.use_deterministic_algorithms(True, warn_only=True)  # this is a process of its own
     net = nn.parallel.DistributedDataParallel(model().cuda())
     loss = train(net, list(batches())[rank::2])
     if rank == 0:

@@ -9,7 +9,7 @@ from tests.gpu import pairs
 from tests.gpu.budget import Check
 from tests.gpu.pairs import Spread
 from tests.gpu.rows import Outcome
-from tests.gpu.sections.compatibility import has_module
+from tests.gpu.sections.compatibility import has_module, usable
 
 if TYPE_CHECKING:
     from tests.gpu.setting import Setting
@@ -103,6 +103,7 @@ def _tokens(setting: Setting) -> Outcome:
 
 
 def _torch(mode: str, setting: Setting) -> Outcome:
+    usable("torch", setting)
     argv = setting.script("torch", "torch_speed.py", mode)
     seen = pairs.interleaved(setting, argv, setting.few(3, 1))
     return _slower(seen, "us", "us a step" if mode == "train" else "us a token")

@@ -10,8 +10,9 @@ import pynvml
 from tests.gpu import children
 from tests.gpu.budget import Check
 from tests.gpu.children import FailedError
-from tests.gpu.rows import Outcome
-from tests.gpu.sections.compatibility import has_module
+from tests.gpu.preflight import needs_sharing
+from tests.gpu.rows import FailsNativelyError, NotHereError, Outcome
+from tests.gpu.sections.compatibility import has_module, usable
 
 from penstock_shim.pages import UsagePage, read_usage
 
@@ -30,7 +31,7 @@ def checks() -> list[Check]:
     """The limit first; what things cost in memory last."""
     return [
         Check("memory", "one process takes all it can", _limit, 5, 60),
-        Check("memory", "racing processes, then kill -9", _race, 8, 60),
+        Check("memory", "racing processes, then kill -9", _race, 8, 60, needs_sharing),
         Check("memory", "out of memory is PyTorch's own", _torch_oom, 10, 90, has_module("torch")),
         Check("memory", "context, module, streams", _footprint, 4, 60),
     ]
@@ -53,17 +54,19 @@ def _limit(setting: Setting) -> Outcome:
     arena = setting.arena
     argv = setting.own_script("fill.py", GRANULE_BYTES)
     before = _device_bytes(setting)
-    command = arena.shimmed(argv, name="fill", memory="4Gi")
+    quota = setting.memory_bytes(QUOTA_BYTES)
+    command = arena.shimmed(argv, name="fill", memory=f"{quota >> 20}Mi")
     with setting.child(command) as child:
         child.wait_for_line("full", setting.left_s(40))
         seen = _device_bytes(setting) - before
         child.terminate()
         told = child.finish(setting.left_s(10)).result()
-    context = arena.device.context_bytes
-    over = seen - QUOTA_BYTES
+    reserve = arena.device.context_bytes
+    over = seen - quota
     return Outcome(
-        f"took {told['taken_bytes'] >> 20} MiB of a quota of 4096 before it was refused; the "
-        f"device says {seen >> 20} MiB with the context (reserved for it: {context >> 20} MiB)",
+        f"took {told['taken_bytes'] >> 20} MiB of a quota of {quota >> 20} before it was "
+        f"refused; the device says {seen >> 20} MiB with the context (reserved for it: "
+        f"{reserve >> 20} MiB)",
         figures={
             "over_quota_bytes": over,
             "taken_bytes": told["taken_bytes"],
@@ -72,8 +75,9 @@ def _limit(setting: Setting) -> Outcome:
         aim="at most the quota, all but 2 MiB of it usable",
         reached=seen > 0
         and over <= 0
-        and told["total_bytes"] == QUOTA_BYTES
+        and told["total_bytes"] == quota
         and told["free_after"] < 2 * GRANULE_BYTES,
+        is_fault=over > 0 or told["total_bytes"] != quota,
         details=told,
     )
 
@@ -84,8 +88,15 @@ def _race(setting: Setting) -> Outcome:
     argv = setting.workload("churn", seconds + 60, 256 << 20)
     before = _device_bytes(setting)
     peak = 0
-    contexts = RACERS * arena.device.context_bytes  # not charged: a late one is not kept out by it
-    limit = QUOTA_BYTES
+    # Not charged, so that no racer is kept out by it; what each takes here, not an estimate.
+    each = _context_bytes(setting.native(setting.own_script("footprint.py"))["stages"])
+    contexts = RACERS * each
+    if contexts + setting.memory_bytes(QUOTA_BYTES) > setting.device.free_bytes + each:
+        raise NotHereError(
+            f"memory for {RACERS} contexts of {each >> 20} MiB: "
+            f"{setting.device.free_bytes >> 20} MiB are free"
+        )
+    limit = setting.memory_bytes(QUOTA_BYTES)
     with (
         contextlib.closing(arena.tenant(100, memory_bytes=limit, name="race")) as tenant,
         contextlib.ExitStack() as stack,
@@ -109,12 +120,13 @@ def _race(setting: Setting) -> Outcome:
         ledger, refused = told.peak_bytes, told.refusals
     return Outcome(
         f"{RACERS} processes, {refused} refusals: ledger's peak {ledger - limit:+,} bytes to the "
-        f"limit, the device's {peak - limit:+,} (what is reserved for "
-        f"contexts not counted); {left} bytes charged after kill -9",
+        f"limit, the device's {peak - limit:+,} (their contexts, "
+        f"{contexts >> 20} MiB, not counted); {left} bytes charged after kill -9",
         figures={"ledger_over_bytes": ledger - limit, "device_over_bytes": peak - limit,
                  "left_bytes": left},
         aim="never over, by either; zero afterwards",
         reached=ledger <= limit and peak <= limit and left == 0 and refused > 0,
+        is_fault=ledger > limit or peak > limit or left != 0,
     )  # fmt: skip
 
 
@@ -131,25 +143,41 @@ def _left_after(folder: Path, setting: Setting) -> int:
 
 
 def _torch_oom(setting: Setting) -> Outcome:
-    told = setting.shimmed(setting.script("torch", "torch_small.py", "oom"), memory="4Gi")
+    usable("torch", setting)
+    quota = setting.memory_bytes(QUOTA_BYTES)
+    argv = setting.script("torch", "torch_small.py", "oom")
+    try:
+        told = setting.shimmed(argv, memory=f"{quota >> 20}Mi")
+    except FailedError as error:
+        try:  # whose fault is it?
+            setting.native(setting.script("torch", "torch_small.py", "eager"))
+        except FailedError as native:
+            raise FailsNativelyError(f"without the shim: {native}") from error
+        raise
     taken = told["blocks"] * (256 << 20)
     return Outcome(
-        f"OutOfMemoryError after {told['blocks']} x 256 MiB under 4 GiB, and goes on afterwards: "
-        f"{told['words']}",
+        f"OutOfMemoryError after {told['blocks']} x 256 MiB under {quota >> 20} MiB, and goes on "
+        f"afterwards: {told['words']}",
         figures={"taken_bytes": taken},
         aim="torch.cuda.OutOfMemoryError, and total memory is the quota",
-        reached=told["total_bytes"] == QUOTA_BYTES
-        and QUOTA_BYTES // 2 <= taken <= QUOTA_BYTES
+        reached=told["total_bytes"] == quota
+        and quota // 4 <= taken <= quota
         and told["value"] == 3.0 * (1 << 20),
+        is_fault=taken > quota or told["total_bytes"] != quota,
         details=told,
     )
+
+
+def _context_bytes(stages: dict[str, int]) -> int:
+    """What a process takes unasked; modules are charged by themselves."""
+    return stages["context"] + stages["first launch"]
 
 
 def _footprint(setting: Setting) -> Outcome:
     told = setting.native(setting.own_script("footprint.py"))
     stages = told["stages"]
     reserve = setting.arena.device.context_bytes
-    takes = stages["context"] + stages["first launch"]  # modules are charged by themselves
+    takes = _context_bytes(stages)
     words = ", ".join(f"{stage} {size / 2**20:.1f} MiB" for stage, size in stages.items())
     return Outcome(
         f"{words}; reserved for a context: {reserve >> 20} MiB",
