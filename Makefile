@@ -32,8 +32,8 @@ $(VENV)/.installed: $(VENV)/.tools $(NATIVE_SOURCES) $(PYTHON_SOURCES)
 demo: setup ## Three programs share one simulated H200 (or the real GPU) under quotas; under two minutes
 	$(BIN)/penstock demo
 
-test: setup lint ## Everything that must hold: lint, types, layers, and all tests but those on a cluster
-	$(BIN)/pytest -n 3 -m "not kube" $(PYTEST_ARGS)
+test: setup lint cluster-programs ## Everything that must hold: lint, types, layers, and all tests
+	$(BIN)/pytest -n 4 $(PYTEST_ARGS)
 
 test-kube: setup cluster-programs ## The tests on a real Kubernetes cluster alone (root)
 	$(BIN)/pytest -m kube tests/kube $(PYTEST_ARGS)
@@ -83,6 +83,7 @@ gpu-wheels: $(VENV)/.tools ## What gpu-check-offline installs, for GPU_PYTHON (3
 	$(BIN)/python -m tests.gpu.wheels build/gpu-wheels $(or $(GPU_PYTHON),3.12)
 
 gpu-check-offline: ## gpu-check on a machine without network, from build/gpu-wheels, beside the Python packages that are there
+	@test -f build/gpu-wheels/requirements.txt || { echo 'no build/gpu-wheels: run make gpu-wheels GPU_PYTHON=VERSION where there is a network, and carry that folder'; exit 2; }
 	$(PYTHON) -m venv --system-site-packages --without-pip build/gpu-venv
 	$(PYTHON) -m pip --python build/gpu-venv/bin/python install --quiet --no-index \
 	  --find-links build/gpu-wheels --requirement build/gpu-wheels/requirements.txt
@@ -95,6 +96,7 @@ bench: setup ## All figures as measured on this machine (some twelve minutes)
 
 bench-kube: setup ## Pods a second on 500 nodes of 8 devices, nothing given twice (root, a real cluster; ten minutes)
 	$(BIN)/python bench/kube_place.py
+	$(BIN)/python bench/kube_claims.py
 
 proto: $(VENV)/.tools ## Rewrite proto/penstock_api/*/*_pb2* from the .proto files
 	$(BIN)/python -m grpc_tools.protoc --proto_path=proto --python_out=proto --pyi_out=proto \

@@ -10,63 +10,31 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import random
 import sys
-import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import psutil
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tests.kube.cluster import layout, running
-from tests.kube.placing import GIB, Placing, devices, node, pod
-from tests.kube.waiting import until
+from bench.kube_pods import NAMESPACE, Watched, clear, each, make_namespace, on_a_cluster, rate
+from tests.kube.placing import GIB, devices, node, pod
 
-from penstock.kube.api import NODES, PODS, Api, Kind, Object
+from penstock.kube.api import NODES, PODS, Api, Object
 from penstock.kube.names import PLACED
 from penstock.kube.placed import read_placement
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+    from collections.abc import AsyncIterator
 
-T = TypeVar("T")
+    from tests.kube.cluster import running
+    from tests.kube.placing import Placing
+
 MEMORY_BYTES = 80 * GIB
-NAMESPACE = "bench-place"
-NAMESPACES = Kind("v1", "namespaces", namespaced=False)
-HANDS = 32
 SETTLED_S = 20.0  # nothing bound for so long: twice the scheduler's longest wait
-
-
-async def each(work: Callable[[T], Awaitable[object]], things: Iterable[T]) -> None:
-    limit = asyncio.Semaphore(HANDS)
-
-    async def one(thing: T) -> None:
-        async with limit:
-            await work(thing)
-
-    await asyncio.gather(*(one(thing) for thing in things))
-
-
-class Watched:
-    """When each Pod was made and when it was bound, by the API server's own watch."""
-
-    def __init__(self) -> None:
-        self.bound_s: list[float] = []
-        self._seen: set[str] = set()
-
-    async def run(self, api: Api) -> None:
-        _, version = await api.list(PODS, NAMESPACE)
-        while True:
-            async for event, one in api.watch(PODS, version, NAMESPACE):
-                version = one["metadata"]["resourceVersion"]
-                name = one["metadata"].get("name", "")
-                if event != "BOOKMARK" and one["spec"].get("nodeName") and name not in self._seen:
-                    self._seen.add(name)
-                    self.bound_s.append(time.monotonic())
 
 
 def check(found: list[Object], memory: int) -> tuple[int, int]:
@@ -135,11 +103,7 @@ async def measure(
     """Makes all nodes and Pods, then starts the scheduler on them."""
     chance = random.Random(options.seed)  # noqa: S311 - sizes, no secrets
     async with await Api.connect(cluster.layout.kubeconfig) as api:
-        await api.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
-        until(
-            "its account",
-            lambda: cluster.core.read_namespaced_service_account("default", NAMESPACE),
-        )
+        await make_namespace(api, cluster)
 
         async def make_node(at: int) -> None:
             name = f"bench-{at:04}"
@@ -163,12 +127,11 @@ async def measure(
         watching.cancel()
         found, _ = await api.list(PODS, NAMESPACE)
     bound, over = check(found, MEMORY_BYTES)
-    steady = watched.bound_s[: max(2, bound * 3 // 4)]
     return {
         "nodes": options.nodes, "devices": options.nodes * options.devices,
         "pods": options.pods, "bound": bound, "devices_given_twice": over,
         "kills": len(lives) - 1, "created_a_second": round(options.pods / created_s, 1),
-        "bound_a_second": round((len(steady) - 1) / (steady[-1] - steady[0]), 1),
+        "bound_a_second": rate(watched.bound_s),
         "extender_lives": lives,
         "processor_seconds": {
             name: round(after[name] - before[name], 1) for name in after
@@ -199,17 +162,6 @@ async def placed(
     yield await told()
 
 
-async def clear(cluster: running.Cluster, options: argparse.Namespace) -> None:
-    """Takes all of it away from a cluster that was there before."""
-    async with await Api.connect(cluster.layout.kubeconfig) as api:
-        found, _ = await api.list(PODS, NAMESPACE)
-        await each(lambda one: api.delete(PODS, one["metadata"]["name"], NAMESPACE), found)
-        await each(lambda at: api.delete(NODES, f"bench-{at:04}"), range(options.nodes))
-        await api.delete(NAMESPACES, NAMESPACE)
-        while NAMESPACE in {one["metadata"]["name"] for one in (await api.list(NAMESPACES))[0]}:
-            await asyncio.sleep(0.5)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nodes", type=int, default=500)
@@ -219,22 +171,10 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=1500, help="Pods bound between two kills")
     parser.add_argument("--seed", type=int, default=6)
     options = parser.parse_args()
-    before = layout.stored(layout.STATE)
-    was_up = bool(before and running.services(before))
-    cluster = running.up()
-    with tempfile.TemporaryDirectory() as folder:
-        placing = Placing(cluster, Path(folder))
-        try:
-            if was_up:  # a run that was killed left its own
-                asyncio.run(clear(cluster, options))
-            print(json.dumps(asyncio.run(measure(options, cluster, placing)), indent=1))
-        finally:
-            placing.stop()
-            if was_up:
-                asyncio.run(clear(cluster, options))
-            else:
-                cluster.close()
-                running.down()
+    on_a_cluster(
+        lambda cluster, placing: measure(options, cluster, placing),
+        lambda cluster: clear(cluster, options.nodes),
+    )
 
 
 if __name__ == "__main__":
