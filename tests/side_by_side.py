@@ -1,11 +1,12 @@
-"""A pytest plugin: `pytest -n 3` runs files side by side, those that keep time after all others.
+"""A pytest plugin: `pytest -n 4` runs files side by side, those that keep time after all others.
 
 A file of tests that measure shares, latency or grace says `pytestmark = pytest.mark.timed`. Such
 tests hardly use a processor: they wait. Two of them beside each other find both cores idle, and no
 compiler beside them. Plain `pytest` runs all one by one.
 
-What needs a Kubernetes cluster mostly waits for it: one worker of three or more does that and
-nothing else, and ends, with the cluster, before the first test that keeps time.
+What needs a Kubernetes cluster mostly waits for it: two workers of four or more, one of three, do
+that and nothing else, each with a cluster of its own, and end, and it with them, before the first
+test that keeps time.
 """
 
 from __future__ import annotations
@@ -27,13 +28,16 @@ if TYPE_CHECKING:
     from xdist.remote import Producer
     from xdist.workermanage import WorkerController
 
-# By folder, so that both workers end together.
-LONGEST_FIRST = ("native", "sanitize", "gate", "enforce", "containers", "turns", "cli", "memory")
+# By folder or file, so that workers end together. What needs the image comes when it is made.
+LONGEST_FIRST = (
+    "test_dra.py", "test_plugin.py", "test_install.py", "test_control_scaling.py",
+    "native", "sanitize", "gate", "enforce", "containers", "turns", "cli", "memory",
+)  # fmt: skip
 
 TIMED_CONTAINERS = ("tests/containers/test_evasions.py",)  # come when the others are through
 
 
-CLUSTER = "a cluster"  # the portion that all tests are in which need one
+CLUSTER = "on a cluster: "  # begins the name of each portion that needs one
 ON_A_CLUSTER = "pytest.mark.kube"  # as their files say it
 
 
@@ -51,8 +55,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The order in which files are handed out: the cluster's first, timed ones last."""
 
     def place(item: pytest.Item) -> tuple[bool, bool, int]:
-        folder = item.path.parent.name
-        rank = LONGEST_FIRST.index(folder) if folder in LONGEST_FIRST else len(LONGEST_FIRST)
+        names = item.path.name, item.path.parent.name
+        ranks = [at for at, name in enumerate(LONGEST_FIRST) if name in names]
+        rank = min(ranks, default=len(LONGEST_FIRST))
         return not needs_cluster(item.path), is_timed(item), rank
 
     items.sort(key=place)
@@ -100,13 +105,21 @@ class Portions(LoadScopeScheduling):
             return nodeid
         if folder == "containers" and file not in TIMED_CONTAINERS:
             return folder  # CDI specs have one writer a machine
-        return CLUSTER if needs_cluster(self.config.rootpath / file) else file
+        return f"{CLUSTER}{file}" if needs_cluster(self.config.rootpath / file) else file
 
-    def _reschedule(self, node: WorkerController) -> None:
-        if CLUSTER not in self.assigned_work[node] or len(self.registered_collections) < 3:
-            super()._reschedule(node)
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        """The next portion of the worker's own kind; without one it ends when it is through."""
+        own = next((name for name in self.workqueue if self._is_for(node, name)), None)
+        if own is not None:
+            self.workqueue.move_to_end(own, last=False)
+            super()._assign_work_unit(node)
         elif not node.shutting_down:
-            node.shutdown()  # once it has done that
+            node.shutdown()
+
+    def _is_for(self, node: WorkerController, portion: str) -> bool:
+        workers = sorted(self.registered_collections, key=lambda one: one.gateway.id)
+        with_clusters = workers[: max(0, min(2, len(workers) - 2))]
+        return not with_clusters or (node in with_clusters) == portion.startswith(CLUSTER)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -82,6 +82,10 @@ class Chart:
         """With other values: `--set …`. Returns when all of it is ready again."""
         self._run("upgrade", RELEASE, CHART, "--reuse-values", "--wait", *arguments)
 
+    def order(self, *arguments: str) -> None:
+        """What helm is told of the release. Raises HelmError."""
+        self._run(*arguments)
+
     def uninstall(self) -> None:
         """With its hooks, and the namespace, which helm leaves. Raises HelmError."""
         self._run("uninstall", RELEASE, "--wait")
@@ -133,6 +137,24 @@ class Chart:
             *arguments,
             config=self.cluster.layout.kubeconfig,
         )
+
+    def leader(self, component: str) -> str:
+        """Who leads, as its Lease has it: it begins with the Pod's name."""
+        leases = client.CoordinationV1Api(self.cluster.api)
+        lease = leases.read_namespaced_lease(f"{RELEASE}-{component}", NAMESPACE)
+        return str(lease.spec.holder_identity)
+
+    def are_ready(self, component: str) -> bool:
+        """Whether all replicas of a Deployment are."""
+        apps = client.AppsV1Api(self.cluster.api)
+        status = apps.read_namespaced_deployment(f"{RELEASE}-{component}", NAMESPACE).status
+        return bool(status.ready_replicas == status.replicas)
+
+    def kill(self, pod: client.V1Pod) -> None:
+        """All processes of a Pod at once, as when its node's memory is short."""
+        each = 'for p in /proc/[0-9]*; do ! grep -qs "$1" $p/cgroup || kill -9 ${p#/proc/}; done'
+        uid = pod.metadata.uid.replace("-", "[-_]")  # as the cgroup driver has it
+        self.cluster.on(pod.spec.node_name, "sh", "-c", each, "sh", f"pod{uid}")
 
     def following(self, namespace: str, pod: str) -> subprocess.Popen[str]:
         """What a Pod writes from now on, until it has ended: to be read with `communicate`."""

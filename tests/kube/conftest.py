@@ -21,11 +21,18 @@ LOG_LINES = 15  # of each of our processes on the nodes, below a test's failure
 
 @pytest.fixture(scope="session")
 def cluster(request: pytest.FixtureRequest) -> Iterator[running.Cluster]:
-    """Skipped, with the reason, where this machine cannot have one."""
-    before = layout.stored(layout.STATE)
-    was_up = bool(before and running.services(before))
+    """Skipped, with the reason, where this machine cannot have one.
+
+    Beside other workers each has one of its own.
+    """
+    state, was_up = layout.STATE, False
+    if hasattr(request.config, "workerinput"):
+        state = layout.beside(request.config.workerinput["workerid"])
+    else:
+        before = layout.stored(state)
+        was_up = bool(before and running.services(before))
     try:
-        found = running.up()
+        found = running.up(state)
     except NotToBeHadError as why:
         pytest.skip(f"no Kubernetes cluster: {why}")
     if any("chart" in item.fixturenames for item in request.session.items):
@@ -33,7 +40,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[running.Cluster]:
     yield found
     found.close()
     if not was_up:
-        running.down()
+        running.down(state)
 
 
 def _make_image() -> None:

@@ -80,6 +80,7 @@ class Placing:
     cluster: running.Cluster
     folder: Path
     port: int = 9471
+    extended: bool = True  # else the scheduler alone, which knows claims only
     _processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     # The kernel ends a child with the thread that started it, whoever asked that thread to.
     _starter: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
@@ -87,7 +88,7 @@ class Placing:
     def start(self, *options: str) -> None:
         """Starts what does not run."""
         self._allow_evictions()
-        if "extender" not in self._processes:
+        if self.extended and "extender" not in self._processes:
             self.start_extender(*options)
         if "kube-scheduler" not in self._processes:
             self._start(
@@ -183,6 +184,8 @@ class Placing:
         configuration["clientConnection"]["kubeconfig"] = str(self._kubeconfig)
         configuration["leaderElection"] = {"leaderElect": False}
         configuration["extenders"][0]["urlPrefix"] = f"http://127.0.0.1:{self.port}"
+        if not self.extended:
+            del configuration["extenders"], configuration["percentageOfNodesToScore"]
         path = self.folder / "scheduler.yaml"
         path.write_text(yaml.safe_dump(configuration))
         return path

@@ -116,10 +116,11 @@ def test_replicas_follow_the_load_up_and_down_and_a_killed_leader_changes_nothin
             lambda: (
                 things.target("web").get("replicas") == 5
                 and things.target("web").get("metrics", {}).get("cpu", 0) > 80
+                # not so at once when one step led to just five
+                and "max is 5" in things.target("web")["reason"]
             ),
             within_s=90,
         )
-        assert "max is 5" in things.target("web")["reason"]
         (pages / "load").write_text("rest")
         until("it shrinks to one", lambda: things.replicas("web") == 1, within_s=120)
         time.sleep(10)  # longer than the window: what flaps shows it now

@@ -37,10 +37,9 @@ def _namespaces(pid: int) -> set[str]:
         return set()
 
 
-def _namespaces_since_before(moment_s: float) -> set[str]:
-    """Of processes as old as that: to younger ones the kernel gives the numbers of what is gone."""
-    old = [p.pid for p in psutil.process_iter(["create_time"]) if p.info["create_time"] < moment_s]
-    return set().union(*map(_namespaces, old))
+def _inside(namespaces: set[str]) -> list[psutil.Process]:
+    """Who is in one of them. The kernel gives their numbers to others as soon as they are gone."""
+    return [one for one in psutil.process_iter() if _namespaces(one.pid) & namespaces]
 
 
 def _traces(state: Path) -> list[str]:
@@ -89,12 +88,11 @@ def test_a_killed_start_is_taken_up_and_down_leaves_nothing(cluster, tmp_path):
     own = set().union(*(_namespaces(process.pid) for process in ran.values()))
     own -= _namespaces(os.getpid())
     assert len(own) > 10  # of three nets, mounts, process trees, …
-    assert own <= _namespaces_since_before(time.time())
-    ending_s = time.time()
+    inside = _inside(own)
+    assert {process.pid for process in ran.values()} <= {process.pid for process in inside}
     running.down(state)
     assert _traces(state) == []
-    assert not own & _namespaces_since_before(ending_s)
-    assert not [process for process in ran.values() if process.is_running()]
+    assert not [process for process in inside if process.is_running()]
     running.down(state)  # nothing is there, and nothing is done
     assert cluster.nodes_ready() == set(layout.NODES)
 

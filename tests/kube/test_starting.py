@@ -179,9 +179,9 @@ def test_slots_have_names_that_kubelets_and_runtimes_take_and_never_the_same_aga
     assert len(names) == 1000
     assert all(len(name_of([name])) <= 63 for name in names)
     assert name_of(["penstock.io/slot=../x"]) == name_of(["nvidia.com/gpu=0"]) == ""
-    assert len(slot_ids(1)) == 128
+    assert [len(slot_ids(devices)) for devices in (0, 1, 8)] == [0, 512, 1024]
     assert len(set(slot_ids(1000))) == MOST_SLOTS
-    assert slot_ids(3)[:128] == slot_ids(1), "what is in use keeps its name when devices come"
+    assert slot_ids(8)[:512] == slot_ids(1), "what is in use keeps its name when devices come"
 
 
 def test_a_placement_becomes_an_allocation_or_says_why_not():

@@ -20,7 +20,8 @@ def main() -> int:
         elif order == "up":
             _up()
         elif order == "down":
-            running.down()
+            for state in layout.states():
+                running.down(state)
         else:
             return _status()
     except NotToBeHadError as why:

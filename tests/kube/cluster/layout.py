@@ -23,6 +23,16 @@ API_SERVICE = "10.96.0.1"  # the first of SERVICES is always the API server's ow
 PODS = "10.244.0.0/16"
 
 
+def beside(worker: str) -> Path:
+    """The directory of the cluster of one of several processes that run tests side by side."""
+    return STATE.with_name(f"{STATE.name}-{worker}")
+
+
+def states() -> list[Path]:
+    """All of these directories that there are; STATE in any case."""
+    return [STATE, *(path for path in STATE.parent.glob(beside("*").name) if path.is_dir())]
+
+
 def node_address(node: str) -> str:
     """The node's address on the LAN."""
     return f"10.190.0.{10 + NODES.index(node) + 1}"
