@@ -152,8 +152,26 @@ def _register(cluster, namespace, webhook, name):
     return lambda: registration.delete_validating_webhook_configuration(name)
 
 
-def test_fifty_claims_and_pods_at_once_never_exceed_the_cap(cluster, pods, things, webhook):
-    """Capped at 100Gi: twelve of 8Gi each. Two processes admit, nobody queues."""
+@pytest.fixture
+def anybodys_class(things):
+    """A DeviceClass that names no driver."""
+    things.resources.create_device_class({"metadata": {"name": "anything"}, "spec": {}})
+    yield "anything"
+    things.resources.delete_device_class("anything")
+
+
+def ask_class(claim: dict, name: str) -> None:
+    (request,) = claim["spec"]["devices"]["requests"]
+    request["exactly"]["deviceClassName"] = name
+
+
+def test_fifty_claims_and_pods_at_once_never_exceed_the_cap(
+    cluster, pods, things, webhook, anybodys_class
+):
+    """Capped at 100Gi: twelve of 8Gi each. Two processes admit, nobody queues.
+
+    Some ask by a class that names no driver, and so gives devices of any.
+    """
     controlling.device_class(cluster)
     things.custom.create_namespaced_custom_object(
         GROUP, VERSION, pods.namespace, "quotacaps",
@@ -190,6 +208,7 @@ def test_fifty_claims_and_pods_at_once_never_exceed_the_cap(cluster, pods, thing
             else:
                 claim = things.claim(f"one-{number}", cores=100)
                 claim["metadata"]["labels"] = labels
+                ask_class(claim, GROUP if number % 3 else anybodys_class)
                 things.resources.create_namespaced_resource_claim(
                     pods.namespace, claim, _request_timeout=30
                 )
@@ -211,6 +230,7 @@ def test_fifty_claims_and_pods_at_once_never_exceed_the_cap(cluster, pods, thing
         until("the controller has counted", lambda: ledger()["used"]["vgpus"] == 12)
         until("nothing is pending", lambda: not ledger().get("pending"))
         assert ledger()["used"]["memoryBytes"] == 12 * 8 << 30
+        assert ledger()["usedInWords"]["memory"] == "96Gi"
         assert "QuotaCap" in make(50)
         # Whoever goes makes room, once the controller has seen it.
         for number in made[:2]:

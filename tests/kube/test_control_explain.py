@@ -66,7 +66,9 @@ def slices(cluster):
         )
     yield
     for node in offered:
-        api.delete_resource_slice(f"explained-{node}")
+        # A kubelet removes them half a minute after the last driver of its node has gone.
+        with contextlib.suppress(client.exceptions.NotFoundException):
+            api.delete_resource_slice(f"explained-{node}")
     controlling.no_device_class(cluster)
 
 

@@ -11,6 +11,7 @@ from penstock.kube.control import crd
 from penstock.kube.control.amounts import Amounts, of_claim_spec, of_pod, total
 from penstock.kube.control.caps import Counter, _answers, _Asked, _replaced, read_cap
 from penstock.kube.control.policies import matching, policy_for, reach, read_policy, status_of
+from penstock.kube.device_class import whose
 from penstock.model import PenstockError
 from penstock.policy.schema import QuotaPolicy
 
@@ -89,6 +90,23 @@ def container(**asked: str):
             "limits": {f"penstock.io/{k.replace('_', '-')}": v for k, v in asked.items()}
         },
     }
+
+
+@pytest.mark.parametrize(
+    ("expressions", "expected"),
+    [
+        (['device.driver == "penstock.io"'], "ours"),
+        (["device.attributes['penstock.io'].productName == 'NVIDIA H200'"], "ours"),
+        (['device.driver == "gpu.example.com" || device.driver == "penstock.io"'], "ours"),
+        (["device.driver=='gpu.example.com'", "true"], "theirs"),
+        (["device.allowMultipleAllocations"], "anybody's"),
+        (['device.driver.startsWith("pen")'], "anybody's"),
+        ([], "anybody's"),
+    ],
+)
+def test_a_class_that_names_no_driver_may_give_our_devices(expressions, expected):
+    selectors = [{"cel": {"expression": one}} for one in expressions]
+    assert whose({"metadata": {"name": "c"}, "spec": {"selectors": selectors}}) == expected
 
 
 def test_pods_and_claims_are_counted_as_kubernetes_reckons_them():

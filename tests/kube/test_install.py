@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import json
 import re
 import shutil
 import subprocess
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,11 @@ from tests.kube.chart import (
 from tests.kube.cluster import images, layout
 from tests.kube.cluster.toolchain import PROJECT
 from tests.kube.waiting import until
+
+from penstock.kube.names import PLACED
+from penstock.kube.placed import read_placement
+from penstock.kube.request import roles
+from penstock.schedule.ask import totals
 
 pytestmark = pytest.mark.kube
 
@@ -108,11 +115,22 @@ def test_webhooks_fail_closed_for_shares_alone_and_what_serves_them_is_two(built
         ("paths.state=run/penstock", "paths/state"),
         ("agent.measured=kill", "measured"),
         ("uninstall.waitSeconds=forever", "waitSeconds"),
+        ("image.tag=7", "image/tag.*got number, want string"),
     ],
 )
 def test_a_value_that_means_nothing_is_refused_by_its_name(built, value, why):
     with pytest.raises(HelmError, match=why):
         render(built, "--set", value)
+
+
+def test_a_release_that_cannot_share_devices_by_claims_is_refused_for_that_way_alone(built):
+    old = ("--kube-version", "1.35.9-gke.1")
+    for way in ("dra", "both"):
+        with pytest.raises(HelmError, match=f"way: {way} needs Kubernetes 1.36, and this is v1.35"):
+            render(built, *old, "--set", f"way={way}")
+    assert render(built, *old, "--set", "way=plugin")
+    with pytest.raises(HelmError, match="incompatible"):
+        render(built, "--kube-version", "1.33.4", "--set", "way=plugin")
 
 
 def test_what_is_generated_is_as_the_chart_and_its_sources_have_it(built, tmp_path):
@@ -397,11 +415,67 @@ def test_restricted_pods_get_shares_both_ways_and_run_on_through_an_upgrade(char
         (tenant,) = json.loads(chart.on_agent(node, "penstock", "ps", "-o", "json"))
         assert tenant["tenant"].startswith(f"{name}.")
 
+    uninstall_in_vain(chart, f"{pods.namespace}/claim, {pods.namespace}/extended")
+
+
+def uninstall_in_vain(chart, users: str) -> None:
+    """It is refused, and what the refusal says makes a release of it again."""
     with pytest.raises(HelmError):
         chart.uninstall()
     log = chart.kubectl("--namespace", NAMESPACE, "logs", f"job/{RELEASE}-uninstall-check")
-    assert f"{pods.namespace}/claim, {pods.namespace}/extended" in log
+    assert users in log
     assert "delete them first" in log
+    with pytest.raises(HelmError, match="no deployed releases"):
+        chart.upgrade()
+    (undo,) = re.findall(rf"helm (rollback {RELEASE} \d+) -n {NAMESPACE}", log)
+    chart.order(*undo.split())
+    chart.upgrade("--dry-run=server")
+
+
+SHARES = 60  # of 33 permille: as many as the two devices of the node have room for
+
+
+def test_no_device_is_given_twice_though_the_leading_scheduler_is_killed_among_bindings(
+    chart, cluster, pods
+):
+    """By the Pods' objects alone. They never start, for lack of a volume: only shares are given."""
+    limits = {"penstock.io/memory": "4Gi", "penstock.io/cores-permille": "33"}
+    container = {"name": "main", "image": images.DEBIAN, "resources": {"limits": limits}}
+    volumes = [{"name": "missing", "configMap": {"name": "missing"}}]
+    spec = {"containers": [container], "volumes": volumes, "terminationGracePeriodSeconds": 0}
+    (leads,) = (
+        pod
+        for pod in chart.pods("scheduler")
+        if chart.leader("scheduler").startswith(f"{pod.metadata.name}_")
+    )
+
+    def make(number: int) -> None:
+        body = {"metadata": {"name": f"share-{number}"}, "spec": spec}
+        pods.core.create_namespaced_pod(pods.namespace, body, _request_timeout=30)
+
+    def bound() -> int:
+        held: Counter[str] = Counter()
+        found = cluster.api.sanitize_for_serialization(
+            pods.core.list_namespaced_pod(pods.namespace).items
+        )
+        for one in found:
+            text = (one["metadata"].get("annotations") or {}).get(PLACED)
+            assert bool(text) == bool(one["spec"].get("nodeName"))
+            if text:
+                for uuid, share in totals(read_placement(text), roles(one)).items():
+                    held[uuid] += share.cores_permille
+        assert all(permille <= 1000 for permille in held.values()), held
+        return sum(held.values()) // 33
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        making = pool.map(make, range(SHARES + 4))
+        until("some are bound", lambda: bound() > 3)
+        chart.kill(leads)
+        list(making)
+    assert bound() < SHARES, "it was killed too late to show anything"
+    until("the other one leads", lambda: leads.metadata.name not in chart.leader("scheduler"))
+    until("all that fit are bound", lambda: bound() == SHARES, within_s=60)
+    until("both are ready again", lambda: chart.are_ready("scheduler"), within_s=60)
 
 
 INSIDE = Path(__file__).parent / "inside"
@@ -431,7 +505,7 @@ def test_suspended_pods_are_not_ready_and_deletion_resumes_them_both_ways(chart,
     client.ResourceV1Api(cluster.api).create_namespaced_resource_claim(
         where,
         {
-            "metadata": {"name": "claim"},  # of which its tenant has its name
+            "metadata": {"name": "claiming"},  # of which its tenant has its name
             "spec": {"devices": {"requests": [{"name": "gpu", "exactly": request}]}},
         },
     )
@@ -447,8 +521,9 @@ def test_suspended_pods_are_not_ready_and_deletion_resumes_them_both_ways(chart,
     client.CustomObjectsApi(cluster.api).create_namespaced_custom_object(
         "penstock.io", "v1alpha1", where, "quotapolicies", policy
     )
-    claim, extended = launching("claim"), launching("extended")
-    claim["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": "claim"}]
+    # Names of their own: tenants of other tests may still be going.
+    claim, extended = launching("claiming"), launching("asking")
+    claim["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": "claiming"}]
     claim["spec"]["containers"][0]["resources"]["claims"] = [{"name": "gpu"}]
     limits = {"penstock.io/memory": "2Gi", "penstock.io/cores-permille": "200"}
     extended["spec"]["containers"][0]["resources"]["limits"] = limits
@@ -456,7 +531,7 @@ def test_suspended_pods_are_not_ready_and_deletion_resumes_them_both_ways(chart,
     past["spec"]["containers"][0]["resources"]["limits"] = {"penstock.io/vgpu": "1"}
     for body in (claim, extended, past):
         pods.core.create_namespaced_pod(where, body)
-    nodes = {"claim": BY_CLAIMS, "extended": BY_PLUGIN}
+    nodes = {"claiming": BY_CLAIMS, "asking": BY_PLUGIN}
 
     for name in nodes:
         pods.until_phase(name, "Running", within_s=120)

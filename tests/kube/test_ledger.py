@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from penstock.kube.admit.review import Reviewer
 from penstock.kube.device import NodeDevice, write_devices
-from penstock.kube.names import BY_CLAIMS, BY_EXTENDER, DEVICES, PLACED, WAY
+from penstock.kube.names import BY_CLAIMS, BY_EXTENDER, DEVICES, PLACED, RESOURCE_COUNT, WAY
 from penstock.kube.place.ledger import Ledger, read_node, read_pod
 from penstock.kube.placed import Share, write_placement
 from penstock.kube.request import read_request
@@ -25,12 +25,16 @@ if TYPE_CHECKING:
 ASK = Request((Ask("main", memory_bytes=1 << 30, cores_permille=100),))
 
 
-def node(name: str, way: str | None = BY_EXTENDER, text: str | None = None) -> Object:
+def node(
+    name: str, way: str | None = BY_EXTENDER, text: str | None = None, slots: str = "256"
+) -> Object:
     found = [NodeDevice(f"{name}-{at}", at, "H", 80 << 30) for at in range(2)]
     annotations = {DEVICES: write_devices(found) if text is None else text}
-    return {"metadata": {
-        "name": name, "annotations": annotations, "labels": {WAY: way} if way else {},
-    }}  # fmt: skip
+    labels = {WAY: way} if way else {}
+    return {
+        "metadata": {"name": name, "annotations": annotations, "labels": labels},
+        "status": {"allocatable": {RESOURCE_COUNT: slots}},
+    }
 
 
 def pod(uid: str, where: str, cores: int, **more: Any) -> Object:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import random
 import threading
 import time
 from collections import Counter
 
 import pytest
+from kubernetes import client
 from tests.kube.placing import GIB, Placing, devices, node, pod
 from tests.kube.waiting import until
 
@@ -297,3 +299,38 @@ def test_the_extender_answers_nonsense_and_what_is_not_there_with_words(placing,
     assert b"not found" in answer
     assert placing.ask("readyz")
     assert b"penstock_place_decision_seconds_sum" in (placing.ask("metrics") or b"")
+
+
+def test_who_was_refused_is_tried_again_for_room_that_the_scheduler_saw_too_early(
+    placing, fake_nodes, cluster, pods
+):
+    """It tries a Pod again at what it sees, which the extender may see later: here we are it."""
+    fake_nodes(node("full", devices("full", 1)))
+    create = pods.core.create_namespaced_pod
+    create(pods.namespace, pod("holder", vgpu=1, memory="60Gi", cores=100))
+    until("it is placed", lambda: pods.read("holder").spec.node_name)
+    placing.kill("kube-scheduler")
+    for name, memory in (("small", "30Gi"), ("other", "70Gi"), ("large", "100Gi")):
+        create(pods.namespace, pod(name, vgpu=1, memory=memory, cores=100))
+    plain = client.ApiClient().sanitize_for_serialization
+    for name in ("small", "other", "large"):
+        answer = placing.ask("filter", {"Pod": plain(pods.read(name)), "NodeNames": ["full"]})
+        assert answer
+        assert json.loads(answer)["NodeNames"] == []
+
+    def told(name: str) -> str:
+        found = pods.read(name).status.conditions or []
+        return next((one.message for one in found if one.reason == "RoomCame"), "")
+
+    pods.core.delete_namespaced_pod("holder", pods.namespace, grace_period_seconds=0)
+    until("it is told of one for whom there is room", lambda: told("small") or told("other"))
+    assert not (told("small") and told("other")), "there is room for one of them"
+    assert not told("large")
+    placing.start()
+    until("that one is placed", lambda: waits(pods) in (["large", "other"], ["large", "small"]))
+
+
+def waits(pods) -> list[str]:
+    """Pods without a node."""
+    found = pods.core.list_namespaced_pod(pods.namespace).items
+    return sorted(one.metadata.name for one in found if not one.spec.node_name)

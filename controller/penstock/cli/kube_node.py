@@ -19,6 +19,14 @@ def node(
             "placed by the extender. A node is served in one way only."
         ),
     ] = "dra",
+    way_is_labelled: Annotated[
+        bool,
+        typer.Option(
+            "--way-is-labelled",
+            help="Leave the node's label penstock.io/way to people, who choose by it; without this "
+            "the label is made to say --way.",
+        ),
+    ] = False,
     kubelet_dir: Annotated[
         Path, typer.Option(metavar="DIR", help="The kubelet's root directory.")
     ] = Path("/var/lib/kubelet"),
@@ -71,6 +79,7 @@ def node(
         probes=read_address(probes) if probes else None,
         settled_s=settled_s,
         way=way,
+        way_is_labelled=way_is_labelled,
         device_plugin_dir=device_plugin_dir,
         cdi_dir=cdi_dir,
         runtime_socket=runtime_socket,

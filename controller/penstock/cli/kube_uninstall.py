@@ -21,7 +21,12 @@ Within = Annotated[float, typer.Option(metavar="SECONDS", help="How long to wait
 
 
 @app.command()
-def check(kubeconfig: Kubeconfig = None) -> None:
+def check(
+    undo: Annotated[
+        str, typer.Option(metavar="COMMAND", help="Said to whom it is refused: what undoes it.")
+    ] = "helm rollback RELEASE REVISION",
+    kubeconfig: Kubeconfig = None,
+) -> None:
     """Fail while Pods have shares, and name them."""
 
     async def look() -> None:
@@ -29,7 +34,7 @@ def check(kubeconfig: Kubeconfig = None) -> None:
         from penstock.kube.uninstall.users import check_unused
 
         async with await Api.connect(kubeconfig) as api:
-            await check_unused(api)
+            await check_unused(api, undo)
 
     asyncio.run(look())
     say("no Pod has a share")

@@ -69,6 +69,13 @@ class Node:
         """They are free again."""
         self._add(shares, -1)
 
+    def copy(self) -> Node:
+        """Of its own from now on, to try things on."""
+        other = Node()
+        other.set_devices(self.devices)
+        other.take(self._taken)
+        return other
+
     def taken(self, uuid: str) -> Share:
         """What is taken of a device."""
         return self._taken.get(uuid, NOTHING)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from penstock.kube.api import CLAIMS, NODES, Api, ApiError, Kind, Object
 from penstock.kube.cache import Cache
 from penstock.kube.control.policies import POLICIES, read_policy
+from penstock.kube.device_class import whose
 from penstock.kube.names import DRIVER
 from penstock.kube.parameters import parameters_for
 from penstock.kube.place.ledger import read_node
@@ -109,8 +110,7 @@ class Surroundings:
                 if error.status != 404:
                     raise
                 continue
-            text = str((found.get("spec") or {}).get("selectors") or "")
-            if f'"{DRIVER}"' in text or f"'{DRIVER}'" in text:
+            if whose(found) == "ours":
                 ours.add(name)
         return ours
 

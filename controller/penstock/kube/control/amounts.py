@@ -136,13 +136,6 @@ def of_claim_spec(spec: Object, ours: Collection[str]) -> Amounts:
     return whole
 
 
-def class_of_ours(device_class: Object) -> bool | None:
-    """True of a DeviceClass whose devices are ours (for a `Cache`; None: it is not)."""
-    selectors = (device_class.get("spec") or {}).get("selectors") or []
-    said = " ".join(str((one.get("cel") or {}).get("expression", "")) for one in selectors)
-    return True if device_class["metadata"]["name"] == DRIVER or DRIVER in said else None
-
-
 def _of_request(request: dict[str, Any], ours: Collection[str]) -> Amounts:
     if request.get("deviceClassName") not in ours or request.get("adminAccess"):
         return NOTHING

@@ -23,13 +23,19 @@ from penstock.kube.cache import Cache
 from penstock.kube.control.amounts import (
     NOTHING,
     Amounts,
-    class_of_ours,
     of_claim,
     of_pod,
     total,
 )
+from penstock.kube.device_class import whose
 from penstock.kube.names import RESIZE
-from penstock.model import PenstockError, QuantityError, human_memory, parse_memory
+from penstock.model import (
+    PenstockError,
+    QuantityError,
+    format_cores,
+    human_memory,
+    parse_memory,
+)
 from penstock.policy.schema import API_VERSION
 
 if TYPE_CHECKING:
@@ -120,7 +126,7 @@ class Caps:
     def __init__(self, api: Api) -> None:
         self._api = api
         self._caps = Cache(api, CAPS, read_cap)
-        self.classes = Cache(api, CLASSES, class_of_ours)
+        self.classes = Cache(api, CLASSES, lambda one: None if whose(one) == "theirs" else True)
         self._waiting: dict[str, list[_Asked]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -138,7 +144,7 @@ class Caps:
         return "" if self.is_ready else "caps are not known yet"
 
     def our_classes(self) -> set[str]:
-        """Names of the device classes whose devices are ours."""
+        """Names of the device classes whose devices are ours, or may be."""
         return {name for _, name in self.classes.objects}
 
     async def further(self, request: Object) -> list[str]:
@@ -356,9 +362,14 @@ def _replaced(
 
 
 def _with(cap: Cap, pending: Mapping[str, Amounts]) -> Object:
+    used = cap.used or NOTHING
     status = {
         "observedGeneration": cap.generation,
-        "used": _plain(cap.used or NOTHING),
+        "used": _plain(used),
+        "usedInWords": {
+            "memory": human_memory(used.memory_bytes or 0),
+            "cores": f"{format_cores(used.cores_permille or 0)}%",
+        },
         "pending": {uid: _plain(one) for uid, one in pending.items()},
         "counted": dict(cap.counted),
     }

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.kube.api import CLAIMS, NODES, PODS, SLICES, ApiError
 from penstock.kube.cache import Cache, key_of
-from penstock.kube.control.amounts import Amounts, class_of_ours
 from penstock.kube.control.caps import CAPS, CLASSES, OVER, Counter, read_cap
 from penstock.kube.control.figures import Agents, Kubelets, Pages
 from penstock.kube.control.leader import NotLeadingError
@@ -28,6 +27,7 @@ from penstock.kube.control.workloads import (
     read_workload,
 )
 from penstock.kube.control.world import read_claim, read_node, read_slice
+from penstock.kube.device_class import whose
 from penstock.kube.events import CONTROL, About, Events
 from penstock.kube.names import METRICS_PORT
 from penstock.model import PenstockError
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from penstock.kube.api import Api, Kind, Object
     from penstock.kube.cache import Key
+    from penstock.kube.control.amounts import Amounts
     from penstock.kube.control.leader import Leader
     from penstock.kube.control.policies import Policy
     from penstock.kube.control.workloads import Pod, Workload
@@ -83,7 +84,7 @@ class Controller:
         self._autoscalers = self._cache(AUTOSCALERS, read_autoscaler)
         self._agent_pods = self._cache(PODS, _agent_page, namespace=namespace, labels=METRICS_PORT)
         # Releases without shares by claims do not serve these; all else works there.
-        self._classes = self._cache(CLASSES, lambda one: class_of_ours(one) or False)
+        self._classes = self._cache(CLASSES, whose)
         self._claims = self._cache(CLAIMS, read_claim)
         self._slices = self._cache(SLICES, read_slice)
         self._caches: tuple[Cache[Any], ...] = (
@@ -197,7 +198,7 @@ class Controller:
         )
 
     def _ours(self) -> set[str]:
-        return {name for (_, name), ours in self._classes.objects.items() if ours}
+        return {name for (_, name), one in self._classes.objects.items() if one == "ours"}
 
     def _wanted(self) -> Iterable[tuple[Workload, Scale]]:
         for (namespace, name), policy in self._policies.objects.items():
@@ -274,10 +275,10 @@ class Controller:
 
     def _held(self) -> dict[str, dict[str, Amounts]]:
         """By capped namespace and uid."""
-        ours = self._ours()
+        classes = {name for (_, name), one in self._classes.objects.items() if one != "theirs"}
         held: dict[str, dict[str, Amounts]] = {ns: {} for ns, _ in self._caps.objects}
         for (namespace, _), claim in self._claims.objects.items():
-            if namespace in held and (amounts := claim.amounts(ours)):
+            if namespace in held and (amounts := claim.amounts(classes)):
                 held[namespace][claim.uid] = amounts
         for namespace, mine in held.items():
             for pod in self.pods.by_namespace.get(namespace, {}).values():
@@ -291,7 +292,7 @@ class Controller:
             self._nodes.objects.values(),
             self._slices.objects.values(),
             self._claims.objects,
-            {name: ours for (_, name), ours in self._classes.objects.items()},
+            {name: one == "ours" for (_, name), one in self._classes.objects.items()},
         )
 
         pods = (pod for by in self.pods.by_namespace.values() for pod in by.values())

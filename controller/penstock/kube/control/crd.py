@@ -134,6 +134,11 @@ def cap_crd() -> dict[str, Any]:
                 "description": "What claims and Pods of this namespace hold, as counted last.",
                 "properties": amounts,
             },
+            "usedInWords": {
+                "type": "object",
+                "description": "The same, as `hard` is written.",
+                "properties": {"memory": {"type": "string"}, "cores": {"type": "string"}},
+            },
             "pending": {
                 "type": "object",
                 "description": "Admitted, and not counted yet, by uid; growth by uid/version/wish.",
@@ -149,8 +154,10 @@ def cap_crd() -> dict[str, Any]:
     columns = [
         _column("vGPUs", "integer", ".status.used.vgpus"),
         _column("Of", "integer", ".spec.hard.vgpus"),
-        _column("Memory", "string", ".status.used.memoryBytes"),
+        _column("Memory", "string", ".status.usedInWords.memory"),
         _column("Of memory", "string", ".spec.hard.memory"),
+        _column("Cores", "string", ".status.usedInWords.cores"),
+        _column("Of cores", "string", ".spec.hard.cores"),
         _column("Age", "date", ".metadata.creationTimestamp"),
     ]
     made = _definition("QuotaCap", "quotacaps", "qc", spec=spec, status=status, columns=columns)

@@ -155,7 +155,7 @@ def _of_nodes(pod: Pod, world: World, wanted: _Wanted) -> dict[str, str]:
             shortages[name] = Shortage("said", text=text)
             continue
         if wanted.request is not None:
-            if why := world.refused.get(name) or _slots(node, world.asked):
+            if why := world.refused.get(name):
                 shortages[name] = Shortage("said", text=why)
                 continue
             devices = world.devices.get(name)
@@ -235,15 +235,9 @@ def open_nodes(pod: Pod, world: World) -> list[str]:
         if not (
             _closed(pod, node, wanted)
             or world.refused.get(name)
-            or _slots(node, world.asked)
             or _room(pod, node, world.taken.get(name, (0.0, 0.0, 0)))
         )
     ]
-
-
-def _slots(node: Node, asked: Request | None) -> str:
-    """Of the device plugin: whether the kubelet there knows it."""
-    return "no device plugin registered" if asked is not None and not node.slots else ""
 
 
 def _room(pod: Pod, node: Node, taken: tuple[float, float, int]) -> dict[str, float]:

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 from penstock.kube.api import CLAIMS, EVENTS, NODES, PODS, SLICES, Api, ApiError
 from penstock.kube.budgets import all_budgets
-from penstock.kube.control.amounts import FINISHED, class_of_ours
+from penstock.kube.control.amounts import FINISHED
 from penstock.kube.control.caps import CLASSES
 from penstock.kube.control.explain import Why, World, explain, open_nodes
 from penstock.kube.control.pending import taken_by_node
 from penstock.kube.control.workloads import read_pod
 from penstock.kube.control.world import devices_of, read_claim, read_node, read_slice
+from penstock.kube.device_class import whose
 from penstock.kube.place.ledger import ledger_of
 from penstock.kube.place.nominated import making_room_on
 from penstock.kube.place.outlook import Asker, Surroundings, preemption
@@ -118,7 +119,7 @@ async def _world(api: Api, waiting: str) -> World:
         devices_of(offered, read.values()),
         read,
         [one["metadata"]["name"] for one in classes[0]],
-        [one["metadata"]["name"] for one in classes[0] if class_of_ours(one)],
+        [one["metadata"]["name"] for one in classes[0] if whose(one) == "ours"],
         taken_by_node(pod for pod in pods if pod is not None),
     )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.kube.control.amounts import Amounts, of_claim_spec, total
-from penstock.kube.names import CORES_PERMILLE, DRIVER, MEMORY, RESOURCE_COUNT
+from penstock.kube.names import CORES_PERMILLE, DRIVER, MEMORY
 from penstock.kube.quantity import parse_quantity, parse_whole
 from penstock.model import QuantityError
 from penstock.schedule.ask import Ask
@@ -38,7 +38,6 @@ class Node:
     cpu: float  # allocatable
     memory_bytes: float
     pods: float
-    slots: float  # of the device plugin
 
 
 @dataclass(frozen=True)
@@ -122,7 +121,6 @@ def read_node(one: Object) -> Node:
         _number(room.get("cpu")),
         _number(room.get("memory")),
         _number(room.get("pods")),
-        _number(room.get(RESOURCE_COUNT)),
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from penstock.kube.api import NODES, ApiError
 from penstock.kube.cache import Cache
 from penstock.kube.device import write_devices
-from penstock.kube.names import DEVICES, DRIVER_UPGRADE, WAY
+from penstock.kube.names import BY_CLAIMS, BY_EXTENDER, DEVICES, DRIVER_UPGRADE, WAY
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,12 +31,17 @@ class NodeSaid:
 
 
 class Announcement:
-    """Keeps both as they are; `changed` is called when the Node is another."""
+    """Keeps both as they are; `changed` is called when the Node is another.
 
-    def __init__(self, api: Api, node: str, way: str) -> None:
+    With `way_is_labelled` the label is people's: what they write there is left alone, and decides
+    which of the chart's agents the node gets next. Only what means nothing is put right.
+    """
+
+    def __init__(self, api: Api, node: str, way: str, *, way_is_labelled: bool = False) -> None:
         self._api = api
         self._node = node
         self._way = way
+        self._way_is_labelled = way_is_labelled
         self.cache: Cache[NodeSaid] = Cache(api, NODES, _read, fields=f"metadata.name={node}")
         self.cache.changed.append(self._note)
         self.changed: list[Callable[[], None]] = []
@@ -54,7 +59,10 @@ class Announcement:
     def is_settled(self) -> bool:
         """Whether the server has what is wanted."""
         there = self.node
-        return there is not None and (there.devices, there.way) == (self._wanted, self._way)
+        return there is not None and (there.devices, there.way) == (
+            self._wanted,
+            self._label(there),
+        )
 
     def want(self, devices: tuple[NodeDevice, ...]) -> None:
         """The devices to be told."""
@@ -71,7 +79,9 @@ class Announcement:
             there = self.node
             if there is None or self._wanted is None or self.is_settled:
                 continue
-            said = {"annotations": {DEVICES: self._wanted}, "labels": {WAY: self._way}}
+            said = {"annotations": {DEVICES: self._wanted}}
+            if (label := self._label(there)) != there.way:
+                said["labels"] = {WAY: label}
             try:
                 await self._api.patch(NODES, self._node, {"metadata": said})
                 self.problem, wait_s = None, 0.0
@@ -80,6 +90,11 @@ class Announcement:
                 wait_s = min(LONGEST_WAIT_S, max(0.5, wait_s * 2))
                 self._wake.set()
                 await asyncio.sleep(wait_s)
+
+    def _label(self, there: NodeSaid) -> str:
+        """What the label is to say. A Node made anew says nothing: it goes on as before."""
+        chosen = self._way_is_labelled and there.way in {BY_CLAIMS, BY_EXTENDER}
+        return there.way if chosen else self._way
 
     def _note(self, key: object, old: NodeSaid | None, new: NodeSaid | None) -> None:  # noqa: ARG002 - as caches call
         self._wake.set()

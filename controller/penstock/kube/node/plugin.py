@@ -24,10 +24,11 @@ if TYPE_CHECKING:
     from penstock.kube.node.inventory import Inventory
     from penstock.kube.node.starting import Starting
 
-# More than a device is ever shared by: slots must not be what a Pod waits for, memory and cores
-# are what there is little of. A kubelet writes the names of all of them with every allocation.
+# More than a device is ever shared by, and than a kubelet runs containers: slots must not be what a
+# Pod waits for, memory and cores are what there is little of, and nobody counts slots but kubelets,
+# which turn Pods away that find none. They write the names of all of them with every allocation.
 SLOTS_A_DEVICE = 128
-MOST_SLOTS = 4096
+LEAST_SLOTS, MOST_SLOTS = 512, 4096
 START_WITHIN_S = 27.0  # kubelets wait 30 s
 MOST_ERROR_BYTES = 1500
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
@@ -36,7 +37,8 @@ Log = Any  # log(event, **fields)
 
 def slot_ids(devices: int) -> list[str]:
     """Names of the slots of a node with that many devices: the same after every start."""
-    return [f"slot-{at:04}" for at in range(min(MOST_SLOTS, SLOTS_A_DEVICE * devices))]
+    count = min(MOST_SLOTS, max(LEAST_SLOTS, SLOTS_A_DEVICE * devices)) if devices else 0
+    return [f"slot-{at:04}" for at in range(count)]
 
 
 class Plugin(deviceplugin_v1beta1_pb2_grpc.DevicePluginServicer):

@@ -46,6 +46,7 @@ class Options:
     probes: tuple[str, int] | None = ("127.0.0.1", 9472)
     settled_s: float = SETTLED_S
     way: Way = "dra"
+    way_is_labelled: bool = False  # the Node's label is people's; else it says `way`
     device_plugin_dir: Path = Path("/var/lib/kubelet/device-plugins")
     cdi_dir: Path = SPECS
     runtime_socket: Path = Path("/run/containerd/containerd.sock")
@@ -71,7 +72,9 @@ class _Node:
         node = options.node
         tenants = Tenants(agent)
         self._inventory = Inventory(agent)
-        self._announcement = Announcement(api, node, CALLED[options.way])
+        self._announcement = Announcement(
+            api, node, CALLED[options.way], way_is_labelled=options.way_is_labelled
+        )
         self._pods = NodePods(api, node)
         self._way: DraWay | PluginWay
         if options.way == "dra":

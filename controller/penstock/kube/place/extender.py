@@ -25,6 +25,7 @@ from penstock.kube.place.ledger import Ledger, SeenPod, read_node, read_pod
 from penstock.kube.place.nominated import Waiting, read_waiting
 from penstock.kube.place.outlook import Asker, is_enough
 from penstock.kube.place.preemption import Preemption
+from penstock.kube.place.refused import Refused
 from penstock.kube.place.resizer import Resizer
 from penstock.kube.request import read_request
 from penstock.model import PenstockError
@@ -77,6 +78,7 @@ class Extender:
         self._term_s: float | None = None  # since when it led when all was listed
         self._renewing = asyncio.Lock()
         self._resizer = Resizer(api, self.ledger, self._pods, report=report, leads=self._may_change)
+        self._refused = Refused(api, self.ledger, report)
         self._askers: OrderedDict[str, Asker] = OrderedDict()  # by uid of the Pod
         self._registry = CollectorRegistry()
         self._decided = Histogram(
@@ -118,6 +120,7 @@ class Extender:
             self._pods.run(),
             self._binder.look_after_unseen(),
             self._resizer.run(),
+            self._refused.run(self._may_change),
         ]
         if self._leading:
             duties += [self._leading.run(), self._begin_terms(self._leading)]
@@ -151,8 +154,13 @@ class Extender:
             return _answer({"NodeNames": names})
         with self.ledger.seen_by(asker.uid, asker.priority):
             fits, lacking = self.ledger.survey(names, asker.request)
-        if self._preemption and not fits:
-            self._preemption.wanted(args["Pod"], asker.request, names)
+        if fits:
+            self._refused.forget(asker.uid)
+        else:
+            metadata = args["Pod"]["metadata"]
+            self._refused.told((metadata["namespace"], metadata["name"]), asker)
+            if self._preemption:
+                self._preemption.wanted(args["Pod"], asker.request, names)
         # Unresolvable: evicting Pods there makes no room that the scheduler could reckon with.
         answer = _answer({"NodeNames": fits, "FailedAndUnresolvableNodes": lacking})
         self._decided.labels("filter").observe(time.perf_counter() - began_s)

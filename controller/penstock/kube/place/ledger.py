@@ -14,7 +14,15 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from penstock.kube.device import read_devices
-from penstock.kube.names import BY_EXTENDER, DEVICES, HELD, PLACED, RESIZE, WAY
+from penstock.kube.names import (
+    BY_EXTENDER,
+    DEVICES,
+    HELD,
+    PLACED,
+    RESIZE,
+    RESOURCE_COUNT,
+    WAY,
+)
 from penstock.kube.placed import at_most, read_placement
 from penstock.kube.request import roles
 from penstock.model import PenstockError
@@ -93,19 +101,27 @@ def read_node(one: Object) -> SeenNode:
         found = read_devices(text)
     except PenstockError as error:
         return SeenNode(problem=error.what)
-    return SeenNode(
-        tuple(
-            Device(
-                device.uuid,
-                device.model,
-                device.memory_bytes,
-                device.cores_permille,
-                device.tflops,
-                device.healthy,
-            )
-            for device in found
+    devices = tuple(
+        Device(
+            device.uuid,
+            device.model,
+            device.memory_bytes,
+            device.cores_permille,
+            device.tflops,
+            device.healthy,
         )
+        for device in found
     )
+    return SeenNode(devices, "" if _has_slots(one) else "no device plugin registered")
+
+
+def _has_slots(node: Object) -> bool:
+    """Whether the kubelet there knows the device plugin: without it, it turns Pods away for good.
+
+    How many there are does not matter: more than a kubelet runs containers.
+    """
+    slots = ((node.get("status") or {}).get("allocatable") or {}).get(RESOURCE_COUNT)
+    return slots not in {None, "0"}
 
 
 def read_pod(one: Object) -> SeenPod | None:
@@ -165,17 +181,19 @@ class Ledger:
         self._priorities: Counter[int] = Counter()  # of all who hold shares
         self._report = report
         self._over: set[str] = set()
+        self._freed: set[str] = set()
 
     def node_changed(self, key: Key, _: SeenNode | None, new: SeenNode | None) -> None:
         """A Node came, changed or went. What is taken of it stands."""
         name = key[1]
         node = self._node(name)
-        if new is None or new.problem:
-            self._problems[name] = new.problem if new else "the node is not known"
-            node.set_devices(())
+        problem = new.problem if new else "the node is not known"
+        if problem:
+            self._problems[name] = problem
         else:
             self._problems.pop(name, None)
-            node.set_devices(new.devices)
+        node.set_devices(new.devices if new else ())
+        self._freed.add(name)
         self._look(name)
         if new is None and node.is_untaken:
             del self.nodes[name]
@@ -190,13 +208,15 @@ class Ledger:
             self.release(old.uid)
         if old is not None:
             self._node(old.node).give_back(old.shares)
+            if new is None or new.node != old.node or new.shares != old.shares:
+                self._freed.add(old.node)
             self._look(old.node)
             self._holders[old.node].pop(old.uid, None)
             self._priorities[old.priority] -= 1
             if not self._priorities[old.priority]:
                 del self._priorities[old.priority]
         if new is not None:
-            self.release(new.uid)  # from now on its object says it
+            self._settle(new.uid)  # from now on its object says it
             self.keep_no_longer(new.uid)
             self._node(new.node).take(new.shares)
             self._look(new.node)
@@ -213,7 +233,13 @@ class Ledger:
         self._node(node).take(shares)
 
     def release(self, uid: str) -> None:
-        """Its Binding certainly did not happen, or its object says it."""
+        """Its Binding certainly did not happen."""
+        if found := self._assumed.get(uid):
+            self._freed.add(found[1])
+        self._settle(uid)
+
+    def _settle(self, uid: str) -> None:
+        """Its Binding did not happen, or its object says it."""
         if found := self._assumed.pop(uid, None):
             _, node, shares = found
             self._node(node).give_back(shares)
@@ -230,11 +256,10 @@ class Ledger:
     def keep_no_longer(self, uid: str) -> None:
         """It is placed, gone, or has waited long enough."""
         if found := self._kept.pop(uid, None):
-            node = self._node(found.node)
             if uid in self._aside:
                 self._aside.remove(uid)
             else:
-                node.give_back(found.shares)
+                self._give_back(found.node, found.shares)
             self._look(found.node)
 
     @property
@@ -281,7 +306,12 @@ class Ledger:
         """It certainly was not written, or the Pod's object says it."""
         if found := self._growing.pop(uid, None):
             node, more = found
-            self._node(node).give_back(more)
+            self._give_back(node, more)
+
+    def take_freed(self) -> set[str]:
+        """Nodes of which more may be free than when this was asked before."""
+        freed, self._freed = self._freed, set()
+        return freed
 
     def assumed(self) -> dict[str, Key]:
         """The Pods, by uid, whose Bindings have not been seen."""
@@ -311,6 +341,10 @@ class Ledger:
             found = self.nodes[name] = Node()
             self._problems[name] = "the node is not known yet"
         return found
+
+    def _give_back(self, name: str, shares: Mapping[str, Share]) -> None:
+        self._node(name).give_back(shares)
+        self._freed.add(name)
 
     def _look(self, name: str) -> None:
         """Says it once when more is taken than there is: a device shrank, or somebody meddled."""

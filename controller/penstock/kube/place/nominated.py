@@ -83,6 +83,11 @@ def write_node_again(uid: str, node: str) -> Object:
     return _status(uid, {"nominatedNodeName": node})
 
 
+def write_room_came(uid: str, node: str) -> Object:
+    """The same, of a Pod for which nobody has to go: the scheduler tries it again as it changed."""
+    return _status(uid, {}, _condition("False", "RoomCame", f"{node} has room for its shares"))
+
+
 def was_refused(one: Object) -> bool:
     """Whether the scheduler has tried to place the Pod in vain."""
     return any(

@@ -15,8 +15,11 @@ FINISHED = {"Succeeded", "Failed"}
 MOST_NAMED = 10
 
 
-async def check_unused(api: Api) -> None:
-    """Raises `PenstockError` while Pods have shares, by claims or by extended resources."""
+async def check_unused(api: Api, undo: str) -> None:
+    """Raises `PenstockError` while Pods have shares, by claims or by extended resources.
+
+    `undo`: the command after which the release can be upgraded again.
+    """
     claims, _ = await api.list(CLAIMS)
     pods, _ = await api.list(PODS)
     users = users_of(claims, pods)
@@ -26,8 +29,9 @@ async def check_unused(api: Api) -> None:
     raise PenstockError(
         "Pods have shares of devices",
         ", ".join(users[:MOST_NAMED]) + more,
-        "delete them first; or, to leave them running with nobody to look after them: "
-        "helm upgrade --reuse-values --set uninstall.force=true, then uninstall again",
+        "delete them first, and uninstall again; or keep the release, which helm holds for half "
+        f"gone now and does not upgrade: {undo}; after that an upgrade with --set "
+        "uninstall.force=true lets it go while they run on with nobody to look after them",
         reason="not-now",
     )
 

@@ -2,6 +2,14 @@
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end }}
 
+{{- /* What a release of Kubernetes must have. Extended resources: admission policies and claims of group version
+       v1, 1.34, which is the chart's own constraint. */ -}}
+{{- define "penstock.refusals" -}}
+{{- if and (ne .Values.way "plugin") (not (semverCompare ">=1.36.0-0" .Capabilities.KubeVersion.Version)) }}
+{{- printf "way: %s needs Kubernetes 1.36, and this is %s: before it a device cannot be shared by claims (DRAConsumableCapacity is alpha and off). Use --set way=plugin, or upgrade control plane and kubelets." .Values.way .Capabilities.KubeVersion.Version | fail }}
+{{- end }}
+{{- end }}
+
 {{- /* Of every object. */ -}}
 {{- define "penstock.labels" -}}
 app.kubernetes.io/name: penstock

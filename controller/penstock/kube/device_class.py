@@ -1,0 +1,29 @@
+"""Whose devices a DeviceClass may give: ours, another driver's, or anybody's."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Literal
+
+from penstock.kube.names import DRIVER
+
+if TYPE_CHECKING:
+    from penstock.kube.api import Object
+
+Whose = Literal["ours", "theirs", "anybody's"]
+
+_NAMES_A_DRIVER = re.compile(r"device\.driver\s*==\s*[\"']")
+
+
+def whose(device_class: Object) -> Whose:
+    """By the text of its selectors, which are administrators' to write.
+
+    A class that names no driver gives devices of any, also ours: what is asked for by it counts
+    against a namespace's cap until it is known what was allocated. What a claim selects beside its
+    class is not looked at: its author is whom a cap holds against.
+    """
+    selectors = (device_class.get("spec") or {}).get("selectors") or []
+    text = " ".join(str((one.get("cel") or {}).get("expression", "")) for one in selectors)
+    if device_class["metadata"]["name"] == DRIVER or f'"{DRIVER}"' in text or f"'{DRIVER}'" in text:
+        return "ours"
+    return "theirs" if _NAMES_A_DRIVER.search(text) else "anybody's"
