@@ -217,15 +217,13 @@ def test_fifty_claims_and_pods_at_once_never_exceed_the_cap(
         return ""
 
     try:
-        began = time.monotonic()
         with concurrent.futures.ThreadPoolExecutor(50) as pool:
             answers = list(pool.map(make, range(50)))
-        took = time.monotonic() - began
         made = [number for number, answer in enumerate(answers) if not answer]
         assert len(made) == 12, answers
         refusals = {answer for answer in answers if answer}
+        # None for being late: an API server waits ten seconds for a webhook.
         assert all("QuotaCap" in one and "of 100Gi taken" in one for one in refusals), refusals
-        assert took < 20, "each within the time that an API server gives a webhook"
 
         until("the controller has counted", lambda: ledger()["used"]["vgpus"] == 12)
         until("nothing is pending", lambda: not ledger().get("pending"))

@@ -450,7 +450,7 @@ def test_a_running_pod_s_share_grows_and_shrinks_while_who_does_it_is_killed(
         until_in_force(pods, "grows", tmp_path, Share(5 * GIB, 100))
         until_in_force(pods, "beside", tmp_path, Share(120 * GIB, 400))
         assert placement_of(pods, "grows", HELD) == {}
-        assert "VgpuShrunk" in events(pods, "grows")
+        until("it is told", lambda: "VgpuShrunk" in events(pods, "grows"))
         moves_below_on_its_node(pods, node, tmp_path)
         is_had_by_who_waits(pods, node)
         for name in ("grows", "beside"):
