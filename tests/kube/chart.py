@@ -68,6 +68,7 @@ class Chart:
 
     cluster: Cluster
     values: Path
+    before: frozenset[str]  # the traces that were there already
 
     def install(self, *arguments: str) -> None:
         """Both ways, a node each, with simulated devices; returns when all of it is ready."""

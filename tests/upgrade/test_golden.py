@@ -14,7 +14,16 @@ from pathlib import Path
 import pytest
 from tests.agent.conftest import Node, wait_until
 from tests.agent.programs import LAUNCHER, backlogged, environment_for
-from tests.upgrade.make_golden import BOOT, GOLDEN, PAGES, STATE, boot_id, with_paths
+from tests.upgrade.make_golden import (
+    BOOT,
+    GOLDEN,
+    PAGES,
+    STATE,
+    YOUNG_S,
+    boot_id,
+    metered_at_ns,
+    with_paths,
+)
 
 from penstock.enforce.saved import read_ladder
 from penstock.node.events import read_events
@@ -86,6 +95,15 @@ def test_every_page_version_that_is_read_has_a_release_that_wrote_it():
     # One that is not released yet has no golden files; the one before must.
     assert written >= set(range(oldest, newest))
     assert written <= set(range(oldest, newest + 1))
+
+
+def test_no_moment_in_them_is_yet_to_come_on_a_machine_that_has_just_started(left):
+    """A page whose device time is paid for until tomorrow has its tenant wait until then."""
+    moments = [metered_at_ns(Path(f"{left}-meter") / "meter.db")]
+    for directory in (left / "tenants").iterdir():
+        moments.append(read_quota(directory / "quota").heartbeat_ns)
+        moments.append(read_usage(directory / "usage").devices[0].origin_ns)
+    assert 0 < max(moments) < 2 * YOUNG_S * 10**9
 
 
 def test_pages_and_grants_are_read_as_they_were_written(left):
