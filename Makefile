@@ -9,7 +9,7 @@ PYTHON_SOURCES := $(shell find controller proto -type f -not -name '*.pyc')
 GROUPS := --group build --group test --group kube --group lint
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-kube cluster-programs cluster cluster-down sanitize fuzz soak numba-suite lint format gpu-check gpu-wheels gpu-check-offline bench bench-kube gen proto chart newest clean
+.PHONY: help setup demo test test-kube cluster-programs first-builds cluster cluster-down sanitize fuzz soak numba-suite lint format gpu-check gpu-wheels gpu-check-offline bench bench-kube gen proto chart newest clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,7 +32,7 @@ $(VENV)/.installed: $(VENV)/.tools $(NATIVE_SOURCES) $(PYTHON_SOURCES)
 demo: setup ## Three programs share one simulated H200 (or the real GPU) under quotas; under two minutes
 	$(BIN)/penstock demo
 
-test: setup lint cluster-programs ## Everything that must hold: lint, types, layers, and all tests
+test: setup lint first-builds ## Everything that must hold: lint, types, layers, and all tests
 	$(BIN)/pytest -n 4 $(PYTEST_ARGS)
 
 test-kube: setup cluster-programs ## The tests on a real Kubernetes cluster alone (root)
@@ -40,6 +40,9 @@ test-kube: setup cluster-programs ## The tests on a real Kubernetes cluster alon
 
 cluster-programs: setup # What a cluster is started from: once, ten minutes; without it tests skip
 	@$(BIN)/python -m tests.kube.cluster build || [ $$? = 2 ]
+
+first-builds: cluster-programs # What takes minutes once, so that no test waits for a compiler
+	@$(BIN)/python -m tests.containers.first
 
 cluster: setup ## Start a real Kubernetes cluster of two nodes here, and say how to reach it (root)
 	@$(BIN)/python -m tests.kube.cluster up

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 from tests import kept
@@ -98,6 +99,8 @@ def nvidia_hook() -> Path:
     program = CACHE / f"bin/nvidia-cdi-hook-{NVIDIA_TOOLKIT}"
     with kept.alone_with(program):
         if not program.exists():
+            say = "building NVIDIA's CDI hooks from their source, once: a minute or two"
+            print(say, file=sys.stderr, flush=True)
             _build(program)
     return program
 

@@ -252,9 +252,11 @@ CASE(everything_that_can_be_captured) {
   prepare();
   CUgraph graph, child;
   CUgraphExec exec;
-  CUdeviceptr memory, second;
+  CUdeviceptr memory, word, second; /* what the simulated device copies is moved at once: no value
+                                       may be written there meanwhile */
   char bytes[64];
   OK(cuMemAlloc(&memory, 1 << 20));
+  OK(cuMemAlloc(&word, 4));
   OK(cuStreamBeginCapture(stream, RELAXED));
   SHOW(try_launch(stream));
   OK(cuStreamEndCapture(stream, &child));
@@ -266,8 +268,8 @@ CASE(everything_that_can_be_captured) {
   SHOW(cuMemcpyDtoHAsync(bytes, memory, sizeof bytes, stream));
   SHOW(cuMemcpyHtoDAsync(memory, bytes, sizeof bytes, stream));
   SHOW(cuLaunchHostFunc(stream, nothing, NULL));
-  SHOW(cuStreamWriteValue32(stream, memory, 1, 0));
-  SHOW(cuStreamWaitValue32(stream, memory, 1, 0));
+  SHOW(cuStreamWriteValue32(stream, word, 1, 0));
+  SHOW(cuStreamWaitValue32(stream, word, 1, 0));
   SHOW(cuGraphLaunch(exec, stream));
   SHOW(cuMemAllocAsync(&second, 1 << 20, stream));
   SHOW(cuMemFreeAsync(second, stream));
