@@ -137,6 +137,8 @@ class Node:
             self.kill()
         for program in self.programs:
             with contextlib.suppress(ProcessLookupError):
+                if os.getpgid(program.pid) == program.pid:  # its children have its pipes too
+                    os.killpg(program.pid, signal.SIGKILL)
                 program.kill()
             program.communicate()
 

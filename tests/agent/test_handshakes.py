@@ -43,7 +43,7 @@ FORKING = textwrap.dedent(
             os.dup2(0, number)
     device = Device()
     assert device.alloc(8) == 0
-    print(os.getpid(), len(held()), flush=True)
+    print(f"{os.getpid()} {len(held())}\\n", end="", flush=True)  # in one write: both say it
     time.sleep(600)
     """
 )
@@ -75,7 +75,7 @@ def test_processes_are_known_by_their_pid_here_to_ps_and_to_the_next_agent(node)
     granted = node.tenant("t")
     environment = environment_for(granted)
     inner = subprocess.Popen(
-        ["unshare", "--pid", "--fork", "--mount-proc", LAUNCHER, *backlogged(600)],
+        ["unshare", "--pid", "--kill-child", "--fork", "--mount-proc", LAUNCHER, *backlogged(600)],
         env=environment, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
     )  # fmt: skip
     node.programs.append(inner)

@@ -43,6 +43,11 @@ static bool can_finish(const gate_state *state, const gate_stream *stream) {
          stream->owner == current;
 }
 
+/* By whoever holds the lock. Whether a list is empty is also asked without it. */
+static void set_link(gate_stream **link, gate_stream *stream) {
+  __atomic_store_n(link, stream, __ATOMIC_RELAXED);
+}
+
 /* A stream's work runs on when it is destroyed: it is settled later, like any other. */
 static void stream_goes(gate_state *state, gate_stream *stream) {
   put_out_of_use(state, stream);
@@ -64,7 +69,7 @@ static void stream_goes(gate_state *state, gate_stream *stream) {
   gate_stream **link = &state->streams[GATE_GONE];
   while (*link) link = &(*link)->next;
   stream->next = NULL;
-  *link = stream;
+  set_link(link, stream);
   penstock_lock_release(&state->lock);
 }
 
@@ -75,7 +80,7 @@ void gate_streams_sweep(gate_state *state) {
     while (*link && ((*link)->oldest || !gate_stream_claim(*link))) link = &(*link)->next;
     gate_stream *stream = *link;
     if (stream) {
-      *link = stream->next;
+      set_link(link, stream->next);
       stream->dead = true;
       __atomic_fetch_add(&state->generation, 1, __ATOMIC_RELEASE);
     }
@@ -97,7 +102,7 @@ static gate_stream *take_stream(gate_state *state, CUstream handle, const gate_c
       link = &(*link)->next;
     }
     stream = *link;
-    if (stream) *link = stream->next;
+    if (stream) set_link(link, stream->next);
   }
   if (stream) __atomic_fetch_add(&state->generation, 1, __ATOMIC_RELEASE);
   penstock_lock_release(&state->lock);
@@ -111,7 +116,7 @@ void gate_stream_retire(gate_state *state, gate_stream *stream) {
     gate_stream **link = &state->streams[i];
     while (*link && *link != stream) link = &(*link)->next;
     found = *link != NULL;
-    if (found) *link = stream->next;
+    if (found) set_link(link, stream->next);
   }
   if (found) __atomic_fetch_add(&state->generation, 1, __ATOMIC_RELEASE);
   penstock_lock_release(&state->lock);
