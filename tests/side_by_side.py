@@ -117,9 +117,17 @@ class Portions(LoadScopeScheduling):
             node.shutdown()
 
     def _is_for(self, node: WorkerController, portion: str) -> bool:
-        workers = sorted(self.registered_collections, key=lambda one: one.gateway.id)
-        with_clusters = workers[: max(0, min(2, len(workers) - 2))]
-        return not with_clusters or (node in with_clusters) == portion.startswith(CLUSTER)
+        return not self._with_clusters or (
+            (node in self._with_clusters) == portion.startswith(CLUSTER)
+        )
+
+    @functools.cached_property
+    def _with_clusters(self) -> list[WorkerController]:
+        """None where there is no such work; asked when workers without any have been ended."""
+        workers = sorted(self.assigned_work, key=lambda one: one.gateway.id)
+        if not any(portion.startswith(CLUSTER) for portion in self.workqueue):
+            return []
+        return workers[: max(0, min(2, len(workers) - 2))]
 
 
 @pytest.hookimpl(optionalhook=True)
