@@ -7,7 +7,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
-from tests import headers, side_by_side
+from tests import headers, held_up, side_by_side
 from tests.interposition import real_driver
 
 # Examples share two cores with programs that keep time: how long one takes says nothing.
@@ -31,12 +31,14 @@ def real_libcuda() -> Path:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(side_by_side)
+    config.pluginmanager.register(held_up)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """What tests told by `record_property`, whichever process ran them; what did not run."""
     told: dict[str, list[str]] = {}
-    for report in terminalreporter.stats.get("passed", []):
+    stats = terminalreporter.stats
+    for report in [*stats.get("passed", []), *stats.get("failed", [])]:
         for name, line in report.user_properties:
             told.setdefault(name, []).append(str(line))
     for name, lines in told.items():
