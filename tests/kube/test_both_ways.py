@@ -91,7 +91,9 @@ def test_a_numba_program_is_held_to_its_memory_and_compute_and_who_goes_past_is_
                 "seconds have passed",
                 lambda: (now := recorded(on, n))[1] - at_ns >= WINDOW_NS and now,
             )
-            return (later[0] - busy_ns) * 1000 / (later[1] - at_ns)
+            permille = (later[0] - busy_ns) * 1000 / (later[1] - at_ns)
+            print(f"{n} had {permille:.0f} permille of its device in {later[1] - at_ns} ns")
+            return permille
 
         most = share.cores_permille + 30
         until(  # less is this machine's fault, more would be ours

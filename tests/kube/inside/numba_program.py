@@ -6,7 +6,8 @@ import numpy as np
 from numba import cuda
 
 MIB = 1 << 20
-ELEMENTS = 16 * MIB
+# Much device time for little processor time, or a busy machine decides what it gets.
+ELEMENTS = 64 * MIB
 
 
 @cuda.jit
