@@ -19,7 +19,7 @@ from tests.agent.test_duties import shown, start_past_the_shim
 from tests.containers import images
 
 from penstock.agent.peer import NoPeerError, Peer
-from penstock.enforce.process import why_unshimmed
+from penstock.enforce.process import read_stat, why_unshimmed
 from penstock.node.handshake import read_handshakes
 from penstock_shim import simulator
 from penstock_shim._native import ffi, lib
@@ -183,31 +183,44 @@ def test_a_connection_that_outlives_its_process_names_nobody(node):
     assert wait_until(lambda: known(node, "t")).keys() == {os.getpid()}
 
 
-@needs_root
-def test_a_process_that_ends_while_it_is_looked_at_has_ended_and_did_not_lie(tmp_path):
+# Says hello; then its first thread ends before the other, as when one waits for a processor.
+ENDING = """
+import ctypes, socket, sys, threading
+s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); input()
+threading.Thread(target=input).start()
+ctypes.CDLL(None).syscall(ctypes.c_long(60), ctypes.c_long(0))  # exit, of this thread alone
+"""
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["whole", "its first thread"])
+def test_a_process_that_ends_while_it_is_looked_at_has_ended_and_did_not_lie(tmp_path, whole):
     """Nothing is seen any more of where it was: else its slot would be live for ever."""
-    program = (
-        "import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); input()"
-    )
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(tmp_path / "s"))
         listening.listen()
-        words = [sys.executable, "-c", program, str(tmp_path / "s")]
+        words = [sys.executable, "-c", ENDING, str(tmp_path / "s")]
         caller = subprocess.Popen(words, stdin=subprocess.PIPE)
         connection, _ = listening.accept()
 
     def look() -> None:
         with Peer.of(connection) as peer:
             assert peer.pid == caller.pid
-            caller.kill()
-            caller.wait()
+            if whole:
+                caller.kill()
+                caller.wait()
+            else:
+                caller.stdin.write(b"\n")
+                caller.stdin.flush()
+                wait_until(lambda: read_stat(caller.pid).leader_has_ended)
+                assert not read_stat(caller.pid).has_ended
             peer.check_pid(1, 0)  # what it said in a pid namespace that nobody can see any more
 
     with connection, pytest.raises(NoPeerError):
         look()
-    caller.stdin.close()
+    caller.communicate()
 
 
+@needs_root
 def test_only_the_tenants_user_can_shake_hands(node):
     node.tenant("roots")
     open_to_nobody(node)

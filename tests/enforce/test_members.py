@@ -13,6 +13,7 @@ import uuid
 from pathlib import Path
 
 import pytest
+from tests.agent.conftest import wait_until
 from tests.agent.programs import open_folder
 
 from penstock.enforce.cgroup import containers_of
@@ -364,6 +365,32 @@ def test_who_descends_from_a_tenant_is_its_own_whatever_page_is_mounted_there(no
     children = Path(f"/proc/{program.pid}/task/{program.pid}/children").read_text().split()
     assert mounted_page(int(children[0])).by_root
     assert [members.tenant_of(int(one)) for one in children] == ["first"]
+
+
+# Its first thread ends, another goes on.
+GOES_ON = """
+import ctypes, threading, time
+threading.Thread(target=time.sleep, args=[600]).start()
+print("on", flush=True)
+time.sleep(0.5)
+ctypes.CDLL(None).syscall(ctypes.c_long(60), ctypes.c_long(0))
+"""
+
+
+def test_a_page_is_found_where_the_first_thread_of_a_process_has_ended(node, started):
+    directory = node.tenant("one").directory
+    script = (
+        "mount -t tmpfs x /run && mkdir /run/penstock-tenant && "
+        'mount --bind "$0" /run/penstock-tenant && exec "$@"'
+    )
+    words = ["unshare", "--mount", "sh", "-c", script, str(directory)]
+    program = start(started, *words, sys.executable, "-c", GOES_ON)
+    if line(program) != "on":
+        pytest.skip("nothing can be mounted here")
+    wait_until(lambda: read_stat(program.pid).leader_has_ended)
+    page = (directory / "usage").stat()
+    assert mounted_page(program.pid).identity == (page.st_dev, page.st_ino)
+    assert program.pid in processes.members(directory)
 
 
 @pytest.fixture(scope="module")

@@ -12,15 +12,19 @@ from pathlib import Path
 import pytest
 from tests.memory import tenant_programs
 
+from penstock.enforce.process import read_stat
 from penstock.node.outsiders import Outsiders
 from penstock_shim import pages, simulator
 
 HOLD = """
-import ctypes
+import ctypes, sys, threading
 cuda, context, pointer = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_uint64()
 cuda.cuInit(0); cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0); cuda.cuCtxSetCurrent(context)
 print(cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(6 << 20)), flush=True)
 input()
+if "go on" in sys.argv:
+    threading.Thread(target=input).start()
+    ctypes.CDLL(None).syscall(ctypes.c_long(60), ctypes.c_long(0))  # exit, of this thread alone
 """  # noqa: E501
 SIX_MIB = 6 << 20
 
@@ -38,9 +42,9 @@ def hold(tenant):
     """A program in a pid namespace of its own that holds 6 MiB; killed at the end."""
     started = []
 
-    def start(*before: str):
+    def start(*before: str, then: str = "end"):
         process = subprocess.Popen(
-            [*before, sys.executable, "-c", HOLD],
+            [*before, sys.executable, "-c", HOLD, then],
             env=tenant.environment(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -83,6 +87,21 @@ def test_a_killed_process_of_another_namespace_gives_its_charges_back(tenant, ho
     tenant.quota.mark_dead(dead.slot, dead.owner)
     tenant.reap()
     assert tenant.charged() == SIX_MIB
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a new pid namespace needs root")
+def test_who_goes_on_after_its_first_thread_ended_keeps_what_it_holds(tenant, hold):
+    outsiders = Outsiders(sees_all=False)
+    process = hold("unshare", "--pid", "--fork", "--kill-child", then="go on")
+    assert outsiders.dead(slots(tenant)) == []  # seen alive
+    process.stdin.write("\n")
+    process.stdin.flush()
+    (child,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    wait_until(lambda: read_stat(int(child)).leader_has_ended)
+    assert outsiders.dead(slots(tenant)) == []
+    process.kill()
+    process.wait()
+    wait_until(lambda: outsiders.dead(slots(tenant)))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a new pid namespace needs root")

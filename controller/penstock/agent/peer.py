@@ -24,7 +24,7 @@ _SO_PEERPIDFD = 77  # include/uapi/asm-generic/socket.h, since Linux 6.5
 
 
 class NoPeerError(Exception):
-    """It has ended."""
+    """It has ended, or so far that nothing tells any more where it was."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Peer:
 
         Raises:
             ValueError: it lies in a pid namespace that is not ours or inside of ours.
-            NoPeerError: it has ended.
+            NoPeerError: it has ended, or its first thread has and the block could not tell who it is.
         """
         raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
         pid, uid, _ = struct.unpack("3i", raw)
@@ -59,8 +59,10 @@ class Peer:
             try:
                 yield cls(pid, stat.start_ticks)
             except ValueError as error:
-                # Nothing that is seen of a process which ends tells where it was.
-                if _has_ended(descriptor, pid, stat.start_ticks):
+                # Where it was is told by its first thread, which may end before the others: in a
+                # process that ends on a busy machine they wait for a processor to do so.
+                now = read_stat(pid)
+                if now is None or now.leader_has_ended or now.start_ticks != stat.start_ticks:
                     raise NoPeerError from error
                 raise
             if _has_ended(descriptor, pid, stat.start_ticks):
@@ -108,7 +110,7 @@ def _pidfd_of(connection: socket.socket) -> int | None:
 
 
 def _has_ended(pidfd: int | None, pid: int, start_ticks: int) -> bool:
-    """Or is about to: its namespaces are gone before whoever holds it by a descriptor is told."""
+    """Or is about to: whoever holds it by a descriptor is told last."""
     if pidfd is not None:
         poll = select.poll()
         poll.register(pidfd, select.POLLIN)

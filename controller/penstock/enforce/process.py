@@ -39,6 +39,7 @@ class Stat:
     session: int
     start_ticks: int
     has_ended: bool  # or is about to: the kernel is taking it apart
+    leader_has_ended: bool  # its first thread has; others may go on, or be about to end
 
 
 def read_stat(pid: int) -> Stat | None:
@@ -52,6 +53,7 @@ def read_stat(pid: int) -> Stat | None:
     fields = tail.split()
     if len(fields) < 20:
         return None
+    leader_has_ended = fields[0] in {b"Z", b"X"} or bool(int(fields[6]) & _PF_EXITING)
     return Stat(
         comm=_printable(head.partition(b"(")[2]),
         state=fields[0].decode(),
@@ -60,8 +62,8 @@ def read_stat(pid: int) -> Stat | None:
         session=int(fields[3]),
         start_ticks=int(fields[19]),
         # The first thread may end while others go on: it shows as a zombie, the process lives.
-        has_ended=int(fields[17]) <= 1
-        and (fields[0] in {b"Z", b"X"} or bool(int(fields[6]) & _PF_EXITING)),
+        has_ended=leader_has_ended and int(fields[17]) <= 1,
+        leader_has_ended=leader_has_ended,
     )
 
 

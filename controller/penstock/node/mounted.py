@@ -45,14 +45,29 @@ def mounted_page(pid: int) -> MountedPage | None:
     A process that sees the mounts that we see is in no container.
     """
     try:
-        with _opened(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC) as namespace:
+        thread = _living_thread(pid)
+        with _opened(f"{thread}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC) as namespace:
             if _inode(namespace) == _own_inode("mnt"):
                 return None
             owner = _owner(namespace)
         # Before that nothing is looked up: its root may be a file system that never answers.
-        return None if owner is None else _page_below(f"/proc/{pid}/root", owner)
+        return None if owner is None else _page_below(f"{thread}/root", owner)
     except OSError:
         return None
+
+
+def _living_thread(pid: int) -> str:
+    """Its folder in /proc. The first one may end before others, and tells nothing from then on.
+
+    Raises OSError: the process has ended, or tells us nothing.
+    """
+    folder = f"/proc/{pid}"
+    try:
+        os.stat(f"{folder}/ns/mnt")  # noqa: PTH116 - for each process
+    except FileNotFoundError:
+        others = (f"{folder}/task/{one}" for one in os.listdir(f"{folder}/task"))  # noqa: PTH208
+        return next((one for one in others if os.path.exists(f"{one}/ns/mnt")), folder)  # noqa: PTH110
+    return folder
 
 
 def _page_below(root: str, owner: int) -> MountedPage | None:

@@ -126,7 +126,10 @@ def _start_ticks(pid: int) -> int | None:
     except OSError:
         return None
     fields = stat.rpartition(")")[2].split()  # from the third on: state, parent, …
-    return None if fields[0] in {"Z", "X"} else int(fields[19]) & (1 << _START_BITS) - 1
+    # Its first thread may have ended while others live on, and hold what they were given.
+    if fields[0] in {"Z", "X"} and int(fields[17]) <= 1:
+        return None
+    return int(fields[19]) & (1 << _START_BITS) - 1
 
 
 def _outsiders(own: int | None) -> dict[Identity, int] | None:
