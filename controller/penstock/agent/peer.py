@@ -41,7 +41,7 @@ class Peer:
 
         Raises:
             ValueError: it lies in a pid namespace that is not ours or inside of ours.
-            NoPeerError: it has ended, or its first thread has and the block could not tell who it is.
+            NoPeerError: it has ended, or its first thread has and nothing tells who it is.
         """
         raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
         pid, uid, _ = struct.unpack("3i", raw)
