@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -63,9 +64,18 @@ class Ward:
         self._said: set[str] = set()
         self.findings: tuple[Finding, ...] = ()  # of enforcement, as of its last look
         self._left: str | None = ""  # the finding as it was left for `penstock ps`; "": not yet
+        # Held while pages and descriptors are used: an order may end the tenant in the middle of a
+        # round, and who writes to a page that is not mapped any more ends the agent.
+        self._using = threading.Lock()
+        self._is_closed = False
 
     def look_after(self, now_ns: int) -> None:
         """One round; what fails is recorded once and disturbs nobody else."""
+        with self._using:
+            if not self._is_closed:
+                self._look_after(now_ns)
+
+    def _look_after(self, now_ns: int) -> None:
         try:
             self.supervisor.look_after(now_ns)
             self.looked_after_ns = now_ns
@@ -89,11 +99,12 @@ class Ward:
         """Whether nothing but its processes keeps it, so that it ends when it has none."""
         if self.grant.lifetime == "until-revoked":
             return False
-        if self._caller is not None:
-            ended = _has_ended(self._caller)
-            if ended and self.caller_pid is not None:
-                self.caller_pid = self._subject = None  # the number may be another's from now on
-            return ended
+        with self._using:
+            if self._caller is not None:
+                ended = _has_ended(self._caller)
+                if ended and self.caller_pid is not None:
+                    self.caller_pid = self._subject = None  # the number may be another's now
+                return ended
         return now_ns - self.since_ns > FIRST_PROCESS_NS
 
     def subject(self, handshakes: Handshakes) -> Subject:
@@ -152,12 +163,16 @@ class Ward:
             return None
 
     def close(self) -> None:
-        """Lets go of its files; the tenant stays as it is."""
-        self.supervisor.close()
-        os.close(self._lock)
-        if self._caller is not None:
-            os.close(self._caller)
-            self._caller = None
+        """Lets go of its files, after a round that uses them; the tenant stays as it is."""
+        with self._using:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            self.supervisor.close()
+            os.close(self._lock)
+            if self._caller is not None:
+                os.close(self._caller)
+                self._caller = None
 
 
 def _watch(pid: int | None) -> int | None:
