@@ -367,12 +367,13 @@ def test_who_descends_from_a_tenant_is_its_own_whatever_page_is_mounted_there(no
     assert [members.tenant_of(int(one)) for one in children] == ["first"]
 
 
-# Its first thread ends, another goes on.
+# Its first thread ends when it is told to, another goes on.
 GOES_ON = """
-import ctypes, threading, time
+import ctypes, signal, threading, time
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
 threading.Thread(target=time.sleep, args=[600]).start()
 print("on", flush=True)
-time.sleep(0.5)
+signal.sigwait({signal.SIGUSR1})
 ctypes.CDLL(None).syscall(ctypes.c_long(60), ctypes.c_long(0))
 """
 
@@ -387,6 +388,7 @@ def test_a_page_is_found_where_the_first_thread_of_a_process_has_ended(node, sta
     program = start(started, *words, sys.executable, "-c", GOES_ON)
     if line(program) != "on":
         pytest.skip("nothing can be mounted here")
+    program.send_signal(signal.SIGUSR1)
     wait_until(lambda: read_stat(program.pid).leader_has_ended)
     page = (directory / "usage").stat()
     assert mounted_page(program.pid).identity == (page.st_dev, page.st_ino)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 import signal
 import sys
 from collections import Counter
@@ -313,7 +312,7 @@ with grpc.insecure_channel("unix:/var/lib/kubelet/plugins/penstock.io/dra.sock")
     answer = stub.NodeUnprepareResources(asked, timeout=30)
     print(sorted((uid, one.error) for uid, one in answer.claims.items()))
     asked = pb.NodePrepareResourcesRequest(claims=claims[:1])
-    answer = stub.NodePrepareResources(asked, timeout=6)
+    answer = stub.NodePrepareResources(asked, timeout=6.4)  # a second is kept, the rest rounded
     print(answer.claims[sys.argv[1]].error)
 """
 
@@ -363,7 +362,7 @@ def test_leftovers_go_only_when_no_container_has_them_and_unprepare_needs_no_api
     assert done.returncode == 0, done.stderr
     ended, refused = done.stdout.splitlines()
     assert ended == "[('never-seen', ''), ('prepared', '')]"
-    assert re.search(r"within [1-5] s", refused), "in the time that its caller had left"
+    assert "within 5 s" in refused, "in the time that its caller had left"
     assert node.tenants() == {}
 
 

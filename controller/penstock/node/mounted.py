@@ -45,29 +45,30 @@ def mounted_page(pid: int) -> MountedPage | None:
     A process that sees the mounts that we see is in no container.
     """
     try:
-        thread = _living_thread(pid)
-        with _opened(f"{thread}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC) as namespace:
+        thread, namespace = _open_namespace(pid)
+        try:
             if _inode(namespace) == _own_inode("mnt"):
                 return None
             owner = _owner(namespace)
+        finally:
+            os.close(namespace)
         # Before that nothing is looked up: its root may be a file system that never answers.
         return None if owner is None else _page_below(f"{thread}/root", owner)
     except OSError:
         return None
 
 
-def _living_thread(pid: int) -> str:
-    """Its folder in /proc. The first one may end before others, and tells nothing from then on.
-
-    Raises OSError: the process has ended, or tells us nothing.
-    """
-    folder = f"/proc/{pid}"
+def _open_namespace(pid: int) -> tuple[str, int]:
+    """A living thread's folder in /proc, and its mount namespace, open. Raises OSError: none is."""
+    folder, flags = f"/proc/{pid}", os.O_RDONLY | os.O_CLOEXEC
     try:
-        os.stat(f"{folder}/ns/mnt")  # noqa: PTH116 - for each process
-    except FileNotFoundError:
-        others = (f"{folder}/task/{one}" for one in os.listdir(f"{folder}/task"))  # noqa: PTH208
-        return next((one for one in others if os.path.exists(f"{one}/ns/mnt")), folder)  # noqa: PTH110
-    return folder
+        return folder, os.open(f"{folder}/ns/mnt", flags)
+    except FileNotFoundError:  # the first thread may end before others, and tells nothing then
+        for one in os.listdir(f"{folder}/task"):  # noqa: PTH208
+            thread = f"{folder}/task/{one}"
+            with contextlib.suppress(FileNotFoundError):
+                return thread, os.open(f"{thread}/ns/mnt", flags)
+        raise
 
 
 def _page_below(root: str, owner: int) -> MountedPage | None:
