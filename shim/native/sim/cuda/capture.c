@@ -30,7 +30,13 @@ static pid_t this_thread(void) {
 
 /* ---- what captures forbid ---- */
 
-void sim_capture_invalidate(sim_capture *capture) { capture->invalid = true; }
+/* By any thread that does what the capture forbids. */
+void sim_capture_invalidate(sim_capture *capture) {
+  __atomic_store_n(&capture->invalid, true, __ATOMIC_RELEASE);
+}
+static bool is_invalid(const sim_capture *capture) {
+  return __atomic_load_n(&capture->invalid, __ATOMIC_ACQUIRE);
+}
 
 /* A call that may wait for other streams, or that does what a later replay would not repeat. Which
  * captures forbid it depends on their modes and on this thread's. They are spoilt by it. */
@@ -45,11 +51,28 @@ CUresult sim_capture_forbids(sim_context *ctx) {
     bool others =
         sim_self.mode == CU_STREAM_CAPTURE_MODE_GLOBAL && c->mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
     if (!own && !others) continue;
-    c->invalid = true;
+    sim_capture_invalidate(c);
     forbidden = true;
   }
   sim_big_unlock();
   return forbidden ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
+}
+
+bool sim_captures_in(const sim_context *ctx) {
+  return __atomic_load_n(&ctx->captures, __ATOMIC_ACQUIRE);
+}
+
+bool sim_capture_draws_legacy(sim_context *ctx, bool use) {
+  if (!sim_captures_in(ctx)) return false;
+  bool drawn = false;
+  sim_big_lock();
+  for (sim_stream *s = ctx->streams; s && !drawn; s = s->next) {
+    if (!s->capture || s->lane_kind != SIM_LANE_BLOCKING) continue;
+    if (use) sim_capture_invalidate(s->capture);
+    drawn = true;
+  }
+  sim_big_unlock();
+  return drawn;
 }
 
 CUresult CUDAAPI cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode) {
@@ -92,7 +115,7 @@ static CUresult add_to_tail(sim_stream *stream, sim_node *const *nodes, size_t c
 CUresult sim_capture_add(sim_stream *stream, const sim_work *work) {
   sim_capture *c = stream->capture;
   sim_node *node;
-  if (c->invalid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  if (is_invalid(c)) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
   TRY(sim_graph_add(c->graph, stream->capture_tail, stream->capture_tail_count, work, &node));
   return set_tail(stream, &node, 1);
 }
@@ -107,7 +130,7 @@ CUresult sim_capture_launch(sim_stream *stream, sim_graph *graph) {
 
 CUresult sim_capture_record(sim_event *event, sim_stream *stream) {
   sim_capture *c = stream->capture;
-  if (c->invalid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  if (is_invalid(c)) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
   size_t count = stream->capture_tail_count;
   sim_node **nodes = malloc((count ? count : 1) * sizeof *nodes);
   REQUIRE(nodes, CUDA_ERROR_OUT_OF_MEMORY);
@@ -121,27 +144,31 @@ CUresult sim_capture_record(sim_event *event, sim_stream *stream) {
 }
 
 static bool live(const sim_capture *capture) {
-  for (sim_capture *c = captures; c; c = c->next)
-    if (c == capture) return true;
-  return false;
+  bool found = false;
+  sim_big_lock();
+  for (sim_capture *c = captures; c && !found; c = c->next) found = c == capture;
+  sim_big_unlock();
+  return found;
 }
 
 CUresult sim_capture_wait(sim_event *event, sim_stream *stream) {
   if (event->capture && !live(event->capture)) event->capture = NULL;
   if (!event->capture) {
     if (!stream->capture) return sim_event_wait_on(event, stream);
-    if (stream->capture->invalid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    if (is_invalid(stream->capture)) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     if (!event->recorded) return CUDA_SUCCESS;
     sim_capture_invalidate(stream->capture); /* a replay could not wait for what was before it */
     return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
   }
-  if (event->capture->invalid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  if (is_invalid(event->capture)) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
   if (!stream->capture) {
     if (stream->lane_kind == SIM_LANE_LEGACY) {
       sim_capture_invalidate(event->capture);
       return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
     }
+    sim_big_lock();
     stream->capture = event->capture; /* joins */
+    sim_big_unlock();
     return set_tail(stream, event->capture_nodes, event->capture_node_count);
   }
   if (stream->capture != event->capture) {
@@ -178,7 +205,7 @@ static CUresult begin(CUstream handle, CUgraph graph_handle, const CUgraphNode *
   captures = c;
   __atomic_add_fetch(&live_count, 1, __ATOMIC_RELEASE);
   stream->capture = c;
-  stream->ctx->captures = c;
+  __atomic_add_fetch(&stream->ctx->captures, 1, __ATOMIC_RELEASE);
   sim_big_unlock();
   return set_tail(stream, (sim_node *const *)from, count);
 }
@@ -224,9 +251,7 @@ static void forget(sim_capture *c) {
     break;
   }
   __atomic_sub_fetch(&live_count, 1, __ATOMIC_RELEASE);
-  c->ctx->captures = NULL;
-  for (sim_capture *other = captures; other; other = other->next)
-    if (other->ctx == c->ctx) c->ctx->captures = other;
+  __atomic_sub_fetch(&c->ctx->captures, 1, __ATOMIC_RELEASE);
 }
 
 CUresult CUDAAPI cuStreamEndCapture(CUstream handle, CUgraph *out) {
@@ -239,16 +264,16 @@ CUresult CUDAAPI cuStreamEndCapture(CUstream handle, CUgraph *out) {
   if (c->mode != CU_STREAM_CAPTURE_MODE_RELAXED && c->thread != this_thread())
     return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
   if (c->origin != stream) {
-    c->invalid = true;
+    sim_capture_invalidate(c);
     return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
   }
   sim_big_lock();
   bool joined = leave_streams(c);
   forget(c);
   sim_big_unlock();
-  CUresult result = c->invalid ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
-                    : joined   ? CUDA_SUCCESS
-                               : CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
+  CUresult result = is_invalid(c) ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+                    : joined      ? CUDA_SUCCESS
+                                  : CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
   *out = result == CUDA_SUCCESS ? (CUgraph)c->graph : NULL;
   if (result != CUDA_SUCCESS && !c->into_given_graph) sim_graph_free(c->graph);
   free(c);
@@ -259,7 +284,7 @@ CUresult CUDAAPI cuStreamEndCapture(CUstream handle, CUgraph *out) {
 void sim_capture_stream_gone(sim_stream *stream) {
   sim_capture *c = stream->capture;
   if (!c) return;
-  c->invalid = true;
+  sim_capture_invalidate(c);
   if (c->origin != stream) return;
   leave_streams(c);
   forget(c);
@@ -274,12 +299,10 @@ static CUresult status_of(CUstream handle, sim_context *ctx, sim_stream **stream
   TRY(sim_stream_of(handle, ctx, stream));
   *status = CU_STREAM_CAPTURE_STATUS_NONE;
   if ((*stream)->lane_kind == SIM_LANE_LEGACY) {
-    for (sim_stream *s = (*stream)->ctx->streams; s; s = s->next)
-      if (s->capture && s->lane_kind == SIM_LANE_BLOCKING)
-        return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+    if (sim_capture_draws_legacy((*stream)->ctx, false)) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
   } else if ((*stream)->capture) {
-    *status = (*stream)->capture->invalid ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
-                                          : CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    *status = is_invalid((*stream)->capture) ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
+                                             : CU_STREAM_CAPTURE_STATUS_ACTIVE;
   }
   return CUDA_SUCCESS;
 }
@@ -331,7 +354,7 @@ static CUresult update(sim_context *ctx, CUstream handle, CUgraphNode *from, siz
           CUDA_ERROR_INVALID_VALUE);
   TRY(sim_stream_of(handle, ctx, &stream));
   REQUIRE(stream->capture, CUDA_ERROR_ILLEGAL_STATE);
-  if (stream->capture->invalid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  if (is_invalid(stream->capture)) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
   sim_node *const *nodes = (sim_node *const *)from;
   for (size_t i = 0; i < count; i++)
     REQUIRE(sim_handle_is(nodes[i], SIM_NODE) && nodes[i]->graph == stream->capture->graph,

@@ -72,8 +72,8 @@ struct sim_context {
   size_t limits[SIM_LIMITS];
   uint64_t charged_bytes; /* the context's own and what its limits reserve */
   sim_stream *legacy;
-  sim_stream *streams;   /* all, the default ones included */
-  sim_capture *captures; /* live captures that began in this context */
+  sim_stream *streams; /* all, the default ones included */
+  unsigned captures;   /* live ones that began in this context */
   CUfunc_cache cache;
   CUsharedconfig shared_config;
   uint64_t peers;        /* bit: ordinal with peer access on */
@@ -212,6 +212,10 @@ CUresult sim_wait_for(sim_stream *stream);                    /* all its work so
 CUresult sim_synchronize_context(sim_context *ctx);
 CUresult sim_capture_forbids(sim_context *ctx); /* unsafe call while a capture is live */
 void sim_capture_invalidate(sim_capture *capture);
+bool sim_captures_in(const sim_context *ctx); /* is any live there? */
+/* Does a blocking stream capture, for which the context's legacy stream would wait? Who uses that
+ * all the same spoils the capture. */
+bool sim_capture_draws_legacy(sim_context *ctx, bool use);
 void sim_pools_settle(sim_gpu *gpu); /* pool.c: after a synchronisation */
 
 /* event.c */

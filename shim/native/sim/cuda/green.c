@@ -212,7 +212,7 @@ CUresult CUDAAPI cuStreamGetDevResource(CUstream handle, CUdevResource *out,
 static CUresult record(sim_context *ctx, CUevent handle) {
   sim_event *event;
   TRY(sim_event_of(handle, &event));
-  if (ctx->captures) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  if (sim_captures_in(ctx)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   sim_big_lock();
   sim_stream *all = sim_stream_new(ctx, CU_STREAM_NON_BLOCKING, 0, SIM_LANE_FREE);
   size_t count = 0;
@@ -237,7 +237,7 @@ static CUresult record(sim_context *ctx, CUevent handle) {
 static CUresult wait(sim_context *ctx, CUevent handle) {
   sim_event *event;
   TRY(sim_event_of(handle, &event));
-  if (ctx->captures || event->capture) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  if (sim_captures_in(ctx) || event->capture) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   sim_stream *streams[256];
   size_t count = 0;
   sim_big_lock();

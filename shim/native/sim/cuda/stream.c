@@ -71,18 +71,14 @@ CUresult sim_stream_of(CUstream handle, sim_context *ctx, sim_stream **stream) {
 /* A live capture that the legacy stream would have to wait for makes its use an error. */
 static CUresult implicit_capture(sim_stream *stream) {
   if (stream->lane_kind != SIM_LANE_LEGACY) return CUDA_SUCCESS;
-  for (sim_stream *s = stream->ctx->streams; s; s = s->next) {
-    if (!s->capture || s->lane_kind != SIM_LANE_BLOCKING) continue;
-    sim_capture_invalidate(s->capture);
-    return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
-  }
-  return CUDA_SUCCESS;
+  return sim_capture_draws_legacy(stream->ctx, true) ? CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
+                                                     : CUDA_SUCCESS;
 }
 
 CUresult sim_submit_work(sim_stream *stream, sim_op *op, sim_ref *ref) {
   sim_gpu *gpu = stream->ctx->gpu;
   sim_machine *m = sim_here.machine;
-  if (stream->ctx->captures) TRY(implicit_capture(stream));
+  TRY(implicit_capture(stream));
   op->stream = stream->lane;
   op->lane_kind = (uint8_t)stream->lane_kind;
   if (!op->width) op->width = 1;
@@ -202,7 +198,7 @@ static CUresult forbid_captured(sim_context *ctx, sim_stream *stream) {
 CUresult CUDAAPI cuStreamSynchronize(CUstream handle) {
   ENTER_STREAM("cuStreamSynchronize");
   TRY(forbid_captured(ctx, stream));
-  if (ctx->captures) TRY(implicit_capture(stream));
+  TRY(implicit_capture(stream));
   CUresult result = sim_wait_for(stream);
   sim_pools_settle(stream->ctx->gpu);
   return result;
@@ -211,7 +207,7 @@ CUresult CUDAAPI cuStreamSynchronize(CUstream handle) {
 CUresult CUDAAPI cuStreamQuery(CUstream handle) {
   ENTER_STREAM("cuStreamQuery");
   TRY(forbid_captured(ctx, stream));
-  if (ctx->captures) TRY(implicit_capture(stream));
+  TRY(implicit_capture(stream));
   sim_gpu *gpu = stream->ctx->gpu;
   bool idle = true;
   if (stream->lane_kind == SIM_LANE_LEGACY) {
