@@ -7,7 +7,10 @@
  *
  *   penstock-launcher [--kernel-us N] [--jitter PERCENT] [--seconds S] [--threads N] [--streams N]
  *                     [--graph NODES] [--sync-every N] [--gap-us N] [--launches N] [--device N]
- *                     [--copy-bytes N] [--per-thread] [--start-at NS]
+ *                     [--copy-bytes N] [--default-stream] [--per-thread] [--start-at NS]
+ *
+ * Each thread has streams of its own, unless all are to launch on the default stream, or each on
+ * its own default stream (--per-thread).
  */
 #define _GNU_SOURCE
 #define __CUDA_API_VERSION_INTERNAL
@@ -44,7 +47,8 @@ static struct {
 
 static struct {
   double kernel_us, jitter, seconds, gap_us;
-  long threads, streams, graph, sync_every, launches, device, copy_bytes, per_thread;
+  long threads, streams, graph, sync_every, launches, device, copy_bytes, default_stream,
+      per_thread;
   uint64_t start_at;
 } options = {.kernel_us = 200, .seconds = 1, .threads = 1, .streams = 1};
 
@@ -125,7 +129,7 @@ static void *work(void *argument) {
   check(driver.context_set(context), "cuCtxSetCurrent");
   for (long i = 0; i < options.streams; i++) {
     streams[i] = NULL;
-    if (options.per_thread) continue;
+    if (options.per_thread || options.default_stream) continue;
     check(cu.stream_create(&streams[i], CU_STREAM_NON_BLOCKING), "cuStreamCreate");
   }
   if (options.graph) graph = make_graph(self, streams[0]);
@@ -201,8 +205,9 @@ static void parse(int count, char **words) {
       {"--copy-bytes", NULL, &options.copy_bytes},
   };
   for (int i = 1; i < count; i++) {
-    if (strcmp(words[i], "--per-thread") == 0) {
-      options.per_thread = 1;
+    bool per_thread = strcmp(words[i], "--per-thread") == 0;
+    if (per_thread || strcmp(words[i], "--default-stream") == 0) {
+      *(per_thread ? &options.per_thread : &options.default_stream) = 1;
       continue;
     }
     size_t k = 0;
