@@ -89,6 +89,27 @@ def test_per_thread_default_streams_are_gated(stage: Stage) -> None:
     assert mean_error(stage.watch(WATCHED_S), "tenant", 30) <= 2
 
 
+@pytest.mark.parametrize(
+    ("threads", "workload"),
+    [
+        (2, Workload(200, sync_every=1)),
+        (4, Workload(200, sync_every=8)),
+        (4, Workload(3000)),
+    ],
+    ids=str,
+)
+def test_threads_that_share_a_stream_get_the_quota_together(
+    stage: Stage, threads: int, workload: Workload
+) -> None:
+    """Each one's launches and waits come in between the others', at any time."""
+    tenant = stage.tenant("tenant", 30)
+    words = ["--default-stream", "--threads", str(threads)]
+    stage.start(tenant, [*workload.arguments(LONG_S), *words])
+    stage.wait_until_busy(["tenant"])
+    stage.watch(0.5)
+    assert mean_error(stage.watch(WATCHED_S), "tenant", 30) <= 2
+
+
 def test_copies_between_kernels_are_not_charged_as_compute(stage: Stage) -> None:
     tenant = stage.tenant("tenant", 30)
     stage.start(tenant, [*Workload(200).arguments(LONG_S), "--copy-bytes", str(16 << 20)])

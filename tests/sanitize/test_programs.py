@@ -152,6 +152,7 @@ def test_a_program_that_allocates(machine, make_tenant, sanitizer, name, words):
     [
         ["--threads", "4", "--streams", "3"],
         ["--threads", "3", "--per-thread", "--sync-every", "2"],
+        ["--threads", "4", "--default-stream", "--sync-every", "5"],
         ["--graph", "5", "--streams", "2", "--sync-every", "3"],
         ["--kernel-us", "3000", "--jitter", "50", "--copy-bytes", "100000"],
     ],
@@ -164,3 +165,17 @@ def test_a_program_that_launches_under_a_quota(machine, make_tenant, sanitizer, 
     done = check_ending([launcher, "--seconds", "0.4", *words], environment)
     assert done.returncode == 0, done.stdout + done.stderr
     assert '"launches":' in done.stdout
+
+
+@pytest.mark.parametrize("call", ["cuMemHostGetDevicePointer", "cuStreamCreate"])
+def test_threads_that_launch_while_another_prepares_their_context(machine, make_tenant, call):
+    # Whoever launches first has the gate make its own things in the context, which takes a while:
+    # the others go on without, and may look for them at any time.
+    tenant = make_tenant("thread", cores_permille=400)
+    launcher = instrumented.libraries("thread") / "penstock-launcher"
+    environment = instrumented.environment("thread", machine, tenant)
+    with simulator.Machine(machine) as opened:
+        opened.inject("slow", call=call, count=1, delay_ns=150_000_000)
+    words = ["--threads", "6", "--per-thread", "--sync-every", "2", "--seconds", "0.3"]
+    done = check_ending([launcher, *words], environment)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -29,6 +29,11 @@ void gate_stream_release(gate_stream *stream) {
   penstock_lock_release(&stream->lock);
 }
 
+uint64_t gate_stream_entering(const gate_stream *stream) {
+  uint64_t left = __atomic_load_n(&stream->left, __ATOMIC_ACQUIRE);
+  return stream->launched > left ? stream->launched - left : 0;
+}
+
 static uint64_t later(uint64_t a, uint64_t b) { return a > b ? a : b; }
 static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
@@ -70,9 +75,9 @@ static void give_up_estimate(gate_state *state, const gate_stream *stream, uint6
   __atomic_fetch_add(&gate_device(process, grant)->launches, launches, __ATOMIC_RELAXED);
 }
 
-void gate_bracket_open(gate_state *state, gate_stream *stream, bool sample, uint64_t now_ns) {
+static gate_bracket *bracket_make(gate_state *state, const gate_stream *stream, uint64_t now_ns) {
   gate_bracket *bracket = gate_bracket_get(state);
-  if (!bracket) return;
+  if (!bracket) return NULL;
   int grant = stream->context->grant;
   penstock_process *process = penstock_process_get();
   if (process) {
@@ -82,6 +87,41 @@ void gate_bracket_open(gate_state *state, gate_stream *stream, bool sample, uint
     note_unsettled(slot, now_ns);
     __atomic_fetch_add(&slot->submitted, 1, __ATOMIC_RELAXED);
   }
+  bracket->opened_ns = now_ns;
+  return bracket;
+}
+
+/* Launches are counted in it from now on, the strays first: those may have been made before its
+ * start was marked, so that it is no sample. */
+static void publish(gate_stream *stream, gate_bracket *bracket) {
+  penstock_lock_acquire(&stream->lock);
+  if (stream->stray_launches) {
+    bracket->sample = false;
+    bracket->opened_ns = earlier(bracket->opened_ns, stream->stray_since_ns);
+  }
+  bracket->number = ++stream->number;
+  bracket->estimate_ns = stream->stray_ns;
+  bracket->cost_ns = bracket->rest_ns = stream->stray_cost_ns;
+  bracket->launches = stream->stray_launches;
+  stream->stray_ns = stream->stray_cost_ns = 0;
+  stream->stray_launches = 0;
+  stream->open = bracket;
+  penstock_lock_release(&stream->lock);
+}
+
+void gate_bracket_adopt(gate_state *state, gate_stream *stream, uint64_t now_ns) {
+  penstock_lock_acquire(&stream->lock);
+  bool due = stream->stray_launches && !stream->open;
+  penstock_lock_release(&stream->lock);
+  gate_bracket *bracket = due ? bracket_make(state, stream, now_ns) : NULL;
+  if (!bracket) return;
+  bracket->lost = __atomic_exchange_n(&stream->interrupted, false, __ATOMIC_RELAXED);
+  publish(stream, bracket);
+}
+
+void gate_bracket_open(gate_state *state, gate_stream *stream, bool sample, uint64_t now_ns) {
+  gate_bracket *bracket = bracket_make(state, stream, now_ns);
+  if (!bracket) return;
   gate_clock_renew(stream, now_ns);
   bool interrupted = __atomic_exchange_n(&stream->interrupted, false, __ATOMIC_RELAXED);
   if (sample ||
@@ -91,20 +131,11 @@ void gate_bracket_open(gate_state *state, gate_stream *stream, bool sample, uint
     if (bracket->start && bracket->start->took_ns > GATE_HELD_UP_NS) {
       bracket->held_ns = bracket->start->took_ns;
     }
-    now_ns = gate_now_ns();
+    bracket->opened_ns = gate_now_ns();
   }
   bracket->sample = sample && bracket->start && !interrupted;
   bracket->lost = interrupted && !bracket->start;
-  bracket->opened_ns = now_ns;
-  penstock_lock_acquire(&stream->lock);
-  bracket->number = ++stream->number;
-  bracket->estimate_ns = stream->stray_ns;
-  bracket->cost_ns = bracket->rest_ns = stream->stray_cost_ns;
-  bracket->launches = stream->stray_launches;
-  stream->stray_ns = stream->stray_cost_ns = 0;
-  stream->stray_launches = 0;
-  stream->open = bracket;
-  penstock_lock_release(&stream->lock);
+  publish(stream, bracket);
 }
 
 /* Its estimate is replaced by what was charged; the stream's further course follows from its end.
@@ -130,11 +161,16 @@ static uint64_t begin_ns(const gate_stream *stream, const gate_bracket *bracket)
   return later(stream->last_end_ns, bracket->opened_ns + GATE_START_NS);
 }
 
+/* Whoever waits first while this thread settles moves it on. */
+static uint64_t waited_since_ns(const gate_stream *stream) {
+  return __atomic_load_n(&stream->waited_since_ns, __ATOMIC_RELAXED);
+}
+
 /* When the stream ran dry, as a wait for it tells that returned at `waited_ns`; 0: it does not, the
  * end was there before the wait. */
 static uint64_t seen_end(const gate_state *state, const gate_stream *stream, uint64_t waited_ns) {
   uint64_t wake = __atomic_load_n(&state->wake_ns, __ATOMIC_RELAXED);
-  bool waited = waited_ns > stream->waited_since_ns + wake + GATE_DRY_SLACK_NS;
+  bool waited = waited_ns > waited_since_ns(stream) + wake + GATE_DRY_SLACK_NS;
   return waited ? waited_ns - wake : 0;
 }
 
@@ -159,7 +195,7 @@ static interval by_wait(const gate_state *state, const gate_stream *stream,
   interval out = {.begin_ns = begin_ns(stream, bracket)};
   uint64_t cost = gate_learned_ns(bracket), seen = seen_end(state, stream, waited_ns);
   uint64_t latest = gate_latest_ns(bracket, out.begin_ns);
-  uint64_t last = seen ? waited_ns : later(stream->waited_since_ns, out.begin_ns);
+  uint64_t last = seen ? waited_ns : later(waited_since_ns(stream), out.begin_ns);
   out.end_ns = earlier(out.begin_ns + cost, last);
   if (seen && (seen > latest + HOLD_UP_NS || !is_measured(bracket))) {
     out.end_ns = seen;
@@ -276,7 +312,7 @@ static void settle_measured(gate_state *state, gate_stream *stream, gate_bracket
   } else if (bracket->held_ns) { /* it ended then, and began up to so much later */
     uint64_t least = length > bracket->held_ns ? length - bracket->held_ns : 0;
     seen.begin_ns = seen.end_ns - later(earlier(length, cost), least);
-  } else if (bracket->sample && !crowd && stream->waited_since_ns < seen.end_ns &&
+  } else if (bracket->sample && !crowd && waited_since_ns(stream) < seen.end_ns &&
              waited_ns > seen.end_ns) {
     note_wake(state, waited_ns - seen.end_ns);
   }
@@ -288,9 +324,24 @@ static void settle_measured(gate_state *state, gate_stream *stream, gate_bracket
   finish(state, stream, bracket, seen.end_ns, !seen.loose);
 }
 
-/* Has the stream run dry behind the open bracket, by experience? */
-static bool is_past(const gate_stream *stream, const gate_bracket *bracket, uint64_t now_ns) {
-  return !stream->newest && now_ns > stream->drained_ns + GATE_DRY_SLACK_NS + bracket->cost_ns / 8;
+/* Has the stream run dry behind the open bracket or its strays, by experience? */
+static bool is_past(gate_stream *stream, uint64_t now_ns) {
+  penstock_lock_acquire(&stream->lock);
+  uint64_t cost_ns = stream->open ? stream->open->cost_ns : stream->stray_cost_ns;
+  bool past = (stream->open || stream->stray_launches) && !stream->newest &&
+              now_ns > stream->drained_ns + GATE_DRY_SLACK_NS + cost_ns / 8;
+  penstock_lock_release(&stream->lock);
+  return past;
+}
+
+/* So far: other threads' launches may join the open bracket meanwhile. `*made`: how many of them
+ * are certainly behind their driver calls. */
+static uint32_t launches_in(gate_stream *stream, const gate_bracket *bracket, uint32_t *made) {
+  penstock_lock_acquire(&stream->lock);
+  uint32_t launches = bracket->launches;
+  *made = launches - (uint32_t)earlier(launches, gate_stream_entering(stream));
+  penstock_lock_release(&stream->lock);
+  return launches;
 }
 
 static gate_bracket *take_open(gate_stream *stream, bool queue) {
@@ -325,12 +376,13 @@ void gate_bracket_presume(gate_state *state, gate_stream *stream) {
 }
 
 void gate_bracket_roll(gate_state *state, gate_stream *stream) {
+  uint32_t made;
   gate_bracket *bracket = stream->open;
-  if (!bracket || (bracket->end && bracket->ended == bracket->launches)) return;
+  if (!bracket || (launches_in(stream, bracket, &made) == bracket->ended && bracket->end)) return;
   gate_marker_put(stream->context, bracket->end);
   bracket->end = NULL;
   if (!gate_may_mark(state, stream)) return;
-  bracket->ended = bracket->launches; /* one that another thread makes right now is not in it */
+  bracket->ended = made;
   bracket->end = gate_marker_record(stream->context, stream->handle);
   gate_called(stream, 1);
 }
@@ -348,13 +400,15 @@ void gate_bracket_end(gate_state *state, gate_stream *stream, bool word) {
     gate_word_write(stream, bracket);
     gate_called(stream, 1);
   }
+  bracket->by_event = !word; /* another thread's launches may keep the wait from telling */
   take_open(stream, true);
 }
 
 void gate_bracket_close(gate_state *state, gate_stream *stream, bool handle_is_ours) {
+  uint32_t made;
   gate_bracket *bracket = stream->open;
   if (!bracket) return;
-  if (!bracket->end || bracket->ended != bracket->launches) {
+  if (!bracket->end || bracket->ended != launches_in(stream, bracket, &made)) {
     gate_bracket_presume(state, stream);
     return;
   }
@@ -372,9 +426,9 @@ void gate_bracket_close(gate_state *state, gate_stream *stream, bool handle_is_o
 }
 
 void gate_bracket_expire(gate_state *state, gate_stream *stream, uint64_t now_ns) {
-  if (stream->open && is_past(stream, stream->open, now_ns)) {
-    gate_bracket_close(state, stream, !stream->thread && !stream->owner);
-  }
+  if (!is_past(stream, now_ns)) return;
+  gate_bracket_adopt(state, stream, now_ns);
+  gate_bracket_close(state, stream, !stream->thread && !stream->owner);
 }
 
 static gate_bracket *take_oldest(gate_stream *stream) {
@@ -412,8 +466,7 @@ void gate_bracket_drained(gate_state *state, gate_stream *stream, uint64_t waite
 }
 
 void gate_stream_finish(gate_state *state, gate_stream *stream) {
-  uint64_t now_ns = gate_now_ns();
-  if (stream->stray_launches && !stream->open) gate_bracket_open(state, stream, false, now_ns);
+  gate_bracket_adopt(state, stream, gate_now_ns());
   gate_bracket_end(state, stream, true);
   gate_bracket_settle(state, stream);
 }

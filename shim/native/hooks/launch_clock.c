@@ -13,9 +13,10 @@
 #define PROMPT_NS 20000 /* a renewal that was passed no later than this after its call */
 
 void gate_clock_prepare(gate_context *context) {
+  CUstream clock = NULL;
   CUstreamCaptureMode mode = gate_relax();
-  if (REAL(cuStreamCreate)(&context->clock, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS) {
-    context->clock = NULL;
+  if (REAL(cuStreamCreate)(&clock, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS) {
+    __atomic_store_n(&context->clock, clock, __ATOMIC_RELEASE); /* others may look for it already */
   }
   gate_restore(mode);
 }
@@ -48,7 +49,8 @@ static gate_marker *hold(gate_marker *marker) {
 
 void gate_clock_renew(gate_stream *stream, uint64_t now_ns) {
   gate_context *context = stream->context;
-  if (!context->clock) return;
+  CUstream clock = __atomic_load_n(&context->clock, __ATOMIC_ACQUIRE);
+  if (!clock) return;
   penstock_lock_acquire(&context->lock);
   gate_marker *base = hold(context->base), *renewal = hold(context->renewal);
   penstock_lock_release(&context->lock);
@@ -58,7 +60,7 @@ void gate_clock_renew(gate_stream *stream, uint64_t now_ns) {
     gate_restore(mode);
     gate_called(stream, 1);
   } else if (!renewal && (!base || now_ns > base->recorded_ns + RENEW_NS)) {
-    gate_marker *fresh = gate_marker_record(context, context->clock);
+    gate_marker *fresh = gate_marker_record(context, clock);
     gate_called(stream, 1);
     if (fresh && fresh->took_ns > PROMPT_NS) { /* nobody knows when the device passed it: again */
       gate_marker_put(context, fresh);
@@ -95,5 +97,5 @@ void gate_clock_clear(gate_context *context) {
   gate_marker_put(context, context->base);
   gate_marker_put(context, context->renewal);
   context->base = context->renewal = NULL;
-  context->clock = NULL; /* the stream goes with its context */
+  __atomic_store_n(&context->clock, NULL, __ATOMIC_RELEASE); /* it goes with its context */
 }

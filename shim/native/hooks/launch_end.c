@@ -54,6 +54,7 @@ static void stream_goes(gate_state *state, gate_stream *stream) {
   if (can_finish(state, stream)) {
     gate_stream_finish(state, stream);
   } else {
+    gate_bracket_adopt(state, stream, gate_now_ns());
     gate_bracket_close(state, stream, false);
   }
   if (!stream->oldest) {
@@ -141,11 +142,9 @@ static void stream_leaves(gate_state *state, gate_stream *stream) {
   gate_bracket_settle(state, stream);
   uint64_t now_ns = gate_now_ns();
   gate_bracket_expire(state, stream, now_ns);
-  if (stream->stray_launches && !stream->open && can_finish(state, stream)) {
-    gate_bracket_open(state, stream, false, now_ns);
-  }
+  gate_bracket_adopt(state, stream, now_ns);
   gate_bracket_unmark(stream);
-  stream->waited_since_ns = now_ns;
+  __atomic_store_n(&stream->waited_since_ns, now_ns, __ATOMIC_RELAXED);
 }
 
 gate_context *penstock_gate_context_leave(CUcontext handle) {

@@ -94,9 +94,18 @@ bool gate_may_mark(const gate_state *state, const gate_stream *stream) {
          __atomic_load_n(&state->captures, __ATOMIC_RELAXED) == 0;
 }
 
-/* Has the stream run dry, by experience, since its last launch? */
+/* Has the stream run dry, by experience, since its last launch? Under its lock. */
 static bool is_dry(const gate_stream *stream, uint64_t now_ns) {
   return !stream->newest && now_ns > stream->drained_ns + GATE_DRY_SLACK_NS;
+}
+
+/* The same without the lock; is it certainly idle as well? */
+static bool look_dry(gate_stream *stream, uint64_t now_ns, bool *idle) {
+  penstock_lock_acquire(&stream->lock);
+  bool dry = is_dry(stream, now_ns);
+  *idle = stream->idle;
+  penstock_lock_release(&stream->lock);
+  return dry;
 }
 
 /* Is its cost measured, as it is now? */
@@ -111,8 +120,8 @@ static void prepare(gate_state *state, gate_stream *stream, penstock_pass *pass,
   bool unknown =
       !is_known(pass->kind) && (!__atomic_load_n(&pass->kind->changed, __ATOMIC_RELAXED) ||
                                 gate_may_call(stream, now_ns, 4, 16));
-  bool other_turn = stream->open && stream->open->turn_ns != pass->turn_ns;
-  if (stream->open && is_dry(stream, now_ns)) {
+  bool idle, other_turn = stream->open && stream->open->turn_ns != pass->turn_ns;
+  if (stream->open && look_dry(stream, now_ns, &idle)) {
     gate_bracket_close(state, stream, true);
   } else if (stream->open && (unknown || other_turn) && !pass->overlapping) {
     gate_bracket_end(state, stream, true);
@@ -120,9 +129,9 @@ static void prepare(gate_state *state, gate_stream *stream, penstock_pass *pass,
     stream->open->turn_ns = 0; /* it lies in two: whose time is in it nobody can tell */
   }
   if (stream->open) return;
-  bool idle = stream->idle, due = unknown, rolls = false;
+  bool due = unknown, rolls = false, dry = look_dry(stream, now_ns, &idle);
   bool may = !pass->overlapping && gate_may_mark(state, stream);
-  if (may && is_dry(stream, now_ns)) {
+  if (may && dry) {
     due = due || (idle && stream->probed) || gate_sample_due(state, stream, now_ns);
   } else if (may && stream->left_open) { /* it begins where the one before it ends: that is known */
     rolls = gate_sample_due(state, stream, now_ns);
@@ -131,26 +140,29 @@ static void prepare(gate_state *state, gate_stream *stream, penstock_pass *pass,
   gate_bracket_open(state, stream, due && idle, now_ns);
   gate_bracket *open = stream->open;
   if (!open) return;
-  open->turn_ns = pass->turn_ns;
   pass->alone = unknown;
   rolls = rolls || stream->probed || (open->sample && stream->prompt);
+  penstock_lock_acquire(&stream->lock); /* other threads' launches join it already */
+  open->turn_ns = pass->turn_ns;
   open->rolling = rolls && !unknown && !pass->overlapping;
+  penstock_lock_release(&stream->lock);
   if (open->sample) pass->entered_ns = open->opened_ns;
 }
 
 /* Counts the launch in the stream's open bracket, or on its stray account while another thread is
  * at work there. Under the stream's lock. */
-static void count(gate_stream *stream, penstock_pass *pass) {
+static void count(gate_stream *stream, penstock_pass *pass, uint64_t now_ns) {
   gate_bracket *open = stream->open;
+  stream->launched++;
   if (__builtin_expect(stream->dead || stream->gone, 0)) { /* nobody would ever settle it */
     __atomic_fetch_sub(&pass->slot->estimate_ns, pass->estimate_ns, __ATOMIC_RELAXED);
     return;
   }
-  stream->launched++;
   stream->queued++;
   stream->queued_ns += pass->cost_ns;
   stream->idle = false;
   if (!open) {
+    if (!stream->stray_launches) stream->stray_since_ns = now_ns;
     stream->stray_ns += pass->estimate_ns;
     stream->stray_cost_ns += pass->cost_ns;
     stream->stray_launches++;
@@ -179,12 +191,16 @@ static void count(gate_stream *stream, penstock_pass *pass) {
 }
 
 /* Can the launch join the stream's open bracket as it is, with nothing due before? This is what
- * makes most launches cheap. Under the stream's lock. */
+ * makes most launches cheap. Under the stream's lock, so the driver is not asked here. */
 static bool can_join(const gate_stream *stream, const penstock_pass *pass, uint64_t now_ns) {
+  enum { SPARE = 32 };
   const gate_bracket *oldest = stream->oldest;
   if (!stream->open || stream->working || !is_known(pass->kind)) return false;
   if (stream->open->turn_ns != pass->turn_ns) return false;
-  if (oldest && (stream->word == UINT32_MAX || gate_is_through(stream, oldest))) return false;
+  if (oldest && (gate_asks_driver(stream, oldest) ? gate_may_call(stream, now_ns, 1, SPARE)
+                                                  : gate_is_through(stream, oldest))) {
+    return false;
+  }
   return !is_dry(stream, now_ns);
 }
 
@@ -202,7 +218,7 @@ static void enlist(gate_state *state, gate_stream *stream, penstock_pass *pass, 
     penstock_lock_acquire(&stream->lock);
     stream->working = false;
   }
-  count(stream, pass);
+  count(stream, pass, now_ns);
   if (pass->rolling) pass->entered_ns = now_ns;
   uint64_t from = stream->drained_ns > now_ns ? stream->drained_ns : now_ns;
   uint64_t drained = stream->drained_ns = from + pass->cost_ns * share;
@@ -346,6 +362,7 @@ static void note_hold_up(const penstock_pass *pass) {
 
 CUresult penstock_gate_leave(penstock_pass *pass, CUresult result) {
   if (!pass->stream) return result;
+  __atomic_fetch_add(&pass->stream->left, 1, __ATOMIC_RELEASE);
   if (__builtin_expect(result != CUDA_SUCCESS, 0)) {
     uncount(pass);
   } else {

@@ -49,12 +49,18 @@ void gate_called(const gate_stream *stream, unsigned calls) {
   __atomic_fetch_add(word, calls * each, __ATOMIC_RELAXED);
 }
 
-/* Other threads may find the context before its words are there: they go without for that long. */
+/* Other threads may find the context before its words are there: what streams they launch on do
+ * without. */
 static void publish_words(gate_context *context, uint64_t *words, CUdeviceptr device) {
   penstock_lock_acquire(&context->lock);
   if (words) context->done = words;
-  context->done_device = device;
+  __atomic_store_n(&context->done_device, device, __ATOMIC_RELEASE);
   penstock_lock_release(&context->lock);
+}
+
+/* Where the device finds the context's words, also for who does not hold its lock; 0: none. */
+static CUdeviceptr words_on_device(const gate_context *context) {
+  return __atomic_load_n(&context->done_device, __ATOMIC_ACQUIRE);
 }
 
 /* The context is current. Words lie in memory of our own, so that a destroyed context takes none
@@ -160,25 +166,33 @@ bool gate_elapsed_ns(const gate_marker *from, const gate_marker *to, int64_t *ns
 
 void gate_word_write(gate_stream *stream, gate_bracket *bracket) {
   gate_context *context = stream->context;
-  if (!context->done_device || stream->word == UINT32_MAX) return;
-  CUdeviceptr word = context->done_device + stream->word * sizeof(uint64_t);
+  CUdeviceptr words = words_on_device(context);
+  if (!words || stream->word == UINT32_MAX) return;
+  CUdeviceptr word = words + stream->word * sizeof(uint64_t);
   if (REAL(cuStreamWriteValue64_v2)(stream->handle, word, bracket->number, 0) != CUDA_SUCCESS) {
     stream->word = UINT32_MAX; /* completion is asked for by event from now on */
   }
 }
 
+bool gate_asks_driver(const gate_stream *stream, const gate_bracket *bracket) {
+  return bracket->end &&
+         (bracket->by_event || stream->word == UINT32_MAX || !words_on_device(stream->context));
+}
+
 bool gate_is_through(const gate_stream *stream, const gate_bracket *bracket) {
-  if (!bracket->by_event && stream->word != UINT32_MAX && stream->context->done_device) {
-    uint64_t word = __atomic_load_n(&stream->context->done[stream->word], __ATOMIC_ACQUIRE);
-    return (int64_t)(word - bracket->number) >= 0;
+  if (!bracket->end) return true;
+  if (gate_asks_driver(stream, bracket)) {
+    gate_called(stream, 1);
+    return gate_marker_is_passed(bracket->end);
   }
-  return !bracket->end || gate_marker_is_passed(bracket->end);
+  uint64_t word = __atomic_load_n(&stream->context->done[stream->word], __ATOMIC_ACQUIRE);
+  return (int64_t)(word - bracket->number) >= 0;
 }
 
 uint32_t gate_word_take(gate_context *context, uint64_t *value) {
   uint32_t taken = UINT32_MAX;
   penstock_lock_acquire(&context->lock);
-  for (unsigned i = 0; context->done_device && i < GATE_DONE_WORDS / 64; i++) {
+  for (unsigned i = 0; words_on_device(context) && i < GATE_DONE_WORDS / 64; i++) {
     if (context->words_used[i] == UINT64_MAX) continue;
     unsigned bit = (unsigned)__builtin_ctzll(~context->words_used[i]);
     context->words_used[i] |= 1ULL << bit;
@@ -200,9 +214,9 @@ void gate_word_put(gate_context *context, uint32_t word) {
 /* The context's events go with it, so its markers become blanks. */
 void gate_context_clear(gate_context *context) {
   gate_clock_clear(context);
-  if (context->done_device) REAL(cuMemHostUnregister)(context->done);
+  if (words_on_device(context)) REAL(cuMemHostUnregister)(context->done);
+  publish_words(context, NULL, 0);
   penstock_lock_acquire(&context->lock);
-  context->done_device = 0;
   for (gate_marker *marker; (marker = context->markers);) {
     context->markers = marker->next;
     marker->event = NULL;

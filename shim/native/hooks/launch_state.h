@@ -100,7 +100,7 @@ typedef struct gate_bracket {
   bool lost;     /* behind work of another sort and without `start`: nobody knows when it began */
   uint32_t part_count;
   uint32_t launches;
-  uint32_t ended;     /* those that `end` lies behind */
+  uint32_t ended;     /* those that `end` lies behind: fewer where others' calls are under way */
   uint64_t number;    /* counts up in a stream; the done word's value once it is through */
   uint64_t held_ns;   /* how long the launch call behind `start` took, if too long: as likely before
                          its kernel as after */
@@ -135,6 +135,7 @@ typedef struct gate_stream {
   gate_bracket *oldest; /* ended, waiting for their done word, in order */
   gate_bracket *newest;
   uint64_t number;          /* of the bracket opened last */
+  uint64_t left;            /* launches ever whose driver calls have returned; without the lock */
   uint64_t launched;        /* launches ever … */
   uint64_t launched_before; /* … and when the first of `waiters` began to wait for the stream … */
   uint64_t waited_since_ns; /* … which was then */
@@ -145,7 +146,8 @@ typedef struct gate_stream {
   uint64_t last_end_ns; /* end of the last settled bracket; 0: none */
   uint64_t stray_ns;    /* estimate of launches without a bracket … */
   uint64_t stray_cost_ns;
-  uint32_t stray_launches; /* … and how many they are */
+  uint32_t stray_launches; /* … how many they are … */
+  uint64_t stray_since_ns; /* … and when the first was counted */
 } gate_stream;
 
 #define GATE_BUCKETS 1024
@@ -219,7 +221,8 @@ uint32_t gate_word_take(gate_context *context, uint64_t *value);
 void gate_word_put(gate_context *context, uint32_t word);
 /* Has the device write the bracket's number once it is through. */
 void gate_word_write(gate_stream *stream, gate_bracket *bracket);
-/* Has the device passed the end of `bracket`? */
+/* Has the device passed the end of `bracket`? Some have to be asked for by a call of the driver. */
+bool gate_asks_driver(const gate_stream *stream, const gate_bracket *bracket);
 bool gate_is_through(const gate_stream *stream, const gate_bracket *bracket);
 /* Has the budget of driver calls, one a tenant and device, room for `calls` more, keeping `spare`
  * back? */
@@ -266,6 +269,9 @@ bool gate_sample_due(gate_state *state, const gate_stream *stream, uint64_t now_
 
 /* launch_bracket.c: all take a stream whose `working` flag the caller holds. */
 void gate_bracket_open(gate_state *state, gate_stream *stream, bool sample, uint64_t now_ns);
+/* Gives strays a bracket where none is open, without a call of the driver: else their estimates
+ * would stand until the stream's next launch, which may wait for just that. */
+void gate_bracket_adopt(gate_state *state, gate_stream *stream, uint64_t now_ns);
 /* Ends the open bracket by an event. `word`: the device is to say when it is there; without, the
  * caller learns so from a wait. Presumes the end where no event may be recorded. */
 void gate_bracket_end(gate_state *state, gate_stream *stream, bool word);
@@ -289,6 +295,9 @@ void gate_bracket_unmark(gate_stream *stream);
 /* Drops all brackets, each charged by experience, and gives their estimates up; no driver calls. */
 void gate_stream_abandon(gate_state *state, gate_stream *stream);
 bool gate_stream_claim(gate_stream *stream);
+/* How many launches are counted whose driver calls have not returned: what is recorded now may lie
+ * before them. Under the stream's lock. */
+uint64_t gate_stream_entering(const gate_stream *stream);
 void gate_stream_release(gate_stream *stream);
 
 /* launch_gate.c */

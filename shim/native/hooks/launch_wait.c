@@ -24,7 +24,8 @@ static void settle_list(gate_state *state, unsigned list, uint64_t now_ns) {
   unsigned count = 0;
   penstock_lock_acquire(&state->lock);
   for (gate_stream *stream = state->streams[list]; stream && count < 64; stream = stream->next) {
-    if ((stream->oldest || stream->open) && gate_stream_claim(stream)) work[count++] = stream;
+    bool any = stream->oldest || stream->open || stream->stray_launches;
+    if (any && gate_stream_claim(stream)) work[count++] = stream;
   }
   penstock_lock_release(&state->lock);
   for (unsigned k = 0; k < count; k++) { /* claimed: it cannot be dropped meanwhile */
@@ -64,8 +65,8 @@ static void foresee(gate_state *state, int grant) {
   __atomic_store_n(&state->drained_ns[grant], last, __ATOMIC_RELAXED);
 }
 
-/* May this thread record an event on the stream? Not where that could block, or where the handle
- * means another stream in this thread. */
+/* May this thread record an event on the stream? Not where that could block, where the handle means
+ * another stream in this thread, or where it may lie before a launch that is under way. */
 static bool may_end(const gate_state *state, gate_stream *stream, CUcontext current,
                     uint64_t *drained_ns) {
   enum { ROOM = 512 }; /* launches; a full queue would hold this thread up */
@@ -74,7 +75,8 @@ static bool may_end(const gate_state *state, gate_stream *stream, CUcontext curr
     return false;
   }
   penstock_lock_acquire(&stream->lock);
-  bool may = stream->open && stream->queued < ROOM;
+  bool may = (stream->open || stream->stray_launches) && stream->queued < ROOM &&
+             !gate_stream_entering(stream);
   *drained_ns = stream->drained_ns;
   penstock_lock_release(&stream->lock);
   return may;
@@ -113,6 +115,7 @@ static void end_all(gate_state *state, int grant, uint64_t now_ns) {
     if (i >= ALWAYS && !gate_may_call(stream, now_ns, CALLS, 0)) return;
     if (!gate_stream_claim(stream)) continue;
     gate_bracket_expire(state, stream, now_ns);
+    gate_bracket_adopt(state, stream, now_ns);
     gate_bracket_end(state, stream, true);
     gate_stream_release(stream);
   }
@@ -197,6 +200,7 @@ void gate_wait(penstock_process *process, gate_state *state, gate_stream *stream
   if (gate_stream_claim(stream)) {
     gate_bracket_settle(state, stream);
     gate_bracket_expire(state, stream, now_ns);
+    gate_bracket_adopt(state, stream, now_ns);
     gate_bracket_end(state, stream, true);
     gate_stream_release(stream);
   }
@@ -250,8 +254,11 @@ void gate_wait(penstock_process *process, gate_state *state, gate_stream *stream
 /* Ends what is measured on the stream, and lets nothing be measured across what comes. */
 static void interrupt(gate_state *state, gate_stream *stream) {
   __atomic_store_n(&stream->interrupted, true, __ATOMIC_RELAXED);
-  __atomic_store_n(&stream->idle, false, __ATOMIC_RELAXED);
-  if (!stream->open || !gate_stream_claim(stream)) return;
+  penstock_lock_acquire(&stream->lock);
+  stream->idle = false;
+  bool any = stream->open;
+  penstock_lock_release(&stream->lock);
+  if (!any || !gate_stream_claim(stream)) return;
   uint64_t now_ns = gate_now_ns();
   gate_bracket_expire(state, stream, now_ns);
   if (gate_may_call(stream, now_ns, 3, 0)) {
@@ -300,7 +307,7 @@ static void before_wait(gate_state *state, gate_stream *stream) {
   penstock_lock_acquire(&stream->lock);
   if (stream->waiters++ == 0) {
     stream->launched_before = stream->launched;
-    stream->waited_since_ns = now_ns;
+    __atomic_store_n(&stream->waited_since_ns, now_ns, __ATOMIC_RELAXED);
   }
   const gate_bracket *open = stream->open;
   bool wanted = open && (open->start || open->cost_ns >= LONG_NS);
@@ -317,10 +324,11 @@ static void after_wait(gate_state *state, gate_stream *stream, uint64_t waited_n
   penstock_lock_acquire(&stream->lock);
   bool drained = waited_ns && stream->waiters && stream->launched == stream->launched_before;
   if (stream->waiters) stream->waiters--;
-  bool any = stream->open || stream->oldest;
+  bool any = stream->open || stream->oldest || stream->stray_launches;
   penstock_lock_release(&stream->lock);
   if (!any || !gate_stream_claim(stream)) return;
   if (drained) {
+    gate_bracket_adopt(state, stream, waited_ns);
     gate_bracket_drained(state, stream, waited_ns);
   } else {
     gate_bracket_settle(state, stream);

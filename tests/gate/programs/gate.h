@@ -7,6 +7,7 @@
 #define MS 1000000ull
 
 CUfunction kernel_named(const char *name); /* of the module below, in the current context */
+CUfunction kernel_anew(const char *name);  /* the same of a module that is loaded for it */
 /* A kernel that stores `store` at `store_at` (0: nowhere) as it begins, and runs until the word at
  * `until_at` is at least `until`. */
 void meet(CUstream stream, CUdeviceptr until_at, uint64_t until, CUdeviceptr store_at,

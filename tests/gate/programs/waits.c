@@ -236,6 +236,47 @@ CASE(sixty_four_threads_with_default_streams_of_their_own) {
   for (int i = 0; i < THREADS; i++) join(threads[i]);
 }
 
+/* ---- threads launch a kernel for the first time, all at once ---- */
+
+typedef struct start {
+  pthread_barrier_t barrier;
+  CUfunction kernel;
+} start;
+
+static void two_ms(CUfunction kernel, int count) {
+  uint64_t ns = 2 * MS;
+  void *parameters[] = {&ns};
+  for (int i = 0; i < count; i++) {
+    OK(cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, CU_STREAM_LEGACY, parameters, NULL));
+  }
+}
+
+static void *at_once(void *argument) {
+  start *s = argument;
+  OK(cuCtxSetCurrent(context));
+  pthread_barrier_wait(&s->barrier);
+  two_ms(s->kernel, 1);
+  return NULL;
+}
+
+/* What is recorded on the stream while a launch call is under way may lie before its kernel. */
+CASE(what_threads_launch_at_once_is_not_taken_for_short) {
+  enum { THREADS = 4, ROUNDS = 12, MORE = 20 };
+  context = begin();
+  for (int round = 0; round < ROUNDS; round++) {
+    start s = {.kernel = kernel_anew("other_spin")}; /* nobody knows what it takes */
+    void *threads[THREADS];
+    CHECK(!pthread_barrier_init(&s.barrier, NULL, THREADS));
+    for (int i = 0; i < THREADS; i++) threads[i] = on_a_thread(at_once, &s);
+    for (int i = 0; i < THREADS; i++) join(threads[i]);
+    OK(cuCtxSynchronize());
+    uint64_t before = now_ns();
+    two_ms(s.kernel, MORE); /* 40 ms: no quota that is tested lets so much through at once */
+    CHECK(ms_since(before) > 40);
+    OK(cuCtxSynchronize());
+  }
+}
+
 /* ---- a stream or a context goes while a launch waits for its turn ---- */
 
 typedef struct victim {
