@@ -82,37 +82,28 @@ CUresult CUDAAPI cuDeviceGraphMemTrim(CUdevice device) {
   sim_big_unlock();
   return CUDA_SUCCESS;
 }
-CUresult CUDAAPI cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attribute,
-                                              void *value) {
-  ENTER("cuDeviceGetGraphMemAttribute");
-  sim_gpu *gpu;
-  REQUIRE(value, CUDA_ERROR_INVALID_VALUE);
-  TRY(sim_gpu_of(device, &gpu));
+
+static CUresult get_attribute(const sim_gpu *gpu, CUgraphMem_attribute attribute, uint64_t *value) {
   switch (attribute) {
     case CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT:
-      *(uint64_t *)value = gpu->graph_used_bytes;
-      break;
+      *value = gpu->graph_used_bytes;
+      return CUDA_SUCCESS;
     case CU_GRAPH_MEM_ATTR_USED_MEM_HIGH:
-      *(uint64_t *)value = gpu->graph_used_high_bytes;
-      break;
+      *value = gpu->graph_used_high_bytes;
+      return CUDA_SUCCESS;
     case CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT:
-      *(uint64_t *)value = gpu->graph_bytes;
-      break;
+      *value = gpu->graph_bytes;
+      return CUDA_SUCCESS;
     case CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH:
-      *(uint64_t *)value = gpu->graph_high_bytes;
-      break;
+      *value = gpu->graph_high_bytes;
+      return CUDA_SUCCESS;
     default:
       return CUDA_ERROR_INVALID_VALUE;
   }
-  return CUDA_SUCCESS;
 }
-CUresult CUDAAPI cuDeviceSetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attribute,
-                                              void *value) {
-  ENTER("cuDeviceSetGraphMemAttribute");
-  sim_gpu *gpu;
-  REQUIRE(value && !*(uint64_t *)value,
-          CUDA_ERROR_INVALID_VALUE); /* high marks can only be reset */
-  TRY(sim_gpu_of(device, &gpu));
+
+/* High marks can only be reset. */
+static CUresult reset_attribute(sim_gpu *gpu, CUgraphMem_attribute attribute) {
   if (attribute == CU_GRAPH_MEM_ATTR_USED_MEM_HIGH)
     gpu->graph_used_high_bytes = gpu->graph_used_bytes;
   else if (attribute == CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH)
@@ -120,4 +111,27 @@ CUresult CUDAAPI cuDeviceSetGraphMemAttribute(CUdevice device, CUgraphMem_attrib
   else
     return CUDA_ERROR_INVALID_VALUE;
   return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attribute,
+                                              void *value) {
+  ENTER("cuDeviceGetGraphMemAttribute");
+  sim_gpu *gpu;
+  REQUIRE(value, CUDA_ERROR_INVALID_VALUE);
+  TRY(sim_gpu_of(device, &gpu));
+  sim_big_lock();
+  CUresult result = get_attribute(gpu, attribute, value);
+  sim_big_unlock();
+  return result;
+}
+CUresult CUDAAPI cuDeviceSetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attribute,
+                                              void *value) {
+  ENTER("cuDeviceSetGraphMemAttribute");
+  sim_gpu *gpu;
+  REQUIRE(value && !*(uint64_t *)value, CUDA_ERROR_INVALID_VALUE);
+  TRY(sim_gpu_of(device, &gpu));
+  sim_big_lock();
+  CUresult result = reset_attribute(gpu, attribute);
+  sim_big_unlock();
+  return result;
 }

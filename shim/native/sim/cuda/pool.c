@@ -27,7 +27,7 @@ sim_pool *sim_pool_new(sim_gpu *gpu, uint64_t most) {
                   .reuse_opportunistic = 1,
                   .reuse_internal = 1,
                   .next = pools};
-  pools = p;
+  __atomic_store_n(&pools, p, __ATOMIC_RELEASE); /* whether there are any is asked unlocked */
   sim_handle_add(p, SIM_POOL);
   return p;
 }

@@ -44,12 +44,7 @@ CUresult CUDAAPI cuMemPoolTrimTo(CUmemoryPool handle, size_t keep) {
   return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute,
-                                       void *value) {
-  ENTER("cuMemPoolGetAttribute");
-  sim_pool *p;
-  REQUIRE(value, CUDA_ERROR_INVALID_VALUE);
-  TRY(sim_pool_of(handle, &p));
+static CUresult get_attribute(sim_pool *p, CUmemPool_attribute attribute, void *value) {
   switch (attribute) {
     case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
       *(int *)value = p->reuse_event;
@@ -95,12 +90,18 @@ CUresult CUDAAPI cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute 
   }
   return CUDA_SUCCESS;
 }
-CUresult CUDAAPI cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute,
+CUresult CUDAAPI cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute,
                                        void *value) {
-  ENTER("cuMemPoolSetAttribute");
+  ENTER("cuMemPoolGetAttribute");
   sim_pool *p;
   REQUIRE(value, CUDA_ERROR_INVALID_VALUE);
   TRY(sim_pool_of(handle, &p));
+  sim_big_lock();
+  CUresult result = get_attribute(p, attribute, value);
+  sim_big_unlock();
+  return result;
+}
+static CUresult set_attribute(sim_pool *p, CUmemPool_attribute attribute, void *value) {
   switch (attribute) {
     case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
       p->reuse_event = *(int *)value;
@@ -126,6 +127,17 @@ CUresult CUDAAPI cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute 
       return CUDA_ERROR_INVALID_VALUE;
   }
   return CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute,
+                                       void *value) {
+  ENTER("cuMemPoolSetAttribute");
+  sim_pool *p;
+  REQUIRE(value, CUDA_ERROR_INVALID_VALUE);
+  TRY(sim_pool_of(handle, &p));
+  sim_big_lock();
+  CUresult result = set_attribute(p, attribute, value);
+  sim_big_unlock();
+  return result;
 }
 CUresult CUDAAPI cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc *list,
                                     size_t count) {
