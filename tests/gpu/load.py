@@ -31,6 +31,7 @@ class Work:
     kernel_us: float = 200  # of a spin; a graph: of all its nodes together
     nodes: int = 0  # of a graph; 0: plain launches
     processes: int = 1
+    threads: int = 1  # of each process, on one stream
     sync_every: int = 0  # launches between two waits; 0: backlogged
     jitter_percent: float = 5
 
@@ -40,12 +41,14 @@ class Work:
         words += ["--kernel-us", self.kernel_us / max(1, self.nodes), "--seconds", LONGEST_S]
         words += ["--jitter", self.jitter_percent] if self.kernel == "spin" else []
         words += ["--graph", self.nodes] if self.nodes else []
+        words += ["--threads", self.threads] if self.threads > 1 else []
         return setting.workload("traced", *words)
 
     def __str__(self) -> str:
         kind = f"{self.kernel_us:g} us" if self.kernel == "spin" else self.kernel
         how = "graph" if self.nodes else "waited for" if self.sync_every else "plain"
-        return f"{kind} {how}" + (f" x{self.processes}" if self.processes > 1 else "")
+        crowd = f", {self.threads} threads on a stream" if self.threads > 1 else ""
+        return f"{kind} {how}" + (f" x{self.processes}" if self.processes > 1 else "") + crowd
 
 
 class Load:

@@ -8,13 +8,16 @@
  * there.
  *
  *   penstock-traced [--kernel spin|sweep|multiply] [--kernel-us N] [--jitter PERCENT] [--seconds S]
- *                   [--graph NODES] [--sync-every N] [--launches N] [--size N] [--out FILE]
+ *                   [--graph NODES] [--sync-every N] [--launches N] [--size N] [--threads N]
+ *                   [--out FILE]
  *   penstock-traced --ptx      prints its kernels
  *
- * `--size`: MiB that a sweep reads, or rows of the matrices, a multiple of 16.
+ * `--size`: MiB that a sweep reads, or rows of the matrices, a multiple of 16. `--threads`: they
+ * launch spins on one stream, and wait for it each by itself.
  */
 #define _GNU_SOURCE
 #define __CUDA_API_VERSION_INTERNAL
+#include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <string.h>
@@ -24,7 +27,14 @@
 #include "workload/program.h"
 #include "workload/trace_kernels.h"
 
-enum { SEGMENTS = 2 << 20, CLOCK_ROUNDS = 50, SWEEP_BLOCKS = 528, SWEEP_THREADS = 256, TILE = 16 };
+enum {
+  SEGMENTS = 2 << 20,
+  CLOCK_ROUNDS = 50,
+  SWEEP_BLOCKS = 528,
+  SWEEP_THREADS = 256,
+  TILE = 16,
+  MOST_THREADS = 64
+};
 
 static struct {
   __typeof__(&cuModuleLoadData) module_load;
@@ -45,15 +55,17 @@ static struct {
 static struct {
   const char *kernel, *out;
   double kernel_us, jitter, seconds;
-  long graph, sync_every, launches, size;
-} options = {.kernel = "spin", .kernel_us = 200, .seconds = 1};
+  long graph, sync_every, launches, size, threads;
+} options = {.kernel = "spin", .kernel_us = 200, .seconds = 1, .threads = 1};
 
 static volatile sig_atomic_t stopped;
+static CUcontext context;
 static CUfunction spin, sweep, multiply, clock_kernel;
 static CUstream stream, aside; /* for work; for looking at memory while work goes on */
 static CUdeviceptr trace, data, right, result;
-static uint64_t launched;
-static unsigned seed = 1;
+static CUgraphExec graph;
+static uint64_t launched, end_ns;
+static __thread unsigned seed = 1;
 
 typedef struct clock_pair {
   uint64_t host_ns, device_ns, width_ns; /* the host's reading is right within half of that */
@@ -128,8 +140,8 @@ static void launch_spin(void) {
   check(cu.launch(spin, 1, 1, 1, 32, 1, 1, 0, stream, params, NULL), "cuLaunchKernel");
 }
 
-static void launch_wide(void) {
-  CUdeviceptr segment = trace + TRACE_HEAD_BYTES + launched % SEGMENTS * SEGMENT_BYTES;
+static void launch_wide(uint64_t number) {
+  CUdeviceptr segment = trace + TRACE_HEAD_BYTES + number % SEGMENTS * SEGMENT_BYTES;
   if (*options.kernel == 's') {
     uint64_t words = (uint64_t)options.size << 18;
     void *params[] = {&data, &words, &result, &segment};
@@ -144,11 +156,11 @@ static void launch_wide(void) {
   }
 }
 
-static void launch_one(void) {
+static void launch_one(uint64_t number) {
   if (strcmp(options.kernel, "spin") == 0) {
     launch_spin();
   } else {
-    launch_wide();
+    launch_wide(number);
   }
 }
 
@@ -169,28 +181,45 @@ static clock_pair pair_clocks(void) {
   return best;
 }
 
-static void work(void) {
-  CUgraphExec graph = NULL;
-  if (options.graph) {
-    CUgraph captured;
-    check(cu.capture_begin(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "cuStreamBeginCapture");
-    for (long i = 0; i < options.graph; i++) launch_one();
-    check(cu.capture_end(stream, &captured), "cuStreamEndCapture");
-    check(cu.instantiate(&graph, captured, 0), "cuGraphInstantiateWithFlags");
-  }
-  const uint64_t end_ns = now_ns() + (uint64_t)(options.seconds * 1e9);
+/* Until the time is over, from one of the threads: `argument` is the number of its random order. */
+static void *launch_on(void *argument) {
+  seed = (unsigned)(uintptr_t)argument;
+  check(driver.context_set(context), "cuCtxSetCurrent");
+  uint64_t own = 0;
   while (!stopped && now_ns() < end_ns) {
-    if (options.launches && launched >= (uint64_t)options.launches) break;
+    uint64_t before = __atomic_fetch_add(&launched, 1, __ATOMIC_RELAXED);
+    if (options.launches && before >= (uint64_t)options.launches) {
+      __atomic_fetch_sub(&launched, 1, __ATOMIC_RELAXED);
+      break;
+    }
     if (graph) {
       check(cu.graph_launch(graph, stream), "cuGraphLaunch");
     } else {
-      launch_one();
+      launch_one(before);
     }
-    launched++;
-    if (options.sync_every && launched % (uint64_t)options.sync_every == 0) {
+    if (options.sync_every && ++own % (uint64_t)options.sync_every == 0) {
       check(cu.synchronize(stream), "cuStreamSynchronize");
     }
   }
+  return NULL;
+}
+
+static void work(void) {
+  if (options.graph) {
+    CUgraph captured;
+    check(cu.capture_begin(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "cuStreamBeginCapture");
+    for (long i = 0; i < options.graph; i++) launch_one(0);
+    check(cu.capture_end(stream, &captured), "cuStreamEndCapture");
+    check(cu.instantiate(&graph, captured, 0), "cuGraphInstantiateWithFlags");
+  }
+  end_ns = now_ns() + (uint64_t)(options.seconds * 1e9);
+  pthread_t others[MOST_THREADS];
+  for (long i = 1; i < options.threads; i++) {
+    void *number = (void *)(uintptr_t)(i + 1);
+    if (pthread_create(&others[i], NULL, launch_on, number) != 0) exit(1);
+  }
+  launch_on((void *)1);
+  for (long i = 1; i < options.threads; i++) pthread_join(others[i], NULL);
 }
 
 static uint64_t digest_of_result(void) {
@@ -245,6 +274,7 @@ static void parse(int count, char **words) {
       {"--sync-every", NULL, NULL, &options.sync_every},
       {"--launches", NULL, NULL, &options.launches},
       {"--size", NULL, NULL, &options.size},
+      {"--threads", NULL, NULL, &options.threads},
   };
   for (int i = 1; i < count; i += 2) {
     size_t k = 0;
@@ -259,12 +289,13 @@ static void parse(int count, char **words) {
   }
   bool wide = strcmp(options.kernel, "sweep") == 0 || strcmp(options.kernel, "multiply") == 0;
   if ((!wide && strcmp(options.kernel, "spin") != 0) || (wide && options.graph) ||
-      options.size < 0 || options.size % TILE) {
+      options.size < 0 || options.size % TILE || options.threads < 1 ||
+      options.threads > MOST_THREADS) {
     fprintf(stderr,
             PROGRAM
             ": --kernel spin, or sweep or multiply without --graph; --size a "
-            "multiple of %d\n",
-            TILE);
+            "multiple of %d; --threads 1 to %d\n",
+            TILE, MOST_THREADS);
     exit(2);
   }
 }
@@ -277,7 +308,7 @@ int main(int count, char **words) {
   signal(SIGTERM, stop);
   find_functions();
   check(driver.init(0), "cuInit");
-  enter_context(0);
+  context = enter_context(0);
   check(cu.stream_create(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
   check(cu.stream_create(&aside, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
   check(cu.module_load(&module, trace_kernels), "cuModuleLoadData");

@@ -1,8 +1,8 @@
 """Quotas of compute against what the device itself wrote down.
 
 A cell: one tenant's programs at one quota for some seconds, then another quota while they run on.
-Together the cells hold every pair of quota, kernel length, manner of launch and number of processes
-that matters, not every combination.
+Together the cells hold every pair of quota, kernel length, manner of launch and who launches that
+matters, not every combination.
 """
 
 from __future__ import annotations
@@ -42,12 +42,14 @@ CELLS: list[tuple[float, Work]] = [  # quota in percent; the most telling ones f
     (50, Work(kernel_us=200)),
     (30, Work(kernel_us=2000, nodes=NODES, processes=4)),
     (70, Work(kernel_us=20)),
+    (50, Work(kernel_us=200, sync_every=1, threads=4)),
     (30, Work(kernel="sweep")),
     (70, Work(kernel="multiply")),
     (10, Work(kernel_us=200, processes=4)),
     (90, Work(kernel_us=20000)),
     (5, Work(kernel_us=20, nodes=NODES)),
     (30, Work(kernel_us=100, sync_every=1)),
+    (30, Work(kernel_us=2000, threads=4)),
     (95, Work(kernel_us=2000, processes=4)),
     (50, Work(kernel_us=20, nodes=NODES, processes=4)),
     (10, Work(kernel_us=20000, nodes=NODES)),

@@ -27,7 +27,7 @@ QUOTAS = (5, 10, 30, 50, 70, 90, 95)
 KERNELS = (("spin", 20), ("spin", 200), ("spin", 2000), ("spin", 20000), ("sweep", 200),
            ("multiply", 200))  # fmt: skip
 LAUNCHES = ("plain", "graph", "waited for")
-SHARING = ("alone", "4 processes", "2 tenants", "3 tenants", "4 tenants")
+SHARING = ("alone", "4 threads", "4 processes", "2 tenants", "3 tenants", "4 tenants")
 MOST_WAITING = 50  # percent that a waiting program is sure to ask for
 OTHERS_PART = 0.9  # of what one tenant leaves: the device is not given away whole
 
@@ -53,6 +53,7 @@ class Cell:
             kernel_us=self.kernel_us,
             nodes=NODES if self.launch == "graph" else 0,
             processes=4 if self.sharing == "4 processes" else 1,
+            threads=4 if self.sharing == "4 threads" else 1,
             sync_every=1 if self.launch == "waited for" else 0,
         )
 
@@ -72,7 +73,7 @@ class Cell:
         else:
             run = partial(measure_tenants, "strict", granted, [work] * len(granted))
             words = f"{' + '.join(f'{one:g}' for one in granted)} %: {work} each"
-        requires = None if self.sharing == "alone" else needs_sharing
+        requires = None if self.sharing in ("alone", "4 threads") else needs_sharing
         return Check(MORE, words + again, run, 8 + len(granted), 90, requires, self.pairs())
 
 
@@ -102,6 +103,8 @@ def had() -> list[Cell]:
     for quota, work in CELLS:
         launch = "graph" if work.nodes else "waited for" if work.sync_every else "plain"
         sharing = "4 processes" if work.processes == 4 else "alone"
+        if work.threads == 4:
+            sharing = "4 threads"
         found.append(Cell(quota, work.kernel, work.kernel_us, launch, sharing))
     return found
 
