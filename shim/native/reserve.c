@@ -34,24 +34,34 @@ static reserve_table *table(void) {
   return penstock_fork_wiped_get(&memory, sizeof(reserve_table));
 }
 
+/* Set and taken back without the lock. */
+static bool is_destroyed(const penstock_reserve *reserve) {
+  return __atomic_load_n(&reserve->destroyed, __ATOMIC_ACQUIRE);
+}
+
 static penstock_reserve *lookup(const reserve_table *t, CUmemoryPool pool, CUdevice device) {
   for (uint32_t i = 0; i < t->count; i++) {
     penstock_reserve *reserve = t->all[i];
-    if (reserve->pool != pool || reserve->destroyed) continue;
+    if (reserve->pool != pool || is_destroyed(reserve)) continue;
     if (pool || reserve->device == device) return reserve;
   }
   return NULL;
+}
+
+/* Is nothing charged for it, nor will be? */
+static bool is_over(penstock_reserve *reserve) {
+  penstock_lock_acquire(&reserve->lock);
+  bool over = is_destroyed(reserve) && reserve->charged == 0 && reserve->pending == 0 &&
+              reserve->used == 0 && reserve->under_way == 0;
+  penstock_lock_release(&reserve->lock);
+  return over;
 }
 
 /* A slot of a destroyed, emptied pool is used again; others are never freed: a program that uses a
  * pool while it destroys it must not crash the shim. */
 static penstock_reserve *vacant(reserve_table *t) {
   for (uint32_t i = 0; i < t->count; i++) {
-    penstock_reserve *reserve = t->all[i];
-    if (reserve->destroyed && reserve->charged == 0 && reserve->pending == 0 &&
-        reserve->used == 0 && reserve->under_way == 0) {
-      return reserve;
-    }
+    if (is_over(t->all[i])) return t->all[i];
   }
   if (t->count == MOST_RESERVES) return NULL;
   penstock_reserve *fresh = calloc(1, sizeof *fresh);
@@ -163,9 +173,15 @@ static bool take_shape(penstock_reserve *reserve, uint64_t bytes, uint64_t strea
 
 /* ---- growth ---- */
 
+static uint64_t step_of(penstock_reserve *reserve) {
+  penstock_lock_acquire(&reserve->lock);
+  uint64_t step = reserve->step;
+  penstock_lock_release(&reserve->lock);
+  return step;
+}
+
 CUresult penstock_reserve_admit_growth(penstock_reserve *reserve, uint64_t bytes, uint64_t *bound) {
-  uint64_t step = __atomic_load_n(&reserve->step, __ATOMIC_RELAXED);
-  uint64_t wanted = in_steps(bytes, step);
+  uint64_t wanted = in_steps(bytes, step_of(reserve));
   *bound = 0;
   CUresult result = penstock_charge_in(reserve->share, reserve->grant, wanted);
   if (result != CUDA_SUCCESS) return result;
@@ -228,13 +244,13 @@ bool penstock_reserve_settle(penstock_reserve *reserve, uint64_t bound) {
   uint64_t more = bytes > held + reserve->pending ? bytes - held - reserve->pending : 0;
   reserve->charged = bytes < held ? bytes : held;
   if (bytes == 0) reserve->used = 0;
-  uint64_t back = held - reserve->charged;
+  uint64_t back = held - reserve->charged, share = reserve->share;
   reserve->excess = more;
   penstock_lock_release(&reserve->lock);
 
-  penstock_uncharge_in(reserve->share, reserve->grant, back);
+  penstock_uncharge_in(share, reserve->grant, back);
   if (more == 0) return true;
-  if (penstock_charge_in(reserve->share, reserve->grant, more) != CUDA_SUCCESS) return false;
+  if (penstock_charge_in(share, reserve->grant, more) != CUDA_SUCCESS) return false;
   penstock_lock_acquire(&reserve->lock);
   reserve->charged += more;
   reserve->excess = 0;
@@ -242,9 +258,24 @@ bool penstock_reserve_settle(penstock_reserve *reserve, uint64_t bound) {
   return true;
 }
 
+typedef struct charged {
+  uint64_t bytes;
+  uint64_t excess;
+  bool slack; /* the driver may give some of it back */
+} charged;
+
+/* As it is at one moment. */
+static charged charged_of(penstock_reserve *reserve) {
+  penstock_lock_acquire(&reserve->lock);
+  bool slack = reserve->charged > reserve->used || reserve->excess;
+  charged now = {.bytes = reserve->charged, .excess = reserve->excess, .slack = slack};
+  penstock_lock_release(&reserve->lock);
+  return now;
+}
+
 /* Memory above the quota goes before anything else happens. False: some is still held. */
 static bool shed_excess(penstock_reserve *reserve) {
-  if (__atomic_load_n(&reserve->excess, __ATOMIC_RELAXED) == 0) return true;
+  if (charged_of(reserve).excess == 0) return true;
   trim(reserve);
   return penstock_reserve_settle(reserve, 0);
 }
@@ -317,8 +348,8 @@ static void exchange_idle(penstock_reserve *reserve, uint64_t bytes) {
     penstock_uncharge_in(reserve->share, reserve->grant, bytes);
     return;
   }
-  uint64_t charged = __atomic_load_n(&reserve->charged, __ATOMIC_RELAXED);
-  PENSTOCK_BELOW(REAL(cuMemPoolTrimTo)(reserve->pool, charged > bytes ? charged - bytes : 0));
+  uint64_t held = charged_of(reserve).bytes;
+  PENSTOCK_BELOW(REAL(cuMemPoolTrimTo)(reserve->pool, held > bytes ? held - bytes : 0));
   penstock_reserve_settle(reserve, 0);
 }
 
@@ -331,7 +362,7 @@ CUresult penstock_reserve_admit(penstock_reserve *reserve, uint64_t bytes, uint6
   admission->in_turn = take_turn(reserve);
   CUresult result = shed_excess(reserve) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
   if (result == CUDA_SUCCESS) {
-    if (has_room(reserve, bytes)) exchange_idle(reserve, in_steps(bytes, reserve->step));
+    if (has_room(reserve, bytes)) exchange_idle(reserve, in_steps(bytes, step_of(reserve)));
     result = penstock_reserve_admit_growth(reserve, bytes, &admission->bound);
   }
   if (result != CUDA_SUCCESS) {
@@ -367,7 +398,7 @@ void penstock_reserve_undone(penstock_reserve *reserve, penstock_admission *admi
 static void drop_share(penstock_reserve *reserve) {
   uint64_t share = 0;
   penstock_lock_acquire(&reserve->lock);
-  if (reserve->destroyed && reserve->charged == 0 && reserve->used == 0) {
+  if (is_destroyed(reserve) && reserve->charged == 0 && reserve->used == 0) {
     share = reserve->share;
     reserve->share = 0;
   }
@@ -379,14 +410,15 @@ void penstock_reserve_unuse(penstock_reserve *reserve, uint64_t bytes, uint64_t 
   if (reserve->free_of_charge) return;
   uint64_t back = 0;
   penstock_lock_acquire(&reserve->lock);
+  uint64_t share = reserve->share; /* who frees the last block besides may drop it right after */
   reserve->used -= bytes < reserve->used ? bytes : reserve->used;
-  if (reserve->destroyed && reserve->used == 0) { /* until then the driver keeps all of it */
+  if (is_destroyed(reserve) && reserve->used == 0) { /* until then the driver keeps all of it */
     back = reserve->charged;
     reserve->charged = 0;
   }
   add_shape(reserve, bytes, stream);
   penstock_lock_release(&reserve->lock);
-  penstock_uncharge_in(reserve->share, reserve->grant, back);
+  penstock_uncharge_in(share, reserve->grant, back);
   drop_share(reserve);
   reserve_table *t = table();
   if (t) __atomic_store_n(&t->slack, 1, __ATOMIC_RELEASE);
@@ -417,17 +449,17 @@ bool penstock_reserves_settle(void) {
   settling = true;
   for (uint32_t i = 0; i < count; i++) {
     penstock_reserve *reserve = t->all[i];
-    uint64_t before = reserve->charged;
-    if ((before == 0 && reserve->excess == 0) || reserve->destroyed) continue;
-    if (reserve->excess) {
+    charged before = charged_of(reserve);
+    if ((before.bytes == 0 && before.excess == 0) || is_destroyed(reserve)) continue;
+    if (before.excess) {
       shed_excess(reserve);
     } else {
       penstock_reserve_settle(reserve, 0);
     }
-    came_back |= reserve->charged < before;
+    charged after = charged_of(reserve);
+    came_back |= after.bytes < before.bytes;
     /* The driver may keep it for a while yet: look again next time. */
-    if (reserve->charged > reserve->used || reserve->excess)
-      __atomic_store_n(&t->slack, 1, __ATOMIC_RELEASE);
+    if (after.slack) __atomic_store_n(&t->slack, 1, __ATOMIC_RELEASE);
   }
   settling = false;
   return came_back;

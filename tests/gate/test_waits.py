@@ -43,6 +43,22 @@ def test_nothing_stays_in_flight_of_what_was_destroyed_under_a_waiting_launch(
         output_of(child)
 
 
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("cores", [20, 100])
+def test_nothing_stays_in_flight_of_what_threads_did_with_shared_streams(
+    program: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, cores: float, seed: int
+) -> None:
+    monkeypatch.setenv("SEED", str(seed))
+    case = "threads_do_what_they_like_with_shared_streams"
+    with Stage("h200") as stage:
+        tenant = stage.tenant("tenant", cores)
+        child = stage.start(tenant, [case], program=program("mixture"))
+        assert child.stdout
+        assert child.stdout.readline() == "idle\n"
+        assert [slot.estimate_ns[0] for slot in tenant.usage.snapshot().slots] == [0]
+        output_of(child)
+
+
 def test_a_waiting_program_goes_on_when_its_tenant_is_resumed(
     program: Callable[[str], str],
 ) -> None:

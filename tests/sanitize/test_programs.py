@@ -118,6 +118,20 @@ def test_a_program_waits_and_captures_under_the_gate(machine, make_tenant, sourc
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("sanitizer", ["address", "thread"])
+@pytest.mark.parametrize("cores_permille", [200, 1000])
+def test_threads_do_what_they_like_with_shared_streams(
+    machine, make_tenant, monkeypatch, sanitizer, cores_permille
+):
+    gate, check = GATE_PROGRAMS / "gate.c", SIM_PROGRAMS / "check.c"
+    program = instrumented.program(sanitizer, GATE_PROGRAMS / "mixture.c", gate, check)
+    tenant = make_tenant(sanitizer, cores_permille=cores_permille)
+    monkeypatch.setenv("SEED", "7")
+    command = [program, "threads_do_what_they_like_with_shared_streams"]
+    done = check_ending(command, instrumented.environment(sanitizer, machine, tenant))
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize(
     ("source", "case"),
     [pytest.param(*found, id=f"{found[0].stem}-{found[1]}") for found in cases()],

@@ -23,6 +23,15 @@ bool gate_stream_claim(gate_stream *stream) {
   return mine;
 }
 
+bool gate_stream_claim_busy(gate_stream *stream) {
+  penstock_lock_acquire(&stream->lock);
+  bool busy = stream->oldest || stream->open || stream->stray_launches;
+  bool mine = busy && !stream->working && !stream->dead;
+  if (mine) stream->working = true;
+  penstock_lock_release(&stream->lock);
+  return mine;
+}
+
 void gate_stream_release(gate_stream *stream) {
   penstock_lock_acquire(&stream->lock);
   stream->working = false;
@@ -490,7 +499,10 @@ void gate_stream_abandon(gate_state *state, gate_stream *stream) {
   }
   gate_bracket *open = take_open(stream, false);
   if (open) settle_presumed(state, stream, open, 0);
-  give_up_estimate(state, stream, stream->stray_ns, stream->stray_launches, 0);
-  stream->stray_ns = stream->stray_cost_ns = 0;
-  stream->stray_launches = 0;
+  penstock_lock_acquire(&stream->lock);
+  uint64_t stray_ns = stream->stray_ns;
+  uint32_t launches = stream->stray_launches;
+  stream->stray_ns = stream->stray_cost_ns = stream->stray_launches = 0;
+  penstock_lock_release(&stream->lock);
+  give_up_estimate(state, stream, stray_ns, launches, 0);
 }

@@ -23,12 +23,13 @@ void gate_clock_prepare(gate_context *context) {
 
 /* Puts the ripe renewal in the base's place. When it was passed late, its time follows from the old
  * base; never is it earlier than its call. */
-static void adopt(gate_context *context, gate_marker *base, gate_marker *renewal) {
+static void adopt(gate_context *context, gate_marker *base, uint64_t base_ns,
+                  gate_marker *renewal) {
   int64_t between = 0;
   uint64_t at = renewal->recorded_ns, host_ns = at;
   if (base && at < base->recorded_ns + FAR_NS) {
     if (!gate_elapsed_ns(base, renewal, &between)) return; /* not passed yet */
-    uint64_t by_base = context->base_ns + (uint64_t)between;
+    uint64_t by_base = base_ns + (uint64_t)between;
     if (by_base > at + PROMPT_NS) host_ns = by_base;
   }
   penstock_lock_acquire(&context->lock);
@@ -53,10 +54,11 @@ void gate_clock_renew(gate_stream *stream, uint64_t now_ns) {
   if (!clock) return;
   penstock_lock_acquire(&context->lock);
   gate_marker *base = hold(context->base), *renewal = hold(context->renewal);
+  uint64_t base_ns = context->base_ns;
   penstock_lock_release(&context->lock);
   if (renewal && (!base || now_ns > renewal->recorded_ns + RIPE_NS)) {
     CUstreamCaptureMode mode = gate_relax();
-    adopt(context, base, renewal);
+    adopt(context, base, base_ns, renewal);
     gate_restore(mode);
     gate_called(stream, 1);
   } else if (!renewal && (!base || now_ns > base->recorded_ns + RENEW_NS)) {

@@ -74,11 +74,18 @@ static void stream_goes(gate_state *state, gate_stream *stream) {
   penstock_lock_release(&state->lock);
 }
 
+static bool claim_settled(gate_stream *stream) {
+  if (!gate_stream_claim(stream)) return false;
+  if (!stream->oldest) return true;
+  gate_stream_release(stream);
+  return false;
+}
+
 void gate_streams_sweep(gate_state *state) {
   while (__atomic_load_n(&state->streams[GATE_GONE], __ATOMIC_RELAXED)) {
     penstock_lock_acquire(&state->lock);
     gate_stream **link = &state->streams[GATE_GONE];
-    while (*link && ((*link)->oldest || !gate_stream_claim(*link))) link = &(*link)->next;
+    while (*link && !claim_settled(*link)) link = &(*link)->next;
     gate_stream *stream = *link;
     if (stream) {
       set_link(link, stream->next);

@@ -295,6 +295,7 @@ void gate_bracket_unmark(gate_stream *stream);
 /* Drops all brackets, each charged by experience, and gives their estimates up; no driver calls. */
 void gate_stream_abandon(gate_state *state, gate_stream *stream);
 bool gate_stream_claim(gate_stream *stream);
+bool gate_stream_claim_busy(gate_stream *stream); /* only where something is to be settled */
 /* How many launches are counted whose driver calls have not returned: what is recorded now may lie
  * before them. Under the stream's lock. */
 uint64_t gate_stream_entering(const gate_stream *stream);

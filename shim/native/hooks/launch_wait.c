@@ -24,8 +24,7 @@ static void settle_list(gate_state *state, unsigned list, uint64_t now_ns) {
   unsigned count = 0;
   penstock_lock_acquire(&state->lock);
   for (gate_stream *stream = state->streams[list]; stream && count < 64; stream = stream->next) {
-    bool any = stream->oldest || stream->open || stream->stray_launches;
-    if (any && gate_stream_claim(stream)) work[count++] = stream;
+    if (gate_stream_claim_busy(stream)) work[count++] = stream;
   }
   penstock_lock_release(&state->lock);
   for (unsigned k = 0; k < count; k++) { /* claimed: it cannot be dropped meanwhile */

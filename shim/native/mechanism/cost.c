@@ -28,7 +28,8 @@ static void turn_window(penstock_cost *cost, uint64_t now_ns) {
   if (age < PENSTOCK_COST_WINDOW_NS) return;
   cost->floor_ns = age < 2 * PENSTOCK_COST_WINDOW_NS ? cost->window_floor_ns : 0;
   cost->window_floor_ns = 0;
-  cost->longest_ns -= cost->longest_ns / 4;
+  uint64_t longest_ns = cost->longest_ns - cost->longest_ns / 4;
+  __atomic_store_n(&cost->longest_ns, longest_ns, __ATOMIC_RELAXED);
   if (is_long(cost->odd_ns)) cost->odd_ns = 0;
   cost->window_began_ns = now_ns;
 }
@@ -129,17 +130,20 @@ void penstock_cost_doubt(penstock_cost *cost) {
   if (!mean) return;
   cost->time_ns = (double)mean;
   cost->launches = 1;
-  cost->quiet_ns = cost->recent_ns = 0;
+  cost->recent_ns = 0;
+  __atomic_store_n(&cost->quiet_ns, 0, __ATOMIC_RELAXED);
   __atomic_store_n(&cost->quiet, 0, __ATOMIC_RELAXED);
   __atomic_store_n(&cost->mean_ns, mean, __ATOMIC_RELAXED);
 }
 
 void penstock_cost_forget(penstock_cost *cost) {
-  cost->odd_ns = cost->floor_ns = cost->window_floor_ns = cost->longest_ns = 0;
-  cost->near = 0;
-  cost->window_began_ns = cost->quiet_ns = 0;
+  cost->odd_ns = cost->floor_ns = cost->window_floor_ns = 0;
+  cost->window_began_ns = 0;
   cost->sure_ns = cost->recent_ns = cost->recent_at_ns = 0;
   cost->time_ns = cost->launches = 0;
+  __atomic_store_n(&cost->longest_ns, 0, __ATOMIC_RELAXED);
+  __atomic_store_n(&cost->near, 0, __ATOMIC_RELAXED);
+  __atomic_store_n(&cost->quiet_ns, 0, __ATOMIC_RELAXED);
   __atomic_store_n(&cost->spread_ns, 0, __ATOMIC_RELAXED);
   __atomic_store_n(&cost->quiet, 0, __ATOMIC_RELAXED);
 }
