@@ -50,6 +50,7 @@ static penstock_reserve *lookup(const reserve_table *t, CUmemoryPool pool, CUdev
 
 /* Is nothing charged for it, nor will be? */
 static bool is_over(penstock_reserve *reserve) {
+  if (!is_destroyed(reserve)) return false;
   penstock_lock_acquire(&reserve->lock);
   bool over = is_destroyed(reserve) && reserve->charged == 0 && reserve->pending == 0 &&
               reserve->used == 0 && reserve->under_way == 0;
@@ -200,13 +201,32 @@ void penstock_reserve_cancel_growth(penstock_reserve *reserve, uint64_t bound) {
   penstock_uncharge_in(reserve->share, reserve->grant, bound);
 }
 
+typedef struct charged {
+  uint64_t bytes;
+  uint64_t with_bounds; /* of allocations under way */
+  uint64_t excess;
+  bool slack; /* the driver may give some of it back */
+} charged;
+
+/* As it is at one moment. */
+static charged charged_of(penstock_reserve *reserve) {
+  penstock_lock_acquire(&reserve->lock);
+  bool slack = reserve->charged > reserve->used || reserve->excess;
+  charged now = {.bytes = reserve->charged,
+                 .with_bounds = reserve->charged + reserve->pending,
+                 .excess = reserve->excess,
+                 .slack = slack};
+  penstock_lock_release(&reserve->lock);
+  return now;
+}
+
 /* Gives idle memory back to the device, down to what is charged if that is possible. */
 static void trim(penstock_reserve *reserve) {
   penstock_depth++;
   if (reserve->pool) {
-    REAL(cuMemPoolTrimTo)(reserve->pool, reserve->charged);
+    REAL(cuMemPoolTrimTo)(reserve->pool, charged_of(reserve).bytes);
     uint64_t bytes;
-    if (read_reserve(reserve, &bytes) && bytes > reserve->charged + reserve->pending)
+    if (read_reserve(reserve, &bytes) && bytes > charged_of(reserve).with_bounds)
       REAL(cuMemPoolTrimTo)(reserve->pool, 0);
   } else {
     REAL(cuDeviceGraphMemTrim)(reserve->device);
@@ -256,21 +276,6 @@ bool penstock_reserve_settle(penstock_reserve *reserve, uint64_t bound) {
   reserve->excess = 0;
   penstock_lock_release(&reserve->lock);
   return true;
-}
-
-typedef struct charged {
-  uint64_t bytes;
-  uint64_t excess;
-  bool slack; /* the driver may give some of it back */
-} charged;
-
-/* As it is at one moment. */
-static charged charged_of(penstock_reserve *reserve) {
-  penstock_lock_acquire(&reserve->lock);
-  bool slack = reserve->charged > reserve->used || reserve->excess;
-  charged now = {.bytes = reserve->charged, .excess = reserve->excess, .slack = slack};
-  penstock_lock_release(&reserve->lock);
-  return now;
 }
 
 /* Memory above the quota goes before anything else happens. False: some is still held. */

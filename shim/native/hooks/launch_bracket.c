@@ -101,13 +101,18 @@ static gate_bracket *bracket_make(gate_state *state, const gate_stream *stream, 
 }
 
 /* Launches are counted in it from now on, the strays first: those may have been made before its
- * start was marked, so that it is no sample. */
-static void publish(gate_stream *stream, gate_bracket *bracket) {
+ * start was marked, which then tells nothing. */
+static void publish(gate_stream *stream, gate_bracket *bracket, bool sample, bool interrupted) {
+  gate_marker *vain = NULL;
   penstock_lock_acquire(&stream->lock);
   if (stream->stray_launches) {
-    bracket->sample = false;
+    vain = bracket->start;
+    bracket->start = NULL;
+    bracket->held_ns = 0;
     bracket->opened_ns = earlier(bracket->opened_ns, stream->stray_since_ns);
   }
+  bracket->sample = sample && bracket->start && !interrupted;
+  bracket->lost = interrupted && !bracket->start;
   bracket->number = ++stream->number;
   bracket->estimate_ns = stream->stray_ns;
   bracket->cost_ns = bracket->rest_ns = stream->stray_cost_ns;
@@ -116,6 +121,7 @@ static void publish(gate_stream *stream, gate_bracket *bracket) {
   stream->stray_launches = 0;
   stream->open = bracket;
   penstock_lock_release(&stream->lock);
+  gate_marker_put(stream->context, vain);
 }
 
 void gate_bracket_adopt(gate_state *state, gate_stream *stream, uint64_t now_ns) {
@@ -124,8 +130,8 @@ void gate_bracket_adopt(gate_state *state, gate_stream *stream, uint64_t now_ns)
   penstock_lock_release(&stream->lock);
   gate_bracket *bracket = due ? bracket_make(state, stream, now_ns) : NULL;
   if (!bracket) return;
-  bracket->lost = __atomic_exchange_n(&stream->interrupted, false, __ATOMIC_RELAXED);
-  publish(stream, bracket);
+  bool interrupted = __atomic_exchange_n(&stream->interrupted, false, __ATOMIC_RELAXED);
+  publish(stream, bracket, false, interrupted);
 }
 
 void gate_bracket_open(gate_state *state, gate_stream *stream, bool sample, uint64_t now_ns) {
@@ -142,9 +148,7 @@ void gate_bracket_open(gate_state *state, gate_stream *stream, bool sample, uint
     }
     bracket->opened_ns = gate_now_ns();
   }
-  bracket->sample = sample && bracket->start && !interrupted;
-  bracket->lost = interrupted && !bracket->start;
-  publish(stream, bracket);
+  publish(stream, bracket, sample, interrupted);
 }
 
 /* Its estimate is replaced by what was charged; the stream's further course follows from its end.
@@ -292,7 +296,7 @@ static void settle_measured(gate_state *state, gate_stream *stream, gate_bracket
                             uint64_t waited_ns) {
   measure seen;
   bracket->waited = waited_ns != 0;
-  if (!bracket->end || bracket->ended != bracket->launches) {
+  if (!bracket->end || !bracket->ended) {
     settle_presumed(state, stream, bracket, waited_ns);
     return;
   }
@@ -307,6 +311,15 @@ static void settle_measured(gate_state *state, gate_stream *stream, gate_bracket
   }
   uint64_t length = seen.end_ns - seen.begin_ns, cost = gate_learned_ns(bracket);
   bool known = is_measured(bracket);
+  if (bracket->ended != bracket->launches) { /* it may have ended before the last of them */
+    if (seen.loose || length <= cost) {
+      settle_presumed(state, stream, bracket, waited_ns);
+      return;
+    }
+    /* They take longer than was thought, on the average at least this. Of what is not known at all
+     * that would be too little: let the first ones be all that is in it. */
+    if (!known) length = length * bracket->launches / bracket->ended;
+  }
   bool crowd = gate_in_crowd(state, stream, bracket);
   if (!known) {
     uint64_t most = seen.loose ? earlier(length, GATE_UNKNOWN_NS * bracket->launches) : length;
@@ -369,7 +382,8 @@ static gate_bracket *take_open(gate_stream *stream, bool queue) {
  * the stream is dry, whatever experience said of when it would be. */
 static void note_idle(gate_stream *stream) {
   penstock_lock_acquire(&stream->lock);
-  if (!stream->oldest && !stream->open && !stream->stray_launches) {
+  bool none = !stream->oldest && !stream->open && !stream->stray_launches;
+  if (none && !gate_stream_entering(stream)) {
     stream->idle = true;
     stream->drained_ns = earlier(stream->drained_ns, stream->last_end_ns);
   }
@@ -465,7 +479,7 @@ void gate_bracket_drained(gate_state *state, gate_stream *stream, uint64_t waite
   gate_bracket *open = take_open(stream, false);
   if (open) settle_measured(state, stream, open, waited_ns);
   penstock_lock_acquire(&stream->lock);
-  if (!stream->open && !stream->stray_launches) {
+  if (!stream->open && !stream->stray_launches && !gate_stream_entering(stream)) {
     stream->drained_ns = earlier(stream->drained_ns, waited_ns);
     stream->last_end_ns = earlier(stream->last_end_ns, waited_ns);
     stream->queued_ns = stream->queued = 0;

@@ -362,10 +362,10 @@ static void note_hold_up(const penstock_pass *pass) {
 
 CUresult penstock_gate_leave(penstock_pass *pass, CUresult result) {
   if (!pass->stream) return result;
+  bool made = __builtin_expect(result == CUDA_SUCCESS, 1);
+  if (!made) uncount(pass);
   __atomic_fetch_add(&pass->stream->left, 1, __ATOMIC_RELEASE);
-  if (__builtin_expect(result != CUDA_SUCCESS, 0)) {
-    uncount(pass);
-  } else {
+  if (made) {
     if (pass->entered_ns) note_hold_up(pass);
     if (pass->alone || pass->rolling || pass->bracket_ns >= pass->enough_ns) conclude(pass);
   }

@@ -246,16 +246,19 @@ static gate_stream *stream_find(gate_state *state, CUstream handle, const void *
       state->free_streams = stream->next;
       uint64_t before = 0; /* the word's last user may still write to it: its numbers stay old */
       uint32_t word = gate_word_take(context, &before);
-      *stream = (gate_stream){.next = *bucket,
-                              .handle = handle,
-                              .owner = owner,
-                              .thread = thread,
-                              .birth = thread ? birth() : 0,
-                              .context = context,
-                              .idle = true, /* nothing was ever queued on it */
-                              .prompt = reborn,
-                              .number = before + 100000,
-                              .word = word};
+      uint64_t launched = stream->launched;
+      memset(stream, 0, offsetof(gate_stream, left));
+      stream->next = *bucket;
+      stream->handle = handle;
+      stream->owner = owner;
+      stream->thread = thread;
+      stream->birth = thread ? birth() : 0;
+      stream->context = context;
+      stream->idle = true; /* nothing was ever queued on it */
+      stream->prompt = reborn;
+      stream->number = before + 100000;
+      stream->word = word;
+      stream->launched = launched;
       __atomic_store_n(bucket, stream, __ATOMIC_RELEASE); /* empty ones are passed by unlocked */
     }
   }

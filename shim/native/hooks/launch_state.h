@@ -135,7 +135,6 @@ typedef struct gate_stream {
   gate_bracket *oldest; /* ended, waiting for their done word, in order */
   gate_bracket *newest;
   uint64_t number;          /* of the bracket opened last */
-  uint64_t left;            /* launches ever whose driver calls have returned; without the lock */
   uint64_t launched;        /* launches ever … */
   uint64_t launched_before; /* … and when the first of `waiters` began to wait for the stream … */
   uint64_t waited_since_ns; /* … which was then */
@@ -148,6 +147,9 @@ typedef struct gate_stream {
   uint64_t stray_cost_ns;
   uint32_t stray_launches; /* … how many they are … */
   uint64_t stray_since_ns; /* … and when the first was counted */
+  /* Launches ever whose driver calls have returned, counted without the lock. It goes on counting
+   * when the place is reused, as `launched` does: calls from before may be under way. */
+  uint64_t left;
 } gate_stream;
 
 #define GATE_BUCKETS 1024

@@ -305,7 +305,8 @@ static void before_wait(gate_state *state, gate_stream *stream) {
   uint64_t now_ns = gate_now_ns();
   penstock_lock_acquire(&stream->lock);
   if (stream->waiters++ == 0) {
-    stream->launched_before = stream->launched;
+    /* One whose call has not returned may come behind the wait, which then tells nothing. */
+    stream->launched_before = gate_stream_entering(stream) ? UINT64_MAX : stream->launched;
     __atomic_store_n(&stream->waited_since_ns, now_ns, __ATOMIC_RELAXED);
   }
   const gate_bracket *open = stream->open;
@@ -321,11 +322,15 @@ static void before_wait(gate_state *state, gate_stream *stream) {
 /* `waited_ns`: when the stream was seen to be dry; 0: it was not. */
 static void after_wait(gate_state *state, gate_stream *stream, uint64_t waited_ns) {
   penstock_lock_acquire(&stream->lock);
-  bool drained = waited_ns && stream->waiters && stream->launched == stream->launched_before;
+  uint64_t launched = stream->launched;
+  bool drained = waited_ns && stream->waiters && launched == stream->launched_before;
   if (stream->waiters) stream->waiters--;
   bool any = stream->open || stream->oldest || stream->stray_launches;
   penstock_lock_release(&stream->lock);
   if (!any || !gate_stream_claim(stream)) return;
+  penstock_lock_acquire(&stream->lock);
+  drained = drained && stream->launched == launched;
+  penstock_lock_release(&stream->lock);
   if (drained) {
     gate_bracket_adopt(state, stream, waited_ns);
     gate_bracket_drained(state, stream, waited_ns);

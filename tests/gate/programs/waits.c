@@ -277,6 +277,38 @@ CASE(what_threads_launch_at_once_is_not_taken_for_short) {
   }
 }
 
+typedef struct launches {
+  CUfunction kernel;
+  uint64_t ns;
+  int count;
+} launches;
+
+static void *backlog(void *argument) {
+  const launches *l = argument;
+  uint64_t ns = l->ns;
+  void *parameters[] = {&ns};
+  OK(cuCtxSetCurrent(context));
+  for (int i = 0; i < l->count; i++) {
+    OK(cuLaunchKernel(l->kernel, 1, 1, 1, 32, 1, 1, 0, CU_STREAM_LEGACY, parameters, NULL));
+  }
+  return NULL;
+}
+
+/* Nearly always another thread is in a launch call, so hardly any event is behind all launches. */
+CASE(what_threads_launch_is_known_to_take_longer_than_it_did) {
+  context = begin();
+  launches quick = {kernel_anew("other_spin"), 10000, 2000}, slow = {quick.kernel, 300000, 1000};
+  void *first = on_a_thread(backlog, &quick), *second = on_a_thread(backlog, &quick);
+  join(first);
+  join(second);
+  OK(cuCtxSynchronize());
+  uint64_t before = now_ns();
+  first = on_a_thread(backlog, &slow), second = on_a_thread(backlog, &slow);
+  join(first);
+  join(second);
+  CHECK(ms_since(before) > 1200); /* 600 on the device alone, 3,000 by the quota */
+}
+
 /* ---- a stream or a context goes while a launch waits for its turn ---- */
 
 typedef struct victim {
