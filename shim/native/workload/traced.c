@@ -13,7 +13,7 @@
  *   penstock-traced --ptx      prints its kernels
  *
  * `--size`: MiB that a sweep reads, or rows of the matrices, a multiple of 16. `--threads`: they
- * launch spins on one stream, and wait for it each by itself.
+ * launch on one stream, and wait for it each by itself.
  */
 #define _GNU_SOURCE
 #define __CUDA_API_VERSION_INTERNAL

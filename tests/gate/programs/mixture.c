@@ -50,6 +50,7 @@ static void allocate(CUstream stream) {
 }
 
 static void wait_for_event(actor *self, CUstream stream) {
+  CUresult answer;
   OK(cuEventRecord(self->event, stream));
   switch (draw(self, 3)) {
     case 0:
@@ -59,7 +60,8 @@ static void wait_for_event(actor *self, CUstream stream) {
       OK(cuStreamWaitEvent(any_stream(self), self->event, 0));
       break;
     default:
-      CHECK(cuEventQuery(self->event) != CUDA_ERROR_INVALID_HANDLE);
+      answer = cuEventQuery(self->event);
+      CHECK(answer == CUDA_SUCCESS || answer == CUDA_ERROR_NOT_READY);
   }
 }
 
