@@ -34,6 +34,7 @@ typedef struct penstock_pass {
   uint64_t cost_ns;     /* by experience */
   uint64_t estimate_ns; /* the same, scaled by how much of late was found to overlap */
   uint64_t enough_ns;   /* cost at which the bracket is ended */
+  uint64_t counted_ns;  /* when it was counted there */
   uint64_t turn_ns;     /* begin of the turn that it goes in, alone on the device; 0: none such */
   uint64_t
       entered_ns;   /* its bracket is to be measured closely: when its call was entered; else 0 */

@@ -186,6 +186,7 @@ static void count(gate_stream *stream, penstock_pass *pass, uint64_t now_ns) {
     open->rest_ns += pass->cost_ns;
   }
   pass->bracket = open->number;
+  pass->counted_ns = now_ns;
   pass->bracket_ns = open->cost_ns;
   pass->rolling = open->rolling;
 }
@@ -264,7 +265,7 @@ CUresult penstock_gate_enter(penstock_pass *pass, CUstream handle, bool per_thre
   gate_kind *kind = gate_kind_get(state, key);
   if (!kind) return CUDA_ERROR_OUT_OF_MEMORY;
   pass->kind = kind;
-  pass->bracket = pass->bracket_ns = 0;
+  pass->bracket = pass->bracket_ns = pass->counted_ns = 0;
   pass->entered_ns = 0;
   pass->alone = pass->rolling = false;
 
@@ -300,7 +301,8 @@ CUresult penstock_gate_enter(penstock_pass *pass, CUstream handle, bool per_thre
   enlist(state, stream, pass, now_ns, 1 + gate_neighbours(process, grant));
   pass->stream = stream;
   pass->enough_ns = gated && !pass->overlapping ? GATE_BRACKET_NS : GATE_FREE_BRACKET_NS;
-  penstock_depth++; /* until the driver has returned */
+  if (!gated) pass->counted_ns += GATE_TICK_NS; /* it may be as old */
+  penstock_depth++;                             /* until the driver has returned */
   return CUDA_SUCCESS;
 }
 
@@ -340,11 +342,9 @@ static void conclude(const penstock_pass *pass) {
   if (!gate_stream_claim(stream)) return;
   const gate_bracket *open = stream->open;
   if (open && open->number == pass->bracket) {
-    if (rolls) {
-      gate_bracket_roll(state, stream);
-    } else {
-      gate_bracket_end(state, stream, true);
-    }
+    /* Since it was counted the host may have been held up, and the device have run dry. */
+    gate_bracket_roll(state, stream, drawn ? 0 : pass->counted_ns);
+    if (!rolls) gate_bracket_end(state, stream, true);
   }
   gate_stream_release(stream);
 }

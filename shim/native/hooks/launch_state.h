@@ -33,6 +33,7 @@
 #define GATE_UNKNOWN_NS 500000       /* estimate of a launch before anything was ever measured */
 #define GATE_DONE_WORDS 4096         /* streams a context whose completion is read from memory */
 #define GATE_HELD_UP_NS 20000        /* a call of the driver that takes longer was held up */
+#define GATE_TICK_NS 10000000        /* gate_tick_ns() may be as old, with the slowest of timers */
 #define GATE_DRY_SLACK_NS 5000       /* a stream counts as dry this long after it should be */
 /* In place of a handle: the driver is about to destroy the context, or destroys it right now. */
 #define GATE_LEAVING ((CUcontext)(intptr_t)-1)
@@ -100,12 +101,12 @@ typedef struct gate_bracket {
   bool lost;     /* behind work of another sort and without `start`: nobody knows when it began */
   uint32_t part_count;
   uint32_t launches;
-  uint32_t ended;     /* those that `end` lies behind: fewer where others' calls are under way */
-  uint64_t number;    /* counts up in a stream; the done word's value once it is through */
-  uint64_t held_ns;   /* how long the launch call behind `start` took, if too long: as likely before
-                         its kernel as after */
-  uint64_t opened_ns; /* its first launch call was entered */
-  uint64_t turn_ns;   /* begin of the own turn that it lies in, no other tenant beside; 0: none */
+  uint32_t ended;   /* those that `end` lies behind: fewer where others' calls are under way */
+  uint64_t number;  /* counts up in a stream; the done word's value once it is through */
+  uint64_t held_ns; /* how long calls took that were held up: whatever the host did then, the device
+                       may have had nothing to do */
+  uint64_t opened_ns;   /* its first launch call was entered */
+  uint64_t turn_ns;     /* begin of the own turn that it lies in, no other tenant beside; 0: none */
   uint64_t estimate_ns; /* its part of the slot's estimate */
   uint64_t cost_ns;     /* what its launches cost by experience, when they were launched */
   uint64_t rest_ns;     /* of that: launches that are not in `parts` */
@@ -186,8 +187,9 @@ typedef struct gate_state {
   uint32_t overlap;  /* charged / cost by experience, in 1/1024: below 1 when streams overlap */
   double charged_ns; /* decaying sums behind it */
   double cost_ns;
-  uint64_t wake_ns;    /* from a stream's end to the return of the program's wait */
-  uint64_t typical_ns; /* what a launch of unknown cost is taken to cost; 0: nothing known */
+  uint64_t forgiven_ns; /* when a wait was last taken to have been late for the host's sake */
+  uint64_t wake_ns;     /* from a stream's end to the return of the program's wait */
+  uint64_t typical_ns;  /* what a launch of unknown cost is taken to cost; 0: nothing known */
   penstock_gate_slot spare[PENSTOCK_MAX_DEVICES]; /* of a process that got no slot */
 } gate_state;
 
@@ -277,8 +279,9 @@ void gate_bracket_adopt(gate_state *state, gate_stream *stream, uint64_t now_ns)
 /* Ends the open bracket by an event. `word`: the device is to say when it is there; without, the
  * caller learns so from a wait. Presumes the end where no event may be recorded. */
 void gate_bracket_end(gate_state *state, gate_stream *stream, bool word);
-/* Records an event behind what the open bracket holds, which stays open. */
-void gate_bracket_roll(gate_state *state, gate_stream *stream);
+/* Records an event behind what the open bracket holds, which stays open. `counted_ns`: when its
+ * last launch was counted, by this thread, which did nothing else since; 0: not known. */
+void gate_bracket_roll(gate_state *state, gate_stream *stream, uint64_t counted_ns);
 /* Ends the open bracket by experience, without driver calls. */
 void gate_bracket_presume(gate_state *state, gate_stream *stream);
 /* Ends the open bracket where it was rolled to, else by experience: the stream should have run dry.
@@ -302,6 +305,17 @@ bool gate_stream_claim_busy(gate_stream *stream); /* only where something is to 
  * before them. Under the stream's lock. */
 uint64_t gate_stream_entering(const gate_stream *stream);
 void gate_stream_release(gate_stream *stream);
+
+/* launch_settle.c: a bracket that is in no list any more is charged, learned from and put back. */
+/* By its events, if it has any. `waited_ns`: when a wait for its stream returned; 0: none did. */
+void gate_settle_measured(gate_state *state, gate_stream *stream, gate_bracket *bracket,
+                          uint64_t waited_ns);
+/* By that wait, else by experience. */
+void gate_settle_presumed(gate_state *state, gate_stream *stream, gate_bracket *bracket,
+                          uint64_t waited_ns);
+/* Gives up the estimates of launches, which were charged or never will be. */
+void gate_give_up(gate_state *state, const gate_stream *stream, uint64_t ns, uint32_t launches,
+                  uint32_t brackets);
 
 /* launch_gate.c */
 penstock_gate_device *gate_device(const penstock_process *process, int grant);

@@ -1,0 +1,294 @@
+/* Brackets settled: what their events say, or a wait, or experience; charged and learned. */
+#include "hooks/launch_state.h"
+#include "mechanism/lock.h"
+#include "mechanism/starved.h"
+
+/* An end that the device passed this soon after it was recorded was recorded on an idle stream: it
+ * says when the host came round to it, not when the work ended. */
+#define LOOSE_NS 2500
+/* Placed on the host's clock an interval is exact to some microseconds: shorter ones teach nothing
+ * unless they are samples. */
+#define SHORT_NS 300000
+/* A sample whose first event was held up is uncertain by that much: it teaches nothing unless that
+ * is at most one part in so many of it. Long launches of several tenants come one by one, after a
+ * sleep each, so most of their events are held up. */
+#define HELD_UP_PART 256
+/* What a wait returned later than by any launch that was measured, up to so much, looks like a
+ * hold-up of the host. */
+#define LATE_NS 4000000
+
+static uint64_t later(uint64_t a, uint64_t b) { return a > b ? a : b; }
+static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+/* With some work always out, the oldest is looked for now and then. */
+static void note_settled(gate_state *state, penstock_gate_slot *slot, int grant) {
+  enum { COARSE_NS = 100000000 };
+  uint64_t done = __atomic_load_n(&slot->done, __ATOMIC_RELAXED);
+  if (done == __atomic_load_n(&slot->submitted, __ATOMIC_RELAXED)) {
+    __atomic_store_n(&slot->unsettled_since_ns, 0, __ATOMIC_RELAXED);
+  } else if (gate_tick_ns() >
+             __atomic_load_n(&slot->unsettled_since_ns, __ATOMIC_RELAXED) + COARSE_NS) {
+    __atomic_store_n(&slot->unsettled_since_ns, gate_oldest_ns(state, grant), __ATOMIC_RELAXED);
+  }
+}
+
+void gate_give_up(gate_state *state, const gate_stream *stream, uint64_t ns, uint32_t launches,
+                  uint32_t brackets) {
+  penstock_process *process = penstock_process_get();
+  if (!process) return;
+  int grant = stream->context->grant;
+  penstock_gate_slot *slot = gate_slot(process, state, grant);
+  uint64_t have = __atomic_load_n(&slot->estimate_ns, __ATOMIC_RELAXED), left;
+  do {
+    left = have > ns ? have - ns : 0;
+  } while (!__atomic_compare_exchange_n(&slot->estimate_ns, &have, left, true, __ATOMIC_RELAXED,
+                                        __ATOMIC_RELAXED));
+  if (!left) __atomic_store_n(&state->drained_ns[grant], 0, __ATOMIC_RELAXED);
+  __atomic_fetch_add(&slot->done, brackets, __ATOMIC_RELAXED);
+  if (brackets) note_settled(state, slot, grant);
+  __atomic_fetch_add(&gate_device(process, grant)->launches, launches, __ATOMIC_RELAXED);
+}
+
+/* Its estimate is replaced by what was charged; the stream's further course follows from its end.
+ */
+static void finish(gate_state *state, gate_stream *stream, gate_bracket *bracket, uint64_t end_ns,
+                   bool exact) {
+  gate_give_up(state, stream, bracket->estimate_ns, bracket->launches, 1);
+  penstock_lock_acquire(&stream->lock);
+  uint64_t left = stream->queued_ns > bracket->cost_ns ? stream->queued_ns - bracket->cost_ns : 0;
+  stream->queued_ns = left;
+  stream->queued -= earlier(stream->queued, bracket->launches);
+  stream->last_end_ns = end_ns;
+  stream->exact = exact;
+  uint64_t drained = end_ns + left;
+  if (exact || drained > stream->drained_ns) stream->drained_ns = drained;
+  penstock_lock_release(&stream->lock);
+  gate_marker_put(stream->context, bracket->start);
+  gate_marker_put(stream->context, bracket->end);
+  gate_bracket_put(state, bracket);
+}
+
+static uint64_t begin_ns(const gate_stream *stream, const gate_bracket *bracket) {
+  return later(stream->last_end_ns, bracket->opened_ns + GATE_START_NS);
+}
+
+/* Whoever waits first while this thread settles moves it on. */
+static uint64_t waited_since_ns(const gate_stream *stream) {
+  return __atomic_load_n(&stream->waited_since_ns, __ATOMIC_RELAXED);
+}
+
+/* When the stream ran dry, as a wait for it tells that returned at `waited_ns`; 0: it does not, the
+ * end was there before the wait. */
+static uint64_t seen_end(const gate_state *state, const gate_stream *stream, uint64_t waited_ns) {
+  uint64_t wake = __atomic_load_n(&state->wake_ns, __ATOMIC_RELAXED);
+  bool waited = waited_ns > waited_since_ns(stream) + wake + GATE_DRY_SLACK_NS;
+  return waited ? waited_ns - wake : 0;
+}
+
+/* Was a launch of its first kind ever measured? */
+static bool is_measured(const gate_bracket *bracket) {
+  return bracket->part_count && penstock_cost_ns(&bracket->parts[0].kind->cost, 0);
+}
+
+typedef struct interval {
+  uint64_t begin_ns;
+  uint64_t end_ns;
+} interval;
+
+/* Its process may have been stopped and gone on, which nothing tells: not the kernel's counts, and
+ * where nobody measured the end, not the device. The first such wait in a while is taken for it,
+ * and those that were under way with it. Kinds whose launches do not take alike may well have had a
+ * long one; so may others, but then samples find the next ones. */
+static bool looks_stopped(gate_state *state, const gate_stream *stream, const gate_bracket *bracket,
+                          uint64_t waited_ns, uint64_t late_ns) {
+  enum { STOPPED_NS = 100000000 };
+  const uint64_t seldom_ns = 60000000000;
+  if (late_ns < STOPPED_NS || !gate_is_even(bracket)) return false;
+  uint64_t last_ns = __atomic_load_n(&state->forgiven_ns, __ATOMIC_RELAXED);
+  if (last_ns && waited_since_ns(stream) > last_ns && waited_ns < last_ns + seldom_ns) return false;
+  __atomic_store_n(&state->forgiven_ns, waited_ns, __ATOMIC_RELAXED);
+  return true;
+}
+
+/* When the wait for a bracket returned, or would have if the host had let this thread run: what is
+ * beyond all launches of its kinds that were ever measured need not be the device's doing. */
+static uint64_t without_hold_up(gate_state *state, const gate_stream *stream,
+                                const gate_bracket *bracket, uint64_t waited_ns) {
+  uint64_t latest = gate_latest_ns(bracket, begin_ns(stream, bracket));
+  if (waited_ns <= latest + LATE_NS || !is_measured(bracket)) return waited_ns;
+  uint64_t late = waited_ns - latest;
+  late -= earlier(late, penstock_starved_ns());
+  return looks_stopped(state, stream, bracket, waited_ns, late) ? latest : latest + late;
+}
+
+/* The interval of a bracket of which no end was measured, from the wait for its stream. It took
+ * what it takes by experience, if launches of its kinds take alike; else until the wait returned.
+ * So it did if nothing was ever measured of its kinds. What is longer than any that was measured
+ * looks like a hold-up of the host, up to a few milliseconds: the samples, drawn without regard to
+ * length, see to it that nothing is gained by that. */
+static interval by_wait(const gate_state *state, const gate_stream *stream,
+                        const gate_bracket *bracket, uint64_t waited_ns) {
+  interval out = {.begin_ns = begin_ns(stream, bracket)};
+  uint64_t cost = gate_learned_ns(bracket), seen = seen_end(state, stream, waited_ns);
+  uint64_t latest = gate_latest_ns(bracket, out.begin_ns);
+  uint64_t last = seen ? waited_ns : later(waited_since_ns(stream), out.begin_ns);
+  out.end_ns = earlier(out.begin_ns + cost, last);
+  if (seen && (seen > latest + LATE_NS || !is_measured(bracket))) {
+    out.end_ns = seen;
+  } else if (bracket->lost || gate_is_even(bracket)) {
+    if (bracket->lost && seen) out.end_ns = seen;
+    out.begin_ns = out.end_ns > cost ? out.end_ns - cost : 0;
+  } else if (seen && seen < latest) {
+    out.end_ns = seen;
+  }
+  return out;
+}
+
+/* Nobody saw its end, nor waited for it. Where launches of its kinds were much longer of late, it
+ * may have been as long, up to now: long launches behind which nobody looks must not pass as short
+ * ones. */
+static uint64_t unseen_end(const gate_bracket *bracket, uint64_t begin_ns, uint64_t cost_ns) {
+  enum { UNEVEN = 4, UNEVEN_NS = 1000000 };
+  uint64_t latest = gate_latest_ns(bracket, begin_ns), even = begin_ns + cost_ns;
+  if (latest < begin_ns + UNEVEN * cost_ns + UNEVEN_NS) return even;
+  return later(even, earlier(latest, gate_now_ns()));
+}
+
+void gate_settle_presumed(gate_state *state, gate_stream *stream, gate_bracket *bracket,
+                          uint64_t waited_ns) {
+  uint64_t begin = begin_ns(stream, bracket), cost = gate_learned_ns(bracket);
+  interval own = {begin, unseen_end(bracket, begin, cost)};
+  bracket->waited = waited_ns != 0;
+  if (waited_ns) waited_ns = without_hold_up(state, stream, bracket, waited_ns);
+  if (waited_ns) own = by_wait(state, stream, bracket, waited_ns);
+  if (gate_in_crowd(state, stream, bracket)) {
+    gate_charge_in_crowd(state, stream, bracket, begin, later(waited_ns, begin), cost);
+  } else if (own.end_ns > own.begin_ns) {
+    gate_charge(state, stream, own.begin_ns, own.end_ns, bracket->cost_ns);
+  }
+  finish(state, stream, bracket, own.end_ns, false);
+}
+
+/* When the device was told of the end at the latest. */
+static uint64_t told_ns(const gate_marker *end) {
+  return end->recorded_ns + (end->took_ns > GATE_HELD_UP_NS ? end->took_ns : 0);
+}
+
+/* What the events of a bracket say. */
+typedef struct measure {
+  uint64_t begin_ns;
+  uint64_t end_ns;
+  uint64_t held_ns; /* it began up to so much later, for the host was held up meanwhile */
+  bool exact;       /* its length is */
+  bool loose;       /* the work ended then, or before */
+} measure;
+
+static bool measure_sample(const gate_bracket *bracket, measure *out) {
+  int64_t between;
+  if (!gate_elapsed_ns(bracket->start, bracket->end, &between) || between < 0) return false;
+  uint64_t lead = bracket->opened_ns - bracket->start->recorded_ns + GATE_START_NS;
+  uint64_t until_told = told_ns(bracket->end) - bracket->start->recorded_ns;
+  uint64_t length = (uint64_t)between > lead ? (uint64_t)between - lead : 500;
+  out->begin_ns = bracket->opened_ns + GATE_START_NS;
+  out->end_ns = out->begin_ns + length;
+  out->loose = (uint64_t)between < until_told + LOOSE_NS;
+  out->held_ns = bracket->held_ns;
+  out->exact = bracket->held_ns <= length / HELD_UP_PART;
+  return true;
+}
+
+/* For how long of it the device may have had nothing to do, because the host was held up on its way
+ * to the end. Not if so much was still queued then that the queue cannot have run dry before: a
+ * call that waits for room in it takes long as well. */
+static uint64_t held_up_ns(const gate_bracket *bracket, const measure *seen) {
+  enum { QUEUED = 8, NEGLIGIBLE = 16 };
+  uint64_t held = bracket->held_ns, told = told_ns(bracket->end);
+  if (held < (seen->end_ns - seen->begin_ns) / NEGLIGIBLE) return 0;
+  return seen->end_ns > told + QUEUED * held ? 0 : held;
+}
+
+static bool measure_by_clock(gate_stream *stream, const gate_bracket *bracket, measure *out) {
+  int64_t between;
+  if (!gate_clock_place(stream, bracket->end, &out->end_ns)) return false;
+  out->begin_ns = begin_ns(stream, bracket);
+  out->exact = stream->exact && out->begin_ns == stream->last_end_ns;
+  if (bracket->start && gate_elapsed_ns(bracket->start, bracket->end, &between) && between >= 0) {
+    uint64_t since = out->end_ns - (uint64_t)between; /* when `start` was passed */
+    out->begin_ns = later(since, out->begin_ns);
+    out->exact = since >= bracket->opened_ns + GATE_START_NS;
+  }
+  out->loose = out->end_ns < told_ns(bracket->end) + LOOSE_NS;
+  if (out->end_ns <= out->begin_ns) return false;
+  out->held_ns = held_up_ns(bracket, out);
+  out->exact = out->exact || (out->end_ns > out->begin_ns + SHORT_NS && !bracket->lost);
+  out->exact = out->exact && !out->held_ns;
+  return true;
+}
+
+/* What a wait for the stream takes to return: the median, for a host is held up now and then, and
+ * just after it slept at the gate more often. */
+static void note_wake(gate_state *state, uint64_t wake_ns) {
+  enum { STEP_NS = 100, FIRST_NS = 1500 };
+  uint64_t before = __atomic_load_n(&state->wake_ns, __ATOMIC_RELAXED);
+  if (!before) before = FIRST_NS;
+  uint64_t after = wake_ns > before ? before + STEP_NS : before > STEP_NS ? before - STEP_NS : 1;
+  __atomic_store_n(&state->wake_ns, earlier(after, GATE_LONGEST_WAKE_NS), __ATOMIC_RELAXED);
+}
+
+void gate_settle_measured(gate_state *state, gate_stream *stream, gate_bracket *bracket,
+                          uint64_t waited_ns) {
+  measure seen;
+  bracket->waited = waited_ns != 0;
+  if (!bracket->end || !bracket->ended) {
+    gate_settle_presumed(state, stream, bracket, waited_ns);
+    return;
+  }
+  CUstreamCaptureMode mode = gate_relax();
+  bool measured =
+      bracket->sample ? measure_sample(bracket, &seen) : measure_by_clock(stream, bracket, &seen);
+  gate_called(stream, bracket->start && !bracket->sample ? 2 : 1);
+  gate_restore(mode);
+  if (!measured) {
+    gate_settle_presumed(state, stream, bracket, waited_ns);
+    return;
+  }
+  uint64_t length = seen.end_ns - seen.begin_ns, cost = gate_learned_ns(bracket);
+  uint64_t least = length - earlier(length, seen.held_ns);
+  bool known = is_measured(bracket);
+  if (bracket->ended != bracket->launches) { /* it may have ended before the last of them */
+    if (seen.loose || least <= cost) {
+      gate_settle_presumed(state, stream, bracket, waited_ns);
+      return;
+    }
+    /* They take longer than was thought, on the average at least this. Of what is not known at all
+     * that would be too little: let the first ones be all that is in it. */
+    if (!known) {
+      length = length * bracket->launches / bracket->ended;
+      least = least * bracket->launches / bracket->ended;
+    }
+  }
+  bool crowd = gate_in_crowd(state, stream, bracket);
+  if (!known) {
+    uint64_t most = earlier(length, GATE_UNKNOWN_NS * bracket->launches);
+    if (!seen.loose) most = later(least, most);
+    gate_learn(state, bracket, most, true, gate_now_ns());
+  } else if (seen.exact && !seen.loose) {
+    gate_learn(state, bracket, length, crowd, gate_now_ns());
+  }
+  cost = known ? cost : gate_learned_ns(bracket);
+  if (seen.loose || seen.held_ns) stream->prompt = true;
+  if (seen.loose) {
+    seen.end_ns = earlier(seen.end_ns, seen.begin_ns + cost);
+  } else if (seen.held_ns) {
+    seen.begin_ns = seen.end_ns - later(earlier(length, cost), least);
+  } else if (bracket->sample && !crowd && waited_since_ns(stream) < seen.end_ns &&
+             waited_ns > seen.end_ns) {
+    note_wake(state, waited_ns - seen.end_ns);
+  }
+  if (crowd) {
+    gate_charge_in_crowd(state, stream, bracket, seen.begin_ns, seen.end_ns, earlier(cost, length));
+  } else {
+    gate_charge(state, stream, seen.begin_ns, seen.end_ns, bracket->cost_ns);
+  }
+  finish(state, stream, bracket, seen.end_ns, !seen.loose);
+}
