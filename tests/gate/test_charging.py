@@ -163,6 +163,14 @@ def test_a_long_kernel_is_charged_while_it_runs_and_blocks_nobody_for_good(stage
     assert tenant.usage.snapshot().devices[0].spent_ns > 2800 * MS
 
 
+def test_long_launches_under_a_key_known_as_short_are_charged(stage: Stage) -> None:
+    """One wait a minute may pass for a hold-up of the host; not one after the other."""
+    tenant = stage.tenant("tenant", 90)
+    program = "a_key_known_as_short_for_long_launches"
+    stage.start(tenant, [PROGRAM, program], program=sys.executable)
+    check(stage, tenant, 90, settle_s=2.0)
+
+
 def test_a_cost_that_was_learned_too_high_is_unlearned(stage: Stage) -> None:
     """Else each launch waits for the one before it; such calls leave samples no budget."""
     tenant = stage.tenant("tenant", 60)

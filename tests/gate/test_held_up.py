@@ -89,9 +89,10 @@ def test_a_call_that_is_held_up_is_not_charged(stage: Stage, call: str, workload
     stage.machine.inject("slow", call=call, count=1, delay_ns=round(HELD_S * 1e9))
     stage.watch(HELD_S + 0.5)
     charged, busy, _ = account.ask()
-    assert charged < GAPS * busy + AROUND_MS
+    assert 0.9 * busy - AROUND_MS < charged < GAPS * busy + AROUND_MS
     stage.watch(1)
-    _, busy, passed = account.ask()
+    charged, busy, passed = account.ask()
+    assert 0.9 * busy < charged
     assert busy > 0.4 * passed, "it waits for what it never had, or for what its kernel never took"
 
 
@@ -113,7 +114,7 @@ def test_a_program_that_was_stopped_does_not_pay_for_that(words: list[str]) -> N
             os.kill(child.pid, signal.SIGCONT)
             stage.watch(0.2)
             charged, busy, _ = account.ask()
-            assert charged < GAPS * busy + AROUND_MS
+            assert 0.9 * busy - AROUND_MS < charged < GAPS * busy + AROUND_MS
 
 
 def test_a_program_that_is_stopped_while_it_launches_loses_nothing_of_what_it_knows(
@@ -128,10 +129,12 @@ def test_a_program_that_is_stopped_while_it_launches_loses_nothing_of_what_it_kn
     charged, busy, _ = account.ask()
     assert charged < GAPS * busy + 12 * 10
     stage.watch(1)
-    _, busy, passed = account.ask()
+    charged, busy, passed = account.ask()
+    assert 0.9 * busy < charged
     assert busy > 0.4 * passed
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("kernel_us", [20, 200])
 def test_a_program_short_of_processors_pays_for_what_it_used(
     stage: Stage, kernel_us: float
@@ -155,4 +158,5 @@ def test_a_program_short_of_processors_pays_for_what_it_used(
         for hog in hogs:
             hog.kill()
             hog.wait()
-    assert charged < 1.1 * busy + 0.02 * passed
+    assert busy > 0.1 * passed
+    assert 0.9 * busy < charged < 1.1 * busy + 0.03 * passed

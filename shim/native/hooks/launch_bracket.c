@@ -175,7 +175,7 @@ void gate_bracket_roll(gate_state *state, gate_stream *stream, uint64_t counted_
   gate_called(stream, 1);
   if (!counted_ns || !bracket->end) return;
   uint64_t recorded_ns = bracket->end->recorded_ns;
-  if (recorded_ns > counted_ns + GATE_HELD_UP_NS) bracket->held_ns += recorded_ns - counted_ns;
+  if (recorded_ns > counted_ns + GATE_STALL_NS) bracket->stall_ns = recorded_ns - counted_ns;
 }
 
 void gate_bracket_end(gate_state *state, gate_stream *stream, bool word) {

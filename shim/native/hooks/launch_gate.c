@@ -301,8 +301,7 @@ CUresult penstock_gate_enter(penstock_pass *pass, CUstream handle, bool per_thre
   enlist(state, stream, pass, now_ns, 1 + gate_neighbours(process, grant));
   pass->stream = stream;
   pass->enough_ns = gated && !pass->overlapping ? GATE_BRACKET_NS : GATE_FREE_BRACKET_NS;
-  if (!gated) pass->counted_ns += GATE_TICK_NS; /* it may be as old */
-  penstock_depth++;                             /* until the driver has returned */
+  penstock_depth++; /* until the driver has returned */
   return CUDA_SUCCESS;
 }
 

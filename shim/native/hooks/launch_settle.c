@@ -95,17 +95,26 @@ typedef struct interval {
   uint64_t end_ns;
 } interval;
 
+/* Do launches of all its kinds take alike, by enough samples of late with nobody beside? */
+static bool is_surely_even(const gate_bracket *bracket) {
+  uint64_t now_ns = gate_tick_ns();
+  for (uint32_t i = 0; i < bracket->part_count; i++) {
+    if (!penstock_cost_is_even(&bracket->parts[i].kind->cost, now_ns)) return false;
+  }
+  return !bracket->rest_ns;
+}
+
 /* Its process may have been stopped and gone on, which nothing tells: not the kernel's counts, and
  * where nobody measured the end, not the device. The first such wait in a while is taken for it,
  * and those that were under way with it. Kinds whose launches do not take alike may well have had a
  * long one; so may others, but then samples find the next ones. */
 static bool looks_stopped(gate_state *state, const gate_stream *stream, const gate_bracket *bracket,
                           uint64_t waited_ns, uint64_t late_ns) {
-  enum { STOPPED_NS = 100000000 };
   const uint64_t seldom_ns = 60000000000;
-  if (late_ns < STOPPED_NS || !gate_is_even(bracket)) return false;
+  if (late_ns < GATE_STALL_NS || !is_surely_even(bracket)) return false;
   uint64_t last_ns = __atomic_load_n(&state->forgiven_ns, __ATOMIC_RELAXED);
-  if (last_ns && waited_since_ns(stream) > last_ns && waited_ns < last_ns + seldom_ns) return false;
+  if (last_ns && waited_since_ns(stream) <= last_ns) return true;
+  if (last_ns && waited_ns < last_ns + seldom_ns) return false;
   __atomic_store_n(&state->forgiven_ns, waited_ns, __ATOMIC_RELAXED);
   return true;
 }
@@ -116,6 +125,7 @@ static uint64_t without_hold_up(gate_state *state, const gate_stream *stream,
                                 const gate_bracket *bracket, uint64_t waited_ns) {
   uint64_t latest = gate_latest_ns(bracket, begin_ns(stream, bracket));
   if (waited_ns <= latest + LATE_NS || !is_measured(bracket)) return waited_ns;
+  if (bracket->lost || !seen_end(state, stream, waited_ns)) return waited_ns;
   uint64_t late = waited_ns - latest;
   late -= earlier(late, penstock_starved_ns());
   return looks_stopped(state, stream, bracket, waited_ns, late) ? latest : latest + late;
@@ -169,18 +179,17 @@ void gate_settle_presumed(gate_state *state, gate_stream *stream, gate_bracket *
   finish(state, stream, bracket, own.end_ns, false);
 }
 
-/* When the device was told of the end at the latest. */
+/* When the device was told of the end: at the latest, if the call for it stalled. */
 static uint64_t told_ns(const gate_marker *end) {
-  return end->recorded_ns + (end->took_ns > GATE_HELD_UP_NS ? end->took_ns : 0);
+  return end->recorded_ns + (end->took_ns >= GATE_STALL_NS ? end->took_ns : 0);
 }
 
 /* What the events of a bracket say. */
 typedef struct measure {
   uint64_t begin_ns;
   uint64_t end_ns;
-  uint64_t held_ns; /* it began up to so much later, for the host was held up meanwhile */
-  bool exact;       /* its length is */
-  bool loose;       /* the work ended then, or before */
+  bool exact; /* its length is */
+  bool loose; /* the work ended then, or before */
 } measure;
 
 static bool measure_sample(const gate_bracket *bracket, measure *out) {
@@ -192,19 +201,16 @@ static bool measure_sample(const gate_bracket *bracket, measure *out) {
   out->begin_ns = bracket->opened_ns + GATE_START_NS;
   out->end_ns = out->begin_ns + length;
   out->loose = (uint64_t)between < until_told + LOOSE_NS;
-  out->held_ns = bracket->held_ns;
   out->exact = bracket->held_ns <= length / HELD_UP_PART;
   return true;
 }
 
-/* For how long of it the device may have had nothing to do, because the host was held up on its way
- * to the end. Not if so much was still queued then that the queue cannot have run dry before: a
- * call that waits for room in it takes long as well. */
-static uint64_t held_up_ns(const gate_bracket *bracket, const measure *seen) {
-  enum { QUEUED = 8, NEGLIGIBLE = 16 };
-  uint64_t held = bracket->held_ns, told = told_ns(bracket->end);
-  if (held < (seen->end_ns - seen->begin_ns) / NEGLIGIBLE) return 0;
-  return seen->end_ns > told + QUEUED * held ? 0 : held;
+/* How much later it may have begun, for the host was held up on the way to its end. Not after a
+ * stall behind which as much was still queued: a call that waits for room in the queue takes long
+ * as well. */
+static uint64_t late_begin_ns(const gate_bracket *bracket, const measure *seen) {
+  bool queued = seen->end_ns > told_ns(bracket->end) + bracket->stall_ns;
+  return bracket->held_ns + (queued ? 0 : bracket->stall_ns);
 }
 
 static bool measure_by_clock(gate_stream *stream, const gate_bracket *bracket, measure *out) {
@@ -218,11 +224,8 @@ static bool measure_by_clock(gate_stream *stream, const gate_bracket *bracket, m
     out->exact = since >= bracket->opened_ns + GATE_START_NS;
   }
   out->loose = out->end_ns < told_ns(bracket->end) + LOOSE_NS;
-  if (out->end_ns <= out->begin_ns) return false;
-  out->held_ns = held_up_ns(bracket, out);
   out->exact = out->exact || (out->end_ns > out->begin_ns + SHORT_NS && !bracket->lost);
-  out->exact = out->exact && !out->held_ns;
-  return true;
+  return out->end_ns > out->begin_ns;
 }
 
 /* What a wait for the stream takes to return: the median, for a host is held up now and then, and
@@ -253,33 +256,30 @@ void gate_settle_measured(gate_state *state, gate_stream *stream, gate_bracket *
     return;
   }
   uint64_t length = seen.end_ns - seen.begin_ns, cost = gate_learned_ns(bracket);
-  uint64_t least = length - earlier(length, seen.held_ns);
-  bool known = is_measured(bracket);
+  uint64_t late = late_begin_ns(bracket, &seen), least = length - earlier(length, late);
+  bool stalled = late >= GATE_STALL_NS, known = is_measured(bracket);
   if (bracket->ended != bracket->launches) { /* it may have ended before the last of them */
-    if (seen.loose || least <= cost) {
+    if (seen.loose || stalled || length <= cost) {
       gate_settle_presumed(state, stream, bracket, waited_ns);
       return;
     }
     /* They take longer than was thought, on the average at least this. Of what is not known at all
      * that would be too little: let the first ones be all that is in it. */
-    if (!known) {
-      length = length * bracket->launches / bracket->ended;
-      least = least * bracket->launches / bracket->ended;
-    }
+    if (!known) length = length * bracket->launches / bracket->ended;
   }
   bool crowd = gate_in_crowd(state, stream, bracket);
   if (!known) {
-    uint64_t most = earlier(length, GATE_UNKNOWN_NS * bracket->launches);
-    if (!seen.loose) most = later(least, most);
-    gate_learn(state, bracket, most, true, gate_now_ns());
-  } else if (seen.exact && !seen.loose) {
+    uint64_t most =
+        seen.loose || stalled ? earlier(length, GATE_UNKNOWN_NS * bracket->launches) : length;
+    gate_learn(state, bracket, stalled ? later(least, most) : most, true, gate_now_ns());
+  } else if (seen.exact && !seen.loose && !stalled) {
     gate_learn(state, bracket, length, crowd, gate_now_ns());
   }
   cost = known ? cost : gate_learned_ns(bracket);
-  if (seen.loose || seen.held_ns) stream->prompt = true;
+  if (seen.loose || late) stream->prompt = true;
   if (seen.loose) {
     seen.end_ns = earlier(seen.end_ns, seen.begin_ns + cost);
-  } else if (seen.held_ns) {
+  } else if (late) {
     seen.begin_ns = seen.end_ns - later(earlier(length, cost), least);
   } else if (bracket->sample && !crowd && waited_since_ns(stream) < seen.end_ns &&
              waited_ns > seen.end_ns) {

@@ -33,7 +33,6 @@
 #define GATE_UNKNOWN_NS 500000       /* estimate of a launch before anything was ever measured */
 #define GATE_DONE_WORDS 4096         /* streams a context whose completion is read from memory */
 #define GATE_HELD_UP_NS 20000        /* a call of the driver that takes longer was held up */
-#define GATE_TICK_NS 10000000        /* gate_tick_ns() may be as old, with the slowest of timers */
 #define GATE_DRY_SLACK_NS 5000       /* a stream counts as dry this long after it should be */
 /* In place of a handle: the driver is about to destroy the context, or destroys it right now. */
 #define GATE_LEAVING ((CUcontext)(intptr_t)-1)
@@ -43,6 +42,9 @@
 #define GATE_START_NS 3200
 /* From a stream's end to the return of a wait for it, at most; beyond, the host was held up. */
 #define GATE_LONGEST_WAKE_NS 15000
+/* Who takes so long for a launch and the end behind it was stopped, or loaded a module, or waited
+ * for room in a queue: the device may have had nothing to do. */
+#define GATE_STALL_NS 100000000
 #define GATE_FULL_SCALE 1024 /* of gate_state.overlap */
 
 typedef struct gate_kind {
@@ -101,12 +103,13 @@ typedef struct gate_bracket {
   bool lost;     /* behind work of another sort and without `start`: nobody knows when it began */
   uint32_t part_count;
   uint32_t launches;
-  uint32_t ended;   /* those that `end` lies behind: fewer where others' calls are under way */
-  uint64_t number;  /* counts up in a stream; the done word's value once it is through */
-  uint64_t held_ns; /* how long calls took that were held up: whatever the host did then, the device
-                       may have had nothing to do */
-  uint64_t opened_ns;   /* its first launch call was entered */
-  uint64_t turn_ns;     /* begin of the own turn that it lies in, no other tenant beside; 0: none */
+  uint32_t ended;     /* those that `end` lies behind: fewer where others' calls are under way */
+  uint64_t number;    /* counts up in a stream; the done word's value once it is through */
+  uint64_t held_ns;   /* how long the launch call behind `start` took, if too long: as likely before
+                         its kernel as after */
+  uint64_t stall_ns;  /* from the counting of its last launch to its end's call, if far too long */
+  uint64_t opened_ns; /* its first launch call was entered */
+  uint64_t turn_ns;   /* begin of the own turn that it lies in, no other tenant beside; 0: none */
   uint64_t estimate_ns; /* its part of the slot's estimate */
   uint64_t cost_ns;     /* what its launches cost by experience, when they were launched */
   uint64_t rest_ns;     /* of that: launches that are not in `parts` */
@@ -280,7 +283,7 @@ void gate_bracket_adopt(gate_state *state, gate_stream *stream, uint64_t now_ns)
  * caller learns so from a wait. Presumes the end where no event may be recorded. */
 void gate_bracket_end(gate_state *state, gate_stream *stream, bool word);
 /* Records an event behind what the open bracket holds, which stays open. `counted_ns`: when its
- * last launch was counted, by this thread, which did nothing else since; 0: not known. */
+ * last launch was counted, by this thread; 0: not known. */
 void gate_bracket_roll(gate_state *state, gate_stream *stream, uint64_t counted_ns);
 /* Ends the open bracket by experience, without driver calls. */
 void gate_bracket_presume(gate_state *state, gate_stream *stream);

@@ -9,6 +9,7 @@
 
 #include "mechanism/lock.h"
 #include "mechanism/reap.h"
+#include "mechanism/starved.h"
 
 #define LONGEST_SLEEP_NS 20000000
 /* While own brackets are out, their measure may open the gate: until they should be through, then
@@ -303,6 +304,7 @@ void penstock_gate_called_host(void) {
 static void before_wait(gate_state *state, gate_stream *stream) {
   enum { LONG_NS = 300000, CALLS = 2, SPARE = 32 };
   uint64_t now_ns = gate_now_ns();
+  penstock_starved_begin(now_ns);
   penstock_lock_acquire(&stream->lock);
   if (stream->waiters++ == 0) {
     /* One whose call has not returned may come behind the wait, which then tells nothing. */

@@ -2,27 +2,39 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdbool.h>
 #include <stdlib.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
-/* The scheduler's own count, the second word (Documentation/scheduler/sched-stats.rst). */
-static uint64_t waited_to_run_ns(void) {
+/* A look takes some microseconds: none at each of many waits. */
+#define LOOK_EVERY_NS 100000000
+
+static __thread uint64_t looked_at_ns, kept_ns;
+
+/* The scheduler's own count, the second word (Documentation/scheduler/sched-stats.rst). By bare
+ * system calls: a thread must not be cancelled here. */
+static bool look(uint64_t *ns) {
   char line[80], *end;
-  int fd = open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC | O_NOCTTY);
-  if (fd < 0) return 0;
-  ssize_t got = read(fd, line, sizeof line - 1);
-  close(fd);
-  if (got <= 0) return 0;
+  int saved_errno = errno;
+  long fd = syscall(SYS_openat, AT_FDCWD, "/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
+  long got = fd < 0 ? -1 : syscall(SYS_read, fd, line, sizeof line - 1);
+  if (fd >= 0) syscall(SYS_close, fd);
+  errno = saved_errno;
+  if (got <= 0) return false;
   line[got] = 0;
   strtoull(line, &end, 10);
-  return strtoull(end, NULL, 10);
+  *ns = strtoull(end, NULL, 10);
+  return true;
+}
+
+void penstock_starved_begin(uint64_t now_ns) {
+  if (now_ns < looked_at_ns + LOOK_EVERY_NS) return;
+  if (look(&kept_ns)) looked_at_ns = now_ns;
 }
 
 uint64_t penstock_starved_ns(void) {
-  static __thread uint64_t told_ns;
-  int saved_errno = errno;
-  uint64_t ns = waited_to_run_ns(), before = told_ns;
-  errno = saved_errno;
-  told_ns = ns;
-  return ns >= before ? ns - before : ns; /* a fork's child begins anew */
+  uint64_t before = kept_ns;
+  /* A fork's child begins anew. */
+  return looked_at_ns && look(&kept_ns) && kept_ns > before ? kept_ns - before : 0;
 }

@@ -3,8 +3,11 @@
 
 #include <stdint.h>
 
-/* How long this thread wanted to run and was not let, since it asked here last (the first time:
- * since it began), nanoseconds: others ran in its place, or its control group had used up its
- * limit. 0 where the kernel does not tell. Time in which it was stopped, or asleep, does not count.
- */
+/* A wait begins at `now_ns` (CLOCK_MONOTONIC): what this thread was kept from before, up to some
+ * milliseconds ago, is not asked for any more. */
+void penstock_starved_begin(uint64_t now_ns);
+
+/* How long this thread wanted to run and was not let, since that wait began or it was asked here
+ * last, nanoseconds: others ran in its place, or its control group had used up its limit. 0 where
+ * the kernel does not tell. Time in which it was stopped, or asleep, does not count. */
 uint64_t penstock_starved_ns(void);
