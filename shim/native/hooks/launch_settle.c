@@ -246,6 +246,9 @@ void gate_settle_measured(gate_state *state, gate_stream *stream, gate_bracket *
     gate_settle_presumed(state, stream, bracket, waited_ns);
     return;
   }
+  /* Calls take as long as their kernels, and ends are recorded on idle streams, right behind them.
+   */
+  if (state->launches_block) bracket->held_ns = bracket->stall_ns = 0;
   CUstreamCaptureMode mode = gate_relax();
   bool measured =
       bracket->sample ? measure_sample(bracket, &seen) : measure_by_clock(stream, bracket, &seen);
@@ -255,6 +258,7 @@ void gate_settle_measured(gate_state *state, gate_stream *stream, gate_bracket *
     gate_settle_presumed(state, stream, bracket, waited_ns);
     return;
   }
+  if (state->launches_block) seen.loose = false;
   uint64_t length = seen.end_ns - seen.begin_ns, cost = gate_learned_ns(bracket);
   uint64_t late = late_begin_ns(bracket, &seen), least = length - earlier(length, late);
   bool stalled = late >= GATE_STALL_NS, known = is_measured(bracket);

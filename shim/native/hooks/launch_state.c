@@ -1,4 +1,5 @@
 /* Tables of kinds, contexts and streams. */
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
@@ -35,6 +36,11 @@ static uint64_t clock_ns(clockid_t clock) {
 uint64_t gate_now_ns(void) { return clock_ns(CLOCK_MONOTONIC); }
 uint64_t gate_tick_ns(void) { return clock_ns(CLOCK_MONOTONIC_COARSE); }
 
+static bool launches_block(void) {
+  const char *text = getenv("CUDA_LAUNCH_BLOCKING");
+  return text && atoi(text);
+}
+
 gate_state *gate_state_get(void) {
   static penstock_fork_wiped wiped;
   gate_state *state = penstock_fork_wiped_get(&wiped, sizeof *state);
@@ -43,6 +49,7 @@ gate_state *gate_state_get(void) {
     penstock_lock_acquire(&state->lock);
     if (!state->ready) {
       state->overlap = GATE_FULL_SCALE;
+      state->launches_block = launches_block();
       __atomic_store_n(&state->ready, ++births, __ATOMIC_RELEASE);
     }
     penstock_lock_release(&state->lock);

@@ -166,6 +166,7 @@ typedef struct gate_state {
   uint32_t lock;       /* guards the tables and free lists */
   uint32_t generation; /* grows when anything is forgotten: per-thread caches are stale then */
   uint32_t captures;   /* stream captures under way in this process */
+  bool launches_block; /* CUDA_LAUNCH_BLOCKING: launch calls return when their kernel is done */
   gate_kind *kinds[GATE_BUCKETS];
   gate_stream *streams[GATE_LISTS];
   gate_context *contexts;

@@ -130,6 +130,7 @@ sim_thread *sim_thread_new(void);
 
 typedef struct sim_process {
   sim_machine *machine;
+  bool launches_block; /* CUDA_LAUNCH_BLOCKING */
   int gpu_count;
   sim_gpu gpus[SIM_MAX_DEVICES];
 } sim_process;

@@ -76,6 +76,11 @@ static void choose_visible(void) {
   }
 }
 
+static bool asked_to_block(void) {
+  const char *text = getenv("CUDA_LAUNCH_BLOCKING");
+  return text && atoi(text);
+}
+
 CUresult CUDAAPI cuInit(unsigned int flags) {
   if (flags) return CUDA_ERROR_INVALID_VALUE;
   if (sim_initialized()) return CUDA_SUCCESS;
@@ -91,6 +96,7 @@ CUresult CUDAAPI cuInit(unsigned int flags) {
       result = CUDA_ERROR_NO_DEVICE;
     } else {
       if (!sim_here.gpu_count) choose_visible();
+      sim_here.launches_block = asked_to_block();
       if (!sim_here.gpu_count)
         result = CUDA_ERROR_NO_DEVICE;
       else if (!sim_heap_start() || !sim_set_initialized())

@@ -126,7 +126,7 @@ static CUresult launch(sim_context *ctx, CUfunction handle, const unsigned grid[
     TRY(stream->capture ? sim_capture_record(wish->event, stream)
                         : sim_event_record_on(wish->event, stream));
   sim_spend(ctx->gpu->profile->launch_ns);
-  return CUDA_SUCCESS;
+  return sim_here.launches_block && !stream->capture ? sim_wait_for(stream) : CUDA_SUCCESS;
 }
 
 static const wishes none, together = {.cooperative = true};
