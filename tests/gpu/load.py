@@ -34,6 +34,7 @@ class Work:
     threads: int = 1  # of each process, on one stream
     sync_every: int = 0  # launches between two waits; 0: backlogged
     jitter_percent: float = 5
+    blocks: bool = False  # each launch call returns when its kernel is done
 
     def argv(self, setting: Setting, out: Path) -> list[str]:
         """The command line of one process."""
@@ -42,11 +43,13 @@ class Work:
         words += ["--jitter", self.jitter_percent] if self.kernel == "spin" else []
         words += ["--graph", self.nodes] if self.nodes else []
         words += ["--threads", self.threads] if self.threads > 1 else []
-        return setting.workload("traced", *words)
+        blocking = ["env", "CUDA_LAUNCH_BLOCKING=1"] if self.blocks else []
+        return [*blocking, *setting.workload("traced", *words)]
 
     def __str__(self) -> str:
         kind = f"{self.kernel_us:g} us" if self.kernel == "spin" else self.kernel
         how = "graph" if self.nodes else "waited for" if self.sync_every else "plain"
+        how += " blocking" if self.blocks else ""
         crowd = f", {self.threads} threads on a stream" if self.threads > 1 else ""
         return f"{kind} {how}" + (f" x{self.processes}" if self.processes > 1 else "") + crowd
 

@@ -43,6 +43,7 @@ CELLS: list[tuple[float, Work]] = [  # quota in percent; the most telling ones f
     (30, Work(kernel_us=2000, nodes=NODES, processes=4)),
     (70, Work(kernel_us=20)),
     (50, Work(kernel_us=200, sync_every=1, threads=4)),
+    (30, Work(kernel_us=2000, blocks=True)),
     (30, Work(kernel="sweep")),
     (70, Work(kernel="multiply")),
     (10, Work(kernel_us=200, processes=4)),
@@ -136,7 +137,7 @@ def judge_cell(
     mean, p95 = statistics.fmean(errors), statistics.quantiles(errors, n=20)[-1]
     bias = busy.percent(begin_ns, end_ns) - quota
     floor = work.kernel_us / PERIOD_US
-    waits = work.sync_every > 0
+    waits = work.sync_every > 0 or work.blocks
     most_mean = (1.0 if work.kernel_us >= 100 else 0.05 * quota) if waits else 0.5 + floor
     most_p95 = 2 * most_mean if waits else 1 + floor
     return Outcome(
