@@ -207,10 +207,14 @@ static bool measure_sample(const gate_bracket *bracket, measure *out) {
 
 /* How much later it may have begun, for the host was held up on the way to its end. Not after a
  * stall behind which as much was still queued: a call that waits for room in the queue takes long
- * as well. */
-static uint64_t late_begin_ns(const gate_bracket *bracket, const measure *seen) {
-  bool queued = seen->end_ns > told_ns(bracket->end) + bracket->stall_ns;
-  return bracket->held_ns + (queued ? 0 : bracket->stall_ns);
+ * as well. Nor if the one before stalled too: then calls are like that while the device works. */
+static uint64_t late_begin_ns(gate_stream *stream, const gate_bracket *bracket,
+                              const measure *seen) {
+  uint64_t late = bracket->held_ns;
+  if (seen->end_ns <= told_ns(bracket->end) + bracket->stall_ns) late += bracket->stall_ns;
+  bool again = stream->stalled;
+  stream->stalled = late >= GATE_STALL_NS;
+  return again && stream->stalled ? 0 : late;
 }
 
 static bool measure_by_clock(gate_stream *stream, const gate_bracket *bracket, measure *out) {
@@ -260,7 +264,7 @@ void gate_settle_measured(gate_state *state, gate_stream *stream, gate_bracket *
   }
   if (state->launches_block) seen.loose = false;
   uint64_t length = seen.end_ns - seen.begin_ns, cost = gate_learned_ns(bracket);
-  uint64_t late = late_begin_ns(bracket, &seen), least = length - earlier(length, late);
+  uint64_t late = late_begin_ns(stream, bracket, &seen), least = length - earlier(length, late);
   bool stalled = late >= GATE_STALL_NS, known = is_measured(bracket);
   if (bracket->ended != bracket->launches) { /* it may have ended before the last of them */
     if (seen.loose || stalled || length <= cost) {

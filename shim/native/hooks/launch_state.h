@@ -128,11 +128,12 @@ typedef struct gate_stream {
   bool dead;
   bool gone; /* the program destroyed it: its last brackets are out, no new ones come */
   bool working;
-  bool captures;     /* a capture began on it, and has not ended */
-  bool interrupted;  /* something else than compute was queued since the last bracket */
-  bool idle;         /* certainly nothing is queued: it was waited for, or its last end was seen */
-  bool prompt;       /* a program that waits late or never: a sample's end rolls */
-  bool exact;        /* last_end_ns was measured */
+  bool captures;    /* a capture began on it, and has not ended */
+  bool interrupted; /* something else than compute was queued since the last bracket */
+  bool idle;        /* certainly nothing is queued: it was waited for, or its last end was seen */
+  bool prompt;      /* a program that waits late or never: a sample's end rolls */
+  bool exact;       /* last_end_ns was measured */
+  bool stalled; /* the last measured bracket was: what stalls each time is how its launches are */
   uint8_t left_open; /* brackets were left open of late, and ended by experience */
   bool probed;       /* a bracket was measured only to learn that the stream is idle behind it */
   gate_bracket *open;

@@ -3,8 +3,8 @@
 
 #include <stdint.h>
 
-/* A wait begins at `now_ns` (CLOCK_MONOTONIC): what this thread was kept from before, up to some
- * milliseconds ago, is not asked for any more. */
+/* A wait begins at `now_ns` (CLOCK_MONOTONIC): what this thread was kept from more than a
+ * tenth of a second before is not asked for any more. */
 void penstock_starved_begin(uint64_t now_ns);
 
 /* How long this thread wanted to run and was not let, since that wait began or it was asked here
