@@ -213,28 +213,17 @@ def rare_long_launches_that_nobody_waits_for() -> None:
         time.sleep(0.11)
 
 
-def a_key_known_as_short_for_long_launches() -> None:
-    """20 us each for a second; then 150 ms each, by two threads that wait in each other's midst."""
+def a_long_launch_now_and_then_under_a_short_key() -> None:
+    """20 us each for 0.3 s, then 150 ms once; each waited for, and most not measured."""
     device = Device()
     stream = device.stream()
-    end = time.monotonic() + 1
-    while time.monotonic() < end:
-        device.launch(stream, 20 * US)
+    while True:
+        end = time.monotonic() + 0.3
+        while time.monotonic() < end:
+            device.launch(stream, 20 * US)
+            ok(cu.cuStreamSynchronize(stream))
+        device.launch(stream, 150 * MS)
         ok(cu.cuStreamSynchronize(stream))
-
-    def launch() -> None:
-        ok(cu.cuCtxSetCurrent(device.context))
-        own = device.stream()
-        while True:
-            device.launch(own, 150 * MS)
-            ok(cu.cuStreamSynchronize(own))
-
-    threads = [threading.Thread(target=launch) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-        time.sleep(0.07)
-    for thread in threads:
-        thread.join()
 
 
 def launches_of_200_ms() -> None:

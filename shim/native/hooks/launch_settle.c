@@ -131,8 +131,15 @@ static uint64_t without_hold_up(gate_state *state, const gate_stream *stream,
   return looks_stopped(state, stream, bracket, waited_ns, late) ? latest : latest + late;
 }
 
+/* Were launches of its kinds much longer of late than they mostly are? */
+static bool may_be_much_longer(uint64_t longest_ns, uint64_t cost_ns) {
+  enum { UNEVEN = 4, UNEVEN_NS = 1000000 };
+  return longest_ns >= UNEVEN * cost_ns + UNEVEN_NS;
+}
+
 /* The interval of a bracket of which no end was measured, from the wait for its stream. It took
- * what it takes by experience, if launches of its kinds take alike; else until the wait returned.
+ * what it takes by experience, if launches of its kinds take alike, of late all of them; else until
+ * the wait returned.
  * So it did if nothing was ever measured of its kinds. What is longer than any that was measured
  * looks like a hold-up of the host, up to a few milliseconds: the samples, drawn without regard to
  * length, see to it that nothing is gained by that. */
@@ -140,12 +147,12 @@ static interval by_wait(const gate_state *state, const gate_stream *stream,
                         const gate_bracket *bracket, uint64_t waited_ns) {
   interval out = {.begin_ns = begin_ns(stream, bracket)};
   uint64_t cost = gate_learned_ns(bracket), seen = seen_end(state, stream, waited_ns);
-  uint64_t latest = gate_latest_ns(bracket, out.begin_ns);
+  uint64_t latest = gate_latest_ns(bracket, out.begin_ns), longest = latest - out.begin_ns;
   uint64_t last = seen ? waited_ns : later(waited_since_ns(stream), out.begin_ns);
   out.end_ns = earlier(out.begin_ns + cost, last);
   if (seen && (seen > latest + LATE_NS || !is_measured(bracket))) {
     out.end_ns = seen;
-  } else if (bracket->lost || gate_is_even(bracket)) {
+  } else if (bracket->lost || (gate_is_even(bracket) && !may_be_much_longer(longest, cost))) {
     if (bracket->lost && seen) out.end_ns = seen;
     out.begin_ns = out.end_ns > cost ? out.end_ns - cost : 0;
   } else if (seen && seen < latest) {
@@ -154,13 +161,11 @@ static interval by_wait(const gate_state *state, const gate_stream *stream,
   return out;
 }
 
-/* Nobody saw its end, nor waited for it. Where launches of its kinds were much longer of late, it
- * may have been as long, up to now: long launches behind which nobody looks must not pass as short
- * ones. */
+/* Nobody saw its end, nor waited for it. If it may have been much longer, it may have been so up to
+ * now: long launches behind which nobody looks must not pass as short ones. */
 static uint64_t unseen_end(const gate_bracket *bracket, uint64_t begin_ns, uint64_t cost_ns) {
-  enum { UNEVEN = 4, UNEVEN_NS = 1000000 };
   uint64_t latest = gate_latest_ns(bracket, begin_ns), even = begin_ns + cost_ns;
-  if (latest < begin_ns + UNEVEN * cost_ns + UNEVEN_NS) return even;
+  if (!may_be_much_longer(latest - begin_ns, cost_ns)) return even;
   return later(even, earlier(latest, gate_now_ns()));
 }
 
@@ -169,8 +174,10 @@ void gate_settle_presumed(gate_state *state, gate_stream *stream, gate_bracket *
   uint64_t begin = begin_ns(stream, bracket), cost = gate_learned_ns(bracket);
   interval own = {begin, unseen_end(bracket, begin, cost)};
   bracket->waited = waited_ns != 0;
-  if (waited_ns) waited_ns = without_hold_up(state, stream, bracket, waited_ns);
-  if (waited_ns) own = by_wait(state, stream, bracket, waited_ns);
+  if (waited_ns) {
+    waited_ns = without_hold_up(state, stream, bracket, waited_ns);
+    own = by_wait(state, stream, bracket, waited_ns);
+  }
   if (gate_in_crowd(state, stream, bracket)) {
     gate_charge_in_crowd(state, stream, bracket, begin, later(waited_ns, begin), cost);
   } else if (own.end_ns > own.begin_ns) {
@@ -210,8 +217,9 @@ static bool measure_sample(const gate_bracket *bracket, measure *out) {
  * as well. Nor if the one before stalled too: then calls are like that while the device works. */
 static uint64_t late_begin_ns(gate_stream *stream, const gate_bracket *bracket,
                               const measure *seen) {
-  uint64_t late = bracket->held_ns;
-  if (seen->end_ns <= told_ns(bracket->end) + bracket->stall_ns) late += bracket->stall_ns;
+  uint64_t late = bracket->held_ns, since = bracket->counted_ns, until = bracket->end->recorded_ns;
+  uint64_t stall = since && until > since + GATE_STALL_NS ? until - since : 0;
+  if (seen->end_ns <= told_ns(bracket->end) + stall) late += stall;
   bool again = stream->stalled;
   stream->stalled = late >= GATE_STALL_NS;
   return again && stream->stalled ? 0 : late;
@@ -252,7 +260,7 @@ void gate_settle_measured(gate_state *state, gate_stream *stream, gate_bracket *
   }
   /* Calls take as long as their kernels, and ends are recorded on idle streams, right behind them.
    */
-  if (state->launches_block) bracket->held_ns = bracket->stall_ns = 0;
+  if (state->launches_block) bracket->held_ns = bracket->counted_ns = 0;
   CUstreamCaptureMode mode = gate_relax();
   bool measured =
       bracket->sample ? measure_sample(bracket, &seen) : measure_by_clock(stream, bracket, &seen);
