@@ -150,7 +150,7 @@ def test_a_program_short_of_processors_pays_for_what_it_used(
     ]
     hogs = [subprocess.Popen(burn) for _ in range(2)]
     try:
-        time.sleep(1)
+        stage.watch(1)
         account.ask()
         stage.watch(3)
         charged, busy, passed = account.ask()

@@ -14,11 +14,9 @@ Pair = tuple[str, str]
 def pairs_of(quota: float, work: Work, tenants: int = 1) -> frozenset[Pair]:
     """Of quota, kernel, manner of launch and who shares the device, every two, in words."""
     kernel = f"{work.kernel_us:g} us" if work.kernel == "spin" else work.kernel
-    launch = "graph" if work.nodes else "waited for" if work.sync_every else "plain"
-    launch = "blocking" if work.blocks else launch
     sharing = "alone" if work.processes == 1 else f"{work.processes} processes"
     if work.threads > 1:
         sharing = f"{work.threads} threads"
     if tenants > 1:
         sharing = f"{tenants} tenants"
-    return frozenset(itertools.combinations((f"{quota:g} %", kernel, launch, sharing), 2))
+    return frozenset(itertools.combinations((f"{quota:g} %", kernel, work.launch, sharing), 2))

@@ -36,6 +36,13 @@ class Work:
     jitter_percent: float = 5
     blocks: bool = False  # each launch call returns when its kernel is done
 
+    @property
+    def launch(self) -> str:
+        """The manner of launch, in a word or two."""
+        if self.blocks:
+            return "blocking"
+        return "graph" if self.nodes else "waited for" if self.sync_every else "plain"
+
     def argv(self, setting: Setting, out: Path) -> list[str]:
         """The command line of one process."""
         words = ["--kernel", self.kernel, "--sync-every", self.sync_every, "--out", out]
@@ -48,10 +55,10 @@ class Work:
 
     def __str__(self) -> str:
         kind = f"{self.kernel_us:g} us" if self.kernel == "spin" else self.kernel
-        how = "graph" if self.nodes else "waited for" if self.sync_every else "plain"
-        how += " blocking" if self.blocks else ""
         crowd = f", {self.threads} threads on a stream" if self.threads > 1 else ""
-        return f"{kind} {how}" + (f" x{self.processes}" if self.processes > 1 else "") + crowd
+        return (
+            f"{kind} {self.launch}" + (f" x{self.processes}" if self.processes > 1 else "") + crowd
+        )
 
 
 class Load:

@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 from tests.gpu import children, sections
 from tests.gpu.budget import MORE, SHARES, Budget, Check
+from tests.gpu.conditions import pairs_of
 from tests.gpu.preflight import OnlyOne
 from tests.gpu.reading import read_report
 from tests.gpu.sections import coverage
+from tests.gpu.sections.compute import CELLS
 
 from penstock.model import PenstockError
 
@@ -149,6 +151,10 @@ def test_time_that_is_left_goes_to_more_cells_and_none_runs_over_the_end():
         run.append(slot.check.name)
         clock[0] += 10
     assert run == ["planned", "more 1", "more 2", "more 3", "more 4", "more 5"]
+
+
+def test_the_cells_that_a_run_begins_with_are_counted_as_what_they_are():
+    assert [cell.pairs() for cell in coverage.had()] == [pairs_of(*cell) for cell in CELLS]
 
 
 def test_more_cells_bring_every_pair_of_conditions_once_and_then_come_again():

@@ -5,22 +5,17 @@
 /* So many brackets must be ended by events before a stream counts as one that fills them. */
 #define LEFT_OPEN 16
 
-bool gate_stream_claim(gate_stream *stream) {
+static bool claim(gate_stream *stream, bool only_busy) {
   penstock_lock_acquire(&stream->lock);
-  bool mine = !stream->working && !stream->dead;
+  bool busy = stream->oldest || stream->open || stream->stray_launches;
+  bool mine = (busy || !only_busy) && !stream->working && !stream->dead;
   if (mine) stream->working = true;
   penstock_lock_release(&stream->lock);
   return mine;
 }
 
-bool gate_stream_claim_busy(gate_stream *stream) {
-  penstock_lock_acquire(&stream->lock);
-  bool busy = stream->oldest || stream->open || stream->stray_launches;
-  bool mine = busy && !stream->working && !stream->dead;
-  if (mine) stream->working = true;
-  penstock_lock_release(&stream->lock);
-  return mine;
-}
+bool gate_stream_claim(gate_stream *stream) { return claim(stream, false); }
+bool gate_stream_claim_busy(gate_stream *stream) { return claim(stream, true); }
 
 void gate_stream_release(gate_stream *stream) {
   penstock_lock_acquire(&stream->lock);
@@ -163,7 +158,7 @@ void gate_bracket_presume(gate_state *state, gate_stream *stream) {
   gate_settle_presumed(state, stream, bracket, 0);
 }
 
-void gate_bracket_roll(gate_state *state, gate_stream *stream, uint64_t counted_ns) {
+void gate_bracket_roll(gate_state *state, gate_stream *stream) {
   uint32_t made;
   gate_bracket *bracket = stream->open;
   if (!bracket || (launches_in(stream, bracket, &made) == bracket->ended && bracket->end)) return;
@@ -173,15 +168,12 @@ void gate_bracket_roll(gate_state *state, gate_stream *stream, uint64_t counted_
   bracket->ended = made;
   bracket->end = gate_marker_record(stream->context, stream->handle);
   gate_called(stream, 1);
-  if (!counted_ns || !bracket->end) return;
-  uint64_t recorded_ns = bracket->end->recorded_ns;
-  if (recorded_ns > counted_ns + GATE_STALL_NS) bracket->stall_ns = recorded_ns - counted_ns;
 }
 
 void gate_bracket_end(gate_state *state, gate_stream *stream, bool word) {
   gate_bracket *bracket = stream->open;
   if (!bracket) return;
-  gate_bracket_roll(state, stream, 0);
+  gate_bracket_roll(state, stream);
   if (!bracket->end || !gate_may_mark(state, stream)) {
     gate_bracket_presume(state, stream);
     return;

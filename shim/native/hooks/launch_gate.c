@@ -265,7 +265,7 @@ CUresult penstock_gate_enter(penstock_pass *pass, CUstream handle, bool per_thre
   gate_kind *kind = gate_kind_get(state, key);
   if (!kind) return CUDA_ERROR_OUT_OF_MEMORY;
   pass->kind = kind;
-  pass->bracket = pass->bracket_ns = pass->counted_ns = 0;
+  pass->bracket = pass->bracket_ns = 0;
   pass->entered_ns = 0;
   pass->alone = pass->rolling = false;
 
@@ -339,11 +339,14 @@ static void conclude(const penstock_pass *pass) {
     return;
   }
   if (!gate_stream_claim(stream)) return;
-  const gate_bracket *open = stream->open;
+  gate_bracket *open = stream->open;
   if (open && open->number == pass->bracket) {
-    /* Since it was counted the host may have been held up, and the device have run dry. */
-    gate_bracket_roll(state, stream, drawn ? 0 : pass->counted_ns);
-    if (!rolls) gate_bracket_end(state, stream, true);
+    if (!drawn) open->counted_ns = pass->counted_ns;
+    if (rolls) {
+      gate_bracket_roll(state, stream);
+    } else {
+      gate_bracket_end(state, stream, true);
+    }
   }
   gate_stream_release(stream);
 }

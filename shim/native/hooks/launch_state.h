@@ -103,13 +103,14 @@ typedef struct gate_bracket {
   bool lost;     /* behind work of another sort and without `start`: nobody knows when it began */
   uint32_t part_count;
   uint32_t launches;
-  uint32_t ended;     /* those that `end` lies behind: fewer where others' calls are under way */
-  uint64_t number;    /* counts up in a stream; the done word's value once it is through */
-  uint64_t held_ns;   /* how long the launch call behind `start` took, if too long: as likely before
-                         its kernel as after */
-  uint64_t stall_ns;  /* from the counting of its last launch to its end's call, if far too long */
-  uint64_t opened_ns; /* its first launch call was entered */
-  uint64_t turn_ns;   /* begin of the own turn that it lies in, no other tenant beside; 0: none */
+  uint32_t ended;   /* those that `end` lies behind: fewer where others' calls are under way */
+  uint64_t number;  /* counts up in a stream; the done word's value once it is through */
+  uint64_t held_ns; /* how long the launch call behind `start` took, if too long: as likely before
+                       its kernel as after */
+  uint64_t
+      counted_ns; /* its last launch was, by the thread that ended it right behind; 0: another */
+  uint64_t opened_ns;   /* its first launch call was entered */
+  uint64_t turn_ns;     /* begin of the own turn that it lies in, no other tenant beside; 0: none */
   uint64_t estimate_ns; /* its part of the slot's estimate */
   uint64_t cost_ns;     /* what its launches cost by experience, when they were launched */
   uint64_t rest_ns;     /* of that: launches that are not in `parts` */
@@ -284,9 +285,8 @@ void gate_bracket_adopt(gate_state *state, gate_stream *stream, uint64_t now_ns)
 /* Ends the open bracket by an event. `word`: the device is to say when it is there; without, the
  * caller learns so from a wait. Presumes the end where no event may be recorded. */
 void gate_bracket_end(gate_state *state, gate_stream *stream, bool word);
-/* Records an event behind what the open bracket holds, which stays open. `counted_ns`: when its
- * last launch was counted, by this thread; 0: not known. */
-void gate_bracket_roll(gate_state *state, gate_stream *stream, uint64_t counted_ns);
+/* Records an event behind what the open bracket holds, which stays open. */
+void gate_bracket_roll(gate_state *state, gate_stream *stream);
 /* Ends the open bracket by experience, without driver calls. */
 void gate_bracket_presume(gate_state *state, gate_stream *stream);
 /* Ends the open bracket where it was rolled to, else by experience: the stream should have run dry.

@@ -55,6 +55,7 @@ class Cell:
             processes=4 if self.sharing == "4 processes" else 1,
             threads=4 if self.sharing == "4 threads" else 1,
             sync_every=1 if self.launch == "waited for" else 0,
+            blocks=self.launch == "blocking",
         )
 
     def granted(self) -> list[float]:
@@ -101,11 +102,10 @@ def had() -> list[Cell]:
     """Those that the section `compute` holds already."""
     found = []
     for quota, work in CELLS:
-        launch = "graph" if work.nodes else "waited for" if work.sync_every else "plain"
         sharing = "4 processes" if work.processes == 4 else "alone"
         if work.threads == 4:
             sharing = "4 threads"
-        found.append(Cell(quota, work.kernel, work.kernel_us, launch, sharing))
+        found.append(Cell(quota, work.kernel, work.kernel_us, work.launch, sharing))
     return found
 
 
