@@ -1,6 +1,7 @@
 /* Brackets opened and ended. The caller holds the stream's `working` flag, and no lock. */
 #include "hooks/launch_state.h"
 #include "mechanism/lock.h"
+#include "mechanism/starved.h"
 
 /* So many brackets must be ended by events before a stream counts as one that fills them. */
 #define LEFT_OPEN 16
@@ -63,7 +64,6 @@ static void publish(gate_stream *stream, gate_bracket *bracket, bool sample, boo
   if (stream->stray_launches) {
     vain = bracket->start;
     bracket->start = NULL;
-    bracket->held_ns = 0;
     bracket->opened_ns = earlier(bracket->opened_ns, stream->stray_since_ns);
   }
   bracket->sample = sample && bracket->start && !interrupted;
@@ -92,16 +92,18 @@ void gate_bracket_adopt(gate_state *state, gate_stream *stream, uint64_t now_ns)
 void gate_bracket_open(gate_state *state, gate_stream *stream, bool sample, uint64_t now_ns) {
   gate_bracket *bracket = bracket_make(state, stream, now_ns);
   if (!bracket) return;
+  penstock_starved_begin(now_ns);
   gate_clock_renew(stream, now_ns);
   bool interrupted = __atomic_exchange_n(&stream->interrupted, false, __ATOMIC_RELAXED);
   if (sample ||
       (interrupted && gate_may_mark(state, stream) && gate_may_call(stream, now_ns, 4, 16))) {
     bracket->start = gate_marker_record(stream->context, stream->handle);
     gate_called(stream, 1);
-    if (bracket->start && bracket->start->took_ns > GATE_HELD_UP_NS) {
-      bracket->held_ns = bracket->start->took_ns;
-    }
     bracket->opened_ns = gate_now_ns();
+    if (bracket->start && bracket->start->took_ns > GATE_HELD_UP_NS) { /* when was it passed? */
+      gate_marker_put(stream->context, bracket->start);
+      bracket->start = NULL;
+    }
   }
   publish(stream, bracket, sample, interrupted);
 }

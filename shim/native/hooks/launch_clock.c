@@ -11,6 +11,7 @@
 /* A base this old tells the time too coarsely to check its successor by. */
 #define FAR_NS 10000000000
 #define PROMPT_NS 20000 /* a renewal that was passed no later than this after its call */
+#define SLOW_MOST 4     /* so many calls for it in a row are not held up by chance */
 
 void gate_clock_prepare(gate_context *context) {
   CUstream clock = NULL;
@@ -27,6 +28,7 @@ static void adopt(gate_context *context, gate_marker *base, uint64_t base_ns,
                   gate_marker *renewal) {
   int64_t between = 0;
   uint64_t at = renewal->recorded_ns, host_ns = at;
+  if (renewal->took_ns > PROMPT_NS) host_ns += renewal->took_ns; /* at the latest */
   if (base && at < base->recorded_ns + FAR_NS) {
     if (!gate_elapsed_ns(base, renewal, &between)) return; /* not passed yet */
     uint64_t by_base = base_ns + (uint64_t)between;
@@ -64,12 +66,11 @@ void gate_clock_renew(gate_stream *stream, uint64_t now_ns) {
   } else if (!renewal && (!base || now_ns > base->recorded_ns + RENEW_NS)) {
     gate_marker *fresh = gate_marker_record(context, clock);
     gate_called(stream, 1);
-    if (fresh && fresh->took_ns > PROMPT_NS) { /* nobody knows when the device passed it: again */
-      gate_marker_put(context, fresh);
-      fresh = NULL;
-    }
     penstock_lock_acquire(&context->lock);
-    if (!context->renewal) {
+    /* Nobody knows when the device passed one whose call was held up: again, unless all are. */
+    bool slow = fresh && fresh->took_ns > PROMPT_NS && ++context->slow_renewals < SLOW_MOST;
+    if (!context->renewal && !slow) {
+      context->slow_renewals = 0;
       context->renewal = fresh;
       fresh = NULL;
     }

@@ -13,6 +13,8 @@
  * is at most one part in so many of it. Long launches of several tenants come one by one, after a
  * sleep each, so most of their events are held up. */
 #define HELD_UP_PART 256
+/* Less than that is not worth asking what the host kept a thread from. */
+#define WORTH_A_LOOK_NS 1000000
 /* What a wait returned later than by any launch that was measured, up to so much, looks like a
  * hold-up of the host. */
 #define LATE_NS 4000000
@@ -162,11 +164,14 @@ static interval by_wait(const gate_state *state, const gate_stream *stream,
 }
 
 /* Nobody saw its end, nor waited for it. If it may have been much longer, it may have been so up to
- * now: long launches behind which nobody looks must not pass as short ones. */
+ * now: long launches behind which nobody looks must not pass as short ones. Nor must the time in
+ * which this thread was not let go on launching pass as work. */
 static uint64_t unseen_end(const gate_bracket *bracket, uint64_t begin_ns, uint64_t cost_ns) {
   uint64_t latest = gate_latest_ns(bracket, begin_ns), even = begin_ns + cost_ns;
   if (!may_be_much_longer(latest - begin_ns, cost_ns)) return even;
-  return later(even, earlier(latest, gate_now_ns()));
+  uint64_t end = later(even, earlier(latest, gate_now_ns()));
+  if (end > even + WORTH_A_LOOK_NS) end -= earlier(end - even, penstock_starved_ns());
+  return end;
 }
 
 void gate_settle_presumed(gate_state *state, gate_stream *stream, gate_bracket *bracket,
@@ -186,9 +191,17 @@ void gate_settle_presumed(gate_state *state, gate_stream *stream, gate_bracket *
   finish(state, stream, bracket, own.end_ns, false);
 }
 
-/* When the device was told of the end: at the latest, if the call for it stalled. */
-static uint64_t told_ns(const gate_marker *end) {
-  return end->recorded_ns + (end->took_ns >= GATE_STALL_NS ? end->took_ns : 0);
+/* Was the call for the end held up, and may have told the device of it when that was over only? */
+static bool is_told_late(const gate_marker *end, uint64_t passed_ns) {
+  return end->took_ns > GATE_HELD_UP_NS && passed_ns < end->recorded_ns + end->took_ns + LOOSE_NS;
+}
+
+/* Did the device pass the end as soon as it was told of it? Of calls that are held up each time
+ * that is not said: so they are while the device works. */
+static bool is_loose(const gate_stream *stream, const gate_marker *end, uint64_t passed_ns) {
+  bool within = end->took_ns <= GATE_HELD_UP_NS && passed_ns < end->recorded_ns + end->took_ns;
+  return within || passed_ns < end->recorded_ns + LOOSE_NS ||
+         (is_told_late(end, passed_ns) && !stream->stalled);
 }
 
 /* What the events of a bracket say. */
@@ -199,15 +212,14 @@ typedef struct measure {
   bool loose; /* the work ended then, or before */
 } measure;
 
-static bool measure_sample(const gate_bracket *bracket, measure *out) {
+static bool measure_sample(const gate_stream *stream, const gate_bracket *bracket, measure *out) {
   int64_t between;
   if (!gate_elapsed_ns(bracket->start, bracket->end, &between) || between < 0) return false;
   uint64_t lead = bracket->opened_ns - bracket->start->recorded_ns + GATE_START_NS;
-  uint64_t until_told = told_ns(bracket->end) - bracket->start->recorded_ns;
   uint64_t length = (uint64_t)between > lead ? (uint64_t)between - lead : 500;
   out->begin_ns = bracket->opened_ns + GATE_START_NS;
   out->end_ns = out->begin_ns + length;
-  out->loose = (uint64_t)between < until_told + LOOSE_NS;
+  out->loose = is_loose(stream, bracket->end, bracket->start->recorded_ns + (uint64_t)between);
   out->exact = bracket->held_ns <= length / HELD_UP_PART;
   return true;
 }
@@ -219,9 +231,9 @@ static uint64_t late_begin_ns(gate_stream *stream, const gate_bracket *bracket,
                               const measure *seen) {
   uint64_t late = bracket->held_ns, since = bracket->counted_ns, until = bracket->end->recorded_ns;
   uint64_t stall = since && until > since + GATE_STALL_NS ? until - since : 0;
-  if (seen->end_ns <= told_ns(bracket->end) + stall) late += stall;
+  if (seen->end_ns <= until + bracket->end->took_ns + stall) late += stall;
   bool again = stream->stalled;
-  stream->stalled = late >= GATE_STALL_NS;
+  stream->stalled = late >= GATE_STALL_NS || is_told_late(bracket->end, seen->end_ns);
   return again && stream->stalled ? 0 : late;
 }
 
@@ -235,7 +247,7 @@ static bool measure_by_clock(gate_stream *stream, const gate_bracket *bracket, m
     out->begin_ns = later(since, out->begin_ns);
     out->exact = since >= bracket->opened_ns + GATE_START_NS;
   }
-  out->loose = out->end_ns < told_ns(bracket->end) + LOOSE_NS;
+  out->loose = is_loose(stream, bracket->end, out->end_ns);
   out->exact = out->exact || (out->end_ns > out->begin_ns + SHORT_NS && !bracket->lost);
   return out->end_ns > out->begin_ns;
 }
@@ -262,8 +274,8 @@ void gate_settle_measured(gate_state *state, gate_stream *stream, gate_bracket *
    */
   if (state->launches_block) bracket->held_ns = bracket->counted_ns = 0;
   CUstreamCaptureMode mode = gate_relax();
-  bool measured =
-      bracket->sample ? measure_sample(bracket, &seen) : measure_by_clock(stream, bracket, &seen);
+  bool measured = bracket->sample ? measure_sample(stream, bracket, &seen)
+                                  : measure_by_clock(stream, bracket, &seen);
   gate_called(stream, bracket->start && !bracket->sample ? 2 : 1);
   gate_restore(mode);
   if (!measured) {

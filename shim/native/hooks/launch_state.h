@@ -77,10 +77,11 @@ typedef struct gate_context {
   uint64_t *done;       /* words that the device writes; NULL: completion is asked for by event */
   CUdeviceptr done_device;
   uint64_t words_used[GATE_DONE_WORDS / 64];
-  CUstream clock;       /* the shim's own, always idle: where `base` is recorded */
-  gate_marker *base;    /* device times are counted from this event … */
-  uint64_t base_ns;     /* … which happened at this CLOCK_MONOTONIC */
-  gate_marker *renewal; /* the next base, recorded but not yet looked at */
+  CUstream clock;         /* the shim's own, always idle: where `base` is recorded */
+  gate_marker *base;      /* device times are counted from this event … */
+  uint64_t base_ns;       /* … which happened at this CLOCK_MONOTONIC */
+  gate_marker *renewal;   /* the next base, recorded but not yet looked at */
+  uint32_t slow_renewals; /* in a row: their calls took too long */
 } gate_context;
 
 typedef struct gate_part {

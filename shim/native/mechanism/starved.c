@@ -30,7 +30,8 @@ static bool look(uint64_t *ns) {
 
 void penstock_starved_begin(uint64_t now_ns) {
   if (now_ns < looked_at_ns + LOOK_EVERY_NS) return;
-  if (look(&kept_ns)) looked_at_ns = now_ns;
+  if (!look(&kept_ns)) kept_ns = UINT64_MAX; /* nothing is beyond what nobody knows */
+  looked_at_ns = now_ns;
 }
 
 uint64_t penstock_starved_ns(void) {

@@ -3,11 +3,11 @@
 
 #include <stdint.h>
 
-/* A wait begins at `now_ns` (CLOCK_MONOTONIC): what this thread was kept from more than a
- * tenth of a second before is not asked for any more. */
+/* A wait, or a run of launches, begins at `now_ns` (CLOCK_MONOTONIC): what this thread was kept
+ * from more than a tenth of a second before is not asked for any more. */
 void penstock_starved_begin(uint64_t now_ns);
 
-/* How long this thread wanted to run and was not let, since that wait began or it was asked here
+/* How long this thread wanted to run and was not let, since that began or it was asked here
  * last, nanoseconds: others ran in its place, or its control group had used up its limit. 0 where
  * the kernel does not tell. Time in which it was stopped, or asleep, does not count. */
 uint64_t penstock_starved_ns(void);
