@@ -226,6 +226,16 @@ def a_long_launch_now_and_then_under_a_short_key() -> None:
         ok(cu.cuStreamSynchronize(stream))
 
 
+def launches_that_grow() -> None:
+    """20 us each for half a second, then 3 ms ever after under the same key; each waited for."""
+    device = Device()
+    stream = device.stream()
+    end = time.monotonic() + 0.5
+    while True:
+        device.launch(stream, 20 * US if time.monotonic() < end else 3 * MS)
+        ok(cu.cuStreamSynchronize(stream))
+
+
 def launches_of_200_ms() -> None:
     """Longer than the gate's patience with work that does not move."""
     device = Device()

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timed
 
+PROGRAM = str(Path(__file__).with_name("charging.py"))
 MS = 1_000_000
 HELD_S = 0.5
 AROUND_MS = 100  # of the work that lies at the two ends of what is compared
@@ -63,10 +64,18 @@ class Account:
         return charged, busy, passed
 
 
-def started(stage: Stage, quota: float, words: list[str]) -> tuple[Account, subprocess.Popen[str]]:
-    """A tenant that has settled in, and what it was charged from here on."""
+def started(
+    stage: Stage, quota: float, words: list[str] | str
+) -> tuple[Account, subprocess.Popen[str]]:
+    """A tenant that has settled in, and what it was charged from here on.
+
+    `words` are the launcher's, or name one of the programs in charging.py.
+    """
     tenant = stage.tenant("tenant", quota)
-    child = stage.start(tenant, words)
+    if isinstance(words, str):
+        child = stage.start(tenant, [PROGRAM, words], program=sys.executable)
+    else:
+        child = stage.start(tenant, words)
     stage.wait_until_busy(["tenant"])
     stage.watch(0.5)
     account = Account(stage, tenant)
@@ -188,9 +197,21 @@ def test_a_measurement_that_was_held_up_teaches_nothing(stage: Stage) -> None:
     assert 0.9 * busy < charged < 1.1 * busy + 0.05 * passed
 
 
-def test_a_driver_that_records_slowly_each_time_makes_nothing_free(stage: Stage) -> None:
-    stage.machine.inject("slow", call="cuEventRecord", delay_ns=3 * MS)
-    account, _ = started(stage, 25, Workload(2000, sync_every=1).arguments(LONG_S))
+@pytest.mark.parametrize(
+    ("delay_ms", "words"),
+    [
+        (3, Workload(2000, sync_every=1).arguments(LONG_S)),
+        (0.03, "launches_that_grow"),
+    ],
+    ids=["longer than the launches", "and they grow"],
+)
+def test_a_driver_that_records_slowly_each_time_makes_nothing_free(
+    stage: Stage, delay_ms: float, words: list[str] | str
+) -> None:
+    stage.machine.inject("slow", call="cuEventRecord", delay_ns=round(delay_ms * MS))
+    account, _ = started(stage, 25, words)
+    stage.watch(1)
+    account.ask()
     stage.watch(3)
     charged, busy, passed = account.ask()
     assert busy < 1.1 * charged

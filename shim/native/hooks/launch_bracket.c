@@ -97,14 +97,9 @@ void gate_bracket_open(gate_state *state, gate_stream *stream, bool sample, uint
   bool interrupted = __atomic_exchange_n(&stream->interrupted, false, __ATOMIC_RELAXED);
   if (sample ||
       (interrupted && gate_may_mark(state, stream) && gate_may_call(stream, now_ns, 4, 16))) {
-    bracket->start = gate_marker_record(stream->context, stream->handle);
-    gate_called(stream, 1);
-    bracket->opened_ns = gate_now_ns();
-    if (bracket->start && bracket->start->took_ns > GATE_HELD_UP_NS) { /* when was it passed? */
-      gate_marker_put(stream->context, bracket->start);
-      bracket->start = NULL;
-    }
+    bracket->start = gate_marker_record_promptly(stream, stream->handle);
   }
+  bracket->opened_ns = gate_now_ns(); /* what was done here is not the launch's */
   publish(stream, bracket, sample, interrupted);
 }
 

@@ -11,7 +11,6 @@
 /* A base this old tells the time too coarsely to check its successor by. */
 #define FAR_NS 10000000000
 #define PROMPT_NS 20000 /* a renewal that was passed no later than this after its call */
-#define SLOW_MOST 4     /* so many calls for it in a row are not held up by chance */
 
 void gate_clock_prepare(gate_context *context) {
   CUstream clock = NULL;
@@ -22,23 +21,28 @@ void gate_clock_prepare(gate_context *context) {
   gate_restore(mode);
 }
 
-/* Puts the ripe renewal in the base's place. When it was passed late, its time follows from the old
- * base; never is it earlier than its call. */
-static void adopt(gate_context *context, gate_marker *base, uint64_t base_ns,
+/* Puts the ripe renewal in the base's place. When it was passed late, or its call was held up, its
+ * time follows from the old base, unless that is less exact; never is it earlier than its call. */
+static void adopt(gate_context *context, gate_marker *base, uint64_t base_ns, uint64_t late_ns,
                   gate_marker *renewal) {
   int64_t between = 0;
-  uint64_t at = renewal->recorded_ns, host_ns = at;
-  if (renewal->took_ns > PROMPT_NS) host_ns += renewal->took_ns; /* at the latest */
+  uint64_t at = renewal->recorded_ns, told = gate_marker_told_ns(renewal), host_ns = told;
+  uint64_t late_after_ns = told - at;
   if (base && at < base->recorded_ns + FAR_NS) {
     if (!gate_elapsed_ns(base, renewal, &between)) return; /* not passed yet */
     uint64_t by_base = base_ns + (uint64_t)between;
-    if (by_base > at + PROMPT_NS) host_ns = by_base;
+    bool prompt = by_base <= at + PROMPT_NS + late_ns;
+    if (!prompt || late_after_ns > late_ns) {
+      host_ns = by_base > at ? by_base : at;
+      late_after_ns = late_ns;
+    }
   }
   penstock_lock_acquire(&context->lock);
   bool ours = context->renewal == renewal && context->base == base;
   if (ours) {
     context->base = renewal; /* its reference goes with it */
     context->base_ns = host_ns;
+    context->base_late_ns = late_after_ns;
     context->renewal = NULL;
   }
   penstock_lock_release(&context->lock);
@@ -56,21 +60,17 @@ void gate_clock_renew(gate_stream *stream, uint64_t now_ns) {
   if (!clock) return;
   penstock_lock_acquire(&context->lock);
   gate_marker *base = hold(context->base), *renewal = hold(context->renewal);
-  uint64_t base_ns = context->base_ns;
+  uint64_t base_ns = context->base_ns, late_ns = context->base_late_ns;
   penstock_lock_release(&context->lock);
   if (renewal && (!base || now_ns > renewal->recorded_ns + RIPE_NS)) {
     CUstreamCaptureMode mode = gate_relax();
-    adopt(context, base, base_ns, renewal);
+    adopt(context, base, base_ns, late_ns, renewal);
     gate_restore(mode);
     gate_called(stream, 1);
   } else if (!renewal && (!base || now_ns > base->recorded_ns + RENEW_NS)) {
-    gate_marker *fresh = gate_marker_record(context, clock);
-    gate_called(stream, 1);
+    gate_marker *fresh = gate_marker_record_promptly(stream, clock);
     penstock_lock_acquire(&context->lock);
-    /* Nobody knows when the device passed one whose call was held up: again, unless all are. */
-    bool slow = fresh && fresh->took_ns > PROMPT_NS && ++context->slow_renewals < SLOW_MOST;
-    if (!context->renewal && !slow) {
-      context->slow_renewals = 0;
+    if (!context->renewal) {
       context->renewal = fresh;
       fresh = NULL;
     }

@@ -141,12 +141,12 @@ static void prepare(gate_state *state, gate_stream *stream, penstock_pass *pass,
   gate_bracket *open = stream->open;
   if (!open) return;
   pass->alone = unknown;
-  rolls = rolls || stream->probed || (open->sample && stream->prompt);
+  rolls = rolls || stream->probed || (open->sample && (stream->prompt || state->launches_block));
   penstock_lock_acquire(&stream->lock); /* other threads' launches join it already */
   open->turn_ns = pass->turn_ns;
   open->rolling = rolls && !unknown && !pass->overlapping;
   penstock_lock_release(&stream->lock);
-  if (open->sample) pass->entered_ns = open->opened_ns;
+  if (open->sample || open->rolling) pass->entered_ns = open->opened_ns;
 }
 
 /* Counts the launch in the stream's open bracket, or on its stray account while another thread is
@@ -220,7 +220,7 @@ static void enlist(gate_state *state, gate_stream *stream, penstock_pass *pass, 
     stream->working = false;
   }
   count(stream, pass, now_ns);
-  if (pass->rolling) pass->entered_ns = now_ns;
+  if (pass->rolling && !pass->entered_ns) pass->entered_ns = now_ns;
   uint64_t from = stream->drained_ns > now_ns ? stream->drained_ns : now_ns;
   uint64_t drained = stream->drained_ns = from + pass->cost_ns * share;
   penstock_lock_release(&stream->lock);

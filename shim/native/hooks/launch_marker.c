@@ -138,6 +138,21 @@ gate_marker *gate_marker_record(gate_context *context, CUstream stream) {
   return NULL;
 }
 
+bool gate_marker_is_slow(const gate_marker *marker) { return marker->took_ns > GATE_HELD_UP_NS; }
+
+uint64_t gate_marker_told_ns(const gate_marker *marker) {
+  return marker->recorded_ns + (gate_marker_is_slow(marker) ? marker->took_ns : 0);
+}
+
+gate_marker *gate_marker_record_promptly(const gate_stream *stream, CUstream handle) {
+  gate_marker *marker = gate_marker_record(stream->context, handle);
+  gate_called(stream, 1);
+  if (!marker || !gate_marker_is_slow(marker)) return marker;
+  gate_marker_put(stream->context, marker);
+  gate_called(stream, 1);
+  return gate_marker_record(stream->context, handle);
+}
+
 void gate_marker_put(gate_context *context, gate_marker *marker) {
   if (!marker || __atomic_sub_fetch(&marker->references, 1, __ATOMIC_ACQ_REL)) return;
   penstock_lock_acquire(&context->lock);

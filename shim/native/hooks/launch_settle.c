@@ -9,12 +9,14 @@
 /* Placed on the host's clock an interval is exact to some microseconds: shorter ones teach nothing
  * unless they are samples. */
 #define SHORT_NS 300000
-/* A sample whose first event was held up is uncertain by that much: it teaches nothing unless that
+/* A sample whose launch call was held up is uncertain by that much: it teaches nothing unless that
  * is at most one part in so many of it. Long launches of several tenants come one by one, after a
- * sleep each, so most of their events are held up. */
+ * sleep each, so most of their calls are held up. */
 #define HELD_UP_PART 256
 /* Less than that is not worth asking what the host kept a thread from. */
 #define WORTH_A_LOOK_NS 1000000
+/* So many ends in a row that were told late are not so by chance: then they are learned from. */
+#define LATE_EACH_TIME 8
 /* What a wait returned later than by any launch that was measured, up to so much, looks like a
  * hold-up of the host. */
 #define LATE_NS 4000000
@@ -129,7 +131,7 @@ static uint64_t without_hold_up(gate_state *state, const gate_stream *stream,
   if (waited_ns <= latest + LATE_NS || !is_measured(bracket)) return waited_ns;
   if (bracket->lost || !seen_end(state, stream, waited_ns)) return waited_ns;
   uint64_t late = waited_ns - latest;
-  late -= earlier(late, penstock_starved_ns());
+  late -= earlier(late, penstock_starved_ns(bracket->opened_ns));
   return looks_stopped(state, stream, bracket, waited_ns, late) ? latest : latest + late;
 }
 
@@ -169,19 +171,21 @@ static interval by_wait(const gate_state *state, const gate_stream *stream,
 static uint64_t unseen_end(const gate_bracket *bracket, uint64_t begin_ns, uint64_t cost_ns) {
   uint64_t latest = gate_latest_ns(bracket, begin_ns), even = begin_ns + cost_ns;
   if (!may_be_much_longer(latest - begin_ns, cost_ns)) return even;
-  uint64_t end = later(even, earlier(latest, gate_now_ns()));
-  if (end > even + WORTH_A_LOOK_NS) end -= earlier(end - even, penstock_starved_ns());
-  return end;
+  uint64_t now_ns = gate_now_ns();
+  if (now_ns > even + WORTH_A_LOOK_NS) now_ns -= penstock_starved_ns(bracket->opened_ns);
+  return later(even, earlier(latest, now_ns));
 }
 
 void gate_settle_presumed(gate_state *state, gate_stream *stream, gate_bracket *bracket,
                           uint64_t waited_ns) {
   uint64_t begin = begin_ns(stream, bracket), cost = gate_learned_ns(bracket);
-  interval own = {begin, unseen_end(bracket, begin, cost)};
+  interval own = {.begin_ns = begin};
   bracket->waited = waited_ns != 0;
   if (waited_ns) {
     waited_ns = without_hold_up(state, stream, bracket, waited_ns);
     own = by_wait(state, stream, bracket, waited_ns);
+  } else {
+    own.end_ns = unseen_end(bracket, begin, cost);
   }
   if (gate_in_crowd(state, stream, bracket)) {
     gate_charge_in_crowd(state, stream, bracket, begin, later(waited_ns, begin), cost);
@@ -191,37 +195,38 @@ void gate_settle_presumed(gate_state *state, gate_stream *stream, gate_bracket *
   finish(state, stream, bracket, own.end_ns, false);
 }
 
-/* Was the call for the end held up, and may have told the device of it when that was over only? */
-static bool is_told_late(const gate_marker *end, uint64_t passed_ns) {
-  return end->took_ns > GATE_HELD_UP_NS && passed_ns < end->recorded_ns + end->took_ns + LOOSE_NS;
-}
-
-/* Did the device pass the end as soon as it was told of it? Of calls that are held up each time
- * that is not said: so they are while the device works. */
-static bool is_loose(const gate_stream *stream, const gate_marker *end, uint64_t passed_ns) {
-  bool within = end->took_ns <= GATE_HELD_UP_NS && passed_ns < end->recorded_ns + end->took_ns;
-  return within || passed_ns < end->recorded_ns + LOOSE_NS ||
-         (is_told_late(end, passed_ns) && !stream->stalled);
-}
-
 /* What the events of a bracket say. */
 typedef struct measure {
   uint64_t begin_ns;
   uint64_t end_ns;
-  bool exact; /* its length is */
-  bool loose; /* the work ended then, or before */
+  uint64_t passed_ns; /* when the device passed the end, on the host's clock */
+  bool exact;         /* its length is */
 } measure;
 
-static bool measure_sample(const gate_stream *stream, const gate_bracket *bracket, measure *out) {
+static bool measure_sample(const gate_bracket *bracket, measure *out) {
   int64_t between;
   if (!gate_elapsed_ns(bracket->start, bracket->end, &between) || between < 0) return false;
-  uint64_t lead = bracket->opened_ns - bracket->start->recorded_ns + GATE_START_NS;
+  uint64_t told = gate_marker_told_ns(bracket->start);
+  uint64_t lead = bracket->opened_ns - told + GATE_START_NS;
   uint64_t length = (uint64_t)between > lead ? (uint64_t)between - lead : 500;
   out->begin_ns = bracket->opened_ns + GATE_START_NS;
   out->end_ns = out->begin_ns + length;
-  out->loose = is_loose(stream, bracket->end, bracket->start->recorded_ns + (uint64_t)between);
+  out->passed_ns = told + (uint64_t)between;
   out->exact = bracket->held_ns <= length / HELD_UP_PART;
   return true;
+}
+
+/* How many ends in a row, with this one, the device passed before the calls for them returned that
+ * took long: they were held up, and may have told the device of it only then. */
+static uint32_t told_late(gate_stream *stream, const gate_marker *end, uint64_t passed_ns) {
+  bool late = gate_marker_is_slow(end) && passed_ns < gate_marker_told_ns(end) + LOOSE_NS;
+  return stream->told_late = late ? stream->told_late + 1 : 0;
+}
+
+/* Did the device pass the end as soon as it was told of it? */
+static bool is_loose(const gate_marker *end, uint64_t passed_ns) {
+  if (passed_ns < end->recorded_ns + LOOSE_NS) return true;
+  return !gate_marker_is_slow(end) && passed_ns < end->recorded_ns + end->took_ns;
 }
 
 /* How much later it may have begun, for the host was held up on the way to its end. Not after a
@@ -231,9 +236,9 @@ static uint64_t late_begin_ns(gate_stream *stream, const gate_bracket *bracket,
                               const measure *seen) {
   uint64_t late = bracket->held_ns, since = bracket->counted_ns, until = bracket->end->recorded_ns;
   uint64_t stall = since && until > since + GATE_STALL_NS ? until - since : 0;
-  if (seen->end_ns <= until + bracket->end->took_ns + stall) late += stall;
+  if (seen->end_ns <= gate_marker_told_ns(bracket->end) + stall) late += stall;
   bool again = stream->stalled;
-  stream->stalled = late >= GATE_STALL_NS || is_told_late(bracket->end, seen->end_ns);
+  stream->stalled = late >= GATE_STALL_NS;
   return again && stream->stalled ? 0 : late;
 }
 
@@ -247,7 +252,7 @@ static bool measure_by_clock(gate_stream *stream, const gate_bracket *bracket, m
     out->begin_ns = later(since, out->begin_ns);
     out->exact = since >= bracket->opened_ns + GATE_START_NS;
   }
-  out->loose = is_loose(stream, bracket->end, out->end_ns);
+  out->passed_ns = out->end_ns;
   out->exact = out->exact || (out->end_ns > out->begin_ns + SHORT_NS && !bracket->lost);
   return out->end_ns > out->begin_ns;
 }
@@ -270,24 +275,33 @@ void gate_settle_measured(gate_state *state, gate_stream *stream, gate_bracket *
     gate_settle_presumed(state, stream, bracket, waited_ns);
     return;
   }
-  /* Calls take as long as their kernels, and ends are recorded on idle streams, right behind them.
-   */
-  if (state->launches_block) bracket->held_ns = bracket->counted_ns = 0;
   CUstreamCaptureMode mode = gate_relax();
-  bool measured = bracket->sample ? measure_sample(stream, bracket, &seen)
-                                  : measure_by_clock(stream, bracket, &seen);
+  bool measured =
+      bracket->sample ? measure_sample(bracket, &seen) : measure_by_clock(stream, bracket, &seen);
   gate_called(stream, bracket->start && !bracket->sample ? 2 : 1);
   gate_restore(mode);
   if (!measured) {
     gate_settle_presumed(state, stream, bracket, waited_ns);
     return;
   }
-  if (state->launches_block) seen.loose = false;
+  uint32_t late_ends = told_late(stream, bracket->end, seen.passed_ns);
+  bool loose = is_loose(bracket->end, seen.passed_ns);
+  if (state->launches_block) {
+    /* Calls take as long as their kernels, and ends are recorded on idle streams, behind them. */
+    bracket->held_ns = bracket->counted_ns = 0;
+    loose = false;
+    late_ends = 0;
+    seen.end_ns = later(earlier(seen.end_ns, bracket->end->recorded_ns), seen.begin_ns + 1);
+  }
+  if (late_ends == 1) { /* further ones are how the driver is */
+    gate_settle_presumed(state, stream, bracket, waited_ns);
+    return;
+  }
   uint64_t length = seen.end_ns - seen.begin_ns, cost = gate_learned_ns(bracket);
   uint64_t late = late_begin_ns(stream, bracket, &seen), least = length - earlier(length, late);
   bool stalled = late >= GATE_STALL_NS, known = is_measured(bracket);
   if (bracket->ended != bracket->launches) { /* it may have ended before the last of them */
-    if (seen.loose || stalled || length <= cost) {
+    if (loose || stalled || length <= cost) {
       gate_settle_presumed(state, stream, bracket, waited_ns);
       return;
     }
@@ -298,14 +312,14 @@ void gate_settle_measured(gate_state *state, gate_stream *stream, gate_bracket *
   bool crowd = gate_in_crowd(state, stream, bracket);
   if (!known) {
     uint64_t most =
-        seen.loose || stalled ? earlier(length, GATE_UNKNOWN_NS * bracket->launches) : length;
+        loose || stalled ? earlier(length, GATE_UNKNOWN_NS * bracket->launches) : length;
     gate_learn(state, bracket, stalled ? later(least, most) : most, true, gate_now_ns());
-  } else if (seen.exact && !seen.loose && !stalled) {
+  } else if (seen.exact && !loose && !stalled && (!late_ends || late_ends >= LATE_EACH_TIME)) {
     gate_learn(state, bracket, length, crowd, gate_now_ns());
   }
   cost = known ? cost : gate_learned_ns(bracket);
-  if (seen.loose || late) stream->prompt = true;
-  if (seen.loose) {
+  if (loose || late) stream->prompt = true;
+  if (loose) {
     seen.end_ns = earlier(seen.end_ns, seen.begin_ns + cost);
   } else if (late) {
     seen.begin_ns = seen.end_ns - later(earlier(length, cost), least);
@@ -318,5 +332,5 @@ void gate_settle_measured(gate_state *state, gate_stream *stream, gate_bracket *
   } else {
     gate_charge(state, stream, seen.begin_ns, seen.end_ns, bracket->cost_ns);
   }
-  finish(state, stream, bracket, seen.end_ns, !seen.loose);
+  finish(state, stream, bracket, seen.end_ns, !loose);
 }

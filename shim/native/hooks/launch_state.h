@@ -77,11 +77,11 @@ typedef struct gate_context {
   uint64_t *done;       /* words that the device writes; NULL: completion is asked for by event */
   CUdeviceptr done_device;
   uint64_t words_used[GATE_DONE_WORDS / 64];
-  CUstream clock;         /* the shim's own, always idle: where `base` is recorded */
-  gate_marker *base;      /* device times are counted from this event … */
-  uint64_t base_ns;       /* … which happened at this CLOCK_MONOTONIC */
-  gate_marker *renewal;   /* the next base, recorded but not yet looked at */
-  uint32_t slow_renewals; /* in a row: their calls took too long */
+  CUstream clock;        /* the shim's own, always idle: where `base` is recorded */
+  gate_marker *base;     /* device times are counted from this event … */
+  uint64_t base_ns;      /* … which happened at this CLOCK_MONOTONIC … */
+  uint64_t base_late_ns; /* … or up to so much before */
+  gate_marker *renewal;  /* the next base, recorded but not yet looked at */
 } gate_context;
 
 typedef struct gate_part {
@@ -106,8 +106,8 @@ typedef struct gate_bracket {
   uint32_t launches;
   uint32_t ended;   /* those that `end` lies behind: fewer where others' calls are under way */
   uint64_t number;  /* counts up in a stream; the done word's value once it is through */
-  uint64_t held_ns; /* how long the launch call behind `start` took, if too long: as likely before
-                       its kernel as after */
+  uint64_t held_ns; /* how long its launch calls took, if too long, where the end rolls or it is a
+                       sample: as likely before their kernels as after */
   uint64_t
       counted_ns; /* its last launch was, by the thread that ended it right behind; 0: another */
   uint64_t opened_ns;   /* its first launch call was entered */
@@ -136,8 +136,9 @@ typedef struct gate_stream {
   bool prompt;      /* a program that waits late or never: a sample's end rolls */
   bool exact;       /* last_end_ns was measured */
   bool stalled; /* the last measured bracket was: what stalls each time is how its launches are */
-  uint8_t left_open; /* brackets were left open of late, and ended by experience */
-  bool probed;       /* a bracket was measured only to learn that the stream is idle behind it */
+  uint32_t told_late; /* ends in a row that the device may have been told of too late */
+  uint8_t left_open;  /* brackets were left open of late, and ended by experience */
+  bool probed;        /* a bracket was measured only to learn that the stream is idle behind it */
   gate_bracket *open;
   gate_bracket *oldest; /* ended, waiting for their done word, in order */
   gate_bracket *newest;
@@ -218,6 +219,12 @@ void gate_streams_sweep(gate_state *state);
 
 /* launch_marker.c */
 gate_marker *gate_marker_record(gate_context *context, CUstream stream);
+/* Once more if the call was held up: what is slow twice is how the driver is. */
+gate_marker *gate_marker_record_promptly(const gate_stream *stream, CUstream handle);
+/* Was its call held up, so that it is open when the device was told? */
+bool gate_marker_is_slow(const gate_marker *marker);
+/* When the device was told of it, at the latest if its call was held up. */
+uint64_t gate_marker_told_ns(const gate_marker *marker);
 void gate_marker_put(gate_context *context, gate_marker *marker);
 bool gate_marker_is_passed(const gate_marker *marker);
 /* Own calls that a capture in another thread would forbid go between these two. */

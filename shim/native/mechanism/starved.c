@@ -9,6 +9,7 @@
 
 /* A look takes some microseconds: none at each of many waits. */
 #define LOOK_EVERY_NS 100000000
+#define TICK_NS 10000000 /* clocks that are read cheaply are behind by up to this */
 
 static __thread uint64_t looked_at_ns, kept_ns;
 
@@ -34,8 +35,9 @@ void penstock_starved_begin(uint64_t now_ns) {
   looked_at_ns = now_ns;
 }
 
-uint64_t penstock_starved_ns(void) {
+uint64_t penstock_starved_ns(uint64_t since_ns) {
   uint64_t before = kept_ns;
+  if (!looked_at_ns || looked_at_ns + LOOK_EVERY_NS + TICK_NS < since_ns) return 0;
   /* A fork's child begins anew. */
-  return looked_at_ns && look(&kept_ns) && kept_ns > before ? kept_ns - before : 0;
+  return look(&kept_ns) && kept_ns > before ? kept_ns - before : 0;
 }
