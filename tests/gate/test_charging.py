@@ -178,15 +178,24 @@ def test_long_launches_under_a_key_known_as_short_are_charged(stage: Stage) -> N
     check(stage, tenant, 90, settle_s=1.2)
 
 
-@pytest.mark.parametrize("kernel_us", [20, 2000, 150_000])
+@pytest.mark.parametrize(
+    "workload",
+    [
+        Workload(20),
+        Workload(2000),
+        Workload(150_000),
+        Workload(3000, launch="graph", sync_every=1),  # of graphs only the wait blocks
+    ],
+    ids=str,
+)
 def test_launches_that_block_get_their_quota(
-    stage: Stage, kernel_us: float, monkeypatch: pytest.MonkeyPatch
+    stage: Stage, workload: Workload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`CUDA_LAUNCH_BLOCKING`: every event behind them is recorded on an idle stream."""
     monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1")
     tenant = stage.tenant("tenant", 25)
-    stage.start(tenant, Workload(kernel_us).arguments(LONG_S))
-    check(stage, tenant, 25, settle_s=2.5 if kernel_us > 100_000 else 0.5, at_most=1.5)
+    stage.start(tenant, workload.arguments(LONG_S))
+    check(stage, tenant, 25, settle_s=2.5 if workload.kernel_us > 100_000 else 0.5, at_most=1.5)
 
 
 def test_a_cost_that_was_learned_too_high_is_unlearned(stage: Stage) -> None:

@@ -15,8 +15,9 @@
 #define HELD_UP_PART 256
 /* Less than that is not worth asking what the host kept a thread from. */
 #define WORTH_A_LOOK_NS 1000000
-/* So many ends in a row that were told late are not so by chance: then they are learned from. */
-#define LATE_EACH_TIME 8
+/* When late ends are no chance any more, and are learned from; and how far they are counted. */
+#define LATE_EACH_TIME 32
+#define LATE_MOST 64
 /* What a wait returned later than by any launch that was measured, up to so much, looks like a
  * hold-up of the host. */
 #define LATE_NS 4000000
@@ -203,7 +204,7 @@ typedef struct measure {
   bool exact;         /* its length is */
 } measure;
 
-static bool measure_sample(const gate_bracket *bracket, measure *out) {
+static bool measure_sample(const gate_bracket *bracket, uint64_t waited_ns, measure *out) {
   int64_t between;
   if (!gate_elapsed_ns(bracket->start, bracket->end, &between) || between < 0) return false;
   uint64_t told = gate_marker_told_ns(bracket->start);
@@ -212,21 +213,26 @@ static bool measure_sample(const gate_bracket *bracket, measure *out) {
   out->begin_ns = bracket->opened_ns + GATE_START_NS;
   out->end_ns = out->begin_ns + length;
   out->passed_ns = told + (uint64_t)between;
+  if (waited_ns && gate_marker_is_slow(bracket->start)) { /* it may have been passed long before */
+    out->end_ns = later(out->begin_ns + 500, earlier(out->end_ns, waited_ns));
+  }
   out->exact = bracket->held_ns <= length / HELD_UP_PART;
   return true;
 }
 
-/* How many ends in a row, with this one, the device passed before the calls for them returned that
- * took long: they were held up, and may have told the device of it only then. */
-static uint32_t told_late(gate_stream *stream, const gate_marker *end, uint64_t passed_ns) {
-  bool late = gate_marker_is_slow(end) && passed_ns < gate_marker_told_ns(end) + LOOSE_NS;
-  return stream->told_late = late ? stream->told_late + 1 : 0;
+/* Did the device pass the end before the call for it returned? Then it may have been told of it
+ * late: calls are held up. */
+static bool is_late(const gate_marker *end, uint64_t passed_ns) {
+  uint64_t slack = gate_marker_is_slow(end) ? LOOSE_NS : 0;
+  return end->took_ns > LOOSE_NS && passed_ns < end->recorded_ns + end->took_ns + slack;
 }
 
-/* Did the device pass the end as soon as it was told of it? */
-static bool is_loose(const gate_marker *end, uint64_t passed_ns) {
-  if (passed_ns < end->recorded_ns + LOOSE_NS) return true;
-  return !gate_marker_is_slow(end) && passed_ns < end->recorded_ns + end->took_ns;
+/* Counts late ends, of all streams, and others against them. How many had there been before? */
+static uint32_t note_late(gate_state *state, bool late) {
+  uint32_t before = __atomic_load_n(&state->late_ends, __ATOMIC_RELAXED), after = before + 4;
+  if (!late) after = before ? before - 1 : 0;
+  __atomic_store_n(&state->late_ends, after < LATE_MOST ? after : LATE_MOST, __ATOMIC_RELAXED);
+  return before;
 }
 
 /* How much later it may have begun, for the host was held up on the way to its end. Not after a
@@ -276,30 +282,28 @@ void gate_settle_measured(gate_state *state, gate_stream *stream, gate_bracket *
     return;
   }
   CUstreamCaptureMode mode = gate_relax();
-  bool measured =
-      bracket->sample ? measure_sample(bracket, &seen) : measure_by_clock(stream, bracket, &seen);
+  bool measured = bracket->sample ? measure_sample(bracket, waited_ns, &seen)
+                                  : measure_by_clock(stream, bracket, &seen);
   gate_called(stream, bracket->start && !bracket->sample ? 2 : 1);
   gate_restore(mode);
   if (!measured) {
     gate_settle_presumed(state, stream, bracket, waited_ns);
     return;
   }
-  uint32_t late_ends = told_late(stream, bracket->end, seen.passed_ns);
-  bool loose = is_loose(bracket->end, seen.passed_ns);
-  if (state->launches_block) {
-    /* Calls take as long as their kernels, and ends are recorded on idle streams, behind them. */
+  bool known = is_measured(bracket), loose = seen.passed_ns < bracket->end->recorded_ns + LOOSE_NS;
+  bool late_end = !loose && is_late(bracket->end, seen.passed_ns);
+  if (state->launches_block) { /* ends are recorded on idle streams, behind calls that took long */
     bracket->held_ns = bracket->counted_ns = 0;
-    loose = false;
-    late_ends = 0;
-    seen.end_ns = later(earlier(seen.end_ns, bracket->end->recorded_ns), seen.begin_ns + 1);
+    loose = late_end = false;
   }
-  if (late_ends == 1) { /* further ones are how the driver is */
+  uint32_t late_before = loose ? 0 : note_late(state, late_end);
+  if (late_end && !late_before && known) { /* further ones are how the driver is */
     gate_settle_presumed(state, stream, bracket, waited_ns);
     return;
   }
   uint64_t length = seen.end_ns - seen.begin_ns, cost = gate_learned_ns(bracket);
   uint64_t late = late_begin_ns(stream, bracket, &seen), least = length - earlier(length, late);
-  bool stalled = late >= GATE_STALL_NS, known = is_measured(bracket);
+  bool stalled = late >= GATE_STALL_NS;
   if (bracket->ended != bracket->launches) { /* it may have ended before the last of them */
     if (loose || stalled || length <= cost) {
       gate_settle_presumed(state, stream, bracket, waited_ns);
@@ -311,10 +315,10 @@ void gate_settle_measured(gate_state *state, gate_stream *stream, gate_bracket *
   }
   bool crowd = gate_in_crowd(state, stream, bracket);
   if (!known) {
-    uint64_t most =
-        loose || stalled ? earlier(length, GATE_UNKNOWN_NS * bracket->launches) : length;
+    bool vague = loose || stalled || (late_end && !late_before);
+    uint64_t most = vague ? earlier(length, GATE_UNKNOWN_NS * bracket->launches) : length;
     gate_learn(state, bracket, stalled ? later(least, most) : most, true, gate_now_ns());
-  } else if (seen.exact && !loose && !stalled && (!late_ends || late_ends >= LATE_EACH_TIME)) {
+  } else if (seen.exact && !loose && !stalled && (!late_end || late_before >= LATE_EACH_TIME)) {
     gate_learn(state, bracket, length, crowd, gate_now_ns());
   }
   cost = known ? cost : gate_learned_ns(bracket);

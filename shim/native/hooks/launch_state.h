@@ -110,7 +110,7 @@ typedef struct gate_bracket {
                        sample: as likely before their kernels as after */
   uint64_t
       counted_ns; /* its last launch was, by the thread that ended it right behind; 0: another */
-  uint64_t opened_ns;   /* its first launch call was entered */
+  uint64_t opened_ns;   /* its first launch call was entered, our own calls before it made */
   uint64_t turn_ns;     /* begin of the own turn that it lies in, no other tenant beside; 0: none */
   uint64_t estimate_ns; /* its part of the slot's estimate */
   uint64_t cost_ns;     /* what its launches cost by experience, when they were launched */
@@ -136,9 +136,8 @@ typedef struct gate_stream {
   bool prompt;      /* a program that waits late or never: a sample's end rolls */
   bool exact;       /* last_end_ns was measured */
   bool stalled; /* the last measured bracket was: what stalls each time is how its launches are */
-  uint32_t told_late; /* ends in a row that the device may have been told of too late */
-  uint8_t left_open;  /* brackets were left open of late, and ended by experience */
-  bool probed;        /* a bracket was measured only to learn that the stream is idle behind it */
+  uint8_t left_open; /* brackets were left open of late, and ended by experience */
+  bool probed;       /* a bracket was measured only to learn that the stream is idle behind it */
   gate_bracket *open;
   gate_bracket *oldest; /* ended, waiting for their done word, in order */
   gate_bracket *newest;
@@ -192,8 +191,9 @@ typedef struct gate_state {
   uint64_t sample_window_ns;
   uint64_t sampled_ns; /* the last time that a draw was let have one */
   uint32_t random;
-  uint32_t overlap;  /* charged / cost by experience, in 1/1024: below 1 when streams overlap */
-  double charged_ns; /* decaying sums behind it */
+  uint32_t overlap;   /* charged / cost by experience, in 1/1024: below 1 when streams overlap */
+  uint32_t late_ends; /* ends that the device passed before their calls returned, of late */
+  double charged_ns;  /* decaying sums behind it */
   double cost_ns;
   uint64_t forgiven_ns; /* when a wait was last taken to have been late for the host's sake */
   uint64_t wake_ns;     /* from a stream's end to the return of the program's wait */
