@@ -15,9 +15,13 @@
 #define HELD_UP_PART 256
 /* Less than that is not worth asking what the host kept a thread from. */
 #define WORTH_A_LOOK_NS 1000000
-/* When late ends are no chance any more, and are learned from; and how far they are counted. */
-#define LATE_EACH_TIME 32
-#define LATE_MOST 64
+/* A sample that seems shorter than the error of its begin is taken to be this long. */
+#define SHORTEST_NS 500
+/* One late end counts as so many others; from so many on they are no chance any more, and are
+ * learned from; and how far they are counted. */
+#define LATE_END 4
+#define LATE_ENDS_EACH_TIME 32
+#define LATE_ENDS_MOST 64
 /* What a wait returned later than by any launch that was measured, up to so much, looks like a
  * hold-up of the host. */
 #define LATE_NS 4000000
@@ -143,11 +147,10 @@ static bool may_be_much_longer(uint64_t longest_ns, uint64_t cost_ns) {
 }
 
 /* The interval of a bracket of which no end was measured, from the wait for its stream. It took
- * what it takes by experience, if launches of its kinds take alike, of late all of them; else until
- * the wait returned.
- * So it did if nothing was ever measured of its kinds. What is longer than any that was measured
- * looks like a hold-up of the host, up to a few milliseconds: the samples, drawn without regard to
- * length, see to it that nothing is gained by that. */
+ * what it takes by experience, if launches of its kinds take alike, of late all of them; else, or
+ * if nothing was ever measured of them, until the wait returned. What is longer than any that was
+ * measured looks like a hold-up of the host, up to a few milliseconds: the samples, drawn without
+ * regard to length, see to it that nothing is gained by that. */
 static interval by_wait(const gate_state *state, const gate_stream *stream,
                         const gate_bracket *bracket, uint64_t waited_ns) {
   interval out = {.begin_ns = begin_ns(stream, bracket)};
@@ -209,12 +212,12 @@ static bool measure_sample(const gate_bracket *bracket, uint64_t waited_ns, meas
   if (!gate_elapsed_ns(bracket->start, bracket->end, &between) || between < 0) return false;
   uint64_t told = gate_marker_told_ns(bracket->start);
   uint64_t lead = bracket->opened_ns - told + GATE_START_NS;
-  uint64_t length = (uint64_t)between > lead ? (uint64_t)between - lead : 500;
+  uint64_t length = (uint64_t)between > lead ? (uint64_t)between - lead : SHORTEST_NS;
   out->begin_ns = bracket->opened_ns + GATE_START_NS;
   out->end_ns = out->begin_ns + length;
   out->passed_ns = told + (uint64_t)between;
   if (waited_ns && gate_marker_is_slow(bracket->start)) { /* it may have been passed long before */
-    out->end_ns = later(out->begin_ns + 500, earlier(out->end_ns, waited_ns));
+    out->end_ns = later(out->begin_ns + SHORTEST_NS, earlier(out->end_ns, waited_ns));
   }
   out->exact = bracket->held_ns <= length / HELD_UP_PART;
   return true;
@@ -229,9 +232,10 @@ static bool is_late(const gate_marker *end, uint64_t passed_ns) {
 
 /* Counts late ends, of all streams, and others against them. How many had there been before? */
 static uint32_t note_late(gate_state *state, bool late) {
-  uint32_t before = __atomic_load_n(&state->late_ends, __ATOMIC_RELAXED), after = before + 4;
+  uint32_t before = __atomic_load_n(&state->late_ends, __ATOMIC_RELAXED), after = before + LATE_END;
   if (!late) after = before ? before - 1 : 0;
-  __atomic_store_n(&state->late_ends, after < LATE_MOST ? after : LATE_MOST, __ATOMIC_RELAXED);
+  __atomic_store_n(&state->late_ends, after < LATE_ENDS_MOST ? after : LATE_ENDS_MOST,
+                   __ATOMIC_RELAXED);
   return before;
 }
 
@@ -297,7 +301,8 @@ void gate_settle_measured(gate_state *state, gate_stream *stream, gate_bracket *
     loose = late_end = false;
   }
   uint32_t late_before = loose ? 0 : note_late(state, late_end);
-  if (late_end && !late_before && known) { /* further ones are how the driver is */
+  bool by_chance = late_end && !late_before; /* further ones are how the driver is */
+  if (by_chance && known) {
     gate_settle_presumed(state, stream, bracket, waited_ns);
     return;
   }
@@ -315,10 +320,11 @@ void gate_settle_measured(gate_state *state, gate_stream *stream, gate_bracket *
   }
   bool crowd = gate_in_crowd(state, stream, bracket);
   if (!known) {
-    bool vague = loose || stalled || (late_end && !late_before);
+    bool vague = loose || stalled || by_chance;
     uint64_t most = vague ? earlier(length, GATE_UNKNOWN_NS * bracket->launches) : length;
     gate_learn(state, bracket, stalled ? later(least, most) : most, true, gate_now_ns());
-  } else if (seen.exact && !loose && !stalled && (!late_end || late_before >= LATE_EACH_TIME)) {
+  } else if (seen.exact && !loose && !stalled &&
+             (!late_end || late_before >= LATE_ENDS_EACH_TIME)) {
     gate_learn(state, bracket, length, crowd, gate_now_ns());
   }
   cost = known ? cost : gate_learned_ns(bracket);

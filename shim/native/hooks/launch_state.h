@@ -108,8 +108,8 @@ typedef struct gate_bracket {
   uint64_t number;  /* counts up in a stream; the done word's value once it is through */
   uint64_t held_ns; /* how long its launch calls took, if too long, where the end rolls or it is a
                        sample: as likely before their kernels as after */
-  uint64_t
-      counted_ns; /* its last launch was, by the thread that ended it right behind; 0: another */
+  uint64_t counted_ns;  /* its last launch was counted then, by the thread that ended it right
+                           behind; 0: another did */
   uint64_t opened_ns;   /* its first launch call was entered, our own calls before it made */
   uint64_t turn_ns;     /* begin of the own turn that it lies in, no other tenant beside; 0: none */
   uint64_t estimate_ns; /* its part of the slot's estimate */
