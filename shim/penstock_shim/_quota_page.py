@@ -87,13 +87,14 @@ class QuotaWriter:
 
     A change is complete or has not happened: the spare copy is filled, then the index flips, then
     sleepers are woken. `QuotaWriter.create` makes a page, `QuotaWriter.open` goes on with one.
+    Any thread may write and any may close: who writes after that is told by `PageError`.
     """
 
     def __init__(self, path: Path, fd: int, lock_fd: int) -> None:
         self.path = path
         self._fd = fd
         self._lock_fd = lock_fd
-        self._mutex = threading.Lock()
+        self._using = threading.Lock()  # the page and both files stay open while it is held
         self._mapping = Mapping(fd, "quota")
 
     @classmethod
@@ -153,14 +154,13 @@ class QuotaWriter:
 
         Raises:
             ValueError: the devices are not the page's devices in the page's order.
-            PageError: another writer holds the lock for more than five seconds.
+            PageError: it was closed, or another writer holds the lock for more than five seconds.
         """
         return self.change(lambda _: limits)
 
     def change(self, edit: Callable[[Limits], Limits]) -> int:
         """Reads the limits, puts `edit` of them in force, as one step. Raises as `update`."""
-        with self._locked():
-            page = self._mapping.page
+        with self._locked() as page:
             try:
                 before = _limits.from_struct(page.copies[page.current & 1])
             except ValueError as error:
@@ -175,26 +175,32 @@ class QuotaWriter:
             return int(lib.penstock_quota_publish(page, _limits.to_struct(after)))
 
     def heartbeat(self) -> int:
-        """Says that the writer lives; CLOCK_MONOTONIC nanoseconds as written."""
-        return int(lib.penstock_quota_heartbeat(self._mapping.page))
+        """Says that the writer lives; CLOCK_MONOTONIC nanoseconds as written. Raises PageError."""
+        with self._using:
+            return int(lib.penstock_quota_heartbeat(self._page()))
 
     def words(self) -> CData:
         """The page as a C struct, for whoever writes heartbeats natively; NULL after `close`."""
         return ffi.NULL if self._mapping.page is None else self._mapping.page
 
     def mark_dead(self, slot: int, owner: int) -> None:
-        """Says that the process with owner word `owner` (0: none) in `slot` is dead."""
+        """Says that the process with owner word `owner` (0: none) in `slot` is dead.
+
+        Raises ValueError for a slot that cannot be, `PageError` once it was closed.
+        """
         if not 0 <= slot < _limits.MAX_SLOTS:
             raise ValueError(f"slot {slot}: expected 0 to {_limits.MAX_SLOTS - 1}")
-        lib.penstock_quota_mark_dead(self._mapping.page, slot, owner)
+        with self._using:
+            lib.penstock_quota_mark_dead(self._page(), slot, owner)
 
     def close(self) -> None:
-        """Ends writing; the page stays as it is. May be called twice."""
-        if self._fd >= 0:
-            self._mapping.close()
-            os.close(self._fd)
-            os.close(self._lock_fd)
-            self._fd = self._lock_fd = -1
+        """Ends writing, after whoever is at it; the page stays as it is. May be called twice."""
+        with self._using:
+            if self._fd >= 0:
+                self._mapping.close()
+                os.close(self._fd)
+                os.close(self._lock_fd)
+                self._fd = self._lock_fd = -1
 
     def __enter__(self) -> Self:
         return self
@@ -207,9 +213,17 @@ class QuotaWriter:
     ) -> None:
         self.close()
 
+    def _page(self) -> CData:
+        """While `_using` is held."""
+        if self._mapping.page is None:
+            raise PageError(self.path, "was closed by its writer", "open it anew")
+        return self._mapping.page
+
     @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        with self._mutex:
+    def _locked(self) -> Iterator[CData]:
+        """The page, while no other writer changes it."""
+        with self._using:
+            page = self._page()
             deadline = time.monotonic() + _LOCK_WAIT_S
             while True:
                 try:
@@ -224,7 +238,7 @@ class QuotaWriter:
                         ) from None
                     time.sleep(0.002)
             try:
-                yield
+                yield page
             finally:
                 fcntl.flock(self._lock_fd, fcntl.LOCK_UN)
 

@@ -153,6 +153,43 @@ def test_a_writer_that_never_ends_is_told_of_not_waited_for(tenant, limits, monk
             writer.update(limits)
 
 
+def _writes(writer, limits):
+    return [writer.heartbeat, lambda: writer.mark_dead(0, 0), lambda: writer.update(limits)]
+
+
+def test_a_closed_writer_says_that_it_is_closed(tenant, limits):
+    writer = QuotaWriter.open(tenant / "quota")
+    writer.close()
+    for write in _writes(writer, limits):
+        with pytest.raises(PageError, match="closed by its writer: open it anew"):
+            write()
+    writer.close()
+    assert writer.limits == limits  # it can still be read
+
+
+def test_a_writer_may_be_closed_in_the_middle_of_what_other_threads_write(tenant, limits):
+    def write_till_closed(write, ends):
+        try:
+            while True:
+                write()
+        except BaseException as end:  # noqa: BLE001 - told below
+            ends.append(type(end))
+
+    for _ in range(50):
+        writer, ends = QuotaWriter.open(tenant / "quota"), []
+        threads = [
+            threading.Thread(target=write_till_closed, args=(write, ends))
+            for write in _writes(writer, limits)
+        ]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.002)
+        writer.close()
+        for thread in threads:
+            thread.join(20)
+        assert ends == [PageError] * len(threads)
+
+
 @both_kinds
 def test_a_missing_page_says_what_to_do(tmp_path, kind):
     with pytest.raises(PageError, match="does not exist: start the tenant"):

@@ -200,7 +200,7 @@ def test_tenants_that_end_while_others_are_looked_at_take_nothing_with_them(node
     stop, rounds = threading.Event(), []
 
     def look_after(supervisor):
-        with contextlib.suppress(OSError, TypeError, PageError):  # as its ward does: it has ended
+        with contextlib.suppress(OSError, PageError):  # it has ended
             supervisor.look_after(time.monotonic_ns())
 
     def go_rounds():
