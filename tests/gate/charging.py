@@ -237,9 +237,11 @@ def launches_that_grow() -> None:
 
 
 def launches_of_200_ms() -> None:
-    """Longer than the gate's patience with work that does not move."""
+    """Longer than the gate's patience with work that does not move. Begins when it is told to."""
     device = Device()
     stream = device.stream()
+    print("ready", flush=True)
+    sys.stdin.readline()
     while True:
         device.launch(stream, 200 * MS)
 

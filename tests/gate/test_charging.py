@@ -138,10 +138,20 @@ def test_rare_long_launches_that_nobody_waits_for_are_learned_in_seconds(stage: 
 def test_launches_longer_than_the_gates_patience_do_not_pile_up(
     stage: Stage, processes: int, at_most_ms: int
 ) -> None:
-    """Nobody can know the first ones; each further one let through costs a fifth of a second."""
+    """Nobody can know the first ones; each further one let through costs a fifth of a second.
+
+    Of several processes that begin at once none sees an end before all do, and each waits.
+    """
     tenant = stage.tenant("tenant", 25)
-    for _ in range(processes):
-        stage.start(tenant, [PROGRAM, "launches_of_200_ms"], program=sys.executable)
+    program = [PROGRAM, "launches_of_200_ms"]
+    started = [stage.start(tenant, program, program=sys.executable) for _ in range(processes)]
+    for one in started:
+        assert one.stdout
+        assert one.stdout.readline() == "ready\n"
+    for one in started:
+        assert one.stdin
+        one.stdin.write("\n")
+        one.stdin.flush()
     stage.wait_until_busy(["tenant"])
     samples = stage.watch(3.0)
     assert samples[-1].busy_ns["tenant"] - samples[0].busy_ns["tenant"] <= at_most_ms * MS

@@ -290,7 +290,9 @@ CUresult penstock_gate_enter(penstock_pass *pass, CUstream handle, bool per_thre
   pass->turn_ns = __builtin_expect(turns, 0) ? gate_turn_own(process, grant, now_ns) : 0;
   pass->cost_ns = penstock_cost_ns(&kind->cost, 0);
   if (__builtin_expect(!is_known(kind), 0)) {
-    pass->estimate_ns = pass->cost_ns = guess_ns(state, kind);
+    pass->cost_ns = guess_ns(state, kind);
+    /* Each process beside may be about to learn the same kernel, on its own. */
+    pass->estimate_ns = pass->cost_ns * gate_busy_processes(process, state, grant);
   } else {
     uint32_t overlap = __atomic_load_n(&state->overlap, __ATOMIC_RELAXED);
     pass->estimate_ns = pass->cost_ns * overlap / GATE_FULL_SCALE;

@@ -277,6 +277,34 @@ static void note_wake(gate_state *state, uint64_t wake_ns) {
   __atomic_store_n(&state->wake_ns, earlier(after, GATE_LONGEST_WAKE_NS), __ATOMIC_RELAXED);
 }
 
+/* By how much too little is thought of a bracket of that kind alone, as those of unknown kinds are;
+ * that is added. Under the stream's lock. */
+static uint64_t raise_one(gate_bracket *bracket, const gate_kind *kind) {
+  if (bracket->part_count != 1 || bracket->rest_ns || bracket->parts[0].kind != kind) return 0;
+  uint64_t cost = gate_learned_ns(bracket);
+  uint64_t more = cost > bracket->cost_ns ? cost - bracket->cost_ns : 0;
+  bracket->cost_ns += more;
+  bracket->estimate_ns += more;
+  return more;
+}
+
+/* A kind was measured for the first time: what is queued behind it was a guess. Long launches that
+ * pass for short ones keep the gate from seeing how much is out. */
+static void raise_estimates(gate_state *state, gate_stream *stream, const gate_bracket *first) {
+  penstock_process *process = penstock_process_get();
+  if (!process || first->part_count != 1) return;
+  const gate_kind *kind = first->parts[0].kind;
+  penstock_lock_acquire(&stream->lock);
+  uint64_t more = stream->open ? raise_one(stream->open, kind) : 0;
+  for (gate_bracket *one = stream->oldest; one; one = one->next) more += raise_one(one, kind);
+  stream->queued_ns += more;
+  stream->drained_ns += more;
+  penstock_lock_release(&stream->lock);
+  int grant = stream->context->grant;
+  penstock_gate_slot *slot = gate_slot(process, state, grant);
+  __atomic_fetch_add(&slot->estimate_ns, more, __ATOMIC_RELAXED);
+}
+
 void gate_settle_measured(gate_state *state, gate_stream *stream, gate_bracket *bracket,
                           uint64_t waited_ns) {
   measure seen;
@@ -323,6 +351,7 @@ void gate_settle_measured(gate_state *state, gate_stream *stream, gate_bracket *
     bool vague = loose || stalled || by_chance;
     uint64_t most = vague ? earlier(length, GATE_UNKNOWN_NS * bracket->launches) : length;
     gate_learn(state, bracket, stalled ? later(least, most) : most, true, gate_now_ns());
+    raise_estimates(state, stream, bracket);
   } else if (seen.exact && !loose && !stalled &&
              (!late_end || late_before >= LATE_ENDS_EACH_TIME)) {
     gate_learn(state, bracket, length, crowd, gate_now_ns());
