@@ -181,7 +181,8 @@ class QuotaWriter:
 
     def words(self) -> CData:
         """The page as a C struct, for whoever writes heartbeats natively; NULL after `close`."""
-        return ffi.NULL if self._mapping.page is None else self._mapping.page
+        page = self._mapping.page
+        return ffi.NULL if page is None else page
 
     def mark_dead(self, slot: int, owner: int) -> None:
         """Says that the process with owner word `owner` (0: none) in `slot` is dead.

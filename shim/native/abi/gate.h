@@ -27,9 +27,8 @@ typedef struct penstock_gate_device {
   /* For whoever hands out turns (mechanism/turn.h): */
   uint64_t wanted_ns;     /* CLOCK_MONOTONIC when a thread was last seen waiting at the gate */
   uint64_t busy_until_ns; /* until then, by experience, work that was let go keeps it busy */
-  /* Launches let through as debt while the tenant's processes had settled so many brackets: */
-  uint64_t row_settled;
-  uint64_t row_debts;
+  uint64_t row_debts;     /* launches let through as debt … */
+  uint64_t row_launches;  /* … while `launches` stood at this */
   uint64_t reserved[10];
   uint64_t ring[PENSTOCK_RING_WORDS]; /* epoch (32 bits) | busy bits (32) */
 } penstock_gate_device;

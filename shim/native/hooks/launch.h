@@ -32,7 +32,7 @@ typedef struct penstock_pass {
   uint64_t bracket;     /* number of the bracket that the launch was counted in; 0: none */
   uint64_t bracket_ns;  /* cost by experience of that bracket, this launch included */
   uint64_t cost_ns;     /* by experience */
-  uint64_t estimate_ns; /* the same, scaled by how much of late was found to overlap */
+  uint64_t estimate_ns; /* the same, less what overlaps of late; more where it is unknown */
   uint64_t enough_ns;   /* cost at which the bracket is ended */
   uint64_t counted_ns;  /* when it was counted there */
   uint64_t turn_ns;     /* begin of the turn that it goes in, alone on the device; 0: none such */

@@ -4,6 +4,7 @@
 #include "mechanism/lock.h"
 
 #define ASK_AGAIN_NS 20000000
+#define MOST_GUESS_NS 20000000 /* of a launch of unknown cost, unless others take longer */
 
 penstock_gate_device *gate_device(const penstock_process *process, int grant) {
   return &process->region.usage->gate[grant];
@@ -241,12 +242,18 @@ static uint64_t likely_ns(const gate_state *state, const gate_kind *kind) {
  * changed. Each further launch of the kind before it was measured counts four times as much as the
  * one before it, so that a long kernel cannot flood the device. */
 static uint64_t guess_ns(gate_state *state, gate_kind *kind) {
-  enum { MOST_FOURFOLD = 6, MOST_NS = 20000000 };
+  enum { MOST_FOURFOLD = 6 };
   uint32_t before = __atomic_fetch_add(&kind->unmeasured, 1, __ATOMIC_RELAXED);
   uint64_t mean = likely_ns(state, kind);
   uint64_t guess = mean << 2 * (before < MOST_FOURFOLD ? before : MOST_FOURFOLD);
-  uint64_t most = mean > MOST_NS ? mean : MOST_NS;
+  uint64_t most = mean > MOST_GUESS_NS ? mean : MOST_GUESS_NS;
   return guess < most ? guess : most;
+}
+
+/* The estimate of such a launch: each process beside may be about to learn the same kernel. */
+static uint64_t for_all_ns(uint64_t guess_ns, uint64_t processes) {
+  uint64_t all = guess_ns * processes, most = guess_ns > MOST_GUESS_NS ? guess_ns : MOST_GUESS_NS;
+  return all < most ? all : most;
 }
 
 CUresult penstock_gate_enter(penstock_pass *pass, CUstream handle, bool per_thread_default,
@@ -290,9 +297,10 @@ CUresult penstock_gate_enter(penstock_pass *pass, CUstream handle, bool per_thre
   pass->turn_ns = __builtin_expect(turns, 0) ? gate_turn_own(process, grant, now_ns) : 0;
   pass->cost_ns = penstock_cost_ns(&kind->cost, 0);
   if (__builtin_expect(!is_known(kind), 0)) {
-    pass->cost_ns = guess_ns(state, kind);
-    /* Each process beside may be about to learn the same kernel, on its own. */
-    pass->estimate_ns = pass->cost_ns * gate_busy_processes(process, state, grant);
+    pass->estimate_ns = pass->cost_ns = guess_ns(state, kind);
+    if (!penstock_cost_ns(&kind->cost, 0)) {
+      pass->estimate_ns = for_all_ns(pass->cost_ns, gate_busy_processes(process, state, grant));
+    }
   } else {
     uint32_t overlap = __atomic_load_n(&state->overlap, __ATOMIC_RELAXED);
     pass->estimate_ns = pass->cost_ns * overlap / GATE_FULL_SCALE;

@@ -280,7 +280,9 @@ static void note_wake(gate_state *state, uint64_t wake_ns) {
 /* By how much too little is thought of a bracket of that kind alone, as those of unknown kinds are;
  * that is added. Under the stream's lock. */
 static uint64_t raise_one(gate_bracket *bracket, const gate_kind *kind) {
-  if (bracket->part_count != 1 || bracket->rest_ns || bracket->parts[0].kind != kind) return 0;
+  const gate_part *part = &bracket->parts[0];
+  if (bracket->part_count != 1 || bracket->rest_ns) return 0;
+  if (part->kind != kind || part->generation != kind->generation) return 0;
   uint64_t cost = gate_learned_ns(bracket);
   uint64_t more = cost > bracket->cost_ns ? cost - bracket->cost_ns : 0;
   bracket->cost_ns += more;
@@ -288,21 +290,35 @@ static uint64_t raise_one(gate_bracket *bracket, const gate_kind *kind) {
   return more;
 }
 
-/* A kind was measured for the first time: what is queued behind it was a guess. Long launches that
- * pass for short ones keep the gate from seeing how much is out. */
-static void raise_estimates(gate_state *state, gate_stream *stream, const gate_bracket *first) {
-  penstock_process *process = penstock_process_get();
-  if (!process || first->part_count != 1) return;
-  const gate_kind *kind = first->parts[0].kind;
+/* The slot's estimate before the lock is let go: then another thread may settle what was raised. */
+static void raise_on(penstock_process *process, gate_state *state, gate_stream *stream,
+                     const gate_kind *kind) {
   penstock_lock_acquire(&stream->lock);
   uint64_t more = stream->open ? raise_one(stream->open, kind) : 0;
   for (gate_bracket *one = stream->oldest; one; one = one->next) more += raise_one(one, kind);
-  stream->queued_ns += more;
-  stream->drained_ns += more;
+  if (more) {
+    stream->queued_ns += more;
+    stream->drained_ns += more;
+    penstock_gate_slot *slot = gate_slot(process, state, stream->context->grant);
+    __atomic_fetch_add(&slot->estimate_ns, more, __ATOMIC_RELAXED);
+  }
   penstock_lock_release(&stream->lock);
-  int grant = stream->context->grant;
-  penstock_gate_slot *slot = gate_slot(process, state, grant);
-  __atomic_fetch_add(&slot->estimate_ns, more, __ATOMIC_RELAXED);
+}
+
+/* A kind was measured for the first time: what is queued of it, on any stream, was a guess. Long
+ * launches that pass for short ones keep the gate from seeing how much is out. */
+static void raise_estimates(gate_state *state, const gate_bracket *first) {
+  penstock_process *process = penstock_process_get();
+  const gate_kind *kind = first->part_count == 1 ? first->parts[0].kind : NULL;
+  if (!process || !kind || !penstock_cost_ns(&kind->cost, 0)) return;
+  for (unsigned i = 0; i < GATE_LISTS; i++) {
+    if (!__atomic_load_n(&state->streams[i], __ATOMIC_RELAXED)) continue;
+    penstock_lock_acquire(&state->lock);
+    for (gate_stream *stream = state->streams[i]; stream; stream = stream->next) {
+      if (stream->context->grant >= 0) raise_on(process, state, stream, kind);
+    }
+    penstock_lock_release(&state->lock);
+  }
 }
 
 void gate_settle_measured(gate_state *state, gate_stream *stream, gate_bracket *bracket,
@@ -351,7 +367,7 @@ void gate_settle_measured(gate_state *state, gate_stream *stream, gate_bracket *
     bool vague = loose || stalled || by_chance;
     uint64_t most = vague ? earlier(length, GATE_UNKNOWN_NS * bracket->launches) : length;
     gate_learn(state, bracket, stalled ? later(least, most) : most, true, gate_now_ns());
-    raise_estimates(state, stream, bracket);
+    raise_estimates(state, bracket);
   } else if (seen.exact && !loose && !stalled &&
              (!late_end || late_before >= LATE_ENDS_EACH_TIME)) {
     gate_learn(state, bracket, length, crowd, gate_now_ns());

@@ -147,20 +147,22 @@ static uint64_t unsettled_ns(const gate_state *state, int grant, uint64_t now_ns
 }
 
 /* How many launches went as debt, of any process, with nothing settled since. */
-static uint64_t debts_in_row(const penstock_gate_device *gate, uint64_t settled) {
-  uint64_t at = __atomic_load_n(&gate->row_settled, __ATOMIC_RELAXED);
-  return at == settled ? __atomic_load_n(&gate->row_debts, __ATOMIC_RELAXED) : 0;
+static uint64_t debts_in_row(const penstock_gate_device *gate) {
+  uint64_t launches = __atomic_load_n(&gate->launches, __ATOMIC_RELAXED);
+  bool same = __atomic_load_n(&gate->row_launches, __ATOMIC_RELAXED) == launches;
+  return same ? __atomic_load_n(&gate->row_debts, __ATOMIC_RELAXED) : 0;
 }
 
 /* Goes as debt, unless another thread of the tenant just did: what that does is to be seen first.
  * `debts`: as they were seen last. */
-static bool go_as_debt(penstock_gate_device *gate, uint64_t debts, uint64_t settled) {
+static bool go_as_debt(penstock_gate_device *gate, uint64_t debts) {
   if (!__atomic_compare_exchange_n(&gate->debts, &debts, debts + 1, false, __ATOMIC_RELAXED,
                                    __ATOMIC_RELAXED)) {
     return false;
   }
-  __atomic_store_n(&gate->row_debts, debts_in_row(gate, settled) + 1, __ATOMIC_RELAXED);
-  __atomic_store_n(&gate->row_settled, settled, __ATOMIC_RELAXED);
+  uint64_t launches = __atomic_load_n(&gate->launches, __ATOMIC_RELAXED);
+  __atomic_store_n(&gate->row_debts, debts_in_row(gate) + 1, __ATOMIC_RELAXED);
+  __atomic_store_n(&gate->row_launches, launches, __ATOMIC_RELAXED);
   return true;
 }
 
@@ -168,11 +170,10 @@ static bool go_as_debt(penstock_gate_device *gate, uint64_t debts, uint64_t sett
  * long only because it waits for just this launch: so patience does not grow with it, up to a point
  * from which on work would pile up. But it doubles with each debt that nothing moved after: several
  * processes' long kernels move together, late, and each of their processes waits at the gate. */
-static uint64_t patience_ns(const penstock_gate_device *gate, uint64_t estimates_ns,
-                            uint64_t settled) {
+static uint64_t patience_ns(const penstock_gate_device *gate, uint64_t estimates_ns) {
   enum { PILE_NS = 1000000000 };
   uint64_t vain = __atomic_load_n(&gate->vain_debts, __ATOMIC_RELAXED);
-  uint64_t row = debts_in_row(gate, settled), doublings = vain > row ? vain : row;
+  uint64_t row = debts_in_row(gate), doublings = vain > row ? vain : row;
   uint64_t stuck_ns = (uint64_t)STUCK_NS << (doublings < MOST_VAIN ? doublings : MOST_VAIN);
   if (estimates_ns > PILE_NS) return stuck_ns + 2 * estimates_ns;
   return stuck_ns + (2 * estimates_ns < STUCK_NS ? 2 * estimates_ns : STUCK_NS);
@@ -242,13 +243,15 @@ void gate_wait(penstock_process *process, gate_state *state, gate_stream *stream
     }
     if (now_progress != seen_progress || !estimates || gate_is_suspended(process))
       moved_ns = now_ns;
+    if (!estimates) __atomic_store_n(&gate->row_debts, 0, __ATOMIC_RELAXED);
     seen_progress = now_progress;
-    uint64_t patience = patience_ns(gate, estimates, now_progress), debts = debts_of(gate);
-    if (debts != seen_debts) { /* another thread's, which is to wait for the next one longer */
+    uint64_t patience = patience_ns(gate, estimates), debts = debts_of(gate);
+    if (debts != seen_debts) { /* another thread's; who went before in this row goes last */
+      uint64_t ahead = debt.at_ns ? 0 : patience / 4;
       seen_debts = debts;
-      if (moved_ns + patience / 4 < now_ns) moved_ns = now_ns - patience / 4;
+      if (moved_ns + ahead < now_ns) moved_ns = now_ns - ahead;
     }
-    if (now_ns - moved_ns > patience && go_as_debt(gate, debts, now_progress)) {
+    if (now_ns - moved_ns > patience && go_as_debt(gate, debts)) {
       debt.at_ns = now_ns;
       debt.progress = now_progress;
       debt.grant = grant;
