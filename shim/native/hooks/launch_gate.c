@@ -114,6 +114,15 @@ static bool is_known(const gate_kind *kind) {
   return penstock_cost_ns(&kind->cost, 0) && !__atomic_load_n(&kind->changed, __ATOMIC_RELAXED);
 }
 
+/* Did launches of late that nobody waited for end far later than they mostly do, or so it must be
+ * taken to be? Then ends are recorded as far as the budget goes, and samples keep theirs. */
+static bool is_unclear(const gate_stream *stream, uint64_t now_ns) {
+  enum { CALLS = 3, SPARE = 256 };
+  const uint64_t lately_ns = PENSTOCK_COST_WINDOW_NS; /* in which the longest is to be seen again */
+  return stream->unclear_ns && now_ns < stream->unclear_ns + lately_ns &&
+         gate_may_call(stream, now_ns, CALLS, SPARE);
+}
+
 /* Opens, ends and settles what is due before a launch. One that is changed all the time is measured
  * as often as the budget of calls allows. */
 static void prepare(gate_state *state, gate_stream *stream, penstock_pass *pass, uint64_t now_ns) {
@@ -137,6 +146,7 @@ static void prepare(gate_state *state, gate_stream *stream, penstock_pass *pass,
   } else if (may && stream->left_open) { /* it begins where the one before it ends: that is known */
     rolls = gate_sample_due(state, stream, now_ns);
   }
+  rolls = rolls || (may && !due && is_unclear(stream, now_ns));
   stream->probed = due && !idle; /* is it idle indeed? The next one will be the sample */
   gate_bracket_open(state, stream, due && idle, now_ns);
   gate_bracket *open = stream->open;

@@ -13,6 +13,8 @@
  * is at most one part in so many of it. Long launches of several tenants come one by one, after a
  * sleep each, so most of their calls are held up. */
 #define HELD_UP_PART 256
+/* An unseen end that may be so much later than by experience: the next ones are to be seen. */
+#define UNCLEAR_NS 1000000
 /* Less than that is not worth asking what the host kept a thread from. */
 #define WORTH_A_LOOK_NS 1000000
 /* A sample that seems shorter than the error of its begin is taken to be this long. */
@@ -190,6 +192,7 @@ void gate_settle_presumed(gate_state *state, gate_stream *stream, gate_bracket *
     own = by_wait(state, stream, bracket, waited_ns);
   } else {
     own.end_ns = unseen_end(bracket, begin, cost);
+    if (own.end_ns > begin + cost + UNCLEAR_NS) stream->unclear_ns = gate_tick_ns();
   }
   if (gate_in_crowd(state, stream, bracket)) {
     gate_charge_in_crowd(state, stream, bracket, begin, later(waited_ns, begin), cost);

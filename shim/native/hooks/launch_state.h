@@ -138,6 +138,8 @@ typedef struct gate_stream {
   bool stalled; /* the last measured bracket was: what stalls each time is how its launches are */
   uint8_t left_open; /* brackets were left open of late, and ended by experience */
   bool probed;       /* a bracket was measured only to learn that the stream is idle behind it */
+  uint64_t
+      unclear_ns; /* an end that nobody saw was last taken to be far later than the mean says */
   gate_bracket *open;
   gate_bracket *oldest; /* ended, waiting for their done word, in order */
   gate_bracket *newest;
