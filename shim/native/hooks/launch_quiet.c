@@ -13,6 +13,11 @@
 #define LAUNCHES 6 /* settled brackets after which the turn ends early; the first one warms up */
 #define PAUSE_NS 30000000
 #define OWN_PAUSE_NS 120000000
+/* A process's first turns come sooner: until they told what its launches take, it is charged for
+ * the switches as well. */
+#define FIRST_TURNS 4
+#define FIRST_PAUSE_NS 8000000
+#define FIRST_OWN_PAUSE_NS 20000000
 #define LATELY_NS 1000000000
 
 static uint64_t load(const uint64_t *word) { return __atomic_load_n(word, __ATOMIC_RELAXED); }
@@ -39,7 +44,8 @@ void gate_quiet_begin(penstock_process *process, gate_state *state, int grant, u
   if (now_ns < state->quiet_next_ns[grant] || gate_estimates_ns(process, state, grant)) return;
   penstock_gate_device *gate = gate_device(process, grant);
   uint64_t until = load(&gate->quiet_until_ns), number = own_number(process);
-  if (!number || now_ns < until + PAUSE_NS) return;
+  bool first = load(&state->quiet_turns[grant]) < FIRST_TURNS;
+  if (!number || now_ns < until + (first ? FIRST_PAUSE_NS : PAUSE_NS)) return;
   uint64_t length = 4 * __atomic_load_n(&state->typical_ns, __ATOMIC_RELAXED);
   if (length > MOST_NS) return; /* beside kernels this long a switch is nothing */
   if (length < LEAST_NS) length = LEAST_NS;
@@ -48,7 +54,8 @@ void gate_quiet_begin(penstock_process *process, gate_state *state, int grant, u
     return;
   }
   __atomic_store_n(&gate->quiet_slot, number, __ATOMIC_RELAXED);
-  state->quiet_next_ns[grant] = now_ns + OWN_PAUSE_NS;
+  state->quiet_next_ns[grant] = now_ns + (first ? FIRST_OWN_PAUSE_NS : OWN_PAUSE_NS);
+  __atomic_fetch_add(&state->quiet_turns[grant], 1, __ATOMIC_RELAXED);
   __atomic_store_n(&state->quiet_settled[grant], 0, __ATOMIC_RELAXED);
 }
 
