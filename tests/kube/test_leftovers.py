@@ -95,7 +95,11 @@ def test_a_killed_start_is_taken_up_and_down_leaves_nothing(cluster, tmp_path):
     assert {process.pid for process in ran.values()} <= {process.pid for process in inside}
     running.down(state)
     assert _traces(state) == []
-    assert not [process for process in inside if process.is_running()]
+    until(  # whoever waits for the first of them has waited: who started it was killed
+        "nobody of them is left",
+        lambda: not [process for process in inside if process.is_running()],
+        within_s=10,
+    )
     running.down(state)  # nothing is there, and nothing is done
     assert cluster.nodes_ready() == set(layout.NODES)
 
