@@ -114,13 +114,17 @@ static bool is_known(const gate_kind *kind) {
   return penstock_cost_ns(&kind->cost, 0) && !__atomic_load_n(&kind->changed, __ATOMIC_RELAXED);
 }
 
-/* Did launches of late that nobody waited for end far later than they mostly do, or so it must be
- * taken to be? Then ends are recorded as far as the budget goes, and samples keep theirs. */
-static bool is_unclear(const gate_stream *stream, uint64_t now_ns) {
+/* May an end be recorded that is to be seen, though no sample was drawn? Samples keep theirs. */
+static bool may_watch(const gate_stream *stream, uint64_t now_ns) {
   enum { CALLS = 3, SPARE = 256 };
+  return gate_may_call(stream, now_ns, CALLS, SPARE);
+}
+
+/* Did launches of late that nobody waited for end far later than they mostly do, or so it must be
+ * taken to be? Then ends are recorded as far as the budget goes. */
+static bool is_unclear(const gate_stream *stream, uint64_t now_ns) {
   const uint64_t lately_ns = PENSTOCK_COST_WINDOW_NS; /* in which the longest is to be seen again */
-  return stream->unclear_ns && now_ns < stream->unclear_ns + lately_ns &&
-         gate_may_call(stream, now_ns, CALLS, SPARE);
+  return stream->unclear_ns && now_ns < stream->unclear_ns + lately_ns;
 }
 
 /* Opens, ends and settles what is due before a launch. One that is changed all the time is measured
@@ -146,16 +150,18 @@ static void prepare(gate_state *state, gate_stream *stream, penstock_pass *pass,
   } else if (may && stream->left_open) { /* it begins where the one before it ends: that is known */
     rolls = gate_sample_due(state, stream, now_ns);
   }
-  rolls = rolls || (may && !due && is_unclear(stream, now_ns));
+  bool watched = may && !due && !rolls && is_unclear(stream, now_ns) && may_watch(stream, now_ns);
   stream->probed = due && !idle; /* is it idle indeed? The next one will be the sample */
   gate_bracket_open(state, stream, due && idle, now_ns);
   gate_bracket *open = stream->open;
   if (!open) return;
   pass->alone = unknown;
-  rolls = rolls || stream->probed || (open->sample && (stream->prompt || state->launches_block));
+  rolls = rolls || watched || stream->probed ||
+          (open->sample && (stream->prompt || state->launches_block));
   penstock_lock_acquire(&stream->lock); /* other threads' launches join it already */
   open->turn_ns = pass->turn_ns;
   open->rolling = rolls && !unknown && !pass->overlapping;
+  open->watched = watched;
   penstock_lock_release(&stream->lock);
   if (open->sample || open->rolling) pass->entered_ns = open->opened_ns;
 }
@@ -362,10 +368,11 @@ static void conclude(const penstock_pass *pass) {
   gate_bracket *open = stream->open;
   if (open && open->number == pass->bracket) {
     if (!drawn) open->counted_ns = pass->counted_ns;
-    if (rolls) {
-      gate_bracket_roll(state, stream);
-    } else {
+    bool first = pass->bracket_ns == pass->cost_ns;
+    if (!rolls) {
       gate_bracket_end(state, stream, true);
+    } else if (first || !open->watched || may_watch(stream, gate_now_ns())) {
+      gate_bracket_roll(state, stream);
     }
   }
   gate_stream_release(stream);

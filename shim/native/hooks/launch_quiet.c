@@ -14,9 +14,9 @@
 #define PAUSE_NS 30000000
 #define OWN_PAUSE_NS 120000000
 /* A process's first turns come sooner: until they told what its launches take, it is charged for
- * the switches as well. */
+ * the switches as well. So do those of one that the others' left without for long. */
 #define FIRST_TURNS 4
-#define FIRST_PAUSE_NS 8000000
+#define SOON_NS 8000000
 #define FIRST_OWN_PAUSE_NS 20000000
 #define LATELY_NS 1000000000
 
@@ -41,11 +41,13 @@ bool gate_quiet_forbids(penstock_process *process, gate_state *state, int grant,
 void gate_quiet_begin(penstock_process *process, gate_state *state, int grant, uint64_t now_ns) {
   uint64_t seen = load(&state->others_seen_ns[grant]);
   if (__builtin_expect(!seen, 1) || now_ns > seen + LATELY_NS) return; /* alone: all is quiet */
-  if (now_ns < state->quiet_next_ns[grant] || gate_estimates_ns(process, state, grant)) return;
+  uint64_t next_ns = state->quiet_next_ns[grant];
+  if (now_ns < next_ns || gate_estimates_ns(process, state, grant)) return;
   penstock_gate_device *gate = gate_device(process, grant);
   uint64_t until = load(&gate->quiet_until_ns), number = own_number(process);
   bool first = load(&state->quiet_turns[grant]) < FIRST_TURNS;
-  if (!number || now_ns < until + (first ? FIRST_PAUSE_NS : PAUSE_NS)) return;
+  bool soon = first || now_ns > next_ns + LATELY_NS;
+  if (!number || now_ns < until + (soon ? SOON_NS : PAUSE_NS)) return;
   uint64_t length = 4 * __atomic_load_n(&state->typical_ns, __ATOMIC_RELAXED);
   if (length > MOST_NS) return; /* beside kernels this long a switch is nothing */
   if (length < LEAST_NS) length = LEAST_NS;

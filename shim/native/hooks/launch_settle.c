@@ -294,31 +294,31 @@ static uint64_t raise_one(gate_bracket *bracket, const gate_kind *kind) {
 }
 
 /* The slot's estimate before the lock is let go: then another thread may settle what was raised. */
-static void raise_on(penstock_process *process, gate_state *state, gate_stream *stream,
-                     const gate_kind *kind) {
+static void raise_on(penstock_gate_slot *slot, gate_stream *stream, const gate_kind *kind) {
   penstock_lock_acquire(&stream->lock);
   uint64_t more = stream->open ? raise_one(stream->open, kind) : 0;
   for (gate_bracket *one = stream->oldest; one; one = one->next) more += raise_one(one, kind);
   if (more) {
     stream->queued_ns += more;
     stream->drained_ns += more;
-    penstock_gate_slot *slot = gate_slot(process, state, stream->context->grant);
     __atomic_fetch_add(&slot->estimate_ns, more, __ATOMIC_RELAXED);
   }
   penstock_lock_release(&stream->lock);
 }
 
-/* A kind was measured for the first time: what is queued of it, on any stream, was a guess. Long
- * launches that pass for short ones keep the gate from seeing how much is out. */
-static void raise_estimates(gate_state *state, const gate_bracket *first) {
+/* A kind was measured for the first time, on that device: what is queued of it there, on any
+ * stream, was a guess. Long launches that pass for short ones keep the gate from seeing how much is
+ * out. */
+static void raise_estimates(gate_state *state, int grant, const gate_bracket *first) {
   penstock_process *process = penstock_process_get();
   const gate_kind *kind = first->part_count == 1 ? first->parts[0].kind : NULL;
-  if (!process || !kind || !penstock_cost_ns(&kind->cost, 0)) return;
+  if (!process || grant < 0 || !kind || !penstock_cost_ns(&kind->cost, 0)) return;
+  penstock_gate_slot *slot = gate_slot(process, state, grant); /* before the locks: it may claim */
   for (unsigned i = 0; i < GATE_LISTS; i++) {
     if (!__atomic_load_n(&state->streams[i], __ATOMIC_RELAXED)) continue;
     penstock_lock_acquire(&state->lock);
     for (gate_stream *stream = state->streams[i]; stream; stream = stream->next) {
-      if (stream->context->grant >= 0) raise_on(process, state, stream, kind);
+      if (stream->context->grant == grant) raise_on(slot, stream, kind);
     }
     penstock_lock_release(&state->lock);
   }
@@ -370,7 +370,7 @@ void gate_settle_measured(gate_state *state, gate_stream *stream, gate_bracket *
     bool vague = loose || stalled || by_chance;
     uint64_t most = vague ? earlier(length, GATE_UNKNOWN_NS * bracket->launches) : length;
     gate_learn(state, bracket, stalled ? later(least, most) : most, true, gate_now_ns());
-    raise_estimates(state, bracket);
+    raise_estimates(state, stream->context->grant, bracket);
   } else if (seen.exact && !loose && !stalled &&
              (!late_end || late_before >= LATE_ENDS_EACH_TIME)) {
     gate_learn(state, bracket, length, crowd, gate_now_ns());

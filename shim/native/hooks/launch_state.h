@@ -96,7 +96,8 @@ typedef struct gate_bracket {
   gate_marker *start; /* of a sample, or behind work of another sort; else NULL */
   gate_marker *end;
   bool by_event; /* no word will tell that it is through */
-  bool rolling;  /* `end` is recorded anew behind each launch */
+  bool rolling;  /* `end` is recorded anew behind each launch … */
+  bool watched;  /* … as the budget goes: no sample was drawn, but ends are to be seen of late */
   bool sample;   /* `start` lies directly before the first launch, on an idle stream */
   bool crowd;    /* others were on the device when it was opened */
   bool quiet;    /* opened in a quiet turn of this process */

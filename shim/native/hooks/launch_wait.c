@@ -189,8 +189,16 @@ static __thread struct {
   uint64_t at_ns; /* 0: none */
   uint64_t progress;
   int grant;
+  unsigned in_row; /* this one and those before it, with nothing but waits at the gate between */
 } debt;
 #define AWAY_NS 5000000 /* between two launches: longer, and it was not at the gate */
+
+/* How much longer this thread waits for its next debt than who has had fewer, so that those go
+ * first: more than the difference between when two of them look. */
+static uint64_t modesty_ns(void) {
+  enum { EACH_NS = 5000000, MOST = 8 };
+  return debt.at_ns ? (uint64_t)EACH_NS * (debt.in_row < MOST ? debt.in_row : MOST) : 0;
+}
 
 /* A launch went as debt, and something has moved since, seen right away. If that was at once, or
  * all own work is through, the work had waited for this launch, or what stands still is another
@@ -251,7 +259,8 @@ void gate_wait(penstock_process *process, gate_state *state, gate_stream *stream
       seen_debts = debts;
       if (moved_ns + ahead < now_ns) moved_ns = now_ns - ahead;
     }
-    if (now_ns - moved_ns > patience && go_as_debt(gate, debts)) {
+    if (now_ns - moved_ns > patience + modesty_ns() && go_as_debt(gate, debts)) {
+      debt.in_row = debt.at_ns ? debt.in_row + 1 : 1;
       debt.at_ns = now_ns;
       debt.progress = now_progress;
       debt.grant = grant;
