@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import secrets
 import signal
 import time
+import warnings
 
 import pytest
 
@@ -134,6 +136,27 @@ def test_a_cache_follows_through_kills_of_the_server_and_forgotten_versions(clus
             await until(lambda: cache.objects == {(where, "c"): word})
 
     asyncio.run(work())
+
+
+def test_a_watch_that_is_given_up_at_any_moment_leaves_no_connection(cluster, pods):
+    async def work(after_s: float):
+        async def watch():
+            async for _ in api.watch(MAPS, "", pods.namespace):
+                pass
+
+        async with await Api.connect(cluster.layout.kubeconfig) as api:
+            watching = asyncio.create_task(watch())
+            await asyncio.sleep(after_s)
+            watching.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await watching
+
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for number in range(40):
+            asyncio.run(work(number / 1000))
+        gc.collect()
+    assert not [str(one.message) for one in said]
 
 
 def test_no_cluster_and_no_server_are_told(tmp_path, monkeypatch):

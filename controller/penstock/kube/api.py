@@ -33,6 +33,8 @@ TIMEOUT_S = 30.0
 MOST_CONNECTIONS = 64
 # A watch is told something at least so often (bookmarks come every minute): else its peer is gone.
 SILENCE_S = 150.0
+# aiohttp's session waits for its pool, not for a connection that was given up in its handshake.
+CLOSING_S = 0.02
 PATCHES = {
     "merge": "application/merge-patch+json",
     "json": "application/json-patch+json",
@@ -162,6 +164,8 @@ class Api:
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
             raise self._unreachable(error) from error
         finally:
+            if answer.connection and answer.connection.transport:
+                answer.connection.transport.abort()  # TLS would wait for the server's goodbye
             answer.close()
 
     async def create(
@@ -214,6 +218,7 @@ class Api:
     async def close(self) -> None:
         """Ends the connections."""
         await self._rest.close()
+        await asyncio.sleep(CLOSING_S)
 
     async def __aenter__(self) -> Self:
         return self
