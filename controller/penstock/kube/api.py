@@ -33,8 +33,9 @@ TIMEOUT_S = 30.0
 MOST_CONNECTIONS = 64
 # A watch is told something at least so often (bookmarks come every minute): else its peer is gone.
 SILENCE_S = 150.0
-# aiohttp's session waits for its pool, not for a connection that was given up in its handshake.
-CLOSING_S = 0.02
+# aiohttp's session waits for its pool, not for a connection given up before its answer began: TLS
+# says goodbye on that, which the server has to return.
+CLOSING_S = 0.1
 PATCHES = {
     "merge": "application/merge-patch+json",
     "json": "application/json-patch+json",

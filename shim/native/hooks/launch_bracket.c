@@ -167,6 +167,17 @@ void gate_bracket_roll(gate_state *state, gate_stream *stream) {
   gate_called(stream, 1);
 }
 
+/* An end that lies behind some of the launches only would tell too little. */
+void gate_bracket_unwatch(gate_stream *stream) {
+  gate_bracket *bracket = stream->open;
+  gate_marker_put(stream->context, bracket->end);
+  bracket->end = NULL;
+  penstock_lock_acquire(&stream->lock); /* other threads' launches join it */
+  bracket->rolling = false;
+  bracket->held_ns = 0;
+  penstock_lock_release(&stream->lock);
+}
+
 void gate_bracket_end(gate_state *state, gate_stream *stream, bool word) {
   gate_bracket *bracket = stream->open;
   if (!bracket) return;

@@ -352,8 +352,9 @@ static void uncount(penstock_pass *pass) {
 }
 
 /* Ends the launch's bracket, which is long enough, or was opened for this launch alone; rolls its
- * end on if that rolls. Work on many streams at once is worth more than the wall clock: brackets
- * grow when the calls get too many. */
+ * end on if that rolls, or lets go of it where only its watching pays for that and cannot. Work on
+ * many streams at once is worth more than the wall clock: brackets grow when the calls get too
+ * many. */
 static void conclude(const penstock_pass *pass) {
   enum { MOST_GROWTH = 64, CALLS = 3, SPARE = 32 };
   gate_stream *stream = pass->stream;
@@ -373,6 +374,8 @@ static void conclude(const penstock_pass *pass) {
       gate_bracket_end(state, stream, true);
     } else if (first || !open->watched || may_watch(stream, gate_now_ns())) {
       gate_bracket_roll(state, stream);
+    } else {
+      gate_bracket_unwatch(stream);
     }
   }
   gate_stream_release(stream);

@@ -306,8 +306,8 @@ static void raise_on(penstock_gate_slot *slot, gate_stream *stream, const gate_k
   penstock_lock_release(&stream->lock);
 }
 
-/* A kind was measured for the first time, on that device: what is queued of it there, on any
- * stream, was a guess. Long launches that pass for short ones keep the gate from seeing how much is
+/* A kind was measured for the first time: what is queued of it on that device, on any stream, was a
+ * guess. Long launches that pass for short ones keep the gate from seeing how much is
  * out. */
 static void raise_estimates(gate_state *state, int grant, const gate_bracket *first) {
   penstock_process *process = penstock_process_get();
@@ -347,7 +347,8 @@ void gate_settle_measured(gate_state *state, gate_stream *stream, gate_bracket *
     bracket->held_ns = bracket->counted_ns = 0;
     loose = late_end = false;
   }
-  uint32_t late_before = loose ? 0 : note_late(state, late_end);
+  /* A watched end is a favour: late, it is none. */
+  uint32_t late_before = loose || bracket->watched ? 0 : note_late(state, late_end);
   bool by_chance = late_end && !late_before; /* further ones are how the driver is */
   if (by_chance && known) {
     gate_settle_presumed(state, stream, bracket, waited_ns);

@@ -299,6 +299,8 @@ void gate_bracket_adopt(gate_state *state, gate_stream *stream, uint64_t now_ns)
 void gate_bracket_end(gate_state *state, gate_stream *stream, bool word);
 /* Records an event behind what the open bracket holds, which stays open. */
 void gate_bracket_roll(gate_state *state, gate_stream *stream);
+/* Lets go of the open bracket's end, which rolls no more. */
+void gate_bracket_unwatch(gate_stream *stream);
 /* Ends the open bracket by experience, without driver calls. */
 void gate_bracket_presume(gate_state *state, gate_stream *stream);
 /* Ends the open bracket where it was rolled to, else by experience: the stream should have run dry.

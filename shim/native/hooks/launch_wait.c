@@ -189,7 +189,7 @@ static __thread struct {
   uint64_t at_ns; /* 0: none */
   uint64_t progress;
   int grant;
-  unsigned in_row; /* this one and those before it, with nothing but waits at the gate between */
+  unsigned in_row; /* this one and those before it, less those of others since */
 } debt;
 #define AWAY_NS 5000000 /* between two launches: longer, and it was not at the gate */
 
@@ -257,6 +257,7 @@ void gate_wait(penstock_process *process, gate_state *state, gate_stream *stream
     if (debts != seen_debts) { /* another thread's; who went before in this row goes last */
       uint64_t ahead = debt.at_ns ? 0 : patience / 4;
       seen_debts = debts;
+      if (debt.in_row) debt.in_row--;
       if (moved_ns + ahead < now_ns) moved_ns = now_ns - ahead;
     }
     if (now_ns - moved_ns > patience + modesty_ns() && go_as_debt(gate, debts)) {
