@@ -5,6 +5,8 @@ Run as ``python charging.py NAME``; they go on until they are killed.
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import os
 import sys
 import threading
@@ -210,6 +212,29 @@ def rare_long_launches_that_nobody_waits_for() -> None:
             device.launch(stream, 20 * US)
             ok(cu.cuStreamSynchronize(stream))
         device.launch(stream, 100 * MS)
+        time.sleep(0.11)
+
+
+def rare_long_launches_right_behind_a_wait() -> None:
+    """100 ms at once behind a wait for 2 us, under a key that mostly takes 100 us."""
+    device = Device()
+    stream = device.stream()
+    cuda = ctypes.CDLL("libcuda.so.1")
+    handle, kernel = ctypes.c_void_p(int(stream)), ctypes.c_void_p(int(device.kernel))
+    shape = [ctypes.c_uint(n) for n in (1, 1, 1, 32, 1, 1, 0)]
+    durations = [ctypes.c_uint64(ns) for ns in (100 * US, 2 * US, 100 * MS)]
+    short, shorter, long = (
+        functools.partial(
+            cuda.cuLaunchKernel, kernel, *shape, handle,
+            ctypes.byref(ctypes.c_void_p(ctypes.addressof(duration))), None,
+        )
+        for duration in durations
+    )  # fmt: skip
+    wait = functools.partial(cuda.cuStreamSynchronize, handle)
+    while True:
+        for _ in range(200):
+            assert short() == wait() == 0
+        assert shorter() == wait() == long() == 0
         time.sleep(0.11)
 
 

@@ -95,9 +95,12 @@ bool gate_may_mark(const gate_state *state, const gate_stream *stream) {
          __atomic_load_n(&state->captures, __ATOMIC_RELAXED) == 0;
 }
 
-/* Has the stream run dry, by experience, since its last launch? Under its lock. */
+/* Has the stream run dry since its last launch: certainly, or by experience? The last end may lie
+ * ahead where another thread's launch joined behind the event. Under its lock. */
 static bool is_dry(const gate_stream *stream, uint64_t now_ns) {
-  return !stream->newest && now_ns > stream->drained_ns + GATE_DRY_SLACK_NS;
+  if (stream->newest) return false;
+  return (stream->idle && now_ns >= stream->last_end_ns) ||
+         now_ns > stream->drained_ns + GATE_DRY_SLACK_NS;
 }
 
 /* The same without the lock; is it certainly idle as well? */

@@ -387,7 +387,9 @@ void gate_settle_measured(gate_state *state, gate_stream *stream, gate_bracket *
     note_wake(state, waited_ns - seen.end_ns);
   }
   if (crowd) {
-    gate_charge_in_crowd(state, stream, bracket, seen.begin_ns, seen.end_ns, earlier(cost, length));
+    /* The lesser of both would be less than the mean in the mean. A guess is no experience. */
+    uint64_t due = is_surely_even(bracket) ? cost : earlier(cost, length);
+    gate_charge_in_crowd(state, stream, bracket, seen.begin_ns, seen.end_ns, due);
   } else {
     gate_charge(state, stream, seen.begin_ns, seen.end_ns, bracket->cost_ns);
   }
