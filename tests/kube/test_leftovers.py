@@ -53,7 +53,8 @@ def _traces(state: Path) -> list[str]:
         line for line in Path("/proc/self/mountinfo").read_text().splitlines() if str(state) in line
     ]
     name = layout.cgroup(state).name
-    found += [str(path) for path in Path("/sys/fs/cgroup").glob(f"**/{name}")]
+    for folder, groups, _ in os.walk("/sys/fs/cgroup"):  # another cluster's may go meanwhile
+        found += [f"{folder}/{group}" for group in groups if group == name]
     return found
 
 
