@@ -135,7 +135,7 @@ def test_processes_whose_kernels_differ_in_length_get_no_more_than_their_quota(
     stage.watch(1)
     samples = stage.watch(5)
     used_ns = samples[-1].busy_ns["tenant"] - samples[0].busy_ns["tenant"]
-    assert 100 * used_ns / (samples[-1].at_ns - samples[0].at_ns) <= 72
+    assert 100 * used_ns / (samples[-1].at_ns - samples[0].at_ns) <= 72.5
 
 
 @pytest.mark.parametrize(

@@ -112,12 +112,16 @@ int penstock_cost_learn(penstock_cost *cost, uint64_t time_ns, uint64_t launches
   return 1;
 }
 
-int penstock_cost_is_even(const penstock_cost *cost, uint64_t now_ns) {
+int penstock_cost_is_sure(const penstock_cost *cost, uint64_t now_ns) {
   enum { ENOUGH = 8 }; /* fewer may lie close together by chance */
   uint64_t quiet_ns = __atomic_load_n(&cost->quiet_ns, __ATOMIC_RELAXED);
-  uint64_t spread_ns = __atomic_load_n(&cost->spread_ns, __ATOMIC_RELAXED);
   return __atomic_load_n(&cost->quiet, __ATOMIC_RELAXED) >= ENOUGH &&
-         now_ns < quiet_ns + PENSTOCK_COST_QUIET_NS &&
+         now_ns < quiet_ns + PENSTOCK_COST_QUIET_NS;
+}
+
+int penstock_cost_is_even(const penstock_cost *cost, uint64_t now_ns) {
+  uint64_t spread_ns = __atomic_load_n(&cost->spread_ns, __ATOMIC_RELAXED);
+  return penstock_cost_is_sure(cost, now_ns) &&
          spread_ns < penstock_cost_ns(cost, 0) / 8 + NOISE_NS;
 }
 

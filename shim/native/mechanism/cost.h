@@ -46,6 +46,9 @@ typedef struct penstock_cost {
 int penstock_cost_learn(penstock_cost *cost, uint64_t time_ns, uint64_t launches, int disturbed,
                         uint64_t now_ns);
 
+/* Are there enough undisturbed samples of late to rely on the mean? */
+int penstock_cost_is_sure(const penstock_cost *cost, uint64_t now_ns);
+
 /* Do launches of the kind take alike, as undisturbed samples of late say? */
 int penstock_cost_is_even(const penstock_cost *cost, uint64_t now_ns);
 
