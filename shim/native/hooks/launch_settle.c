@@ -308,8 +308,7 @@ static void raise_on(penstock_gate_slot *slot, gate_stream *stream, const gate_k
 }
 
 /* A kind was measured for the first time: what is queued of it on that device, on any stream, was a
- * guess. Long launches that pass for short ones keep the gate from seeing how much is
- * out. */
+ * guess. Long launches that pass for short ones keep the gate from seeing how much is out. */
 static void raise_estimates(gate_state *state, int grant, const gate_bracket *first) {
   penstock_process *process = penstock_process_get();
   const gate_kind *kind = first->part_count == 1 ? first->parts[0].kind : NULL;
