@@ -27,7 +27,7 @@ static uint64_t reserve_bytes(int grant) {
 
 CUresult penstock_context_admit(CUdevice device, int *grant, uint64_t *bytes) {
   if (!penstock_process_get()) return CUDA_ERROR_SYSTEM_NOT_READY;
-  *grant = PENSTOCK_BELOW(penstock_grant_of(device));
+  *grant = penstock_grant_of(device);
   if (*grant < 0) {
     penstock_log("no context: device %d was not granted to this tenant", device);
     return CUDA_ERROR_INVALID_DEVICE;

@@ -79,7 +79,7 @@ static bool is_own(const void *caller) {
 /* Notes a call that leads nowhere, or that the shim only forwards. True: see the next one too. */
 static bool note_call(unsigned index, const void *caller, bool absent) {
   bool hooked = penstock_cuda_is_hooked[index];
-  if (penstock_depth || (is_own(caller) && !hooked)) return penstock_names_are_recorded();
+  if (is_own(caller) && !hooked) return penstock_names_are_recorded();
   if (absent) {
     penstock_name_count(PENSTOCK_ASKED_ABSENT, penstock_cuda_names[index], PENSTOCK_ASKED_CALL);
   } else if (!hooked && penstock_names_are_recorded()) {

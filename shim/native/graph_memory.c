@@ -56,9 +56,7 @@ static uint64_t key_of(CUgraphExec exec, int device) {
 void penstock_graph_memory_made(CUgraphExec exec, CUgraph graph) {
   if (!is_in_use()) return;
   needs sum = {{0}};
-  penstock_depth++;
   add_graph(graph, &sum, 0);
-  penstock_depth--;
   for (int device = 0; device < PENSTOCK_GRAPH_MEMORY_DEVICES; device++) {
     if (sum.bytes[device] == 0) continue;
     penstock_object object = {.key = key_of(exec, device),

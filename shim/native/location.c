@@ -15,13 +15,12 @@ CUdevice penstock_location_device(const CUmemLocation *location) {
   if (location->type == CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN) {
     return location->localized.deviceId;
   }
-  PENSTOCK_BELOW(REAL(cuCtxGetDevice)(&device));
+  REAL(cuCtxGetDevice)(&device);
   return device;
 }
 
 bool penstock_location_exists(const CUmemLocation *location) {
   int count = 0;
   CUdevice device = penstock_location_device(location);
-  return PENSTOCK_BELOW(REAL(cuDeviceGetCount)(&count)) == CUDA_SUCCESS && device >= 0 &&
-         device < count;
+  return REAL(cuDeviceGetCount)(&count) == CUDA_SUCCESS && device >= 0 && device < count;
 }

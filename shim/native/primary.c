@@ -31,7 +31,7 @@ static primary_context *primary_of(CUdevice device) {
 /* 0 from drivers before CUDA 12: then the address has to do. */
 static unsigned long long id_of(CUcontext context) {
   unsigned long long id = 0;
-  return PENSTOCK_BELOW(REAL(cuCtxGetId)(context, &id)) == CUDA_SUCCESS ? id : 0;
+  return REAL(cuCtxGetId)(context, &id) == CUDA_SUCCESS ? id : 0;
 }
 
 CUresult penstock_primary_admit(CUdevice device, penstock_primary_retain *retain) {
@@ -155,7 +155,7 @@ CUresult penstock_primary_retained(penstock_primary_retain *retain, CUcontext co
     give_up(primary, retain);
     return result;
   }
-  int grant = PENSTOCK_BELOW(penstock_grant_of(retain->device));
+  int grant = penstock_grant_of(retain->device);
   finding f = find(primary, retain, context, id_of(context), grant);
   if (f.give_back) penstock_uncharge(grant, f.bytes);
   return f.is_new && !f.has_charge ? charge_late(primary, retain, context) : result;
@@ -202,13 +202,11 @@ void penstock_primary_adopt(CUdevice device, CUcontext context) {
   CUcontext retained = NULL;
   unsigned int flags;
   int active = 0;
-  if (!primary ||
-      PENSTOCK_BELOW(REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active)) != CUDA_SUCCESS ||
-      !active ||
-      PENSTOCK_BELOW(REAL(cuDevicePrimaryCtxRetain)(&retained, device)) != CUDA_SUCCESS) {
+  if (!primary || REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active) != CUDA_SUCCESS ||
+      !active || REAL(cuDevicePrimaryCtxRetain)(&retained, device) != CUDA_SUCCESS) {
     return;
   }
-  PENSTOCK_BELOW(REAL(cuDevicePrimaryCtxRelease_v2)(device));
+  REAL(cuDevicePrimaryCtxRelease_v2)(device);
   if (retained != context) return;
   unsigned long long id = id_of(context);
   penstock_lock_acquire(&primary->lock);

@@ -16,8 +16,6 @@
 #define PAGE_WAIT_NS 200000000 /* for a page that is being created as we start */
 #define PAGE_POLL_NS 2000000
 
-__thread int penstock_depth;
-
 static penstock_process *attached;
 
 static uint64_t now_ns(void) {

@@ -28,7 +28,3 @@ int penstock_current_grant(void);
 
 /* Grant index of a CUDA device ordinal; -1 when it was not granted. */
 int penstock_grant_of(CUdevice device);
-
-/* Depth of shim code on this thread. Calls that come back from inside the driver, or that the shim
- * itself makes, see a depth above zero and are only forwarded. */
-extern __thread int penstock_depth;

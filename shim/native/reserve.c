@@ -73,7 +73,7 @@ static penstock_reserve *vacant(reserve_table *t) {
 static penstock_reserve *find_or_add(CUmemoryPool pool, CUdevice device, bool on_host) {
   reserve_table *t = table();
   if (!t) return NULL;
-  int grant = on_host ? -1 : PENSTOCK_BELOW(penstock_grant_of(device));
+  int grant = on_host ? -1 : penstock_grant_of(device);
   penstock_lock_acquire(&t->lock);
   penstock_reserve *reserve = lookup(t, pool, device);
   if (!reserve) {
@@ -112,7 +112,6 @@ penstock_reserve *penstock_reserve_find(CUmemoryPool pool) {
 static bool read_reserve(const penstock_reserve *reserve, uint64_t *bytes) {
   cuuint64_t value = 0;
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-  penstock_depth++;
   bool captures = penstock_gate_sees_captures();
   CUresult exchanged =
       captures ? REAL(cuThreadExchangeStreamCaptureMode)(&mode) : CUDA_ERROR_NOT_SUPPORTED;
@@ -122,7 +121,6 @@ static bool read_reserve(const penstock_reserve *reserve, uint64_t *bytes) {
           : REAL(cuDeviceGetGraphMemAttribute)(reserve->device,
                                                CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &value);
   if (exchanged == CUDA_SUCCESS) REAL(cuThreadExchangeStreamCaptureMode)(&mode);
-  penstock_depth--;
   *bytes = value;
   return result == CUDA_SUCCESS;
 }
@@ -222,7 +220,6 @@ static charged charged_of(penstock_reserve *reserve) {
 
 /* Gives idle memory back to the device, down to what is charged if that is possible. */
 static void trim(penstock_reserve *reserve) {
-  penstock_depth++;
   if (reserve->pool) {
     REAL(cuMemPoolTrimTo)(reserve->pool, charged_of(reserve).bytes);
     uint64_t bytes;
@@ -231,7 +228,6 @@ static void trim(penstock_reserve *reserve) {
   } else {
     REAL(cuDeviceGraphMemTrim)(reserve->device);
   }
-  penstock_depth--;
 }
 
 /* Reads until nobody settled in between. Returns with the lock held. */
@@ -354,7 +350,7 @@ static void exchange_idle(penstock_reserve *reserve, uint64_t bytes) {
     return;
   }
   uint64_t held = charged_of(reserve).bytes;
-  PENSTOCK_BELOW(REAL(cuMemPoolTrimTo)(reserve->pool, held > bytes ? held - bytes : 0));
+  REAL(cuMemPoolTrimTo)(reserve->pool, held > bytes ? held - bytes : 0);
   penstock_reserve_settle(reserve, 0);
 }
 

@@ -70,18 +70,18 @@ static uint64_t mipmap_bytes(CUDA_ARRAY3D_DESCRIPTOR d, unsigned levels) {
     int grant;                                                                                    \
     const uint64_t bytes = penstock_whole_slabs(bytes_needed);                                    \
     const uint64_t before = (likely) ? bytes : 0;                                                 \
-    CUresult result = PENSTOCK_BELOW(penstock_here(&context, &grant));                            \
+    CUresult result = penstock_here(&context, &grant);                                            \
     if (result == CUDA_SUCCESS && before)                                                         \
       result = penstock_charge_hidden(grant, before, PENSTOCK_ARRAY_BLOCKS);                      \
     if (result != CUDA_SUCCESS) return result;                                                    \
-    result = PENSTOCK_BELOW(call);                                                                \
+    result = call;                                                                                \
     if (result != CUDA_SUCCESS) {                                                                 \
       penstock_uncharge_hidden(grant, before, PENSTOCK_ARRAY_BLOCKS);                             \
       return result;                                                                              \
     }                                                                                             \
     if (bytes > before &&                                                                         \
         (result = penstock_charge_hidden(grant, bytes, PENSTOCK_ARRAY_BLOCKS)) != CUDA_SUCCESS) { \
-      PENSTOCK_BELOW(undo);                                                                       \
+      undo;                                                                                       \
       return result;                                                                              \
     }                                                                                             \
     penstock_object_remember(kind, (uint64_t)(uintptr_t)*(handle), grant, bytes, context);        \
@@ -106,7 +106,6 @@ static uint64_t flat_bytes(uint64_t width, uint64_t height, CUarray_format forma
 }
 
 CUresult CUDAAPI HOOK_NAME(cuArrayCreate)(CUarray *array, const CUDA_ARRAY_DESCRIPTOR_v1 *d) {
-  PENSTOCK_PASS(cuArrayCreate, array, d);
   if (!array || !d) return CUDA_ERROR_INVALID_VALUE;
   CREATE(PENSTOCK_ARRAY, array, is_likely_flat(d->Width, d->Height, d->NumChannels),
          flat_bytes(d->Width, d->Height, d->Format, d->NumChannels), REAL(cuArrayCreate)(array, d),
@@ -114,7 +113,6 @@ CUresult CUDAAPI HOOK_NAME(cuArrayCreate)(CUarray *array, const CUDA_ARRAY_DESCR
 }
 
 CUresult CUDAAPI HOOK_NAME(cuArrayCreate_v2)(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *d) {
-  PENSTOCK_PASS(cuArrayCreate_v2, array, d);
   if (!array || !d) return CUDA_ERROR_INVALID_VALUE;
   CREATE(PENSTOCK_ARRAY, array, is_likely_flat(d->Width, d->Height, d->NumChannels),
          flat_bytes(d->Width, d->Height, d->Format, d->NumChannels),
@@ -131,7 +129,6 @@ static CUDA_ARRAY3D_DESCRIPTOR widened(const CUDA_ARRAY3D_DESCRIPTOR_v1 *d) {
 }
 
 CUresult CUDAAPI HOOK_NAME(cuArray3DCreate)(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *d) {
-  PENSTOCK_PASS(cuArray3DCreate, array, d);
   if (!array || !d) return CUDA_ERROR_INVALID_VALUE;
   CUDA_ARRAY3D_DESCRIPTOR wide = widened(d);
   CREATE(PENSTOCK_ARRAY, array, is_likely(&wide), array_bytes(&wide),
@@ -139,7 +136,6 @@ CUresult CUDAAPI HOOK_NAME(cuArray3DCreate)(CUarray *array, const CUDA_ARRAY3D_D
 }
 
 CUresult CUDAAPI HOOK_NAME(cuArray3DCreate_v2)(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *d) {
-  PENSTOCK_PASS(cuArray3DCreate_v2, array, d);
   if (!array || !d) return CUDA_ERROR_INVALID_VALUE;
   CREATE(PENSTOCK_ARRAY, array, is_likely(d), array_bytes(d), REAL(cuArray3DCreate_v2)(array, d),
          REAL(cuArrayDestroy)(*array));
@@ -148,7 +144,6 @@ CUresult CUDAAPI HOOK_NAME(cuArray3DCreate_v2)(CUarray *array, const CUDA_ARRAY3
 CUresult CUDAAPI HOOK_NAME(cuMipmappedArrayCreate)(CUmipmappedArray *array,
                                                    const CUDA_ARRAY3D_DESCRIPTOR *d,
                                                    unsigned int levels) {
-  PENSTOCK_PASS(cuMipmappedArrayCreate, array, d, levels);
   if (!array || !d) return CUDA_ERROR_INVALID_VALUE;
   CREATE(PENSTOCK_MIPMAP, array, is_likely(d) && levels > 0 && levels <= MOST_LEVELS,
          mipmap_bytes(*d, levels), REAL(cuMipmappedArrayCreate)(array, d, levels),
@@ -156,18 +151,15 @@ CUresult CUDAAPI HOOK_NAME(cuMipmappedArrayCreate)(CUmipmappedArray *array,
 }
 
 CUresult CUDAAPI HOOK_NAME(cuArrayDestroy)(CUarray array) {
-  PENSTOCK_PASS(cuArrayDestroy, array);
   penstock_freeing freeing = penstock_free_begin(PENSTOCK_ARRAY, (uint64_t)(uintptr_t)array);
-  CUresult result = penstock_free_end(&freeing, PENSTOCK_BELOW(REAL(cuArrayDestroy)(array)));
+  CUresult result = penstock_free_end(&freeing, REAL(cuArrayDestroy)(array));
   if (result == CUDA_SUCCESS) penstock_vmm_array_destroyed((uint64_t)(uintptr_t)array);
   return result;
 }
 
 CUresult CUDAAPI HOOK_NAME(cuMipmappedArrayDestroy)(CUmipmappedArray array) {
-  PENSTOCK_PASS(cuMipmappedArrayDestroy, array);
   penstock_freeing freeing = penstock_free_begin(PENSTOCK_MIPMAP, (uint64_t)(uintptr_t)array);
-  CUresult result =
-      penstock_free_end(&freeing, PENSTOCK_BELOW(REAL(cuMipmappedArrayDestroy)(array)));
+  CUresult result = penstock_free_end(&freeing, REAL(cuMipmappedArrayDestroy)(array));
   if (result == CUDA_SUCCESS) penstock_vmm_array_destroyed((uint64_t)(uintptr_t)array);
   return result;
 }

@@ -9,15 +9,14 @@
 #include "reserve.h"
 
 CUresult CUDAAPI HOOK_NAME(cuDevicePrimaryCtxRetain)(CUcontext *context, CUdevice device) {
-  PENSTOCK_PASS(cuDevicePrimaryCtxRetain, context, device);
-  if (!context) return PENSTOCK_BELOW(REAL(cuDevicePrimaryCtxRetain)(context, device));
+  if (!context) return REAL(cuDevicePrimaryCtxRetain)(context, device);
   penstock_primary_retain retain;
   CUresult result = penstock_primary_admit(device, &retain);
   if (result != CUDA_SUCCESS) return result;
-  result = PENSTOCK_BELOW(REAL(cuDevicePrimaryCtxRetain)(context, device));
+  result = REAL(cuDevicePrimaryCtxRetain)(context, device);
   result = penstock_primary_retained(&retain, *context, result);
   if (result == CUDA_ERROR_OUT_OF_MEMORY && retain.refused_late) {
-    PENSTOCK_BELOW(REAL(cuDevicePrimaryCtxRelease_v2)(device));
+    REAL(cuDevicePrimaryCtxRelease_v2)(device);
   }
   return result;
 }
@@ -27,8 +26,7 @@ static void look_after_primary(CUdevice device) {
   unsigned int flags;
   int active = 1;
   uint64_t generation = penstock_primary_generation(device);
-  if (PENSTOCK_BELOW(REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active)) != CUDA_SUCCESS ||
-      active) {
+  if (REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active) != CUDA_SUCCESS || active) {
     return;
   }
   penstock_primary_gone(device, generation);
@@ -42,9 +40,8 @@ static struct gate_context *before_leaving(CUdevice device, bool for_good) {
 
 #define LEAVE_PRIMARY(symbol, for_good)                              \
   CUresult CUDAAPI HOOK_NAME(symbol)(CUdevice device) {              \
-    PENSTOCK_PASS(symbol, device);                                   \
     struct gate_context *leaving = before_leaving(device, for_good); \
-    CUresult result = PENSTOCK_BELOW(REAL(symbol)(device));          \
+    CUresult result = REAL(symbol)(device);                          \
     penstock_gate_context_left(leaving);                             \
     if (result == CUDA_SUCCESS) look_after_primary(device);          \
     return result;                                                   \
@@ -60,7 +57,7 @@ LEAVE_PRIMARY(cuDevicePrimaryCtxReset_v2, true)
     uint64_t bytes;                                                   \
     CUresult result = penstock_context_admit(device, &grant, &bytes); \
     if (result != CUDA_SUCCESS) return result;                        \
-    result = PENSTOCK_BELOW(call);                                    \
+    result = call;                                                    \
     if (result == CUDA_SUCCESS) {                                     \
       penstock_context_made(*(context), grant, bytes);                \
     } else {                                                          \
@@ -70,20 +67,17 @@ LEAVE_PRIMARY(cuDevicePrimaryCtxReset_v2, true)
   } while (0)
 
 CUresult CUDAAPI HOOK_NAME(cuCtxCreate)(CUcontext *context, unsigned int flags, CUdevice device) {
-  PENSTOCK_PASS(cuCtxCreate, context, flags, device);
   CREATE(context, device, REAL(cuCtxCreate)(context, flags, device));
 }
 
 CUresult CUDAAPI HOOK_NAME(cuCtxCreate_v2)(CUcontext *context, unsigned int flags,
                                            CUdevice device) {
-  PENSTOCK_PASS(cuCtxCreate_v2, context, flags, device);
   CREATE(context, device, REAL(cuCtxCreate_v2)(context, flags, device));
 }
 
 #define CREATE_FOR_GRAPHICS(symbol, extra, arguments)                         \
   CUresult CUDAAPI HOOK_NAME(symbol)(CUcontext * context, unsigned int flags, \
                                      CUdevice device extra) {                 \
-    PENSTOCK_PASS(symbol, context, flags, device arguments);                  \
     CREATE(context, device, REAL(symbol)(context, flags, device arguments));  \
   }
 #define NOTHING
@@ -96,22 +90,19 @@ CREATE_FOR_GRAPHICS(cuVDPAUCtxCreate_v2, VDPAU_EXTRA, VDPAU_ARGUMENTS)
 
 CUresult CUDAAPI HOOK_NAME(cuCtxCreate_v3)(CUcontext *context, CUexecAffinityParam *affinity,
                                            int count, unsigned int flags, CUdevice device) {
-  PENSTOCK_PASS(cuCtxCreate_v3, context, affinity, count, flags, device);
   CREATE(context, device, REAL(cuCtxCreate_v3)(context, affinity, count, flags, device));
 }
 
 CUresult CUDAAPI HOOK_NAME(cuCtxCreate_v4)(CUcontext *context, CUctxCreateParams *parameters,
                                            unsigned int flags, CUdevice device) {
-  PENSTOCK_PASS(cuCtxCreate_v4, context, parameters, flags, device);
   CREATE(context, device, REAL(cuCtxCreate_v4)(context, parameters, flags, device));
 }
 
 #define DESTROY(symbol)                                                  \
   CUresult CUDAAPI HOOK_NAME(symbol)(CUcontext context) {                \
-    PENSTOCK_PASS(symbol, context);                                      \
     struct gate_context *leaving = penstock_gate_context_leave(context); \
     penstock_departure departure = penstock_context_leave(context);      \
-    CUresult result = PENSTOCK_BELOW(REAL(symbol)(context));             \
+    CUresult result = REAL(symbol)(context);                             \
     penstock_gate_context_left(leaving);                                 \
     return penstock_context_left(&departure, result);                    \
   }
@@ -130,22 +121,20 @@ static uint64_t add_user(CUcontext context, int64_t change) {
 }
 
 CUresult CUDAAPI HOOK_NAME(cuCtxAttach)(CUcontext *context, unsigned int flags) {
-  PENSTOCK_PASS(cuCtxAttach, context, flags);
-  CUresult result = PENSTOCK_BELOW(REAL(cuCtxAttach)(context, flags));
+  CUresult result = REAL(cuCtxAttach)(context, flags);
   if (result == CUDA_SUCCESS) add_user(*context, 1);
   return result;
 }
 
 CUresult CUDAAPI HOOK_NAME(cuCtxDetach)(CUcontext context) {
-  PENSTOCK_PASS(cuCtxDetach, context);
   if (add_user(context, -1) > 0) {
-    CUresult result = PENSTOCK_BELOW(REAL(cuCtxDetach)(context));
+    CUresult result = REAL(cuCtxDetach)(context);
     if (result != CUDA_SUCCESS) add_user(context, 1);
     return result;
   }
   struct gate_context *leaving = penstock_gate_context_leave(context);
   penstock_departure departure = penstock_context_leave(context);
-  CUresult result = PENSTOCK_BELOW(REAL(cuCtxDetach)(context));
+  CUresult result = REAL(cuCtxDetach)(context);
   penstock_gate_context_left(leaving);
   return penstock_context_left(&departure, result);
 }
@@ -168,14 +157,13 @@ static void let_primary_go(uint64_t held) {
 
 CUresult CUDAAPI HOOK_NAME(cuGreenCtxCreate)(CUgreenCtx *context, CUdevResourceDesc resources,
                                              CUdevice device, unsigned int flags) {
-  PENSTOCK_PASS(cuGreenCtxCreate, context, resources, device, flags);
   int grant;
   uint64_t bytes, held;
   CUresult result = hold_primary(device, &held);
   if (result != CUDA_SUCCESS) return result;
   result = penstock_context_admit(device, &grant, &bytes);
   if (result == CUDA_SUCCESS) {
-    result = PENSTOCK_BELOW(REAL(cuGreenCtxCreate)(context, resources, device, flags));
+    result = REAL(cuGreenCtxCreate)(context, resources, device, flags);
     if (result != CUDA_SUCCESS) penstock_uncharge(grant, bytes);
   }
   if (result != CUDA_SUCCESS) {
@@ -199,8 +187,8 @@ static void leave_to(CUdevice device, penstock_departure *departure) {
     penstock_object *object = &departure->all[i];
     int where;
     if (object->kind == PENSTOCK_DEVICE_MEMORY &&
-        PENSTOCK_BELOW(REAL(cuPointerGetAttribute)(&where, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
-                                                   object->key)) == CUDA_SUCCESS) {
+        REAL(cuPointerGetAttribute)(&where, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, object->key) ==
+            CUDA_SUCCESS) {
       object->context = primary;
       penstock_object_put(object);
     } else {
@@ -212,8 +200,7 @@ static void leave_to(CUdevice device, penstock_departure *departure) {
 
 /* The context that a green one appears as: paid for already. */
 CUresult CUDAAPI HOOK_NAME(cuCtxFromGreenCtx)(CUcontext *context, CUgreenCtx green) {
-  PENSTOCK_PASS(cuCtxFromGreenCtx, context, green);
-  CUresult result = PENSTOCK_BELOW(REAL(cuCtxFromGreenCtx)(context, green));
+  CUresult result = REAL(cuCtxFromGreenCtx)(context, green);
   penstock_object entry;
   if (result == CUDA_SUCCESS &&
       penstock_object_find(PENSTOCK_GREEN_CONTEXT, (uint64_t)(uintptr_t)green, &entry) &&
@@ -224,14 +211,13 @@ CUresult CUDAAPI HOOK_NAME(cuCtxFromGreenCtx)(CUcontext *context, CUgreenCtx gre
 }
 
 CUresult CUDAAPI HOOK_NAME(cuGreenCtxDestroy)(CUgreenCtx green) {
-  PENSTOCK_PASS(cuGreenCtxDestroy, green);
   CUcontext context = NULL;
-  if (PENSTOCK_BELOW(REAL(cuCtxFromGreenCtx)(&context, green)) != CUDA_SUCCESS) context = NULL;
+  if (REAL(cuCtxFromGreenCtx)(&context, green) != CUDA_SUCCESS) context = NULL;
   struct gate_context *leaving = penstock_gate_context_leave(context);
   penstock_departure departure = penstock_context_leave(context);
   penstock_freeing freeing =
       penstock_free_begin(PENSTOCK_GREEN_CONTEXT, (uint64_t)(uintptr_t)green);
-  CUresult result = PENSTOCK_BELOW(REAL(cuGreenCtxDestroy)(green));
+  CUresult result = REAL(cuGreenCtxDestroy)(green);
   penstock_gate_context_left(leaving);
   bool gone = freeing.found && result == CUDA_SUCCESS;
   if (gone) leave_to((CUdevice)(freeing.object.detail & 255), &departure);
@@ -244,12 +230,11 @@ CUresult CUDAAPI HOOK_NAME(cuGreenCtxDestroy)(CUgreenCtx green) {
 /* The CUDA runtime asks for this after it has retained a primary context through a private table:
  * the first that is seen of it. Where it does not fit, the next allocation in it says so. */
 CUresult CUDAAPI HOOK_NAME(cuCtxGetCurrent)(CUcontext *context) {
-  PENSTOCK_PASS(cuCtxGetCurrent, context);
-  CUresult result = PENSTOCK_BELOW(REAL(cuCtxGetCurrent)(context));
+  CUresult result = REAL(cuCtxGetCurrent)(context);
   if (result == CUDA_SUCCESS && *context && !penstock_context_is_known(*context)) {
     CUcontext here;
     int grant;
-    PENSTOCK_BELOW(penstock_here(&here, &grant));
+    penstock_here(&here, &grant);
   }
   return result;
 }

@@ -9,13 +9,12 @@
 #include "visible.h"
 
 CUresult CUDAAPI HOOK_NAME(cuInit)(unsigned int flags) {
-  PENSTOCK_PASS(cuInit, flags);
   const penstock_process *process = penstock_process_get();
   if (!process) return CUDA_ERROR_SYSTEM_NOT_READY;
   bool changed = penstock_visible_begin(process);
-  CUresult result = PENSTOCK_BELOW(REAL(cuInit)(flags));
+  CUresult result = REAL(cuInit)(flags);
   penstock_visible_end(changed, result == CUDA_SUCCESS);
-  if (result == CUDA_SUCCESS) PENSTOCK_BELOW(penstock_grant_of(0));
+  if (result == CUDA_SUCCESS) penstock_grant_of(0);
   return result;
 }
 
@@ -69,9 +68,8 @@ static void note_absent(const char *symbol, CUresult result) {
 /* Before CUDA 12 there was no status: a name that is not found is an error. */
 CUresult CUDAAPI HOOK_NAME(cuGetProcAddress)(const char *symbol, void **function, int version,
                                              cuuint64_t flags) {
-  PENSTOCK_PASS(cuGetProcAddress, symbol, function, version, flags);
   if (!symbol || !function) return CUDA_ERROR_INVALID_VALUE;
-  CUresult result = PENSTOCK_BELOW(REAL(cuGetProcAddress)(symbol, function, version, flags));
+  CUresult result = REAL(cuGetProcAddress)(symbol, function, version, flags);
   if (result != CUDA_SUCCESS || !*function) {
     note_absent(symbol, result);
     return result;
@@ -82,10 +80,8 @@ CUresult CUDAAPI HOOK_NAME(cuGetProcAddress)(const char *symbol, void **function
 CUresult CUDAAPI HOOK_NAME(cuGetProcAddress_v2)(const char *symbol, void **function, int version,
                                                 cuuint64_t flags,
                                                 CUdriverProcAddressQueryResult *status) {
-  PENSTOCK_PASS(cuGetProcAddress_v2, symbol, function, version, flags, status);
   if (!symbol || !function) return CUDA_ERROR_INVALID_VALUE;
-  CUresult result =
-      PENSTOCK_BELOW(REAL(cuGetProcAddress_v2)(symbol, function, version, flags, status));
+  CUresult result = REAL(cuGetProcAddress_v2)(symbol, function, version, flags, status);
   if (result != CUDA_SUCCESS || !*function) {
     note_absent(symbol, result);
     return result;

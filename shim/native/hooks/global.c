@@ -9,7 +9,7 @@ CUresult penstock_global_found(uint64_t owner, uint64_t covered, CUdeviceptr add
   CUcontext context;
   int grant;
   if (bytes <= covered || penstock_object_find(PENSTOCK_GLOBAL, address, NULL)) return CUDA_SUCCESS;
-  CUresult result = PENSTOCK_BELOW(penstock_here(&context, &grant));
+  CUresult result = penstock_here(&context, &grant);
   if (result != CUDA_SUCCESS) return result;
   penstock_object variable = {.key = address,
                               .bytes = penstock_whole_slabs(bytes),
@@ -58,12 +58,11 @@ void penstock_globals_left(penstock_globals *globals, CUresult result) {
 #define GET_GLOBAL(symbol, address_type, size_type)                                              \
   CUresult CUDAAPI HOOK_NAME(symbol)(address_type * pointer, size_type * bytes, CUmodule module, \
                                      const char *name) {                                         \
-    PENSTOCK_PASS(symbol, pointer, bytes, module, name);                                         \
     address_type address = 0;                                                                    \
     size_type size = 0;                                                                          \
     penstock_object image;                                                                       \
     uint64_t owner = (uint64_t)(uintptr_t)module;                                                \
-    CUresult result = PENSTOCK_BELOW(REAL(symbol)(&address, &size, module, name));               \
+    CUresult result = REAL(symbol)(&address, &size, module, name);                               \
     if (result == CUDA_SUCCESS && penstock_object_find(PENSTOCK_MODULE, owner, &image)) {        \
       result = penstock_global_found(owner, image.detail, address, size);                        \
     }                                                                                            \

@@ -7,9 +7,8 @@
 CUresult CUDAAPI HOOK_NAME(cuGraphAddMemAllocNode)(CUgraphNode *node, CUgraph graph,
                                                    const CUgraphNode *dependencies, size_t count,
                                                    CUDA_MEM_ALLOC_NODE_PARAMS *parameters) {
-  PENSTOCK_PASS(cuGraphAddMemAllocNode, node, graph, dependencies, count, parameters);
   penstock_graph_memory_seen();
-  return PENSTOCK_BELOW(REAL(cuGraphAddMemAllocNode)(node, graph, dependencies, count, parameters));
+  return REAL(cuGraphAddMemAllocNode)(node, graph, dependencies, count, parameters);
 }
 
 static void look_at(const CUgraphNodeParams *parameters) {
@@ -19,34 +18,28 @@ static void look_at(const CUgraphNodeParams *parameters) {
 CUresult CUDAAPI HOOK_NAME(cuGraphAddNode)(CUgraphNode *node, CUgraph graph,
                                            const CUgraphNode *dependencies, size_t count,
                                            CUgraphNodeParams *parameters) {
-  PENSTOCK_PASS(cuGraphAddNode, node, graph, dependencies, count, parameters);
   look_at(parameters);
-  return PENSTOCK_BELOW(REAL(cuGraphAddNode)(node, graph, dependencies, count, parameters));
+  return REAL(cuGraphAddNode)(node, graph, dependencies, count, parameters);
 }
 
 CUresult CUDAAPI HOOK_NAME(cuGraphAddNode_v2)(CUgraphNode *node, CUgraph graph,
                                               const CUgraphNode *dependencies,
                                               const CUgraphEdgeData *edges, size_t count,
                                               CUgraphNodeParams *parameters) {
-  PENSTOCK_PASS(cuGraphAddNode_v2, node, graph, dependencies, edges, count, parameters);
   look_at(parameters);
-  return PENSTOCK_BELOW(
-      REAL(cuGraphAddNode_v2)(node, graph, dependencies, edges, count, parameters));
+  return REAL(cuGraphAddNode_v2)(node, graph, dependencies, edges, count, parameters);
 }
 
 CUresult CUDAAPI HOOK_NAME(cuGraphAddNode_v3)(CUgraphNode *node, CUgraph graph,
                                               const CUgraphNode *dependencies,
                                               const CUgraphEdgeData *edges, size_t count,
                                               CUgraphNodeParams *parameters) {
-  PENSTOCK_PASS(cuGraphAddNode_v3, node, graph, dependencies, edges, count, parameters);
   look_at(parameters);
-  return PENSTOCK_BELOW(
-      REAL(cuGraphAddNode_v3)(node, graph, dependencies, edges, count, parameters));
+  return REAL(cuGraphAddNode_v3)(node, graph, dependencies, edges, count, parameters);
 }
 
 CUresult CUDAAPI HOOK_NAME(cuDeviceGraphMemTrim)(CUdevice device) {
-  PENSTOCK_PASS(cuDeviceGraphMemTrim, device);
-  CUresult result = PENSTOCK_BELOW(REAL(cuDeviceGraphMemTrim)(device));
+  CUresult result = REAL(cuDeviceGraphMemTrim)(device);
   penstock_reserve *reserve = penstock_reserve_of_graphs(device);
   if (result == CUDA_SUCCESS && reserve) {
     penstock_reserve_settle(reserve, 0);
@@ -57,8 +50,7 @@ CUresult CUDAAPI HOOK_NAME(cuDeviceGraphMemTrim)(CUdevice device) {
 
 #define INSTANTIATE(symbol, parameters, arguments)                              \
   CUresult CUDAAPI HOOK_NAME(symbol) parameters {                               \
-    if (penstock_depth) return REAL(symbol) arguments;                          \
-    CUresult result = PENSTOCK_BELOW(REAL(symbol) arguments);                   \
+    CUresult result = REAL(symbol) arguments;                                   \
     if (result == CUDA_SUCCESS) penstock_graph_memory_made(*executable, graph); \
     return result;                                                              \
   }
@@ -74,20 +66,18 @@ INSTANTIATE(cuGraphInstantiateWithFlags,
 INSTANTIATE(cuGraphInstantiateWithParams, WITH_PARAMETERS, (executable, graph, parameters))
 INSTANTIATE(cuGraphInstantiateWithParams_ptsz, WITH_PARAMETERS, (executable, graph, parameters))
 
-#define UPLOAD(symbol)                                                                           \
-  CUresult CUDAAPI HOOK_NAME(symbol)(CUgraphExec executable, CUstream stream) {                  \
-    PENSTOCK_PASS(symbol, executable, stream);                                                   \
-    penstock_graph_memory_pass pass;                                                             \
-    CUresult refused = penstock_graph_memory_enter(&pass, executable);                           \
-    if (refused != CUDA_SUCCESS) return refused;                                                 \
-    return penstock_graph_memory_leave(&pass, PENSTOCK_BELOW(REAL(symbol)(executable, stream))); \
+#define UPLOAD(symbol)                                                           \
+  CUresult CUDAAPI HOOK_NAME(symbol)(CUgraphExec executable, CUstream stream) {  \
+    penstock_graph_memory_pass pass;                                             \
+    CUresult refused = penstock_graph_memory_enter(&pass, executable);           \
+    if (refused != CUDA_SUCCESS) return refused;                                 \
+    return penstock_graph_memory_leave(&pass, REAL(symbol)(executable, stream)); \
   }
 UPLOAD(cuGraphUpload)
 UPLOAD(cuGraphUpload_ptsz)
 
 CUresult CUDAAPI HOOK_NAME(cuGraphExecDestroy)(CUgraphExec executable) {
-  PENSTOCK_PASS(cuGraphExecDestroy, executable);
   penstock_graph_memory_gone(executable);
   penstock_gate_forget_kind(executable);
-  return PENSTOCK_BELOW(REAL(cuGraphExecDestroy)(executable));
+  return REAL(cuGraphExecDestroy)(executable);
 }

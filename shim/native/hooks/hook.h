@@ -1,18 +1,7 @@
-/* What every hook begins with. */
+/* What every hook needs. The driver never calls back through its exports (it is linked with
+ * -Bsymbolic), so a call that arrives here is the program's, wherever it comes from: also out of a
+ * callback that the driver runs inside another call. */
 #pragma once
 
 #include "driver.h"
 #include "process.h"
-
-/* A call from inside the driver, or from the shim itself: passed on, nothing else. */
-#define PENSTOCK_PASS(function, ...) \
-  if (penstock_depth) return REAL(function)(__VA_ARGS__)
-
-/* A driver call by the shim: what comes back through the shim meanwhile is passed on. */
-#define PENSTOCK_BELOW(call)          \
-  ({                                  \
-    penstock_depth++;                 \
-    __typeof__(call) below_ = (call); \
-    penstock_depth--;                 \
-    below_;                           \
-  })

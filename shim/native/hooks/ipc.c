@@ -11,15 +11,14 @@
 static void hand_out(const CUipcMemHandle *handle, CUdeviceptr pointer) {
   penstock_object object;
   CUdeviceptr base = pointer;
-  PENSTOCK_BELOW(REAL(cuMemGetAddressRange_v2)(&base, NULL, pointer));
+  REAL(cuMemGetAddressRange_v2)(&base, NULL, pointer);
   if (!penstock_object_take(PENSTOCK_DEVICE_MEMORY, base, &object)) return;
   penstock_shares_make(&object, penstock_shares_key(handle, sizeof *handle));
   penstock_object_put(&object);
 }
 
 CUresult CUDAAPI HOOK_NAME(cuIpcGetMemHandle)(CUipcMemHandle *handle, CUdeviceptr pointer) {
-  PENSTOCK_PASS(cuIpcGetMemHandle, handle, pointer);
-  CUresult result = PENSTOCK_BELOW(REAL(cuIpcGetMemHandle)(handle, pointer));
+  CUresult result = REAL(cuIpcGetMemHandle)(handle, pointer);
   if (result == CUDA_SUCCESS) hand_out(handle, pointer);
   return result;
 }
@@ -36,9 +35,9 @@ static bool open_again(CUdeviceptr pointer) {
 /* Where the memory lies, which may be another device than the current one. */
 static int grant_of_pointer(CUdeviceptr pointer, int otherwise) {
   int device = 0;
-  CUresult result = PENSTOCK_BELOW(
-      REAL(cuPointerGetAttribute)(&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, pointer));
-  return result == CUDA_SUCCESS ? PENSTOCK_BELOW(penstock_grant_of(device)) : otherwise;
+  CUresult result =
+      REAL(cuPointerGetAttribute)(&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, pointer);
+  return result == CUDA_SUCCESS ? penstock_grant_of(device) : otherwise;
 }
 
 /* The size is known once it is open: then it is charged, or closed again. */
@@ -56,11 +55,11 @@ static CUresult opened(CUdeviceptr pointer, uint64_t share, int grant, CUcontext
                             .grant = (int16_t)grant,
                             .kind = PENSTOCK_IPC_MEMORY};
   if (!share) {
-    PENSTOCK_BELOW(REAL(cuMemGetAddressRange_v2)(&base, &bytes, pointer));
+    REAL(cuMemGetAddressRange_v2)(&base, &bytes, pointer);
     bytes = penstock_whole_slabs(bytes);
     CUresult result = penstock_charge(grant, bytes);
     if (result != CUDA_SUCCESS) {
-      PENSTOCK_BELOW(REAL(cuIpcCloseMemHandle)(pointer));
+      REAL(cuIpcCloseMemHandle)(pointer);
       return result;
     }
     object.bytes = bytes;
@@ -74,10 +73,10 @@ static CUresult opened(CUdeviceptr pointer, uint64_t share, int grant, CUcontext
   do {                                                                                     \
     CUcontext context;                                                                     \
     int grant;                                                                             \
-    CUresult result = PENSTOCK_BELOW(penstock_here(&context, &grant));                     \
+    CUresult result = penstock_here(&context, &grant);                                     \
     if (result != CUDA_SUCCESS) return result;                                             \
     uint64_t share = penstock_shares_join(penstock_shares_key(&(handle), sizeof(handle))); \
-    result = PENSTOCK_BELOW(call);                                                         \
+    result = call;                                                                         \
     if (result == CUDA_SUCCESS) return opened(*(pointer), share, grant, context);          \
     penstock_shares_drop(share);                                                           \
     return result;                                                                         \
@@ -85,39 +84,35 @@ static CUresult opened(CUdeviceptr pointer, uint64_t share, int grant, CUcontext
 
 CUresult CUDAAPI HOOK_NAME(cuIpcOpenMemHandle)(CUdeviceptr *pointer, CUipcMemHandle handle,
                                                unsigned int flags) {
-  PENSTOCK_PASS(cuIpcOpenMemHandle, pointer, handle, flags);
   OPEN_IPC(pointer, handle, REAL(cuIpcOpenMemHandle)(pointer, handle, flags));
 }
 
 CUresult CUDAAPI HOOK_NAME(cuIpcOpenMemHandle_v2)(CUdeviceptr *pointer, CUipcMemHandle handle,
                                                   unsigned int flags) {
-  PENSTOCK_PASS(cuIpcOpenMemHandle_v2, pointer, handle, flags);
   OPEN_IPC(pointer, handle, REAL(cuIpcOpenMemHandle_v2)(pointer, handle, flags));
 }
 
 CUresult CUDAAPI HOOK_NAME(cuIpcCloseMemHandle)(CUdeviceptr pointer) {
-  PENSTOCK_PASS(cuIpcCloseMemHandle, pointer);
   penstock_freeing freeing = penstock_free_begin(PENSTOCK_IPC_MEMORY, pointer);
   if (freeing.found && freeing.object.detail) { /* stays open */
-    CUresult result = PENSTOCK_BELOW(REAL(cuIpcCloseMemHandle)(pointer));
+    CUresult result = REAL(cuIpcCloseMemHandle)(pointer);
     if (result == CUDA_SUCCESS) freeing.object.detail--;
     penstock_object_put(&freeing.object);
     return result;
   }
-  return penstock_free_end(&freeing, PENSTOCK_BELOW(REAL(cuIpcCloseMemHandle)(pointer)));
+  return penstock_free_end(&freeing, REAL(cuIpcCloseMemHandle)(pointer));
 }
 
 CUresult CUDAAPI HOOK_NAME(cuImportExternalMemory)(CUexternalMemory *memory,
                                                    const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *handle) {
-  PENSTOCK_PASS(cuImportExternalMemory, memory, handle);
   if (!memory || !handle) return CUDA_ERROR_INVALID_VALUE;
   CUcontext context;
   int grant;
   const uint64_t bytes = handle->size;
-  CUresult result = PENSTOCK_BELOW(penstock_here(&context, &grant));
+  CUresult result = penstock_here(&context, &grant);
   if (result == CUDA_SUCCESS) result = penstock_charge(grant, bytes);
   if (result != CUDA_SUCCESS) return result;
-  result = PENSTOCK_BELOW(REAL(cuImportExternalMemory)(memory, handle));
+  result = REAL(cuImportExternalMemory)(memory, handle);
   if (result == CUDA_SUCCESS) {
     penstock_object_remember(PENSTOCK_EXTERNAL_MEMORY, (uint64_t)(uintptr_t)*memory, grant, bytes,
                              context);
@@ -128,8 +123,7 @@ CUresult CUDAAPI HOOK_NAME(cuImportExternalMemory)(CUexternalMemory *memory,
 }
 
 CUresult CUDAAPI HOOK_NAME(cuDestroyExternalMemory)(CUexternalMemory memory) {
-  PENSTOCK_PASS(cuDestroyExternalMemory, memory);
   penstock_freeing freeing =
       penstock_free_begin(PENSTOCK_EXTERNAL_MEMORY, (uint64_t)(uintptr_t)memory);
-  return penstock_free_end(&freeing, PENSTOCK_BELOW(REAL(cuDestroyExternalMemory)(memory)));
+  return penstock_free_end(&freeing, REAL(cuDestroyExternalMemory)(memory));
 }

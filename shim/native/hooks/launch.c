@@ -87,15 +87,11 @@ CUresult CUDAAPI HOOK_NAME(cuLaunchCooperativeKernelMultiDevice)(CUDA_LAUNCH_PAR
     passes[entered].overlapping = false;
     result = penstock_gate_enter(&passes[entered], one->hStream, false, &key);
     if (result != CUDA_SUCCESS) break;
-    if (passes[entered].stream) penstock_depth--; /* the next one is not a nested call */
   }
   if (result == CUDA_SUCCESS) {
-    penstock_depth++;
     result = REAL(cuLaunchCooperativeKernelMultiDevice)(list, count, flags);
-    penstock_depth--;
   }
   for (unsigned i = 0; i < entered; i++) {
-    if (passes[i].stream) penstock_depth++;
     penstock_gate_leave(&passes[i], result);
   }
   return result;

@@ -26,7 +26,7 @@ struct gate_kind;
 
 /* One launch on its way through the gate. The caller sets `overlapping`. */
 typedef struct penstock_pass {
-  struct gate_stream *stream; /* NULL: not gated (capture, no context, a call of the shim's own) */
+  struct gate_stream *stream; /* NULL: not gated (capture, no context) */
   struct gate_kind *kind;
   penstock_gate_slot *slot;
   uint64_t bracket;     /* number of the bracket that the launch was counted in; 0: none */

@@ -134,12 +134,10 @@ void gate_stream_retire(gate_state *state, gate_stream *stream) {
 void penstock_gate_forget_stream(CUstream handle) {
   gate_state *state = gate_state_get();
   if (!state || (uintptr_t)handle <= 2) return;
-  penstock_depth++;
   for (gate_stream *stream; (stream = take_stream(state, handle, NULL));) {
     stream_goes(state, stream);
   }
   gate_settle_gone(state, gate_now_ns());
-  penstock_depth--;
 }
 
 /* The events go with the context: what they would have told is learned from when the driver
@@ -163,14 +161,12 @@ gate_context *penstock_gate_context_leave(CUcontext handle) {
   if (context) __atomic_store_n(&context->handle, GATE_LEAVING, __ATOMIC_RELEASE);
   penstock_lock_release(&state->lock);
   if (!context) return NULL;
-  penstock_depth++;
   for (gate_stream *stream; (stream = take_stream(state, NULL, context));) {
     stream_leaves(state, stream);
     stream->next = context->leaving;
     context->leaving = stream;
   }
   gate_context_clear(context);
-  penstock_depth--;
   return context;
 }
 
@@ -178,13 +174,11 @@ void penstock_gate_context_left(gate_context *context) {
   gate_state *state = context ? gate_state_get() : NULL;
   if (!state) return;
   uint64_t now_ns = gate_now_ns();
-  penstock_depth++;
   for (gate_stream *stream; (stream = context->leaving);) {
     context->leaving = stream->next;
     gate_bracket_drained(state, stream, now_ns);
     gate_stream_abandon(state, stream);
     stream_free(state, stream);
   }
-  penstock_depth--;
   __atomic_store_n(&context->handle, NULL, __ATOMIC_RELEASE);
 }

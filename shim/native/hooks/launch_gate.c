@@ -232,10 +232,8 @@ static void enlist(gate_state *state, gate_stream *stream, penstock_pass *pass, 
   if (!can_join(stream, pass, now_ns) && !stream->working && !stream->dead && !stream->gone) {
     stream->working = true;
     penstock_lock_release(&stream->lock);
-    penstock_depth++;
     now_ns = gate_now_ns();
     prepare(state, stream, pass, now_ns);
-    penstock_depth--;
     penstock_lock_acquire(&stream->lock);
     stream->working = false;
   }
@@ -278,7 +276,6 @@ static uint64_t for_all_ns(uint64_t guess_ns, uint64_t processes) {
 CUresult penstock_gate_enter(penstock_pass *pass, CUstream handle, bool per_thread_default,
                              const penstock_kind_key *key) {
   pass->stream = NULL;
-  if (penstock_depth) return CUDA_SUCCESS;
   penstock_process *process = penstock_process_get();
   if (__builtin_expect(!process, 0)) return CUDA_ERROR_SYSTEM_NOT_READY;
   gate_state *state = gate_state_get();
@@ -302,9 +299,7 @@ CUresult penstock_gate_enter(penstock_pass *pass, CUstream handle, bool per_thre
   uint64_t now_ns = gated ? gate_now_ns() : gate_tick_ns(), wait_ns;
   if ((gated || gate_is_suspended(process)) &&
       !gate_may_go(process, state, grant, now_ns, likely_ns(state, kind), &wait_ns)) {
-    penstock_depth++;
     gate_wait(process, state, stream, likely_ns(state, kind), wait_ns);
-    penstock_depth--;
     state = gate_state_get(); /* looks up anew what went meanwhile */
     stream = gate_stream_get(state, handle, per_thread_default);
     if (!stream) return CUDA_SUCCESS; /* the driver says so itself */
@@ -330,7 +325,6 @@ CUresult penstock_gate_enter(penstock_pass *pass, CUstream handle, bool per_thre
   enlist(state, stream, pass, now_ns, 1 + gate_neighbours(process, grant));
   pass->stream = stream;
   pass->enough_ns = gated && !pass->overlapping ? GATE_BRACKET_NS : GATE_FREE_BRACKET_NS;
-  penstock_depth++; /* until the driver has returned */
   return CUDA_SUCCESS;
 }
 
@@ -404,6 +398,5 @@ CUresult penstock_gate_leave(penstock_pass *pass, CUresult result) {
     if (pass->entered_ns) note_hold_up(pass);
     if (pass->alone || pass->rolling || pass->bracket_ns >= pass->enough_ns) conclude(pass);
   }
-  penstock_depth--;
   return result;
 }

@@ -11,7 +11,6 @@
                    REAL(symbol)(graph, stream));                                     \
   }                                                                                  \
   CUresult CUDAAPI HOOK_NAME(symbol)(CUgraphExec graph, CUstream stream) {           \
-    if (penstock_depth) return REAL(symbol)(graph, stream);                          \
     penstock_graph_memory_pass memory;                                               \
     CUresult refused = penstock_graph_memory_enter(&memory, graph);                  \
     if (refused != CUDA_SUCCESS) return refused;                                     \
@@ -24,8 +23,7 @@ GRAPH_HOOKS(cuGraphLaunch_ptsz, true)
  * An event or a semaphore in place of another changes no cost. */
 #define CHANGING(symbol, parameters, arguments)                   \
   CUresult CUDAAPI HOOK_NAME(symbol) parameters {                 \
-    if (penstock_depth) return REAL(symbol) arguments;            \
-    CUresult result = PENSTOCK_BELOW(REAL(symbol) arguments);     \
+    CUresult result = REAL(symbol) arguments;                     \
     if (result == CUDA_SUCCESS) penstock_gate_relearn_kind(exec); \
     return result;                                                \
   }

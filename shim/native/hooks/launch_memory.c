@@ -63,7 +63,7 @@ MEMSET_FAMILY(32, unsigned int)
 #define BY_ENGINE(symbol, stream, per_thread, bytes, parameters, arguments) \
   CUresult CUDAAPI HOOK_NAME(symbol)(parameters) {                          \
     bool runs = penstock_gate_interrupt(stream, per_thread);                \
-    CUresult result = PENSTOCK_BELOW(REAL(symbol)(arguments));              \
+    CUresult result = REAL(symbol)(arguments);                              \
     if (runs && result == CUDA_SUCCESS) penstock_gate_copied(bytes);        \
     return result;                                                          \
   }
@@ -74,7 +74,7 @@ MEMSET_FAMILY(32, unsigned int)
       PENSTOCK_GATED(stream, per_thread, false, COPY_KEY(bytes), REAL(symbol)(arguments)); \
     }                                                                                      \
     bool runs = penstock_gate_interrupt(stream, per_thread);                               \
-    CUresult result = PENSTOCK_BELOW(REAL(symbol)(arguments));                             \
+    CUresult result = REAL(symbol)(arguments);                                             \
     if (runs && result == CUDA_SUCCESS) penstock_gate_copied(bytes);                       \
     return result;                                                                         \
   }
@@ -130,8 +130,8 @@ ARRAY_ASYNC(cuMemcpyAtoHAsync, void *d, void *d, LIST(CUarray s, unsigned int i)
 static bool points_to_device(CUdeviceptr pointer) {
   CUmemorytype type = 0;
   if (penstock_pointer_is_known(pointer)) return true;
-  return PENSTOCK_BELOW(REAL(cuPointerGetAttribute)(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
-                                                    pointer)) == CUDA_SUCCESS &&
+  return REAL(cuPointerGetAttribute)(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, pointer) ==
+             CUDA_SUCCESS &&
          type == CU_MEMORYTYPE_DEVICE;
 }
 #define BOTH_ON_DEVICE (points_to_device(d) && points_to_device(s))
@@ -281,7 +281,7 @@ static uint64_t decompressed(const CUmemDecompressParams *list, size_t count) {
                      REAL(symbol)(arguments, stream));                               \
     }                                                                                \
     bool runs = penstock_gate_interrupt(stream, per_thread);                         \
-    CUresult result = PENSTOCK_BELOW(REAL(symbol)(arguments, stream));               \
+    CUresult result = REAL(symbol)(arguments, stream);                               \
     if (runs && result == CUDA_SUCCESS) penstock_gate_copied(bytes_in_all);          \
     return result;                                                                   \
   }

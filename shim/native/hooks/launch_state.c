@@ -286,9 +286,7 @@ gate_stream *gate_stream_get(gate_state *state, CUstream handle, bool per_thread
   if (__builtin_expect(recent.stream && recent.handle == handle && recent.owner == owner, 1)) {
     return recent.stream;
   }
-  penstock_depth++;
   gate_stream *stream = stream_find(state, handle, owner, thread);
-  penstock_depth--;
   if (stream) {
     recent.handle = handle;
     recent.owner = owner;

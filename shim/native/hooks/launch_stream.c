@@ -7,15 +7,12 @@
 /* Nothing of the gate is held while a program waits: brackets are ended before, settled after. */
 #define SYNCHRONISING(symbol, before, after, parameters, arguments)   \
   CUresult CUDAAPI HOOK_NAME(symbol) parameters {                     \
-    PENSTOCK_PASS_LIST(symbol, arguments);                            \
     before;                                                           \
-    CUresult result = PENSTOCK_BELOW(REAL(symbol) arguments);         \
+    CUresult result = REAL(symbol) arguments;                         \
     after;                                                            \
     penstock_reserves_settle(); /* pools shrink when programs wait */ \
     return result;                                                    \
   }
-#define PENSTOCK_PASS_LIST(symbol, arguments) \
-  if (penstock_depth) return REAL(symbol) arguments
 
 SYNCHRONISING(cuStreamSynchronize, gate_before_wait(stream, false),
               gate_after_wait(result == CUDA_SUCCESS), (CUstream stream), (stream))
@@ -110,8 +107,7 @@ CUresult CUDAAPI HOOK_NAME(cuCtxWaitEvent)(CUcontext context, CUevent event) {
 }
 CUresult CUDAAPI HOOK_NAME(cuGreenCtxWaitEvent)(CUgreenCtx green, CUevent event) {
   CUcontext context = NULL;
-  PENSTOCK_PASS(cuGreenCtxWaitEvent, green, event);
-  if (PENSTOCK_BELOW(REAL(cuCtxFromGreenCtx)(&context, green)) == CUDA_SUCCESS) {
+  if (REAL(cuCtxFromGreenCtx)(&context, green) == CUDA_SUCCESS) {
     penstock_gate_interrupt_all(context);
   }
   return REAL(cuGreenCtxWaitEvent)(green, event);
@@ -139,9 +135,8 @@ static void capture_begins(CUstream stream, bool per_thread) {
 
 #define BEGIN_CAPTURE(symbol, per_thread, parameters, arguments)       \
   CUresult CUDAAPI HOOK_NAME(symbol) parameters {                      \
-    PENSTOCK_PASS_LIST(symbol, arguments);                             \
     capture_begins(stream, per_thread);                                \
-    CUresult result = PENSTOCK_BELOW(REAL(symbol) arguments);          \
+    CUresult result = REAL(symbol) arguments;                          \
     if (result != CUDA_SUCCESS) capture_ends();                        \
     if (result == CUDA_SUCCESS) note_origin(stream, per_thread, true); \
     return result;                                                     \
@@ -179,8 +174,7 @@ static bool capture_is_over(CUresult result) {
 
 #define END_CAPTURE(symbol, per_thread)                                  \
   CUresult CUDAAPI HOOK_NAME(symbol)(CUstream stream, CUgraph * graph) { \
-    if (penstock_depth) return REAL(symbol)(stream, graph);              \
-    CUresult result = PENSTOCK_BELOW(REAL(symbol)(stream, graph));       \
+    CUresult result = REAL(symbol)(stream, graph);                       \
     if (capture_is_over(result)) {                                       \
       note_origin(stream, per_thread, false);                            \
       capture_ends();                                                    \
@@ -202,10 +196,10 @@ CAPTURE_FOR_GRAPHICS(cuStreamBeginCaptureToCig)
 CAPTURE_FOR_GRAPHICS(cuStreamBeginCaptureToCig_ptsz)
 
 /* The end of things. */
-#define DESTROY_STREAM(symbol)                                \
-  CUresult CUDAAPI HOOK_NAME(symbol)(CUstream stream) {       \
-    if (!penstock_depth) penstock_gate_forget_stream(stream); \
-    return REAL(symbol)(stream);                              \
+#define DESTROY_STREAM(symbol)                          \
+  CUresult CUDAAPI HOOK_NAME(symbol)(CUstream stream) { \
+    penstock_gate_forget_stream(stream);                \
+    return REAL(symbol)(stream);                        \
   }
 DESTROY_STREAM(cuStreamDestroy)
 DESTROY_STREAM(cuStreamDestroy_v2)

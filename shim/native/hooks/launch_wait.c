@@ -303,19 +303,17 @@ static void interrupt(gate_state *state, gate_stream *stream) {
 }
 
 bool penstock_gate_interrupt(CUstream handle, bool per_thread_default) {
-  if (penstock_depth || !penstock_process_get()) return false;
+  if (!penstock_process_get()) return false;
   gate_state *state = gate_state_get();
   gate_stream *stream = state ? gate_stream_get(state, handle, per_thread_default) : NULL;
   if (!stream || gate_is_capturing(state, stream)) return false;
-  penstock_depth++;
   interrupt(state, stream);
-  penstock_depth--;
   return true;
 }
 
-/* The counters of the current context's device; NULL for a call of the shim's own. */
+/* The counters of the current context's device; NULL where there is none. */
 static penstock_gate_device *counters(void) {
-  penstock_process *process = penstock_depth ? NULL : penstock_process_get();
+  penstock_process *process = penstock_process_get();
   int grant = process ? penstock_current_grant() : -1;
   return grant < 0 ? NULL : gate_device(process, grant);
 }
@@ -387,13 +385,6 @@ static gate_stream *waited_for(gate_state *state, CUstream handle, bool per_thre
   return stream && !gate_is_capturing(state, stream) ? stream : NULL;
 }
 
-#define BELOW(statement) \
-  do {                   \
-    penstock_depth++;    \
-    statement;           \
-    penstock_depth--;    \
-  } while (0)
-
 static void watch(gate_state *state, gate_stream *stream, int grant, bool begin) {
   penstock_process *process = penstock_process_get();
   if (!process || grant < 0) return;
@@ -409,7 +400,7 @@ void gate_before_wait(CUstream handle, bool per_thread) {
   gate_stream *stream = state ? waited_for(state, handle, per_thread) : NULL;
   waited.stream = stream;
   if (!stream) return;
-  BELOW(before_wait(state, stream));
+  before_wait(state, stream);
   watch(state, stream, stream->context->grant, true);
 }
 
@@ -420,7 +411,7 @@ void gate_after_wait(bool drained) {
   if (!state) return;
   uint64_t now_ns = gate_now_ns();
   watch(state, stream, stream->context->grant, false);
-  BELOW(after_wait(state, stream, drained ? now_ns : 0));
+  after_wait(state, stream, drained ? now_ns : 0);
 }
 
 /* All streams of a context that this thread may speak for. Entries are never freed, and one that is
@@ -437,9 +428,9 @@ static void each_stream(gate_state *state, CUcontext handle, uint64_t now_ns, en
     }
     penstock_lock_release(&state->lock);
     for (unsigned k = 0; k < count; k++) {
-      if (visit == BEFORE_WAIT) BELOW(before_wait(state, found[k]));
-      if (visit == AFTER_WAIT) BELOW(after_wait(state, found[k], now_ns));
-      if (visit == INTERRUPTED) BELOW(interrupt(state, found[k]));
+      if (visit == BEFORE_WAIT) before_wait(state, found[k]);
+      if (visit == AFTER_WAIT) after_wait(state, found[k], now_ns);
+      if (visit == INTERRUPTED) interrupt(state, found[k]);
     }
   }
 }
@@ -466,7 +457,7 @@ void gate_after_wait_all(bool drained) {
 }
 
 void penstock_gate_interrupt_all(CUcontext handle) {
-  gate_state *state = penstock_process_get() && !penstock_depth ? gate_state_get() : NULL;
+  gate_state *state = penstock_process_get() ? gate_state_get() : NULL;
   if (!state || __atomic_load_n(&state->captures, __ATOMIC_RELAXED)) return;
   if (!handle && REAL(cuCtxGetCurrent)(&handle) != CUDA_SUCCESS) return;
   each_stream(state, handle, 0, INTERRUPTED);
@@ -474,5 +465,5 @@ void penstock_gate_interrupt_all(CUcontext handle) {
 
 void gate_after_event(void) {
   gate_state *state = penstock_process_get() ? gate_state_get() : NULL;
-  if (state) BELOW(gate_settle_all(state, gate_now_ns()));
+  if (state) gate_settle_all(state, gate_now_ns());
 }

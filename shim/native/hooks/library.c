@@ -51,16 +51,16 @@ static void remember(CUlibrary library, CUcontext context, int grant, penstock_i
   do {                                                                                          \
     CUcontext context = NULL;                                                                   \
     int grant = -1;                                                                             \
-    if (PENSTOCK_BELOW(penstock_here(&context, &grant)) != CUDA_SUCCESS) {                      \
+    if (penstock_here(&context, &grant) != CUDA_SUCCESS) {                                      \
       context = NULL;                                                                           \
-      grant = PENSTOCK_BELOW(first_granted());                                                  \
+      grant = first_granted();                                                                  \
     }                                                                                           \
     const penstock_image_size size = (measure);                                                 \
     const uint64_t bytes = penstock_image_charge(size);                                         \
     CUresult result =                                                                           \
         grant < 0 ? CUDA_SUCCESS : penstock_charge_hidden(grant, bytes, PENSTOCK_IMAGE_BLOCKS); \
     if (result != CUDA_SUCCESS) return result;                                                  \
-    result = PENSTOCK_BELOW(call);                                                              \
+    result = call;                                                                              \
     if (result == CUDA_SUCCESS && grant >= 0) {                                                 \
       remember(*(library), context, grant, size);                                               \
     } else {                                                                                    \
@@ -73,8 +73,6 @@ CUresult CUDAAPI HOOK_NAME(cuLibraryLoadData)(CUlibrary *library, const void *im
                                               CUjit_option *jit_options, void **jit_values,
                                               unsigned int jit_count, CUlibraryOption *options,
                                               void **values, unsigned int count) {
-  PENSTOCK_PASS(cuLibraryLoadData, library, image, jit_options, jit_values, jit_count, options,
-                values, count);
   if (!library || !image) return CUDA_ERROR_INVALID_VALUE;
   LOAD(library, penstock_image_measure(image),
        REAL(cuLibraryLoadData)(library, image, jit_options, jit_values, jit_count, options, values,
@@ -85,8 +83,6 @@ CUresult CUDAAPI HOOK_NAME(cuLibraryLoadFromFile)(CUlibrary *library, const char
                                                   CUjit_option *jit_options, void **jit_values,
                                                   unsigned int jit_count, CUlibraryOption *options,
                                                   void **values, unsigned int count) {
-  PENSTOCK_PASS(cuLibraryLoadFromFile, library, file, jit_options, jit_values, jit_count, options,
-                values, count);
   if (!library || !file) return CUDA_ERROR_INVALID_VALUE;
   LOAD(library, penstock_image_measure_file(file),
        REAL(cuLibraryLoadFromFile)(library, file, jit_options, jit_values, jit_count, options,
@@ -100,7 +96,7 @@ static CUresult admit(CUlibrary library, penstock_object *copy, bool *is_new) {
   int grant;
   *is_new = false;
   if (!penstock_object_find(PENSTOCK_LIBRARY, (uint64_t)(uintptr_t)library, &image) ||
-      PENSTOCK_BELOW(penstock_here(&context, &grant)) != CUDA_SUCCESS) {
+      penstock_here(&context, &grant) != CUDA_SUCCESS) {
     return CUDA_SUCCESS; /* the driver says what is wrong, if anything is */
   }
   *copy = copy_of(library, context, grant, image.detail);
@@ -128,29 +124,26 @@ static CUresult settle(const penstock_object *copy, bool is_new, CUresult result
   return result;
 }
 
-#define USE(library, call)                              \
-  do {                                                  \
-    penstock_object copy;                               \
-    bool is_new;                                        \
-    CUresult result = admit(library, &copy, &is_new);   \
-    if (result != CUDA_SUCCESS) return result;          \
-    return settle(&copy, is_new, PENSTOCK_BELOW(call)); \
+#define USE(library, call)                            \
+  do {                                                \
+    penstock_object copy;                             \
+    bool is_new;                                      \
+    CUresult result = admit(library, &copy, &is_new); \
+    if (result != CUDA_SUCCESS) return result;        \
+    return settle(&copy, is_new, call);               \
   } while (0)
 
 CUresult CUDAAPI HOOK_NAME(cuLibraryGetKernel)(CUkernel *kernel, CUlibrary library,
                                                const char *name) {
-  PENSTOCK_PASS(cuLibraryGetKernel, kernel, library, name);
   USE(library, REAL(cuLibraryGetKernel)(kernel, library, name));
 }
 
 CUresult CUDAAPI HOOK_NAME(cuLibraryEnumerateKernels)(CUkernel *kernels, unsigned int count,
                                                       CUlibrary library) {
-  PENSTOCK_PASS(cuLibraryEnumerateKernels, kernels, count, library);
   USE(library, REAL(cuLibraryEnumerateKernels)(kernels, count, library));
 }
 
 CUresult CUDAAPI HOOK_NAME(cuLibraryGetModule)(CUmodule *module, CUlibrary library) {
-  PENSTOCK_PASS(cuLibraryGetModule, module, library);
   USE(library, REAL(cuLibraryGetModule)(module, library));
 }
 
@@ -167,14 +160,13 @@ static CUresult found(CUlibrary library, CUdeviceptr address, size_t size, CUres
 #define GET_VARIABLE(symbol)                                                                  \
   CUresult CUDAAPI HOOK_NAME(symbol)(CUdeviceptr * pointer, size_t *bytes, CUlibrary library, \
                                      const char *name) {                                      \
-    PENSTOCK_PASS(symbol, pointer, bytes, library, name);                                     \
     penstock_object copy;                                                                     \
     bool is_new;                                                                              \
     CUdeviceptr address = 0;                                                                  \
     size_t size = 0;                                                                          \
     CUresult result = admit(library, &copy, &is_new);                                         \
     if (result != CUDA_SUCCESS) return result;                                                \
-    result = PENSTOCK_BELOW(REAL(symbol)(&address, &size, library, name));                    \
+    result = REAL(symbol)(&address, &size, library, name);                                    \
     result = found(library, address, size, settle(&copy, is_new, result));                    \
     if (result != CUDA_SUCCESS) return result;                                                \
     if (pointer) *pointer = address;                                                          \
@@ -185,9 +177,8 @@ GET_VARIABLE(cuLibraryGetGlobal)
 GET_VARIABLE(cuLibraryGetManaged)
 
 CUresult CUDAAPI HOOK_NAME(cuKernelGetFunction)(CUfunction *function, CUkernel kernel) {
-  PENSTOCK_PASS(cuKernelGetFunction, function, kernel);
   CUlibrary library = NULL;
-  if (PENSTOCK_BELOW(REAL(cuKernelGetLibrary)(&library, kernel)) != CUDA_SUCCESS) library = NULL;
+  if (REAL(cuKernelGetLibrary)(&library, kernel) != CUDA_SUCCESS) library = NULL;
   USE(library, REAL(cuKernelGetFunction)(function, kernel));
 }
 
@@ -208,12 +199,11 @@ static bool take_copy(penstock_object *copy, void *argument) {
 }
 
 CUresult CUDAAPI HOOK_NAME(cuLibraryUnload)(CUlibrary library) {
-  PENSTOCK_PASS(cuLibraryUnload, library);
   copies taken = {.library = (uint64_t)(uintptr_t)library};
   penstock_freeing freeing = penstock_free_begin(PENSTOCK_LIBRARY, taken.library);
   if (freeing.found) penstock_object_each(PENSTOCK_LIBRARY_COPY, take_copy, &taken);
   penstock_globals globals = penstock_globals_leave(taken.library);
-  CUresult result = penstock_free_end(&freeing, PENSTOCK_BELOW(REAL(cuLibraryUnload)(library)));
+  CUresult result = penstock_free_end(&freeing, REAL(cuLibraryUnload)(library));
   penstock_globals_left(&globals, result);
   for (int i = 0; i < taken.count; i++) {
     if (result == CUDA_SUCCESS) {

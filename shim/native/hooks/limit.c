@@ -92,8 +92,7 @@ static CUresult set_charged(CUlimit limit, size_t value, uint64_t count) {
 }
 
 CUresult CUDAAPI HOOK_NAME(cuCtxSetLimit)(CUlimit limit, size_t value) {
-  PENSTOCK_PASS(cuCtxSetLimit, limit, value);
-  uint64_t count = PENSTOCK_BELOW(copies(limit));
-  if (count == 0) return PENSTOCK_BELOW(REAL(cuCtxSetLimit)(limit, value));
-  return PENSTOCK_BELOW(set_charged(limit, value, count));
+  uint64_t count = copies(limit);
+  if (count == 0) return REAL(cuCtxSetLimit)(limit, value);
+  return set_charged(limit, value, count);
 }

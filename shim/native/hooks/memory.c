@@ -11,36 +11,34 @@
     CUcontext context;                                                                           \
     int grant;                                                                                   \
     penstock_block block;                                                                        \
-    CUresult result = PENSTOCK_BELOW(penstock_here(&context, &grant));                           \
+    CUresult result = penstock_here(&context, &grant);                                           \
     if (result == CUDA_SUCCESS) result = penstock_block_admit(&block, grant, bound, is_managed); \
     if (result != CUDA_SUCCESS) return result;                                                   \
-    result = PENSTOCK_BELOW(call);                                                               \
+    result = call;                                                                               \
     if (result != CUDA_SUCCESS) {                                                                \
       penstock_block_drop(&block);                                                               \
       return result;                                                                             \
     }                                                                                            \
     result = penstock_block_keep(&block, *(pointer), bytes, context);                            \
     if (result != CUDA_SUCCESS) {                                                                \
-      PENSTOCK_BELOW(undo);                                                                      \
+      undo;                                                                                      \
       penstock_block_drop(&block);                                                               \
     }                                                                                            \
     return result;                                                                               \
   } while (0)
 
-#define ALLOCATE(bytes, pointer, is_managed, call, undo)              \
-  do {                                                                \
-    if (__builtin_expect(!(pointer), 0)) return PENSTOCK_BELOW(call); \
-    ALLOCATE_WITHIN(bytes, pointer, is_managed, call, bytes, undo);   \
+#define ALLOCATE(bytes, pointer, is_managed, call, undo)            \
+  do {                                                              \
+    if (__builtin_expect(!(pointer), 0)) return call;               \
+    ALLOCATE_WITHIN(bytes, pointer, is_managed, call, bytes, undo); \
   } while (0)
 
 /* The first version of these calls has 32-bit pointers and sizes. */
 CUresult CUDAAPI HOOK_NAME(cuMemAlloc)(CUdeviceptr_v1 *pointer, unsigned int size) {
-  PENSTOCK_PASS(cuMemAlloc, pointer, size);
   ALLOCATE(size, pointer, false, REAL(cuMemAlloc)(pointer, size), REAL(cuMemFree)(*pointer));
 }
 
 CUresult CUDAAPI HOOK_NAME(cuMemAlloc_v2)(CUdeviceptr *pointer, size_t size) {
-  PENSTOCK_PASS(cuMemAlloc_v2, pointer, size);
   ALLOCATE(size, pointer, false, REAL(cuMemAlloc_v2)(pointer, size), REAL(cuMemFree_v2)(*pointer));
 }
 
@@ -48,14 +46,14 @@ CUresult CUDAAPI HOOK_NAME(cuMemAlloc_v2)(CUdeviceptr *pointer, size_t size) {
 static CUresult allocate_managed_unlikely(CUdeviceptr *pointer, size_t size, unsigned int flags) {
   CUcontext context;
   int grant;
-  CUresult result = PENSTOCK_BELOW(REAL(cuMemAllocManaged)(pointer, size, flags));
+  CUresult result = REAL(cuMemAllocManaged)(pointer, size, flags);
   if (result != CUDA_SUCCESS) return result;
   penstock_block block = {.grant = -1};
-  result = PENSTOCK_BELOW(penstock_here(&context, &grant));
+  result = penstock_here(&context, &grant);
   if (result == CUDA_SUCCESS) result = penstock_block_admit(&block, grant, size, true);
   if (result == CUDA_SUCCESS) result = penstock_block_keep(&block, *pointer, size, context);
   if (result != CUDA_SUCCESS) {
-    PENSTOCK_BELOW(REAL(cuMemFree_v2)(*pointer));
+    REAL(cuMemFree_v2)(*pointer);
     penstock_block_drop(&block);
   }
   return result;
@@ -63,7 +61,6 @@ static CUresult allocate_managed_unlikely(CUdeviceptr *pointer, size_t size, uns
 
 CUresult CUDAAPI HOOK_NAME(cuMemAllocManaged)(CUdeviceptr *pointer, size_t size,
                                               unsigned int flags) {
-  PENSTOCK_PASS(cuMemAllocManaged, pointer, size, flags);
   if (pointer && flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST &&
       flags != CU_MEM_ATTACH_SINGLE) {
     return allocate_managed_unlikely(pointer, size, flags);
@@ -99,7 +96,6 @@ static bool is_element(unsigned bytes) { return bytes == 4 || bytes == 8 || byte
 CUresult CUDAAPI HOOK_NAME(cuMemAllocPitch)(CUdeviceptr_v1 *pointer, unsigned int *pitch,
                                             unsigned int width, unsigned int rows,
                                             unsigned int element) {
-  PENSTOCK_PASS(cuMemAllocPitch, pointer, pitch, width, rows, element);
   ALLOCATE_PITCHED(pointer, pitch, width, rows,
                    REAL(cuMemAllocPitch)(pointer, pitch, width, rows, element),
                    REAL(cuMemFree)(*pointer));
@@ -107,7 +103,6 @@ CUresult CUDAAPI HOOK_NAME(cuMemAllocPitch)(CUdeviceptr_v1 *pointer, unsigned in
 
 CUresult CUDAAPI HOOK_NAME(cuMemAllocPitch_v2)(CUdeviceptr *pointer, size_t *pitch, size_t width,
                                                size_t rows, unsigned int element) {
-  PENSTOCK_PASS(cuMemAllocPitch_v2, pointer, pitch, width, rows, element);
   ALLOCATE_PITCHED(pointer, pitch, width, rows,
                    REAL(cuMemAllocPitch_v2)(pointer, pitch, width, rows, element),
                    REAL(cuMemFree_v2)(*pointer));
@@ -117,17 +112,15 @@ CUresult CUDAAPI HOOK_NAME(cuMemAllocPitch_v2)(CUdeviceptr *pointer, size_t *pit
 #define FREE(pointer, call)                                                            \
   do {                                                                                 \
     penstock_freeing freeing = penstock_free_begin(PENSTOCK_DEVICE_MEMORY, (pointer)); \
-    if (freeing.found) return penstock_free_end(&freeing, PENSTOCK_BELOW(call));       \
+    if (freeing.found) return penstock_free_end(&freeing, call);                       \
     freeing = penstock_pool_free_begin(pointer);                                       \
-    return penstock_pool_free_end(&freeing, PENSTOCK_NO_STREAM, PENSTOCK_BELOW(call)); \
+    return penstock_pool_free_end(&freeing, PENSTOCK_NO_STREAM, call);                 \
   } while (0)
 
 CUresult CUDAAPI HOOK_NAME(cuMemFree)(CUdeviceptr_v1 pointer) {
-  PENSTOCK_PASS(cuMemFree, pointer);
   FREE(pointer, REAL(cuMemFree)(pointer));
 }
 
 CUresult CUDAAPI HOOK_NAME(cuMemFree_v2)(CUdeviceptr pointer) {
-  PENSTOCK_PASS(cuMemFree_v2, pointer);
   FREE(pointer, REAL(cuMemFree_v2)(pointer));
 }

@@ -23,12 +23,12 @@ static void remember(CUmodule module, int grant, penstock_image_size size, CUcon
   do {                                                                                          \
     CUcontext context;                                                                          \
     int grant;                                                                                  \
-    CUresult result = PENSTOCK_BELOW(penstock_here(&context, &grant));                          \
+    CUresult result = penstock_here(&context, &grant);                                          \
     if (result != CUDA_SUCCESS) return result;                                                  \
     const penstock_image_size size = (measure);                                                 \
     result = penstock_charge_hidden(grant, penstock_image_charge(size), PENSTOCK_IMAGE_BLOCKS); \
     if (result != CUDA_SUCCESS) return result;                                                  \
-    result = PENSTOCK_BELOW(call);                                                              \
+    result = call;                                                                              \
     if (result == CUDA_SUCCESS) {                                                               \
       remember(*(module), grant, size, context);                                                \
     } else {                                                                                    \
@@ -38,13 +38,11 @@ static void remember(CUmodule module, int grant, penstock_image_size size, CUcon
   } while (0)
 
 CUresult CUDAAPI HOOK_NAME(cuModuleLoad)(CUmodule *module, const char *file) {
-  PENSTOCK_PASS(cuModuleLoad, module, file);
   if (!module || !file) return CUDA_ERROR_INVALID_VALUE;
   LOAD_MODULE(module, penstock_image_measure_file(file), REAL(cuModuleLoad)(module, file));
 }
 
 CUresult CUDAAPI HOOK_NAME(cuModuleLoadData)(CUmodule *module, const void *image) {
-  PENSTOCK_PASS(cuModuleLoadData, module, image);
   if (!module || !image) return CUDA_ERROR_INVALID_VALUE;
   LOAD_MODULE(module, penstock_image_measure(image), REAL(cuModuleLoadData)(module, image));
 }
@@ -52,23 +50,20 @@ CUresult CUDAAPI HOOK_NAME(cuModuleLoadData)(CUmodule *module, const void *image
 CUresult CUDAAPI HOOK_NAME(cuModuleLoadDataEx)(CUmodule *module, const void *image,
                                                unsigned int count, CUjit_option *options,
                                                void **values) {
-  PENSTOCK_PASS(cuModuleLoadDataEx, module, image, count, options, values);
   if (!module || !image) return CUDA_ERROR_INVALID_VALUE;
   LOAD_MODULE(module, penstock_image_measure(image),
               REAL(cuModuleLoadDataEx)(module, image, count, options, values));
 }
 
 CUresult CUDAAPI HOOK_NAME(cuModuleLoadFatBinary)(CUmodule *module, const void *image) {
-  PENSTOCK_PASS(cuModuleLoadFatBinary, module, image);
   if (!module || !image) return CUDA_ERROR_INVALID_VALUE;
   LOAD_MODULE(module, penstock_image_measure(image), REAL(cuModuleLoadFatBinary)(module, image));
 }
 
 CUresult CUDAAPI HOOK_NAME(cuModuleUnload)(CUmodule module) {
-  PENSTOCK_PASS(cuModuleUnload, module);
   penstock_freeing freeing = penstock_free_begin(PENSTOCK_MODULE, (uint64_t)(uintptr_t)module);
   penstock_globals globals = penstock_globals_leave((uint64_t)(uintptr_t)module);
-  CUresult result = penstock_free_end(&freeing, PENSTOCK_BELOW(REAL(cuModuleUnload)(module)));
+  CUresult result = penstock_free_end(&freeing, REAL(cuModuleUnload)(module));
   penstock_globals_left(&globals, result);
   if (result == CUDA_SUCCESS) penstock_gate_forget_functions();
   return result;

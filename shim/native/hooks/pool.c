@@ -93,39 +93,37 @@ static uint64_t id_to_free_in(CUstream stream, bool per_thread) {
   return is_capturing(stream, per_thread) ? PENSTOCK_NO_STREAM : id_of(stream, per_thread);
 }
 
-#define ALLOCATE_FROM(find, pointer, size, stream, per_thread, call, undo)                      \
-  do {                                                                                          \
-    penstock_reserve *reserve = NULL;                                                           \
-    penstock_admission admission;                                                               \
-    if (!(pointer) || !(size)) return PENSTOCK_BELOW(call); /* takes nothing */                 \
-    CUresult result = PENSTOCK_BELOW(find);                                                     \
-    if (result != CUDA_SUCCESS) return result;                                                  \
-    if (PENSTOCK_BELOW(is_capturing(stream, per_thread))) {                                     \
-      penstock_graph_memory_seen();                                                             \
-      return PENSTOCK_BELOW(call);                                                              \
-    }                                                                                           \
-    if (!reserve) return PENSTOCK_BELOW(call);                                                  \
-    result = penstock_reserve_admit(reserve, (size), PENSTOCK_BELOW(id_of(stream, per_thread)), \
-                                    &admission);                                                \
-    if (result != CUDA_SUCCESS) return result;                                                  \
-    result = PENSTOCK_BELOW(call);                                                              \
-    if (result != CUDA_SUCCESS) {                                                               \
-      penstock_reserve_cancel(reserve, &admission);                                             \
-      return result;                                                                            \
-    }                                                                                           \
-    if (!penstock_reserve_complete(reserve, &admission)) {                                      \
-      PENSTOCK_BELOW(undo);                                                                     \
-      penstock_reserve_undone(reserve, &admission);                                             \
-      return CUDA_ERROR_OUT_OF_MEMORY;                                                          \
-    }                                                                                           \
-    remember(*(pointer), (size), reserve);                                                      \
-    return CUDA_SUCCESS;                                                                        \
+#define ALLOCATE_FROM(find, pointer, size, stream, per_thread, call, undo)                   \
+  do {                                                                                       \
+    penstock_reserve *reserve = NULL;                                                        \
+    penstock_admission admission;                                                            \
+    if (!(pointer) || !(size)) return call; /* takes nothing */                              \
+    CUresult result = find;                                                                  \
+    if (result != CUDA_SUCCESS) return result;                                               \
+    if (is_capturing(stream, per_thread)) {                                                  \
+      penstock_graph_memory_seen();                                                          \
+      return call;                                                                           \
+    }                                                                                        \
+    if (!reserve) return call;                                                               \
+    result = penstock_reserve_admit(reserve, (size), id_of(stream, per_thread), &admission); \
+    if (result != CUDA_SUCCESS) return result;                                               \
+    result = call;                                                                           \
+    if (result != CUDA_SUCCESS) {                                                            \
+      penstock_reserve_cancel(reserve, &admission);                                          \
+      return result;                                                                         \
+    }                                                                                        \
+    if (!penstock_reserve_complete(reserve, &admission)) {                                   \
+      undo;                                                                                  \
+      penstock_reserve_undone(reserve, &admission);                                          \
+      return CUDA_ERROR_OUT_OF_MEMORY;                                                       \
+    }                                                                                        \
+    remember(*(pointer), (size), reserve);                                                   \
+    return CUDA_SUCCESS;                                                                     \
   } while (0)
 
 #define NAMED(pool) (reserve = named_reserve(pool), CUDA_SUCCESS)
 
 CUresult CUDAAPI HOOK_NAME(cuMemAllocAsync)(CUdeviceptr *pointer, size_t size, CUstream stream) {
-  PENSTOCK_PASS(cuMemAllocAsync, pointer, size, stream);
   ALLOCATE_FROM(current_reserve(stream, &reserve), pointer, size, stream, false,
                 REAL(cuMemAllocAsync)(pointer, size, stream),
                 REAL(cuMemFreeAsync)(*pointer, stream));
@@ -133,7 +131,6 @@ CUresult CUDAAPI HOOK_NAME(cuMemAllocAsync)(CUdeviceptr *pointer, size_t size, C
 
 CUresult CUDAAPI HOOK_NAME(cuMemAllocAsync_ptsz)(CUdeviceptr *pointer, size_t size,
                                                  CUstream stream) {
-  PENSTOCK_PASS(cuMemAllocAsync_ptsz, pointer, size, stream);
   ALLOCATE_FROM(current_reserve(stream, &reserve), pointer, size, stream, true,
                 REAL(cuMemAllocAsync_ptsz)(pointer, size, stream),
                 REAL(cuMemFreeAsync_ptsz)(*pointer, stream));
@@ -141,7 +138,6 @@ CUresult CUDAAPI HOOK_NAME(cuMemAllocAsync_ptsz)(CUdeviceptr *pointer, size_t si
 
 CUresult CUDAAPI HOOK_NAME(cuMemAllocFromPoolAsync)(CUdeviceptr *pointer, size_t size,
                                                     CUmemoryPool pool, CUstream stream) {
-  PENSTOCK_PASS(cuMemAllocFromPoolAsync, pointer, size, pool, stream);
   ALLOCATE_FROM(NAMED(pool), pointer, size, stream, false,
                 REAL(cuMemAllocFromPoolAsync)(pointer, size, pool, stream),
                 REAL(cuMemFreeAsync)(*pointer, stream));
@@ -149,7 +145,6 @@ CUresult CUDAAPI HOOK_NAME(cuMemAllocFromPoolAsync)(CUdeviceptr *pointer, size_t
 
 CUresult CUDAAPI HOOK_NAME(cuMemAllocFromPoolAsync_ptsz)(CUdeviceptr *pointer, size_t size,
                                                          CUmemoryPool pool, CUstream stream) {
-  PENSTOCK_PASS(cuMemAllocFromPoolAsync_ptsz, pointer, size, pool, stream);
   ALLOCATE_FROM(NAMED(pool), pointer, size, stream, true,
                 REAL(cuMemAllocFromPoolAsync_ptsz)(pointer, size, pool, stream),
                 REAL(cuMemFreeAsync_ptsz)(*pointer, stream));
@@ -173,31 +168,26 @@ penstock_freeing penstock_pool_free_begin(CUdeviceptr pointer) {
 }
 
 CUresult CUDAAPI HOOK_NAME(cuMemFreeAsync)(CUdeviceptr pointer, CUstream stream) {
-  PENSTOCK_PASS(cuMemFreeAsync, pointer, stream);
   penstock_freeing freeing = penstock_pool_free_begin(pointer);
-  uint64_t id = freeing.found ? PENSTOCK_BELOW(id_to_free_in(stream, false)) : PENSTOCK_NO_STREAM;
-  return penstock_pool_free_end(&freeing, id,
-                                PENSTOCK_BELOW(REAL(cuMemFreeAsync)(pointer, stream)));
+  uint64_t id = freeing.found ? id_to_free_in(stream, false) : PENSTOCK_NO_STREAM;
+  return penstock_pool_free_end(&freeing, id, REAL(cuMemFreeAsync)(pointer, stream));
 }
 
 CUresult CUDAAPI HOOK_NAME(cuMemFreeAsync_ptsz)(CUdeviceptr pointer, CUstream stream) {
-  PENSTOCK_PASS(cuMemFreeAsync_ptsz, pointer, stream);
   penstock_freeing freeing = penstock_pool_free_begin(pointer);
-  uint64_t id = freeing.found ? PENSTOCK_BELOW(id_to_free_in(stream, true)) : PENSTOCK_NO_STREAM;
-  return penstock_pool_free_end(&freeing, id,
-                                PENSTOCK_BELOW(REAL(cuMemFreeAsync_ptsz)(pointer, stream)));
+  uint64_t id = freeing.found ? id_to_free_in(stream, true) : PENSTOCK_NO_STREAM;
+  return penstock_pool_free_end(&freeing, id, REAL(cuMemFreeAsync_ptsz)(pointer, stream));
 }
 
 CUresult CUDAAPI HOOK_NAME(cuMemPoolCreate)(CUmemoryPool *pool, const CUmemPoolProps *properties) {
-  PENSTOCK_PASS(cuMemPoolCreate, pool, properties);
-  CUresult result = PENSTOCK_BELOW(REAL(cuMemPoolCreate)(pool, properties));
+  CUresult result = REAL(cuMemPoolCreate)(pool, properties);
   if (result != CUDA_SUCCESS) return result;
   const CUmemLocation *location = &properties->location;
   bool on_host = penstock_location_is_host(location);
   penstock_reserve *reserve =
       penstock_reserve_of_pool(*pool, penstock_location_device(location), on_host);
   if (!reserve) {
-    PENSTOCK_BELOW(REAL(cuMemPoolDestroy)(*pool)); /* a pool that nobody counts is no pool */
+    REAL(cuMemPoolDestroy)(*pool); /* a pool that nobody counts is no pool */
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   if (properties->handleTypes && !on_host) {
@@ -207,19 +197,17 @@ CUresult CUDAAPI HOOK_NAME(cuMemPoolCreate)(CUmemoryPool *pool, const CUmemPoolP
 }
 
 CUresult CUDAAPI HOOK_NAME(cuMemPoolDestroy)(CUmemoryPool pool) {
-  PENSTOCK_PASS(cuMemPoolDestroy, pool);
   penstock_reserve *reserve = penstock_reserve_find(pool);
   if (reserve) {
     penstock_reserve_retire(reserve);
-    return penstock_reserve_retired(reserve, PENSTOCK_BELOW(REAL(cuMemPoolDestroy)(pool)));
+    return penstock_reserve_retired(reserve, REAL(cuMemPoolDestroy)(pool));
   }
   penstock_freeing freeing = penstock_free_begin(PENSTOCK_POOL_IMPORT, (uint64_t)(uintptr_t)pool);
-  return penstock_free_end(&freeing, PENSTOCK_BELOW(REAL(cuMemPoolDestroy)(pool)));
+  return penstock_free_end(&freeing, REAL(cuMemPoolDestroy)(pool));
 }
 
 CUresult CUDAAPI HOOK_NAME(cuMemPoolTrimTo)(CUmemoryPool pool, size_t keep_bytes) {
-  PENSTOCK_PASS(cuMemPoolTrimTo, pool, keep_bytes);
-  CUresult result = PENSTOCK_BELOW(REAL(cuMemPoolTrimTo)(pool, keep_bytes));
+  CUresult result = REAL(cuMemPoolTrimTo)(pool, keep_bytes);
   penstock_reserve *reserve = penstock_reserve_find(pool);
   if (result == CUDA_SUCCESS && reserve) penstock_reserve_settle(reserve, 0);
   return result;

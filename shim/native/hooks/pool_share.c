@@ -7,9 +7,7 @@
 CUresult CUDAAPI HOOK_NAME(cuMemPoolExportToShareableHandle)(void *shareable, CUmemoryPool pool,
                                                              CUmemAllocationHandleType type,
                                                              unsigned long long flags) {
-  PENSTOCK_PASS(cuMemPoolExportToShareableHandle, shareable, pool, type, flags);
-  CUresult result =
-      PENSTOCK_BELOW(REAL(cuMemPoolExportToShareableHandle)(shareable, pool, type, flags));
+  CUresult result = REAL(cuMemPoolExportToShareableHandle)(shareable, pool, type, flags);
   penstock_reserve *reserve = penstock_reserve_find(pool);
   if (result == CUDA_SUCCESS && reserve && reserve->share) {
     penstock_shares_rename(reserve->share, penstock_shares_key_of_handle(shareable, type));
@@ -20,10 +18,8 @@ CUresult CUDAAPI HOOK_NAME(cuMemPoolExportToShareableHandle)(void *shareable, CU
 CUresult CUDAAPI HOOK_NAME(cuMemPoolImportFromShareableHandle)(CUmemoryPool *pool, void *shareable,
                                                                CUmemAllocationHandleType type,
                                                                unsigned long long flags) {
-  PENSTOCK_PASS(cuMemPoolImportFromShareableHandle, pool, shareable, type, flags);
   uint64_t share = penstock_shares_join(penstock_shares_key_of_import(shareable, type));
-  CUresult result =
-      PENSTOCK_BELOW(REAL(cuMemPoolImportFromShareableHandle)(pool, shareable, type, flags));
+  CUresult result = REAL(cuMemPoolImportFromShareableHandle)(pool, shareable, type, flags);
   if (result != CUDA_SUCCESS) {
     penstock_shares_drop(share);
     return result;
@@ -38,18 +34,17 @@ CUresult CUDAAPI HOOK_NAME(cuMemPoolImportFromShareableHandle)(CUmemoryPool *poo
 static CUresult pay(CUdeviceptr pointer, penstock_object *object) {
   int ordinal = 0;
   size_t bytes = 0;
-  PENSTOCK_BELOW(
-      REAL(cuPointerGetAttribute)(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, pointer));
-  PENSTOCK_BELOW(REAL(cuMemGetAddressRange_v2)(NULL, &bytes, pointer));
-  object->grant = (int16_t)PENSTOCK_BELOW(penstock_grant_of(ordinal));
+
+  REAL(cuPointerGetAttribute)(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, pointer);
+  REAL(cuMemGetAddressRange_v2)(NULL, &bytes, pointer);
+  object->grant = (int16_t)penstock_grant_of(ordinal);
   object->bytes = bytes;
   return penstock_charge(object->grant, bytes);
 }
 
 CUresult CUDAAPI HOOK_NAME(cuMemPoolImportPointer)(CUdeviceptr *pointer, CUmemoryPool pool,
                                                    CUmemPoolPtrExportData *data) {
-  PENSTOCK_PASS(cuMemPoolImportPointer, pointer, pool, data);
-  CUresult result = PENSTOCK_BELOW(REAL(cuMemPoolImportPointer)(pointer, pool, data));
+  CUresult result = REAL(cuMemPoolImportPointer)(pointer, pool, data);
   penstock_object imported;
   if (result != CUDA_SUCCESS ||
       !penstock_object_find(PENSTOCK_POOL_IMPORT, (uint64_t)(uintptr_t)pool, &imported)) {
@@ -60,7 +55,7 @@ CUresult CUDAAPI HOOK_NAME(cuMemPoolImportPointer)(CUdeviceptr *pointer, CUmemor
   if (imported.share) {
     penstock_shares_hold(imported.share);
   } else if ((result = pay(*pointer, &object)) != CUDA_SUCCESS) {
-    PENSTOCK_BELOW(REAL(cuMemFree_v2)(*pointer));
+    REAL(cuMemFree_v2)(*pointer);
     return result;
   }
   penstock_object_put(&object);

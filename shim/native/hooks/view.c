@@ -27,10 +27,10 @@ static int grant_here(void) {
 
 #define MEMORY_INFO(free, total, call)                                \
   do {                                                                \
-    CUresult result = PENSTOCK_BELOW(call);                           \
+    CUresult result = call;                                           \
     if (result != CUDA_SUCCESS) return result;                        \
     const penstock_process *process = penstock_process_get();         \
-    int grant = PENSTOCK_BELOW(grant_here());                         \
+    int grant = grant_here();                                         \
     if (!process || grant < 0) return CUDA_SUCCESS;                   \
     penstock_reserves_settle();                                       \
     memory_view view = view_of(process, grant, (free) ? *(free) : 0); \
@@ -40,32 +40,28 @@ static int grant_here(void) {
   } while (0)
 
 CUresult CUDAAPI HOOK_NAME(cuMemGetInfo)(unsigned int *free, unsigned int *total) {
-  PENSTOCK_PASS(cuMemGetInfo, free, total);
   MEMORY_INFO(free, total, REAL(cuMemGetInfo)(free, total));
 }
 
 CUresult CUDAAPI HOOK_NAME(cuMemGetInfo_v2)(size_t *free, size_t *total) {
-  PENSTOCK_PASS(cuMemGetInfo_v2, free, total);
   MEMORY_INFO(free, total, REAL(cuMemGetInfo_v2)(free, total));
 }
 
 #define TOTAL_MEMORY(bytes, device, call)                                                      \
   do {                                                                                         \
-    CUresult result = PENSTOCK_BELOW(call);                                                    \
+    CUresult result = call;                                                                    \
     if (result != CUDA_SUCCESS) return result;                                                 \
     const penstock_process *process = penstock_process_get();                                  \
-    int grant = PENSTOCK_BELOW(penstock_grant_of(device));                                     \
+    int grant = penstock_grant_of(device);                                                     \
     if (!process || grant < 0) return CUDA_SUCCESS;                                            \
     *(bytes) = (__typeof__(*(bytes)))penstock_ledger_limit(&process->region, (unsigned)grant); \
     return CUDA_SUCCESS;                                                                       \
   } while (0)
 
 CUresult CUDAAPI HOOK_NAME(cuDeviceTotalMem)(unsigned int *bytes, CUdevice device) {
-  PENSTOCK_PASS(cuDeviceTotalMem, bytes, device);
   TOTAL_MEMORY(bytes, device, REAL(cuDeviceTotalMem)(bytes, device));
 }
 
 CUresult CUDAAPI HOOK_NAME(cuDeviceTotalMem_v2)(size_t *bytes, CUdevice device) {
-  PENSTOCK_PASS(cuDeviceTotalMem_v2, bytes, device);
   TOTAL_MEMORY(bytes, device, REAL(cuDeviceTotalMem_v2)(bytes, device));
 }

@@ -34,8 +34,7 @@ static bool is_plausible(size_t size, const CUmemAllocationProp *properties,
     return false;
   }
   if (size % LARGEST_GRANULARITY == 0) return true;
-  PENSTOCK_BELOW(REAL(cuMemGetAllocationGranularity)(&granularity, properties,
-                                                     CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+  REAL(cuMemGetAllocationGranularity)(&granularity, properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
   return granularity && size % granularity == 0;
 }
 
@@ -43,12 +42,12 @@ static bool is_plausible(size_t size, const CUmemAllocationProp *properties,
  * after all, they are charged once that is known. */
 static CUresult create_unlikely(CUmemGenericAllocationHandle *handle, size_t size,
                                 const CUmemAllocationProp *properties, unsigned long long flags) {
-  CUresult result = PENSTOCK_BELOW(REAL(cuMemCreate)(handle, size, properties, flags));
+  CUresult result = REAL(cuMemCreate)(handle, size, properties, flags);
   if (result != CUDA_SUCCESS) return result;
   int grant = penstock_vmm_grant(properties);
   result = penstock_charge(grant, size);
   if (result != CUDA_SUCCESS) {
-    PENSTOCK_BELOW(REAL(cuMemRelease)(*handle));
+    REAL(cuMemRelease)(*handle);
     return result;
   }
   remember_created(*handle, size, grant);
@@ -58,9 +57,8 @@ static CUresult create_unlikely(CUmemGenericAllocationHandle *handle, size_t siz
 CUresult CUDAAPI HOOK_NAME(cuMemCreate)(CUmemGenericAllocationHandle *handle, size_t size,
                                         const CUmemAllocationProp *properties,
                                         unsigned long long flags) {
-  PENSTOCK_PASS(cuMemCreate, handle, size, properties, flags);
   if (!properties || !penstock_vmm_on_device(properties)) {
-    return PENSTOCK_BELOW(REAL(cuMemCreate)(handle, size, properties, flags));
+    return REAL(cuMemCreate)(handle, size, properties, flags);
   }
   if (!handle || !is_plausible(size, properties, flags)) {
     return create_unlikely(handle, size, properties, flags);
@@ -68,7 +66,7 @@ CUresult CUDAAPI HOOK_NAME(cuMemCreate)(CUmemGenericAllocationHandle *handle, si
   int grant = penstock_vmm_grant(properties);
   CUresult result = penstock_charge(grant, size);
   if (result != CUDA_SUCCESS) return result;
-  result = PENSTOCK_BELOW(REAL(cuMemCreate)(handle, size, properties, flags));
+  result = REAL(cuMemCreate)(handle, size, properties, flags);
   if (result != CUDA_SUCCESS) {
     penstock_uncharge(grant, size);
     return result;
@@ -88,7 +86,6 @@ static bool add_handle_reference(uint64_t handle, int64_t change, penstock_objec
 }
 
 CUresult CUDAAPI HOOK_NAME(cuMemRelease)(CUmemGenericAllocationHandle handle) {
-  PENSTOCK_PASS(cuMemRelease, handle);
   penstock_object entry, gone;
   bool was_last = false;
   if (penstock_vmm_lock()) { /* out before the driver may give the value to another thread */
@@ -96,7 +93,7 @@ CUresult CUDAAPI HOOK_NAME(cuMemRelease)(CUmemGenericAllocationHandle handle) {
                penstock_object_take(PENSTOCK_VMM_HANDLE, handle, &entry);
     penstock_vmm_unlock();
   }
-  CUresult result = PENSTOCK_BELOW(REAL(cuMemRelease)(handle));
+  CUresult result = REAL(cuMemRelease)(handle);
   bool give_back = false;
   if (penstock_vmm_lock()) {
     if (result != CUDA_SUCCESS) {
@@ -128,7 +125,6 @@ static CUresult charge_import(uint64_t number, uint64_t end, uint64_t *charged) 
 CUresult CUDAAPI HOOK_NAME(cuMemMap)(CUdeviceptr pointer, size_t size, size_t offset,
                                      CUmemGenericAllocationHandle handle,
                                      unsigned long long flags) {
-  PENSTOCK_PASS(cuMemMap, pointer, size, offset, handle, flags);
   penstock_object entry, gone;
   uint64_t charged = 0;
   bool known = penstock_object_find(PENSTOCK_VMM_HANDLE, handle, &entry);
@@ -136,7 +132,7 @@ CUresult CUDAAPI HOOK_NAME(cuMemMap)(CUdeviceptr pointer, size_t size, size_t of
     CUresult refused = charge_import(entry.detail, offset + size, &charged);
     if (refused != CUDA_SUCCESS) return refused;
   }
-  CUresult result = PENSTOCK_BELOW(REAL(cuMemMap)(pointer, size, offset, handle, flags));
+  CUresult result = REAL(cuMemMap)(pointer, size, offset, handle, flags);
   if (result != CUDA_SUCCESS) {
     if (charged) penstock_uncharge(entry.grant, charged);
     return result;
@@ -179,13 +175,12 @@ static taken_mappings take_mappings(uint64_t at, uint64_t end) {
 /* The driver unmaps whole mappings only: each that lies in the range is gone. They are taken out
  * before the driver may give the addresses to another thread. */
 CUresult CUDAAPI HOOK_NAME(cuMemUnmap)(CUdeviceptr pointer, size_t size) {
-  PENSTOCK_PASS(cuMemUnmap, pointer, size);
   taken_mappings taken = {NULL, 0};
   if (penstock_vmm_lock()) {
     taken = take_mappings(pointer, pointer + size);
     penstock_vmm_unlock();
   }
-  CUresult result = PENSTOCK_BELOW(REAL(cuMemUnmap)(pointer, size));
+  CUresult result = REAL(cuMemUnmap)(pointer, size);
   for (size_t i = 0; i < taken.count; i++) {
     if (result == CUDA_SUCCESS) {
       penstock_vmm_mapping_gone(taken.all[i].detail);
@@ -221,8 +216,7 @@ bool penstock_vmm_find_mapping(uint64_t address, penstock_object *mapping) {
 
 CUresult CUDAAPI HOOK_NAME(cuMemRetainAllocationHandle)(CUmemGenericAllocationHandle *handle,
                                                         void *address) {
-  PENSTOCK_PASS(cuMemRetainAllocationHandle, handle, address);
-  CUresult result = PENSTOCK_BELOW(REAL(cuMemRetainAllocationHandle)(handle, address));
+  CUresult result = REAL(cuMemRetainAllocationHandle)(handle, address);
   if (result != CUDA_SUCCESS) return result;
   penstock_object mapping;
   if (penstock_vmm_find_mapping((uint64_t)(uintptr_t)address, &mapping) && penstock_vmm_lock()) {

@@ -8,8 +8,7 @@
 
 CUresult CUDAAPI HOOK_NAME(cuMulticastCreate)(CUmemGenericAllocationHandle *object,
                                               const CUmulticastObjectProp *properties) {
-  PENSTOCK_PASS(cuMulticastCreate, object, properties);
-  CUresult result = PENSTOCK_BELOW(REAL(cuMulticastCreate)(object, properties));
+  CUresult result = REAL(cuMulticastCreate)(object, properties);
   if (result == CUDA_SUCCESS && penstock_vmm_lock()) {
     penstock_vmm_put(PENSTOCK_VMM_HANDLE, *object, -1, 1, penstock_vmm_add(-1, 0, false));
     penstock_vmm_unlock();
@@ -31,14 +30,14 @@ static penstock_vmm_place place_of(CUmemGenericAllocationHandle object, CUdevice
 
 static CUdevice device_of_handle(CUmemGenericAllocationHandle memory) {
   CUmemAllocationProp properties = {0};
-  PENSTOCK_BELOW(REAL(cuMemGetAllocationPropertiesFromHandle)(&properties, memory));
+  REAL(cuMemGetAllocationPropertiesFromHandle)(&properties, memory);
   return properties.location.id;
 }
 
 static CUdevice device_of_pointer(CUdeviceptr pointer) {
   int ordinal = 0;
-  PENSTOCK_BELOW(
-      REAL(cuPointerGetAttribute)(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, pointer));
+
+  REAL(cuPointerGetAttribute)(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, pointer);
   return ordinal;
 }
 
@@ -66,9 +65,7 @@ CUresult CUDAAPI HOOK_NAME(cuMulticastBindMem)(CUmemGenericAllocationHandle obje
                                                CUmemGenericAllocationHandle memory,
                                                size_t memory_offset, size_t bytes,
                                                unsigned long long flags) {
-  PENSTOCK_PASS(cuMulticastBindMem, object, offset, memory, memory_offset, bytes, flags);
-  CUresult result =
-      PENSTOCK_BELOW(REAL(cuMulticastBindMem)(object, offset, memory, memory_offset, bytes, flags));
+  CUresult result = REAL(cuMulticastBindMem)(object, offset, memory, memory_offset, bytes, flags);
   return bound_handle(result, object, device_of_handle(memory), offset, memory, bytes);
 }
 
@@ -77,18 +74,15 @@ CUresult CUDAAPI HOOK_NAME(cuMulticastBindMem_v2)(CUmemGenericAllocationHandle o
                                                   CUmemGenericAllocationHandle memory,
                                                   size_t memory_offset, size_t bytes,
                                                   unsigned long long flags) {
-  PENSTOCK_PASS(cuMulticastBindMem_v2, object, device, offset, memory, memory_offset, bytes, flags);
-  CUresult result = PENSTOCK_BELOW(
-      REAL(cuMulticastBindMem_v2)(object, device, offset, memory, memory_offset, bytes, flags));
+  CUresult result =
+      REAL(cuMulticastBindMem_v2)(object, device, offset, memory, memory_offset, bytes, flags);
   return bound_handle(result, object, device, offset, memory, bytes);
 }
 
 CUresult CUDAAPI HOOK_NAME(cuMulticastBindAddr)(CUmemGenericAllocationHandle object, size_t offset,
                                                 CUdeviceptr pointer, size_t bytes,
                                                 unsigned long long flags) {
-  PENSTOCK_PASS(cuMulticastBindAddr, object, offset, pointer, bytes, flags);
-  CUresult result =
-      PENSTOCK_BELOW(REAL(cuMulticastBindAddr)(object, offset, pointer, bytes, flags));
+  CUresult result = REAL(cuMulticastBindAddr)(object, offset, pointer, bytes, flags);
   return bound_pointer(result, object, device_of_pointer(pointer), offset, pointer, bytes);
 }
 
@@ -96,16 +90,13 @@ CUresult CUDAAPI HOOK_NAME(cuMulticastBindAddr_v2)(CUmemGenericAllocationHandle 
                                                    CUdevice device, size_t offset,
                                                    CUdeviceptr pointer, size_t bytes,
                                                    unsigned long long flags) {
-  PENSTOCK_PASS(cuMulticastBindAddr_v2, object, device, offset, pointer, bytes, flags);
-  CUresult result =
-      PENSTOCK_BELOW(REAL(cuMulticastBindAddr_v2)(object, device, offset, pointer, bytes, flags));
+  CUresult result = REAL(cuMulticastBindAddr_v2)(object, device, offset, pointer, bytes, flags);
   return bound_pointer(result, object, device, offset, pointer, bytes);
 }
 
 CUresult CUDAAPI HOOK_NAME(cuMulticastUnbind)(CUmemGenericAllocationHandle object, CUdevice device,
                                               size_t offset, size_t bytes) {
-  PENSTOCK_PASS(cuMulticastUnbind, object, device, offset, bytes);
-  CUresult result = PENSTOCK_BELOW(REAL(cuMulticastUnbind)(object, device, offset, bytes));
+  CUresult result = REAL(cuMulticastUnbind)(object, device, offset, bytes);
   if (result == CUDA_SUCCESS) {
     penstock_vmm_place place = place_of(object, device, offset, bytes);
     penstock_vmm_let_go_at(&place);

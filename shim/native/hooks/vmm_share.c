@@ -22,9 +22,7 @@ CUresult CUDAAPI HOOK_NAME(cuMemExportToShareableHandle)(void *shareable,
                                                          CUmemGenericAllocationHandle handle,
                                                          CUmemAllocationHandleType type,
                                                          unsigned long long flags) {
-  PENSTOCK_PASS(cuMemExportToShareableHandle, shareable, handle, type, flags);
-  CUresult result =
-      PENSTOCK_BELOW(REAL(cuMemExportToShareableHandle)(shareable, handle, type, flags));
+  CUresult result = REAL(cuMemExportToShareableHandle)(shareable, handle, type, flags);
   penstock_object entry;
   if (result == CUDA_SUCCESS && penstock_object_find(PENSTOCK_VMM_HANDLE, handle, &entry)) {
     hand_out(entry.detail, penstock_shares_key_of_handle(shareable, type));
@@ -73,14 +71,12 @@ static void pay_when_mapped(CUmemGenericAllocationHandle handle, int grant) {
 CUresult CUDAAPI HOOK_NAME(cuMemImportFromShareableHandle)(CUmemGenericAllocationHandle *handle,
                                                            void *shareable,
                                                            CUmemAllocationHandleType type) {
-  PENSTOCK_PASS(cuMemImportFromShareableHandle, handle, shareable, type);
   /* First: the exporter may end at any time. */
   uint64_t share = penstock_shares_join(penstock_shares_key_of_import(shareable, type));
-  CUresult result = PENSTOCK_BELOW(REAL(cuMemImportFromShareableHandle)(handle, shareable, type));
+  CUresult result = REAL(cuMemImportFromShareableHandle)(handle, shareable, type);
   CUmemAllocationProp properties = {0};
   if (result != CUDA_SUCCESS ||
-      PENSTOCK_BELOW(REAL(cuMemGetAllocationPropertiesFromHandle)(&properties, *handle)) !=
-          CUDA_SUCCESS ||
+      REAL(cuMemGetAllocationPropertiesFromHandle)(&properties, *handle) != CUDA_SUCCESS ||
       !penstock_vmm_on_device(&properties)) {
     penstock_shares_drop(share);
     return result;

@@ -37,7 +37,7 @@ static void mapped(const CUarrayMapInfo *map) {
 
 #define MAP_ARRAYS(list, count, call)                                  \
   do {                                                                 \
-    CUresult result = PENSTOCK_BELOW(call);                            \
+    CUresult result = call;                                            \
     for (unsigned i = 0; result == CUDA_SUCCESS && i < (count); i++) { \
       mapped(&(list)[i]);                                              \
     }                                                                  \
@@ -46,13 +46,11 @@ static void mapped(const CUarrayMapInfo *map) {
 
 CUresult CUDAAPI HOOK_NAME(cuMemMapArrayAsync)(CUarrayMapInfo *list, unsigned int count,
                                                CUstream stream) {
-  PENSTOCK_PASS(cuMemMapArrayAsync, list, count, stream);
   MAP_ARRAYS(list, count, REAL(cuMemMapArrayAsync)(list, count, stream));
 }
 
 CUresult CUDAAPI HOOK_NAME(cuMemMapArrayAsync_ptsz)(CUarrayMapInfo *list, unsigned int count,
                                                     CUstream stream) {
-  PENSTOCK_PASS(cuMemMapArrayAsync_ptsz, list, count, stream);
   MAP_ARRAYS(list, count, REAL(cuMemMapArrayAsync_ptsz)(list, count, stream));
 }
 

@@ -56,7 +56,7 @@ bool penstock_vmm_on_device(const CUmemAllocationProp *properties) {
 }
 
 int penstock_vmm_grant(const CUmemAllocationProp *properties) {
-  return PENSTOCK_BELOW(penstock_grant_of(penstock_location_device(&properties->location)));
+  return penstock_grant_of(penstock_location_device(&properties->location));
 }
 
 void penstock_vmm_mapping_gone(uint64_t number) {
