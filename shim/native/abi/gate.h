@@ -29,7 +29,15 @@ typedef struct penstock_gate_device {
   uint64_t busy_until_ns; /* until then, by experience, work that was let go keeps it busy */
   uint64_t row_debts;     /* launches let through as debt … */
   uint64_t row_launches;  /* … while `launches` stood at this */
-  uint64_t reserved[10];
+  /* Launches that work of the tenant's waits for go although the gate is shut (launch_overrun.c):
+   */
+  uint64_t overdraft_ns;      /* cost by experience of those let go since the gate last opened */
+  uint64_t together;          /* bit for each device whose work seems to wait for this one's … */
+  uint64_t together_seen_ns;  /* … CLOCK_MONOTONIC when that was last seen … */
+  uint64_t together_until_ns; /* … until when they open together */
+  uint64_t let_go;            /* launches let go meanwhile, counted alike on all of them … */
+  uint64_t let_go_ns;         /* … and the cost by experience of those since they last opened */
+  uint64_t reserved[4];
   uint64_t ring[PENSTOCK_RING_WORDS]; /* epoch (32 bits) | busy bits (32) */
 } penstock_gate_device;
 
@@ -44,5 +52,7 @@ typedef struct penstock_gate_slot {
    * 0: none. A process that dies with such is charged from then on until its slot is reaped. */
   uint64_t unsettled_since_ns;
   uint64_t waiting_ns; /* CLOCK_MONOTONIC when a thread of it was last seen waiting at the gate */
-  uint64_t reserved[2];
+  uint64_t due_ns;     /* when the work of `busy_since_ns` should be through at the latest, by what
+                          its launches usually take; 0: nobody knows */
+  uint64_t reserved[1];
 } penstock_gate_slot;

@@ -103,11 +103,12 @@ void gate_bracket_open(gate_state *state, gate_stream *stream, bool sample, uint
   publish(stream, bracket, sample, interrupted);
 }
 
-/* Has the stream run dry behind the open bracket or its strays, by experience? */
+/* Has the stream run dry behind the open bracket or its strays, by experience? While a thread waits
+ * for the stream it has not: work that runs on longer than it should must not pass for through. */
 static bool is_past(gate_stream *stream, uint64_t now_ns) {
   penstock_lock_acquire(&stream->lock);
   uint64_t cost_ns = stream->open ? stream->open->cost_ns : stream->stray_cost_ns;
-  bool past = (stream->open || stream->stray_launches) && !stream->newest &&
+  bool past = (stream->open || stream->stray_launches) && !stream->newest && !stream->waiters &&
               now_ns > stream->drained_ns + GATE_DRY_SLACK_NS + cost_ns / 8;
   penstock_lock_release(&stream->lock);
   return past;

@@ -61,9 +61,10 @@ static bool has_credit(penstock_process *process, gate_state *state, int grant, 
     }
     if (answer != GATE_NO_TURNS) return answer == GATE_OWN_TURN;
   }
-  return permille >= PENSTOCK_GATE_FULL_PERMILLE ||
-         penstock_gate_admit(gate_device(process, grant), permille, now_ns,
-                             gate_in_flight_ns(process, state, grant, now_ns), wait_ns);
+  if (permille >= PENSTOCK_GATE_FULL_PERMILLE) return true;
+  return penstock_gate_admit_together(
+      process->region.usage->gate, penstock_region_device_count(&process->region), (unsigned)grant,
+      permille, now_ns, gate_in_flight_ns(process, state, grant, now_ns), cost_ns, wait_ns);
 }
 
 bool gate_may_go(penstock_process *process, gate_state *state, int grant, uint64_t now_ns,
@@ -249,8 +250,7 @@ static void enlist(gate_state *state, gate_stream *stream, penstock_pass *pass, 
   if (pass->turn_ns) gate_turn_launched(penstock_process_get(), stream->context->grant, drained);
 }
 
-/* What a launch of the kind will likely take: as much as others do where it is unknown. */
-static uint64_t likely_ns(const gate_state *state, const gate_kind *kind) {
+uint64_t gate_likely_ns(const gate_state *state, const gate_kind *kind) {
   uint64_t typical = __atomic_load_n(&state->typical_ns, __ATOMIC_RELAXED);
   return penstock_cost_ns(&kind->cost, typical ? typical : GATE_UNKNOWN_NS);
 }
@@ -261,7 +261,7 @@ static uint64_t likely_ns(const gate_state *state, const gate_kind *kind) {
 static uint64_t guess_ns(gate_state *state, gate_kind *kind) {
   enum { MOST_FOURFOLD = 6 };
   uint32_t before = __atomic_fetch_add(&kind->unmeasured, 1, __ATOMIC_RELAXED);
-  uint64_t mean = likely_ns(state, kind);
+  uint64_t mean = gate_likely_ns(state, kind);
   uint64_t guess = mean << 2 * (before < MOST_FOURFOLD ? before : MOST_FOURFOLD);
   uint64_t most = mean > MOST_GUESS_NS ? mean : MOST_GUESS_NS;
   return guess < most ? guess : most;
@@ -298,8 +298,8 @@ CUresult penstock_gate_enter(penstock_pass *pass, CUstream handle, bool per_thre
   bool gated = turns || gate_permille(process, grant) < PENSTOCK_GATE_FULL_PERMILLE;
   uint64_t now_ns = gated ? gate_now_ns() : gate_tick_ns(), wait_ns;
   if ((gated || gate_is_suspended(process)) &&
-      !gate_may_go(process, state, grant, now_ns, likely_ns(state, kind), &wait_ns)) {
-    gate_wait(process, state, stream, likely_ns(state, kind), wait_ns);
+      !gate_may_go(process, state, grant, now_ns, gate_likely_ns(state, kind), &wait_ns)) {
+    gate_wait(process, state, stream, kind, wait_ns);
     state = gate_state_get(); /* looks up anew what went meanwhile */
     stream = gate_stream_get(state, handle, per_thread_default);
     if (!stream) return CUDA_SUCCESS; /* the driver says so itself */

@@ -348,6 +348,8 @@ bool gate_may_mark(const gate_state *state, const gate_stream *stream);
 /* The same, of those that were when the bracket was made: none in an own turn. */
 uint32_t gate_neighbours_of(const penstock_process *process, int grant,
                             const gate_bracket *bracket);
+/* What a launch of the kind will likely take: as much as others do where it is unknown. */
+uint64_t gate_likely_ns(const gate_state *state, const gate_kind *kind);
 /* One look: may a launch of `cost_ns` go now? Otherwise when to look again. */
 bool gate_may_go(penstock_process *process, gate_state *state, int grant, uint64_t now_ns,
                  uint64_t cost_ns, uint64_t *wait_ns);
@@ -375,6 +377,8 @@ uint64_t gate_in_flight_ns(penstock_process *process, gate_state *state, int gra
                            uint64_t now_ns);
 /* The estimates alone: without what runs on beyond them. */
 uint64_t gate_estimates_ns(penstock_process *process, gate_state *state, int grant);
+
+/* launch_overrun.c */
 /* When the oldest unsettled work of this process on the device began; 0: there is none. */
 uint64_t gate_oldest_ns(gate_state *state, int grant);
 /* Between `begin` and `end` a thread waits, for work or at the gate, and so vouches that the oldest
@@ -382,15 +386,38 @@ uint64_t gate_oldest_ns(gate_state *state, int grant);
 void gate_watch_begin(penstock_process *process, gate_state *state, int grant, gate_stream *stream);
 void gate_watch_look(penstock_process *process, gate_state *state, int grant, gate_stream *stream);
 void gate_watch_end(penstock_process *process, gate_state *state, int grant);
+/* What the bracket's launches usually take; UINT64_MAX: of some nobody knows. */
+uint64_t gate_usual_ns(const gate_bracket *bracket);
+/* When work that began then should be through at the latest; 0: nobody knows. */
+uint64_t gate_due_ns(uint64_t since_ns, uint64_t usual_ns, uint64_t sharers);
+/* May a launch of the kind on the stream go at the shut gate, for other work of the tenant's runs
+ * on longer than it should? `*look_ns`: if not, when to look again at the latest; 0: no need to. */
+bool gate_overrun_lets_go(penstock_process *process, gate_state *state, gate_stream *stream,
+                          uint64_t now_ns, const gate_kind *kind, uint64_t *look_ns);
+
+/* launch_debt.c: patience of a launch at the gate. */
+typedef struct gate_patience {
+  uint64_t moved_ns; /* nothing has moved since */
+  uint64_t progress; /* what was settled when it was looked at last … */
+  bool moved;        /* … more than the time before */
+  uint64_t debts;    /* of all threads */
+} gate_patience;
+void gate_patience_begin(gate_patience *patience, penstock_process *process, int grant,
+                         uint64_t now_ns);
+/* Has nothing moved for so long that the launch goes as debt? */
+bool gate_patience_ends(gate_patience *patience, penstock_process *process, gate_state *state,
+                        int grant, uint64_t now_ns);
 
 /* launch_wait.c */
 /* Returns when the launch may go, or must. */
-void gate_wait(penstock_process *process, gate_state *state, gate_stream *stream, uint64_t cost_ns,
-               uint64_t wait_ns);
+void gate_wait(penstock_process *process, gate_state *state, gate_stream *stream,
+               const gate_kind *kind, uint64_t wait_ns);
 /* Settles whatever of this process's brackets the device is through with, or should be. */
 void gate_settle_all(gate_state *state, uint64_t now_ns);
 /* The same for streams that were destroyed, which are freed then. */
 void gate_settle_gone(gate_state *state, uint64_t now_ns);
+
+/* launch_sync.c */
 /* Around calls that wait for a stream, for a context (NULL: the current one), for an event. */
 void gate_before_wait(CUstream stream, bool per_thread_default);
 void gate_after_wait(bool drained); /* false: the wait failed */

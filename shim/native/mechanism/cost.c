@@ -82,6 +82,20 @@ static void note_recent(penstock_cost *cost, uint64_t now_ns) {
   cost->recent_at_ns = now_ns;
 }
 
+/* Steps up by an eighth at most, and half the way down: the first one may have been far too long.
+ */
+static void note_usual(penstock_cost *cost, uint64_t each_ns) {
+  uint64_t usual_ns = cost->usual_ns, step_ns = usual_ns / 8 + 1;
+  if (!usual_ns) {
+    usual_ns = each_ns;
+  } else if (each_ns > usual_ns) {
+    usual_ns = each_ns - usual_ns > step_ns ? usual_ns + step_ns : each_ns;
+  } else {
+    usual_ns -= (usual_ns - each_ns) / 2;
+  }
+  __atomic_store_n(&cost->usual_ns, usual_ns, __ATOMIC_RELAXED);
+}
+
 int penstock_cost_learn(penstock_cost *cost, uint64_t time_ns, uint64_t launches, int disturbed,
                         uint64_t now_ns) {
   if (!launches || !time_ns) return 0;
@@ -105,6 +119,7 @@ int penstock_cost_learn(penstock_cost *cost, uint64_t time_ns, uint64_t launches
   }
   cost->time_ns = cost->time_ns * KEPT + (double)time_ns;
   cost->launches = cost->launches * KEPT + (double)launches;
+  note_usual(cost, each_ns);
   if (each_ns > cost->longest_ns) __atomic_store_n(&cost->longest_ns, each_ns, __ATOMIC_RELAXED);
   uint64_t mean = (uint64_t)(cost->time_ns / cost->launches);
   if (!disturbed) note_quiet(cost, each_ns, mean, now_ns);
@@ -144,12 +159,19 @@ void penstock_cost_forget(penstock_cost *cost) {
   cost->odd_ns = cost->floor_ns = cost->window_floor_ns = 0;
   cost->window_began_ns = 0;
   cost->sure_ns = cost->recent_ns = cost->recent_at_ns = 0;
+  __atomic_store_n(&cost->usual_ns, 0, __ATOMIC_RELAXED);
   cost->time_ns = cost->launches = 0;
   __atomic_store_n(&cost->longest_ns, 0, __ATOMIC_RELAXED);
   __atomic_store_n(&cost->near, 0, __ATOMIC_RELAXED);
   __atomic_store_n(&cost->quiet_ns, 0, __ATOMIC_RELAXED);
   __atomic_store_n(&cost->spread_ns, 0, __ATOMIC_RELAXED);
   __atomic_store_n(&cost->quiet, 0, __ATOMIC_RELAXED);
+}
+
+uint64_t penstock_cost_usual_ns(const penstock_cost *cost) {
+  uint64_t mean = __atomic_load_n(&cost->mean_ns, __ATOMIC_RELAXED);
+  uint64_t usual = __atomic_load_n(&cost->usual_ns, __ATOMIC_RELAXED);
+  return usual && usual < mean ? usual : mean;
 }
 
 uint64_t penstock_cost_ns(const penstock_cost *cost, uint64_t otherwise_ns) {

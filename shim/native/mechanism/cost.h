@@ -24,9 +24,10 @@
 #define PENSTOCK_COST_SURE_NS 500000000
 
 typedef struct penstock_cost {
-  uint64_t mean_ns;         /* a launch; 0: unknown */
-  uint64_t odd_ns;          /* the last sample far below all others; 0: none */
-  uint64_t floor_ns;        /* shortest in the window before this one; 0: none */
+  uint64_t mean_ns;  /* a launch; 0: unknown */
+  uint64_t usual_ns; /* what most take at least: a few that were far too long do not move it */
+  uint64_t odd_ns;   /* the last sample far below all others; 0: none */
+  uint64_t floor_ns; /* shortest in the window before this one; 0: none */
   uint64_t window_floor_ns; /* shortest in this window; 0: none */
   uint64_t longest_ns;      /* the longest of this and the last window, near enough */
   uint64_t window_began_ns;
@@ -61,6 +62,10 @@ void penstock_cost_doubt(penstock_cost *cost);
 
 /* Keeps the mean as an estimate; the next sample replaces it. */
 void penstock_cost_forget(penstock_cost *cost);
+
+/* What a launch takes if nothing holds it up; 0: unknown. The mean holds what a kernel spent on
+ * waiting for another one; this does not, unless most of them did. Safe beside a learner. */
+uint64_t penstock_cost_usual_ns(const penstock_cost *cost);
 
 /* The cost of a launch, or `otherwise_ns` while it is unknown. Safe beside a learner. */
 uint64_t penstock_cost_ns(const penstock_cost *cost, uint64_t otherwise_ns);

@@ -68,6 +68,11 @@ static void begin_once(penstock_gate_device *gate, uint64_t now_ns) {
                               __ATOMIC_RELAXED);
 }
 
+static void open_gate(penstock_gate_device *gate) {
+  __atomic_store_n(&gate->overdraft_ns, 0, __ATOMIC_RELAXED);
+  __atomic_store_n(&gate->closed, 0, __ATOMIC_RELAXED);
+}
+
 void penstock_gate_follow(penstock_gate_device *gate, uint32_t permille, uint64_t now_ns) {
   begin_once(gate, now_ns);
   retell_debt(gate, permille, now_ns);
@@ -77,7 +82,7 @@ void penstock_gate_follow(penstock_gate_device *gate, uint32_t permille, uint64_
     __atomic_compare_exchange_n(&gate->paid_until_ns, &paid, most, false, __ATOMIC_RELAXED,
                                 __ATOMIC_RELAXED);
   }
-  if (load(&gate->closed)) __atomic_store_n(&gate->closed, 0, __ATOMIC_RELAXED);
+  if (load(&gate->closed)) open_gate(gate);
 }
 
 int penstock_gate_admit(penstock_gate_device *gate, uint32_t permille, uint64_t now_ns,
@@ -93,7 +98,7 @@ int penstock_gate_admit(penstock_gate_device *gate, uint32_t permille, uint64_t 
     credit = most;
   }
   if (credit >= (closed ? burst : 0)) {
-    if (closed) __atomic_store_n(&gate->closed, 0, __ATOMIC_RELAXED);
+    if (closed) open_gate(gate);
     return 1;
   }
   if (!closed) __atomic_store_n(&gate->closed, 1, __ATOMIC_RELAXED);

@@ -27,6 +27,7 @@
 #define PENSTOCK_GATE_SAVED_NS 5000000
 #define PENSTOCK_GATE_LATE_NS 25000000
 #define PENSTOCK_GATE_FULL_PERMILLE 1000
+#define PENSTOCK_GATE_OVERDRAFT_NS 20000000
 
 /* Device time that a share of `permille` lets through at once: that of one period. The period is
  * shorter for large shares. A program that launches and waits, instead of queueing, stays inside
@@ -59,6 +60,26 @@ uint64_t penstock_gate_mark(penstock_gate_device *gate, uint64_t begin_ns, uint6
 uint64_t penstock_gate_charge_within(penstock_gate_device *gate, uint32_t permille,
                                      uint64_t covered_ns, uint64_t cost_ns,
                                      uint32_t least_permille);
+
+/* May a launch of `cost_ns` on device `held` of `gates` go although its gate is shut?
+ *
+ * Yes, if work on device `waiting` (-1: none) has overrun by `overrun_ns` what it should take, and
+ * so may wait for it; up to PENSTOCK_GATE_OVERDRAFT_NS between two openings. Two devices of which
+ * that is seen twice within a second are together for a while, with all that are together with one
+ * of them. And yes, if one that is together with it has let more launches go since they opened:
+ * that one's work will wait for this.
+ *
+ * It is charged like any other, so the gate stays shut for longer. */
+int penstock_gate_let_go(penstock_gate_device *gates, unsigned devices, unsigned held, int waiting,
+                         uint64_t overrun_ns, uint64_t cost_ns, uint64_t now_ns);
+
+/* As penstock_gate_admit for device `here` of `gates`, which waits until those that are together
+ * with it can pay what they owe, and whose gate opens and shuts with theirs. Where work on both
+ * waits for each other, one side alone would only run on until the other's gate opens, and owe
+ * that: each time more than the time before. */
+int penstock_gate_admit_together(penstock_gate_device *gates, unsigned devices, unsigned here,
+                                 uint32_t permille, uint64_t now_ns, uint64_t in_flight_ns,
+                                 uint64_t cost_ns, uint64_t *wait_ns);
 
 /* Charges `ns` of device time. */
 void penstock_gate_charge(penstock_gate_device *gate, uint32_t permille, uint64_t ns);

@@ -1,0 +1,187 @@
+/* Work that runs on although it should have ended: it may wait for a launch that is at the gate.
+ *
+ * Kernels wait for each other: ranks of a collective on several devices, in threads or processes of
+ * one tenant; stages of a pipeline; streams that hand over to each other. If the gate of one side
+ * is shut, the other side's kernel spins, which is charged to its device, whose gate is then shut
+ * for longer than the first one's, and so on: each round waits longer than the one before.
+ * Therefore
+ *   - a launch that waits at a shut gate while work of the tenant's overruns what such work usually
+ *     takes goes at once. It is charged, and no more than PENSTOCK_GATE_OVERDRAFT_NS go so between
+ *     two openings of the gate: the share holds;
+ *   - devices that were seen to wait for each other open together (mechanism/together.c).
+ *
+ * A thread that waits, for work or at the gate, says in its process's slot since when that work has
+ * been running and when it is due; that is all others go by. */
+#include "hooks/launch_state.h"
+#include "mechanism/lock.h"
+
+/* Beyond what the work usually takes, and an eighth of that. */
+#define SLACK_NS 300000
+#define CROWD_SLACK_NS 20000000 /* beside others: their time slices */
+/* How often to look for work of others that may wait for this launch. */
+#define TOGETHER_LOOK_NS 500000
+#define APART_LOOK_NS 2000000
+
+static uint64_t load(const uint64_t *word) { return __atomic_load_n(word, __ATOMIC_RELAXED); }
+static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+typedef struct work {
+  uint64_t since_ns; /* when it began, as far as known; 0: there is none */
+  uint64_t usual_ns; /* what it usually takes; UINT64_MAX: nobody knows */
+} work;
+
+uint64_t gate_usual_ns(const gate_bracket *bracket) {
+  uint64_t ns = bracket->rest_ns;
+  for (uint32_t i = 0; i < bracket->part_count; i++) {
+    const gate_part *part = &bracket->parts[i];
+    uint64_t usual = penstock_cost_usual_ns(&part->kind->cost);
+    if (!usual) return UINT64_MAX;
+    ns += part->launches * usual;
+  }
+  return ns;
+}
+
+static uint64_t sum(uint64_t a, uint64_t b) { return a > UINT64_MAX - b ? UINT64_MAX : a + b; }
+
+/* The stream's oldest work. `all`: and whatever is queued behind it. */
+static work work_on(gate_stream *stream, bool all) {
+  penstock_lock_acquire(&stream->lock);
+  const gate_bracket *first = stream->oldest ? stream->oldest : stream->open;
+  work out = {0};
+  if (first) {
+    out.since_ns = first->opened_ns > stream->last_end_ns ? first->opened_ns : stream->last_end_ns;
+    out.usual_ns = gate_usual_ns(first);
+  }
+  for (const gate_bracket *one = first ? first->next : NULL; all && one; one = one->next) {
+    out.usual_ns = sum(out.usual_ns, gate_usual_ns(one));
+  }
+  if (all && first && stream->open && first != stream->open) {
+    out.usual_ns = sum(out.usual_ns, gate_usual_ns(stream->open));
+  }
+  penstock_lock_release(&stream->lock);
+  return out;
+}
+
+/* How many are on the device, this process included, as far as known. */
+static uint64_t sharers(penstock_process *process, gate_state *state, int grant) {
+  enum { LATELY_NS = 1000000000 };
+  uint64_t seen = load(&state->others_seen_ns[grant]), beside = gate_neighbours(process, grant);
+  if (!seen || gate_tick_ns() > seen + LATELY_NS) return 1 + beside;
+  return beside + gate_busy_processes(process, state, grant);
+}
+
+uint64_t gate_due_ns(uint64_t since_ns, uint64_t usual_ns, uint64_t sharers) {
+  const uint64_t most_ns = 1000000000000; /* longer is no kernel, but an overflow in the making */
+  if (!since_ns || usual_ns > most_ns) return 0;
+  uint64_t slack = sharers > 1 ? CROWD_SLACK_NS : SLACK_NS;
+  return since_ns + (usual_ns + usual_ns / 8) * sharers + slack;
+}
+
+/* Calls `see` for each stream of this process with work on the device. */
+static void each_busy(gate_state *state, int grant, void (*see)(gate_stream *, void *), void *to) {
+  for (unsigned i = 0; i < GATE_LISTS; i++) {
+    if (!__atomic_load_n(&state->streams[i], __ATOMIC_RELAXED)) continue;
+    penstock_lock_acquire(&state->lock);
+    for (gate_stream *stream = state->streams[i]; stream; stream = stream->next) {
+      if (stream->context->grant == grant) see(stream, to);
+    }
+    penstock_lock_release(&state->lock);
+  }
+}
+
+typedef struct first_due {
+  const gate_stream *but;
+  uint64_t sharers;
+  uint64_t since_ns; /* of the oldest work; 0: none */
+  uint64_t due_ns;   /* of the work that is due first; 0: none of it is known */
+} first_due;
+
+static void see_due(gate_stream *stream, void *to) {
+  first_due *first = to;
+  if (stream == first->but) return;
+  work one = work_on(stream, false);
+  if (!one.since_ns) return;
+  first->since_ns = first->since_ns ? earlier(first->since_ns, one.since_ns) : one.since_ns;
+  uint64_t due = gate_due_ns(one.since_ns, one.usual_ns, first->sharers);
+  if (due) first->due_ns = first->due_ns ? earlier(first->due_ns, due) : due;
+}
+
+uint64_t gate_oldest_ns(gate_state *state, int grant) {
+  first_due first = {.sharers = 1};
+  each_busy(state, grant, see_due, &first);
+  return first.since_ns;
+}
+
+void gate_watch_look(penstock_process *process, gate_state *state, int grant, gate_stream *stream) {
+  penstock_gate_slot *slot = gate_slot(process, state, grant);
+  first_due first = {.sharers = sharers(process, state, grant)};
+  if (stream) {
+    work all = work_on(stream, true);
+    first.since_ns = all.since_ns;
+    first.due_ns = gate_due_ns(all.since_ns, all.usual_ns, first.sharers);
+  } else {
+    each_busy(state, grant, see_due, &first);
+  }
+  __atomic_store_n(&slot->due_ns, first.due_ns, __ATOMIC_RELAXED);
+  __atomic_store_n(&slot->busy_since_ns, first.since_ns, __ATOMIC_RELAXED);
+}
+
+void gate_watch_begin(penstock_process *process, gate_state *state, int grant,
+                      gate_stream *stream) {
+  __atomic_fetch_add(&state->waiters[grant], 1, __ATOMIC_RELAXED);
+  gate_watch_look(process, state, grant, stream);
+}
+
+void gate_watch_end(penstock_process *process, gate_state *state, int grant) {
+  if (__atomic_sub_fetch(&state->waiters[grant], 1, __ATOMIC_RELAXED)) return;
+  __atomic_store_n(&gate_slot(process, state, grant)->busy_since_ns, 0, __ATOMIC_RELAXED);
+}
+
+typedef struct tenant_due {
+  uint64_t due_ns; /* 0: of none that is out this is known */
+  unsigned device;
+} tenant_due;
+
+/* Which work of the tenant's is due first that may wait for a launch on `stream`: what is before it
+ * on the stream itself does not. */
+static tenant_due due_first(penstock_process *process, gate_state *state, gate_stream *stream) {
+  int here = stream->context->grant;
+  const penstock_usage_page *usage = process->region.usage;
+  const penstock_gate_slot *own = gate_slot(process, state, here);
+  unsigned devices = penstock_region_device_count(&process->region);
+  uint64_t high = load(&usage->slots_high);
+  first_due first = {.but = stream, .sharers = sharers(process, state, here)};
+  each_busy(state, here, see_due, &first);
+  tenant_due out = {first.due_ns, (unsigned)here};
+  for (uint64_t i = 0; i < high && i < PENSTOCK_MAX_SLOTS; i++) {
+    for (unsigned device = 0; device < devices; device++) {
+      const penstock_gate_slot *slot = &usage->slots[i].gate[device];
+      if (slot == own || !load(&slot->busy_since_ns)) continue;
+      uint64_t due = load(&slot->due_ns);
+      if (due && (!out.due_ns || due < out.due_ns)) out = (tenant_due){due, device};
+    }
+  }
+  return out;
+}
+
+/* Should this launch look more often for who may come to wait for it? */
+static uint64_t next_look_ns(const penstock_process *process, int grant, uint64_t now_ns) {
+  const penstock_gate_device *gate = gate_device(process, grant);
+  if (load(&gate->together_until_ns) > now_ns) return now_ns + TOGETHER_LOOK_NS;
+  return penstock_region_device_count(&process->region) > 1 ? now_ns + APART_LOOK_NS : 0;
+}
+
+bool gate_overrun_lets_go(penstock_process *process, gate_state *state, gate_stream *stream,
+                          uint64_t now_ns, const gate_kind *kind, uint64_t *look_ns) {
+  int grant = stream->context->grant;
+  tenant_due first = due_first(process, state, stream);
+  uint64_t next = next_look_ns(process, grant, now_ns);
+  bool overruns = first.due_ns && now_ns > first.due_ns;
+  *look_ns = !overruns && first.due_ns && (!next || first.due_ns < next) ? first.due_ns : next;
+  if (gate_is_suspended(process)) return false;
+  uint64_t usual = penstock_cost_usual_ns(&kind->cost);
+  return penstock_gate_let_go(process->region.usage->gate,
+                              penstock_region_device_count(&process->region), (unsigned)grant,
+                              overruns ? (int)first.device : -1, now_ns - first.due_ns,
+                              usual ? usual : gate_likely_ns(state, kind), now_ns);
+}

@@ -1,0 +1,125 @@
+/* Devices whose work waits for each other: collectives, pipelines, hand-overs. See gate.h. */
+#include <stdbool.h>
+
+#include "mechanism/gate.h"
+
+/* Seen once it may be chance; seen twice within this time it is not, and holds for so long. */
+#define AGAIN_NS 1000000000
+#define HOLDS_NS 10000000000
+/* Devices that are together let the same launches go, so what overruns there only waits for a
+ * launch that is on its way; unless it does so for this long. */
+#define DESPITE_NS 2000000
+
+static uint64_t load(const uint64_t *word) { return __atomic_load_n(word, __ATOMIC_RELAXED); }
+
+static void store(uint64_t *word, uint64_t value) {
+  __atomic_store_n(word, value, __ATOMIC_RELAXED);
+}
+
+static int overdraw(penstock_gate_device *gate, uint64_t cost_ns) {
+  uint64_t used = load(&gate->overdraft_ns);
+  do {
+    if (used >= PENSTOCK_GATE_OVERDRAFT_NS) return 0;
+  } while (!__atomic_compare_exchange_n(&gate->overdraft_ns, &used, used + cost_ns + 1, 0,
+                                        __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+  __atomic_fetch_add(&gate->debts, 1, __ATOMIC_RELAXED);
+  return 1;
+}
+
+static bool is_together(const penstock_gate_device *gate, uint64_t now_ns) {
+  return load(&gate->together_until_ns) > now_ns;
+}
+
+/* Of two threads that note something at once, one may be lost: the next time tells again. */
+static void note_overrun(penstock_gate_device *gates, unsigned devices, unsigned held,
+                         unsigned waiting, uint64_t now_ns) {
+  penstock_gate_device *one = &gates[held], *other = &gates[waiting];
+  uint64_t all = 1ULL << held | 1ULL << waiting, seen = load(&one->together_seen_ns);
+  bool again = now_ns < seen + AGAIN_NS || is_together(one, now_ns);
+  store(&one->together_seen_ns, now_ns);
+  if (!again) return;
+  if (is_together(one, now_ns)) all |= load(&one->together);
+  if (is_together(other, now_ns)) all |= load(&other->together);
+  for (unsigned i = 0; i < devices; i++) {
+    if (!(all >> i & 1)) continue;
+    if (!is_together(&gates[i], now_ns)) {
+      store(&gates[i].let_go, 0);
+      store(&gates[i].let_go_ns, 0);
+    }
+    store(&gates[i].together, all);
+    store(&gates[i].together_until_ns, now_ns + HOLDS_NS);
+  }
+}
+
+/* What the latest of them owes, all owe. */
+static void pay_together(penstock_gate_device *gates, unsigned devices, unsigned here) {
+  penstock_gate_device *gate = &gates[here];
+  uint64_t others = load(&gate->together), latest = 0, paid = load(&gate->paid_until_ns);
+  for (unsigned i = 0; i < devices; i++) {
+    uint64_t theirs = load(&gates[i].paid_until_ns);
+    if (i != here && others >> i & 1 && theirs > latest) latest = theirs;
+  }
+  while (paid < latest && !__atomic_compare_exchange_n(&gate->paid_until_ns, &paid, latest, 0,
+                                                       __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+  }
+}
+
+static void count_let_go(penstock_gate_device *gate, uint64_t cost_ns) {
+  __atomic_fetch_add(&gate->let_go, 1, __ATOMIC_RELAXED);
+  __atomic_fetch_add(&gate->let_go_ns, cost_ns, __ATOMIC_RELAXED);
+}
+
+/* Has one that is together with it let more launches go, and not far less work? */
+static bool is_behind(const penstock_gate_device *gates, unsigned devices, unsigned here) {
+  const penstock_gate_device *gate = &gates[here];
+  uint64_t others = load(&gate->together), count = load(&gate->let_go), ns = load(&gate->let_go_ns);
+  for (unsigned i = 0; i < devices; i++) {
+    if (i == here || !(others >> i & 1) || load(&gates[i].let_go) <= count) continue;
+    if (ns < load(&gates[i].let_go_ns) + PENSTOCK_GATE_OVERDRAFT_NS) return true;
+  }
+  return false;
+}
+
+int penstock_gate_let_go(penstock_gate_device *gates, unsigned devices, unsigned held, int waiting,
+                         uint64_t overrun_ns, uint64_t cost_ns, uint64_t now_ns) {
+  penstock_gate_device *gate = &gates[held];
+  bool together = is_together(gate, now_ns);
+  if (together && is_behind(gates, devices, held)) {
+    count_let_go(gate, cost_ns);
+    return 1;
+  }
+  if (waiting < 0 || (together && overrun_ns < DESPITE_NS) || !overdraw(gate, cost_ns)) return 0;
+  if ((unsigned)waiting != held) {
+    note_overrun(gates, devices, held, (unsigned)waiting, now_ns);
+    store(&gate->let_go, load(&gates[waiting].let_go)); /* it was behind, whatever was counted */
+  }
+  return 1;
+}
+
+/* Its gate was opened or shut: so are theirs. */
+static void follow_together(penstock_gate_device *gates, unsigned devices, unsigned here) {
+  uint64_t all = load(&gates[here].together), closed = load(&gates[here].closed);
+  for (unsigned i = 0; i < devices; i++) {
+    if (!(all >> i & 1)) continue;
+    if (!closed) {
+      store(&gates[i].overdraft_ns, 0);
+      store(&gates[i].let_go_ns, 0);
+    }
+    if (i != here) store(&gates[i].closed, closed);
+  }
+}
+
+int penstock_gate_admit_together(penstock_gate_device *gates, unsigned devices, unsigned here,
+                                 uint32_t permille, uint64_t now_ns, uint64_t in_flight_ns,
+                                 uint64_t cost_ns, uint64_t *wait_ns) {
+  penstock_gate_device *gate = &gates[here];
+  if (__builtin_expect(!is_together(gate, now_ns), 1)) {
+    return penstock_gate_admit(gate, permille, now_ns, in_flight_ns, wait_ns);
+  }
+  pay_together(gates, devices, here);
+  uint64_t before = load(&gate->closed);
+  int may = penstock_gate_admit(gate, permille, now_ns, in_flight_ns, wait_ns);
+  if (load(&gate->closed) != before) follow_together(gates, devices, here);
+  if (may) count_let_go(gate, cost_ns);
+  return may;
+}
