@@ -26,6 +26,10 @@ def test_the_simulated_driver_as_a_program_sees_it(machine, program, name, case)
     machine.run(program(name), case)
 
 
+def test_a_capture_that_reached_another_device_ends_there_too(two_devices, program):
+    two_devices.run(program("graphs"), "a_capture_that_reached_another_device_ends_there_too")
+
+
 def test_an_allocation_refused_on_demand_is_refused_once(machine, program):
     machine.machine.inject("out-of-memory", call="cuMemAlloc", count=1)
     machine.run(program("faults"), "an_allocation_fails_and_the_next_one_does_not")
