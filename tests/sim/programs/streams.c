@@ -29,6 +29,26 @@ CASE(kernels_of_one_stream_add_up) {
   CHECK(ticks - (float)(int)(ticks + 0.5f) < 0.01f);
 }
 
+/* What is added between two lines of "step" on the standard input is in the elapsed time. */
+CASE(events_are_timed_by_the_device_clock) {
+  begin();
+  CUevent first, last;
+  char line[16];
+  float ms;
+  OK(cuEventCreate(&first, 0));
+  OK(cuEventCreate(&last, 0));
+  uint64_t begun = now_ns();
+  OK(cuEventRecord(first, NULL));
+  OK(cuEventSynchronize(first));
+  printf("recorded\n");
+  fflush(stdout);
+  if (!fgets(line, sizeof line, stdin)) usleep(100000);
+  OK(cuEventRecord(last, NULL));
+  OK(cuEventSynchronize(last));
+  OK(cuEventElapsedTime(&ms, first, last));
+  printf("%.6f %.6f\n", (double)ms, ms_since(begun));
+}
+
 CASE(small_kernels_of_different_streams_overlap_and_large_ones_do_not) {
   begin();
   CUstream streams[4];

@@ -157,8 +157,7 @@ CUresult CUDAAPI cuEventSynchronize(CUevent handle) {
 
 /* The device's clock counts ticks from its own zero. */
 static uint64_t ticks(const sim_event *e) {
-  const sim_profile *p = e->gpu->profile;
-  return (cell_of(e)->time_ns + (uint64_t)p->clock_offset_ns) / p->event_tick_ns;
+  return cell_of(e)->time_ns / e->gpu->profile->event_tick_ns;
 }
 
 static CUresult elapsed(float *milliseconds, CUevent from_handle, CUevent to_handle) {

@@ -44,7 +44,7 @@ static bool may_begin(const sim_client *c, const sim_area *a, const sim_lane *la
 static void complete_mark(sim_device *d, sim_area *a, const sim_op *op) {
   sim_cell *cell = &a->cells[op->cell];
   if (!cell->used || cell->seq != op->seq) return; /* recorded anew meanwhile, or destroyed */
-  cell->time_ns = d->t_ns;
+  cell->time_ns = sim_device_clock_ns(d);
   __atomic_store_n(&cell->done_seq, op->seq, __ATOMIC_RELEASE);
 }
 

@@ -19,7 +19,7 @@
 #include "sim/machine/binding.h"
 
 #define SIM_MAGIC 0x31454e494843414dull /* "MACHINE1" */
-#define SIM_VERSION 5
+#define SIM_VERSION 6
 #define SIM_CLIENTS 4096
 #define SIM_OPS 4096    /* operations a process can have under way on a device, all streams */
 #define SIM_LANES 1024  /* streams of a process with work under way */
@@ -73,8 +73,8 @@ typedef struct sim_op {
 typedef struct sim_cell {
   uint64_t seq;      /* newest recording submitted; 0: never recorded */
   uint64_t done_seq; /* == seq: it is complete, at time_ns */
-  uint64_t time_ns;
-  uint32_t slot; /* operation of the newest recording */
+  uint64_t time_ns;  /* of the device clock */
+  uint32_t slot;     /* operation of the newest recording */
   uint32_t used;
 } sim_cell;
 
@@ -161,6 +161,7 @@ typedef struct sim_device {
   uint8_t uuid[16];
   sim_profile profile;
   uint64_t created_ns;
+  int64_t clock_shift_ns;
   uint64_t t_ns;      /* simulated up to here */
   uint64_t reaped_ns; /* last look at who is dead */
   uint64_t busy_ns, copy_ns, switch_ns, switches;

@@ -78,6 +78,9 @@ typedef bool (*sim_owner_act)(const sim_op *op);
 void sim_deliver(sim_machine *m, uint32_t device, uint32_t client, sim_owner_act act);
 uint64_t sim_owner_run(sim_machine *m, uint32_t device, uint32_t client, sim_owner_act act);
 
+/* clock.c */
+uint64_t sim_device_clock_ns(const sim_device *d); /* (locked) */
+
 /* cell.c: events */
 uint32_t sim_cell_allocate(sim_machine *m, uint32_t device, uint32_t client); /* UINT32_MAX: none */
 void sim_cell_release(sim_machine *m, uint32_t device, uint32_t client, uint32_t cell);
