@@ -49,6 +49,11 @@ def test_a_lost_device_answers_so_even_to_who_waits(machine, program):
     assert process.returncode == 0, errors
 
 
+def test_with_one_connection_all_streams_share_a_hardware_queue(machine, program):
+    case = "with_one_connection_all_streams_share_a_hardware_queue"
+    machine.run(program("streams"), case, CUDA_DEVICE_MAX_CONNECTIONS="1")
+
+
 def times(machine, program, *, shift_ns: int = 0) -> tuple[float, float]:
     """Milliseconds between two events, by them and by the host."""
     process = machine.start(program("streams"), "events_are_timed_by_the_device_clock")

@@ -64,7 +64,7 @@ struct sim_context {
   sim_gpu *gpu;
   uint64_t id;     /* never used again in this process */
   uint32_t number; /* part of its streams' numbers */
-  uint32_t next_stream;
+  uint32_t next_stream, next_queue;
   unsigned flags, api_version;
   bool primary, alive;
   int attached;    /* cuCtxAttach */
@@ -87,6 +87,7 @@ struct sim_stream {
   sim_stream *next;
   uint32_t lane;
   uint32_t lane_kind; /* enum sim_lane_kind */
+  uint8_t queue;      /* the hardware queue of its work; 0: of none */
   unsigned flags;
   int priority;
   uint64_t id;
@@ -132,7 +133,8 @@ sim_thread *sim_thread_new(void);
 
 typedef struct sim_process {
   sim_machine *machine;
-  bool launches_block; /* CUDA_LAUNCH_BLOCKING */
+  bool launches_block;  /* CUDA_LAUNCH_BLOCKING */
+  uint32_t connections; /* CUDA_DEVICE_MAX_CONNECTIONS: hardware queues of a context */
   int gpu_count;
   sim_gpu gpus[SIM_MAX_DEVICES];
 } sim_process;

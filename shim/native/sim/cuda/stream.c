@@ -6,6 +6,12 @@
 
 /* ---- handles ---- */
 
+/* A context's streams take its hardware queues in turn. */
+static uint8_t next_queue(sim_context *ctx) {
+  uint32_t of_context = ctx->next_queue++ % sim_here.connections;
+  return (uint8_t)(1 + (ctx->number * sim_here.connections + of_context) % SIM_QUEUES);
+}
+
 sim_stream *sim_stream_new(sim_context *ctx, unsigned flags, int priority, uint32_t lane_kind) {
   sim_stream *s = calloc(1, sizeof *s);
   if (!s) return NULL;
@@ -14,6 +20,7 @@ sim_stream *sim_stream_new(sim_context *ctx, unsigned flags, int priority, uint3
   s->priority = priority;
   s->lane_kind = lane_kind;
   s->lane = ctx->number << SIM_STREAM_BITS | (++ctx->next_stream & ((1u << SIM_STREAM_BITS) - 1));
+  s->queue = next_queue(ctx);
   s->id = sim_next_id();
   s->next = ctx->streams;
   ctx->streams = s;
@@ -78,6 +85,7 @@ CUresult sim_submit_work(sim_stream *stream, sim_op *op, sim_ref *ref) {
   sim_machine *m = sim_here.machine;
   op->stream = stream->lane;
   op->lane_kind = (uint8_t)stream->lane_kind;
+  op->queue = stream->queue;
   if (!op->width) op->width = 1;
   if ((op->kind == SIM_KERNEL || op->kind == SIM_COPY) && !op->duration_ns) op->duration_ns = 1;
   for (;;) {

@@ -23,6 +23,7 @@
 #define SIM_CLIENTS 4096
 #define SIM_OPS 4096    /* operations a process can have under way on a device, all streams */
 #define SIM_LANES 1024  /* streams of a process with work under way */
+#define SIM_QUEUES 128  /* hardware queues of a process on a device; more contexts share them */
 #define SIM_RUNNING 128 /* kernels of a process on the device at once */
 #define SIM_CELLS 32768 /* events of a process on a device */
 #define SIM_FAULTS 8
@@ -66,7 +67,8 @@ typedef struct sim_op {
   uint16_t width; /* permille of the device's threads, 1..1000 */
   uint16_t next;  /* in its lane, in the delivery list, in the free list */
   uint8_t kind, state, engine, flags, lane_kind;
-  uint8_t reserved[5];
+  uint8_t queue; /* the hardware queue of its stream, from 1; 0: none, it waits for nobody else's */
+  uint8_t reserved[4];
 } sim_op;
 
 /* An event as the device sees it. */
@@ -82,6 +84,8 @@ typedef struct sim_lane {
   uint32_t stream;
   uint32_t kind;
   uint16_t head, tail;
+  uint16_t command; /* first that its hardware queue may not have sent off yet; none before it */
+  uint16_t queue;
   uint32_t count;
   uint64_t ready_ns; /* next kernel not before this */
 } sim_lane;

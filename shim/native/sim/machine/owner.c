@@ -22,10 +22,8 @@ static bool next_owned(sim_client *c, sim_area *a, uint32_t *from, sim_op *op, u
 
 static void pop_head(sim_client *c, sim_area *a, uint16_t slot) {
   for (uint32_t i = 0; i < c->lane_count; i++) {
-    sim_lane *lane = &a->lanes[i];
-    if (lane->head != slot) continue;
-    lane->head = a->ops[slot].next;
-    if (!--lane->count) a->lanes[i] = a->lanes[--c->lane_count];
+    if (a->lanes[i].head != slot) continue;
+    sim_lane_pop(c, a, i);
     break;
   }
   c->owner_count--;
