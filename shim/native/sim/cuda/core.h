@@ -202,6 +202,7 @@ typedef struct sim_errand {
   uint8_t width; /* bytes of a value: 4 or 8 */
   bool write;
   uint64_t store_address, store_value; /* of a kernel that awaits: as it begins; 0: nothing */
+  bool adds;                           /* the value is added, not stored */
 } sim_errand;
 void sim_write_values(sim_gpu *gpu);
 uint32_t sim_service_start(sim_gpu *gpu, const char *tag);

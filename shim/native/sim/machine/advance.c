@@ -112,6 +112,7 @@ static bool pass_head(sim_machine *m, sim_device *d, sim_client *c, sim_area *a,
       if (op->state == SIM_QUEUED) {
         op->state = SIM_OWNER;
         c->owner_count++;
+        c->watched_ns = d->t_ns;
         ring(&c->bell);
       }
       return false;
@@ -133,12 +134,14 @@ static void start_kernel(sim_device *d, sim_client *c, sim_area *a, uint16_t slo
   sim_op *op = &a->ops[slot];
   bool awaits = op->flags & SIM_OP_AWAITS;
   op->end_ns = awaits ? NEVER : c->busy_ns + op->duration_ns;
-  if (awaits) ring(&c->bell);
+  if (awaits) {
+    c->watched_ns = d->t_ns;
+    ring(&c->bell);
+  }
   op->state = SIM_ACTIVE;
   c->running[c->running_count++] = slot;
   c->width_used += op->width;
   c->launches += op->launches;
-  (void)d;
 }
 
 static bool fits(const sim_client *c, const sim_op *op) {

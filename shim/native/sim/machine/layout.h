@@ -117,12 +117,13 @@ typedef struct sim_client {
   uint64_t launches, copies, refused, calls;
 
   uint64_t next_seq;
-  uint32_t failed;     /* sticky CUresult of a failed kernel; 0: none */
-  uint32_t frozen;     /* checkpoint calls: submissions wait */
-  uint32_t checkpoint; /* CUprocessState */
-  uint32_t bell;       /* futex: the owner has something to call, write or look at */
-  uint32_t done_bell;  /* futex: the owner resolved something, or the state above changed */
-  uint32_t reserved;
+  uint32_t failed;      /* sticky CUresult of a failed kernel; 0: none */
+  uint32_t frozen;      /* checkpoint calls: submissions wait */
+  uint32_t checkpoint;  /* CUprocessState */
+  uint32_t bell;        /* futex: the owner has something to call, write or look at */
+  uint32_t done_bell;   /* futex: the owner resolved something, or the state above changed */
+  uint32_t watching;    /* the owner waits for words in memory to change: ring when one does */
+  uint64_t watched_ns;  /* since when in vain */
   uint64_t saved_bytes; /* memory given back while checkpointed */
 
   /* derived from the operations */

@@ -79,6 +79,9 @@ void sim_spin_until(uint64_t when_ns);
 typedef bool (*sim_owner_act)(const sim_op *op);
 void sim_deliver(sim_machine *m, uint32_t device, uint32_t client, sim_owner_act act);
 uint64_t sim_owner_run(sim_machine *m, uint32_t device, uint32_t client, sim_owner_act act);
+/* A word in memory has changed for which kernels or streams of any process may wait. No lock is
+ * needed, and any may be held. */
+void sim_ring_watchers(sim_machine *m);
 
 /* clock.c */
 uint64_t sim_device_clock_ns(const sim_device *d); /* (locked) */
