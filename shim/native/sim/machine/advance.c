@@ -49,12 +49,13 @@ static uint64_t next_command(sim_area *a, sim_lane *lane) {
 
 static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
-/* For each queue the number of its next command. */
+/* For each queue the number of its next command. Not looked at while no two streams share one. */
 typedef struct queues {
   uint64_t next[SIM_QUEUES + 1];
 } queues;
 
 static void look_at_queue(const sim_client *c, sim_area *a, uint16_t queue, queues *q) {
+  if (!c->queued_behind) return;
   q->next[queue] = NEVER;
   for (uint32_t i = 0; queue && i < c->lane_count; i++)
     if (a->lanes[i].queue == queue)
@@ -62,6 +63,7 @@ static void look_at_queue(const sim_client *c, sim_area *a, uint16_t queue, queu
 }
 
 static void look_at_queues(const sim_client *c, sim_area *a, queues *q) {
+  if (!c->queued_behind) return;
   for (uint32_t i = 0; i < c->lane_count; i++) q->next[a->lanes[i].queue] = NEVER;
   for (uint32_t i = 0; i < c->lane_count; i++) {
     uint64_t *next = &q->next[a->lanes[i].queue];
@@ -70,16 +72,16 @@ static void look_at_queues(const sim_client *c, sim_area *a, queues *q) {
 }
 
 /* Copies have queues of their own. */
-static bool is_sent(const sim_area *a, const sim_lane *lane, const queues *q) {
+static bool is_sent(const sim_client *c, const sim_area *a, const sim_lane *lane, const queues *q) {
   const sim_op *op = &a->ops[lane->head];
-  return op->kind == SIM_COPY || q->next[lane->queue] >= op->seq;
+  return !c->queued_behind || op->kind == SIM_COPY || q->next[lane->queue] >= op->seq;
 }
 
 bool sim_held_back(const sim_client *c, sim_area *a, sim_lane *lane) {
   queues q;
   if (a->ops[lane->head].state != SIM_QUEUED) return false;
   look_at_queue(c, a, lane->queue, &q);
-  return !may_begin(c, a, lane) || !is_sent(a, lane, &q);
+  return !may_begin(c, a, lane) || !is_sent(c, a, lane, &q);
 }
 
 static void complete_mark(sim_device *d, sim_area *a, const sim_op *op) {
@@ -161,7 +163,7 @@ static void start_kernels(sim_device *d, uint32_t client, sim_client *c, sim_are
     for (uint32_t i = 0; i < c->lane_count; i++) {
       sim_lane *lane = &a->lanes[i];
       sim_op *op = &a->ops[lane->head];
-      if (op->kind != SIM_KERNEL || op->state != SIM_QUEUED || !is_sent(a, lane, &q) ||
+      if (op->kind != SIM_KERNEL || op->state != SIM_QUEUED || !is_sent(c, a, lane, &q) ||
           !may_begin(c, a, lane))
         continue;
       waiting = true;
@@ -202,7 +204,8 @@ void sim_dispatch(sim_machine *m, sim_device *d, uint32_t client) {
   while (changed) {
     changed = false;
     for (uint32_t i = 0; i < c->lane_count; i++)
-      while (i < c->lane_count && is_sent(a, &a->lanes[i], &q) && may_begin(c, a, &a->lanes[i])) {
+      while (i < c->lane_count && is_sent(c, a, &a->lanes[i], &q) &&
+             may_begin(c, a, &a->lanes[i])) {
         uint16_t queue = a->lanes[i].queue;
         if (!pass_head(m, d, c, a, i)) break;
         look_at_queue(c, a, queue, &q);

@@ -44,6 +44,7 @@ bool sim_lane_pop(sim_client *c, sim_area *a, uint32_t i) {
   if (lane->command == lane->head) lane->command = next;
   lane->head = next;
   if (--lane->count) return false;
+  if (lane->queue && --c->queue_lanes[lane->queue]) c->queued_behind--;
   a->lanes[i] = a->lanes[--c->lane_count];
   return true;
 }
@@ -69,6 +70,7 @@ void sim_lane_push(sim_machine *m, sim_device *d, uint32_t client, uint16_t slot
                                            .queue = op->queue,
                                            .count = 1,
                                            .ready_ns = d->t_ns + d->profile.start_ns};
+    if (op->queue && c->queue_lanes[op->queue]++) c->queued_behind++;
   }
   sim_bit_set(d->active, client);
 }

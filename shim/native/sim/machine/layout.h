@@ -131,6 +131,8 @@ typedef struct sim_client {
   uint32_t op_count, owner_count, lane_count, running_count, width_used;
   uint16_t free_head, op_high, deliver_head, deliver_tail;
   uint16_t running[SIM_RUNNING];
+  uint16_t queue_lanes[SIM_QUEUES + 1]; /* lanes of each hardware queue, */
+  uint32_t queued_behind;               /* and how many are not the only one of theirs */
 } sim_client;
 
 /* What `progress` is about to store, so that a kill in between changes no sum. */
