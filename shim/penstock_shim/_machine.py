@@ -255,6 +255,14 @@ class Machine:
         """
         lib.sim_machine_report_xid(self._open(), self._checked(device), xid)
 
+    def shift_clock(self, ns: int, *, device: int = 0) -> None:
+        """Move the device's clock on by `ns` at once: an hour of drift, say, without the hour.
+
+        Raises:
+            IndexError: no such device.
+        """
+        lib.sim_machine_shift_clock(self._open(), self._checked(device), ns)
+
     def set_mig(self, instances: Sequence[MigInstance], *, device: int = 0) -> None:
         """Divide the device into MIG instances, at most seven; none: MIG is off.
 

@@ -42,9 +42,9 @@ class TestMachine:
 
     __test__ = False
 
-    def __init__(self, path: Path, devices: int = 1) -> None:
+    def __init__(self, path: Path, devices: int = 1, profile: Path = HERE / "small.yaml") -> None:
         self.path = path
-        self.machine = simulator.create_machine(path, f"{HERE / 'small.yaml'},{devices}")
+        self.machine = simulator.create_machine(path, f"{profile},{devices}")
         self.started: list[subprocess.Popen[str]] = []
 
     def environment(self, tag: str = "", **more: str) -> dict[str, str]:
@@ -94,3 +94,19 @@ def two_devices(tmp_path):
     made = TestMachine(tmp_path / "machine", devices=2)
     yield made
     made.close()
+
+
+@pytest.fixture
+def drifting(tmp_path):
+    """Makes a machine whose device clock drifts by so many parts in a million."""
+    made: list[TestMachine] = []
+
+    def make(ppm: float) -> TestMachine:
+        profile = tmp_path / "drifting.yaml"
+        profile.write_text((HERE / "small.yaml").read_text() + f"  clock_drift_ppm: {ppm}\n")
+        made.append(TestMachine(tmp_path / "machine", profile=profile))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()

@@ -67,6 +67,7 @@ _FIGURES: dict[str, dict[str, tuple[str, int, float, float]]] = {
         "context_switch_us": ("context_switch_ns", 1000, 1, 1e6),
         "event_tick_ns": ("event_tick_ns", 1, 1, 1e6),
         "clock_offset_ns": ("clock_offset_ns", 1, -1e18, 1e18),
+        "clock_drift_ppm": ("clock_drift_ppm", 1, -1e6, 1e6),
         "queue_depth": ("queue_depth", 1, 1, 1 << 16),
         "launch_ns": ("launch_ns", 1, 1, 1e7),
         "event_record_ns": ("event_record_ns", 1, 1, 1e7),
@@ -90,7 +91,7 @@ _REQUIRED = {
 }
 _RATES = ("fp32", "tf32", "fp16", "fp8", "int8")
 # Physical quantities that the machine counts in fractions; all others are whole numbers.
-_FRACTIONAL = {"memory_bytes_per_ns", "host_bytes_per_ns"}
+_FRACTIONAL = {"memory_bytes_per_ns", "host_bytes_per_ns", "clock_drift_ppm"}
 
 
 class ProfileError(ValueError):

@@ -142,6 +142,181 @@ CASE(captures_that_cannot_be_are_refused_with_the_drivers_errors) {
   GIVES(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(blocking, &graph));
 }
 
+/* Captures into `captured`, then lets `spoil` do what no capture of that kind survives. */
+static void spoils(CUstream captured, CUresult expected, CUresult (*spoil)(void)) {
+  CUgraph graph;
+  OK(cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_RELAXED));
+  GIVES(expected, spoil());
+  GIVES(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(captured, &graph));
+}
+
+static CUevent passed;
+static CUdeviceptr block;
+static char bytes[8];
+static CUresult launch_legacy(void) {
+  uint64_t ns = 1000;
+  void *parameters[] = {&ns};
+  return cuLaunchKernel(spin_kernel(), 1, 1, 1, 1, 1, 1, 0, CU_STREAM_LEGACY, parameters, NULL);
+}
+static CUresult record_legacy(void) { return cuEventRecord(passed, NULL); }
+static CUresult wait_passed_legacy(void) { return cuStreamWaitEvent(NULL, passed, 0); }
+static CUresult query_legacy(void) { return cuStreamQuery(NULL); }
+static CUresult synchronize_legacy(void) { return cuStreamSynchronize(NULL); }
+static CUresult copy_synchronously(void) { return cuMemcpyHtoD(block, bytes, sizeof bytes); }
+static CUresult set_synchronously(void) { return cuMemsetD8(block, 0, sizeof bytes); }
+static CUresult take_legacy(void) {
+  CUdeviceptr pointer;
+  return cuMemAllocAsync(&pointer, 100, NULL);
+}
+static CUresult call_legacy(void) { return cuLaunchHostFunc(NULL, (CUhostFn)free, NULL); }
+static CUresult write_legacy(void) { return cuStreamWriteValue32(NULL, block, 1, 0); }
+static CUresult synchronize_context(void) { return cuCtxSynchronize(); }
+static CUresult record_context(void) {
+  CUcontext context;
+  OK(cuCtxGetCurrent(&context));
+  return cuCtxRecordEvent(context, passed);
+}
+
+static CUresult (*const legacy_uses[])(void) = {
+    launch_legacy,      record_legacy,     wait_passed_legacy, query_legacy, synchronize_legacy,
+    copy_synchronously, set_synchronously, take_legacy,        call_legacy,  write_legacy};
+
+static void prepare_legacy(CUstream *blocking) {
+  prepare();
+  OK(cuStreamCreate(blocking, CU_STREAM_DEFAULT));
+  OK(cuEventCreate(&passed, 0));
+  OK(cuMemAlloc(&block, 100));
+  OK(cuEventRecord(passed, NULL));
+  OK(cuCtxSynchronize());
+}
+
+CASE(any_use_of_the_legacy_stream_spoils_the_capture_of_a_blocking_stream) {
+  CUstream blocking;
+  prepare_legacy(&blocking);
+  for (size_t i = 0; i < sizeof legacy_uses / sizeof *legacy_uses; i++) {
+    spoils(blocking, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, legacy_uses[i]);
+    spoils(CU_STREAM_PER_THREAD, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, legacy_uses[i]);
+  }
+}
+
+CASE(no_use_of_the_legacy_stream_spoils_the_relaxed_capture_of_another_stream) {
+  CUstream blocking;
+  CUgraph graph;
+  prepare_legacy(&blocking);
+  OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+  for (size_t i = 0; i < sizeof legacy_uses / sizeof *legacy_uses; i++) {
+    CUresult result = legacy_uses[i]();
+    CHECK(result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY);
+  }
+  OK(cuStreamEndCapture(stream, &graph));
+}
+
+CASE(the_legacy_stream_tells_whether_a_capture_would_draw_it_in) {
+  CUstream blocking;
+  CUgraph graph;
+  CUstreamCaptureStatus status;
+  prepare_legacy(&blocking);
+  OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+  OK(cuStreamIsCapturing(CU_STREAM_LEGACY, &status));
+  CHECK(status == CU_STREAM_CAPTURE_STATUS_NONE);
+  OK(cuStreamBeginCapture(blocking, CU_STREAM_CAPTURE_MODE_RELAXED));
+  GIVES(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, cuStreamIsCapturing(NULL, &status));
+  GIVES(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT,
+        cuStreamGetCaptureInfo(NULL, &status, NULL, NULL, NULL, NULL, NULL));
+  GIVES(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, launch_legacy());
+  GIVES(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, launch_legacy()); /* until the capture has ended */
+  GIVES(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, cuStreamIsCapturing(NULL, &status));
+  GIVES(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(blocking, &graph));
+  OK(cuStreamIsCapturing(NULL, &status));
+  OK(launch_legacy());
+  OK(cuStreamBeginCapture(blocking, CU_STREAM_CAPTURE_MODE_RELAXED));
+  GIVES(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, cuStreamIsCapturing(NULL, &status));
+  OK(cuStreamEndCapture(blocking, &graph)); /* the question spoilt nothing */
+  OK(cuStreamEndCapture(stream, &graph));
+}
+
+CASE(a_blocking_stream_that_joined_a_capture_draws_the_legacy_stream_in) {
+  CUstream blocking;
+  CUgraph graph;
+  CUstreamCaptureStatus status;
+  prepare_legacy(&blocking);
+  OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+  OK(cuEventRecord(fork_event, stream));
+  OK(launch_legacy());
+  OK(cuStreamWaitEvent(blocking, fork_event, 0));
+  GIVES(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, cuStreamIsCapturing(NULL, &status));
+  OK(cuEventRecord(join_event, blocking));
+  OK(cuStreamWaitEvent(stream, join_event, 0));
+  OK(cuStreamEndCapture(stream, &graph));
+  OK(launch_legacy());
+}
+
+/* Run on two devices. */
+CASE(a_capture_that_reached_another_device_ends_there_too) {
+  prepare();
+  CUgraph graph;
+  CUcontext first, second;
+  CUstream there;
+  CUevent back;
+  CUstreamCaptureStatus status;
+  int devices;
+  OK(cuDeviceGetCount(&devices));
+  if (devices < 2) return;
+  OK(cuCtxGetCurrent(&first));
+  OK(cuDevicePrimaryCtxRetain(&second, 1));
+  OK(cuCtxSetCurrent(second));
+  OK(cuStreamCreate(&there, CU_STREAM_DEFAULT));
+  OK(cuEventCreate(&back, CU_EVENT_DISABLE_TIMING));
+  OK(cuCtxSetCurrent(first));
+  OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+  OK(cuEventRecord(fork_event, stream));
+  OK(cuStreamWaitEvent(there, fork_event, 0));
+  OK(cuStreamIsCapturing(NULL, &status)); /* that stream is of the other device's context */
+  OK(cuCtxSetCurrent(second));
+  GIVES(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, cuStreamIsCapturing(NULL, &status));
+  OK(cuEventRecord(back, there));
+  OK(cuCtxSetCurrent(first));
+  OK(cuStreamWaitEvent(stream, back, 0));
+  OK(cuStreamEndCapture(stream, &graph));
+  OK(cuCtxSetCurrent(second));
+  OK(cuStreamIsCapturing(there, &status));
+  CHECK(status == CU_STREAM_CAPTURE_STATUS_NONE);
+  OK(cuStreamIsCapturing(NULL, &status));
+  OK(cuStreamSynchronize(there));
+}
+
+CASE(no_mode_lets_a_context_be_waited_for_while_it_captures) {
+  prepare();
+  OK(cuEventCreate(&passed, 0));
+  spoils(stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, synchronize_context);
+  spoils(stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, record_context);
+  OK(cuCtxSynchronize());
+}
+
+CASE(an_event_last_recorded_in_a_capture_cannot_be_asked_after) {
+  prepare();
+  CUgraph graph;
+  CUevent before;
+  float ms;
+  OK(cuEventCreate(&before, 0));
+  OK(cuEventCreate(&passed, 0));
+  OK(cuEventRecord(before, other));
+  OK(cuStreamSynchronize(other));
+  OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+  OK(cuEventQuery(before));
+  OK(cuEventRecord(passed, stream));
+  GIVES(CUDA_ERROR_CAPTURED_EVENT, cuEventElapsedTime(&ms, before, passed));
+  GIVES(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamQuery(stream));
+  GIVES(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(stream, &graph));
+  GIVES(CUDA_ERROR_CAPTURED_EVENT, cuEventQuery(passed)); /* it has not been recorded since */
+  OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+  GIVES(CUDA_ERROR_CAPTURED_EVENT, cuEventSynchronize(passed));
+  OK(cuStreamEndCapture(stream, &graph)); /* it was of another capture */
+  OK(cuEventRecord(passed, stream));
+  OK(cuEventSynchronize(passed));
+  OK(cuEventElapsedTime(&ms, before, passed));
+}
+
 CASE(updating_an_executable_changes_what_it_runs_and_refuses_another_shape) {
   prepare();
   CUgraph graph, longer;

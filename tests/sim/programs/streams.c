@@ -29,6 +29,26 @@ CASE(kernels_of_one_stream_add_up) {
   CHECK(ticks - (float)(int)(ticks + 0.5f) < 0.01f);
 }
 
+/* What is added between two lines of "step" on the standard input is in the elapsed time. */
+CASE(events_are_timed_by_the_device_clock) {
+  begin();
+  CUevent first, last;
+  char line[16];
+  float ms;
+  OK(cuEventCreate(&first, 0));
+  OK(cuEventCreate(&last, 0));
+  uint64_t begun = now_ns();
+  OK(cuEventRecord(first, NULL));
+  OK(cuEventSynchronize(first));
+  printf("recorded\n");
+  fflush(stdout);
+  if (!fgets(line, sizeof line, stdin)) usleep(100000);
+  OK(cuEventRecord(last, NULL));
+  OK(cuEventSynchronize(last));
+  OK(cuEventElapsedTime(&ms, first, last));
+  printf("%.6f %.6f\n", (double)ms, ms_since(begun));
+}
+
 CASE(small_kernels_of_different_streams_overlap_and_large_ones_do_not) {
   begin();
   CUstream streams[4];
@@ -42,6 +62,97 @@ CASE(small_kernels_of_different_streams_overlap_and_large_ones_do_not) {
   for (int i = 0; i < 4; i++) spin(streams[i], 20000000, 200);
   OK(cuCtxSynchronize());
   CHECK(ABOUT(ms_since(begun), 80));
+}
+
+/* Streams made so that two of them share a queue where a context has eight, its legacy stream in
+ * the first. */
+static CUstream made_after(int others) {
+  CUstream stream;
+  for (int i = 0; i < others; i++) OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  return stream;
+}
+
+/* A long kernel and a marker behind it, then a kernel of another stream: how long that one takes.
+ */
+static double ms_behind_a_marker(CUstream first, CUstream second) {
+  CUevent marker;
+  OK(cuEventCreate(&marker, 0));
+  OK(cuCtxSynchronize());
+  uint64_t begun = now_ns();
+  spin(first, 60000000, 1);
+  OK(cuEventRecord(marker, first));
+  spin(second, 1000000, 1);
+  OK(cuStreamSynchronize(second));
+  double ms = ms_since(begun);
+  OK(cuCtxSynchronize());
+  return ms;
+}
+
+CASE(a_marker_holds_back_the_streams_that_share_its_hardware_queue_and_no_others) {
+  begin();
+  spin_kernel();
+  CUstream first = made_after(0), next = made_after(0), same = made_after(6);
+  CHECK(ms_behind_a_marker(first, next) < 45);
+  CHECK(ms_behind_a_marker(first, same) > 60);
+  CHECK(ms_behind_a_marker(same, first) > 60);
+}
+
+/* Run with one connection. */
+CASE(with_one_connection_all_streams_share_a_hardware_queue) {
+  begin();
+  spin_kernel();
+  CUstream first = made_after(0), next = made_after(0);
+  uint64_t begun = now_ns();
+  spin(first, 60000000, 1);
+  spin(next, 60000000, 1); /* right behind a kernel that runs: both run */
+  OK(cuCtxSynchronize());
+  CHECK(ABOUT(ms_since(begun), 60));
+  bool one = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+  CHECK((ms_behind_a_marker(first, next) > 60) == one);
+  begun = now_ns();
+  spin(first, 30000000, 1);
+  spin(first, 30000000, 1); /* waits for its stream, and those behind it for it */
+  spin(next, 30000000, 1);
+  OK(cuStreamSynchronize(next));
+  CHECK(one ? ms_since(begun) > 59 : ABOUT(ms_since(begun), 30));
+  OK(cuCtxSynchronize());
+}
+
+CASE(a_value_that_does_not_come_holds_back_its_hardware_queue_but_no_copy) {
+  begin();
+  spin_kernel();
+  CUstream first = made_after(0), same = made_after(7), copies = made_after(7);
+  volatile uint32_t *words;
+  CUdeviceptr device;
+  OK(cuMemHostAlloc((void **)&words, 4096, CU_MEMHOSTALLOC_DEVICEMAP));
+  OK(cuMemAlloc(&device, 4096));
+  words[0] = 0;
+  OK(cuStreamWaitValue32(first, (CUdeviceptr)words, 1, CU_STREAM_WAIT_VALUE_GEQ));
+  spin(same, 1000, 1);
+  OK(cuMemcpyHtoDAsync(device, (void *)(words + 1), 64, copies));
+  OK(cuStreamSynchronize(copies));
+  clock_t before = clock();
+  usleep(300000);
+  CHECK((double)(clock() - before) / CLOCKS_PER_SEC < 0.1);
+  GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(same));
+  __atomic_store_n(&words[0], 1, __ATOMIC_RELEASE);
+  OK(cuStreamSynchronize(same));
+}
+
+CASE(a_stream_that_is_held_back_is_waited_for_without_processor_time) {
+  begin();
+  spin_kernel();
+  CUstream first = made_after(0), same = made_after(7);
+  CUevent marker;
+  OK(cuEventCreate(&marker, 0));
+  spin(first, 300000000, 1);
+  OK(cuEventRecord(marker, first));
+  spin(same, 2000, 1);
+  OK(cuEventRecord(marker, same));
+  clock_t before = clock();
+  OK(cuStreamSynchronize(same));
+  CHECK((double)(clock() - before) / CLOCKS_PER_SEC < 0.03);
 }
 
 CASE(waiting_for_streams_that_wait_for_each_other_many_times_takes_their_time_alone) {

@@ -7,9 +7,9 @@
 #include "sim/cuda/graph.h"
 
 struct sim_capture {
-  sim_context *ctx;
   sim_graph *graph;
   sim_stream *origin;
+  sim_stream *streams; /* all that take part */
   CUstreamCaptureMode mode;
   pid_t thread;
   uint64_t id;
@@ -31,7 +31,7 @@ static pid_t this_thread(void) {
 /* ---- what captures forbid ---- */
 
 /* By any thread that does what the capture forbids. */
-void sim_capture_invalidate(sim_capture *capture) {
+static void invalidate(sim_capture *capture) {
   __atomic_store_n(&capture->invalid, true, __ATOMIC_RELEASE);
 }
 static bool is_invalid(const sim_capture *capture) {
@@ -51,28 +51,81 @@ CUresult sim_capture_forbids(sim_context *ctx) {
     bool others =
         sim_self.mode == CU_STREAM_CAPTURE_MODE_GLOBAL && c->mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
     if (!own && !others) continue;
-    sim_capture_invalidate(c);
+    invalidate(c);
     forbidden = true;
   }
   sim_big_unlock();
   return forbidden ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
 }
 
-bool sim_captures_in(const sim_context *ctx) {
-  return __atomic_load_n(&ctx->captures, __ATOMIC_ACQUIRE);
+/* What follows conflicts with a capture whatever the modes are. */
+
+static void invalidate_in(sim_context *ctx, bool blocking_alone) {
+  sim_big_lock();
+  for (sim_stream *s = ctx->streams; s; s = s->next)
+    if (s->capture && (!blocking_alone || s->lane_kind == SIM_LANE_BLOCKING))
+      invalidate(s->capture);
+  sim_big_unlock();
 }
 
-bool sim_capture_draws_legacy(sim_context *ctx, bool use) {
-  if (!sim_captures_in(ctx)) return false;
-  bool drawn = false;
+CUresult sim_capture_forbids_stream(sim_stream *stream) {
+  if (!stream->capture) return sim_capture_forbids(stream->ctx);
+  if (is_invalid(stream->capture)) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  invalidate(stream->capture);
+  return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+}
+
+CUresult sim_capture_forbids_context(sim_context *ctx) {
+  if (!__atomic_load_n(&ctx->capturing, __ATOMIC_ACQUIRE)) return sim_capture_forbids(ctx);
+  invalidate_in(ctx, false);
+  return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+}
+
+static bool draws_legacy(const sim_context *ctx) {
+  return __atomic_load_n(&ctx->drawing, __ATOMIC_ACQUIRE);
+}
+
+CUresult sim_capture_forbids_legacy(sim_context *ctx) {
+  if (!draws_legacy(ctx)) return CUDA_SUCCESS;
+  invalidate_in(ctx, true);
+  return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+}
+
+/* The capture in which the event was last recorded; NULL: in none, or it has ended. Big lock held.
+ */
+static sim_capture *capture_of(const sim_event *event) {
+  sim_capture *c = captures;
+  while (c && c->id != event->capture_id) c = c->next;
+  return c;
+}
+
+CUresult sim_capture_forbids_event(const sim_event *event) {
+  if (!event->capture_id) return sim_capture_forbids(event->ctx);
   sim_big_lock();
-  for (sim_stream *s = ctx->streams; s && !drawn; s = s->next) {
-    if (!s->capture || s->lane_kind != SIM_LANE_BLOCKING) continue;
-    if (use) sim_capture_invalidate(s->capture);
-    drawn = true;
-  }
+  sim_capture *c = capture_of(event);
+  if (c) invalidate(c);
   sim_big_unlock();
-  return drawn;
+  return CUDA_ERROR_CAPTURED_EVENT;
+}
+
+/* Big lock held. */
+static void join(sim_stream *stream, sim_capture *c) {
+  stream->capture = c;
+  stream->capture_next = c->streams;
+  c->streams = stream;
+  __atomic_add_fetch(&stream->ctx->capturing, 1, __ATOMIC_RELEASE);
+  if (stream->lane_kind == SIM_LANE_BLOCKING)
+    __atomic_add_fetch(&stream->ctx->drawing, 1, __ATOMIC_RELEASE);
+}
+
+static void leave(sim_stream *stream) {
+  sim_stream **link = &stream->capture->streams;
+  while (*link != stream) link = &(*link)->capture_next;
+  *link = stream->capture_next;
+  stream->capture = NULL;
+  __atomic_sub_fetch(&stream->ctx->capturing, 1, __ATOMIC_RELEASE);
+  if (stream->lane_kind == SIM_LANE_BLOCKING)
+    __atomic_sub_fetch(&stream->ctx->drawing, 1, __ATOMIC_RELEASE);
 }
 
 CUresult CUDAAPI cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode) {
@@ -136,44 +189,38 @@ CUresult sim_capture_record(sim_event *event, sim_stream *stream) {
   REQUIRE(nodes, CUDA_ERROR_OUT_OF_MEMORY);
   if (count) memcpy(nodes, stream->capture_tail, count * sizeof *nodes);
   free(event->capture_nodes);
-  event->capture = c;
+  event->capture_id = c->id;
   event->capture_nodes = nodes;
   event->capture_node_count = count;
   event->recorded = false;
   return CUDA_SUCCESS;
 }
 
-static bool live(const sim_capture *capture) {
-  bool found = false;
-  sim_big_lock();
-  for (sim_capture *c = captures; c && !found; c = c->next) found = c == capture;
-  sim_big_unlock();
-  return found;
-}
-
 CUresult sim_capture_wait(sim_event *event, sim_stream *stream) {
-  if (event->capture && !live(event->capture)) event->capture = NULL;
-  if (!event->capture) {
+  sim_big_lock();
+  sim_capture *from = capture_of(event);
+  sim_big_unlock();
+  if (!from) {
     if (!stream->capture) return sim_event_wait_on(event, stream);
     if (is_invalid(stream->capture)) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     if (!event->recorded) return CUDA_SUCCESS;
-    sim_capture_invalidate(stream->capture); /* a replay could not wait for what was before it */
+    invalidate(stream->capture); /* a replay could not wait for what was before it */
     return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
   }
-  if (is_invalid(event->capture)) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  if (is_invalid(from)) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
   if (!stream->capture) {
     if (stream->lane_kind == SIM_LANE_LEGACY) {
-      sim_capture_invalidate(event->capture);
+      invalidate(from);
       return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
     }
     sim_big_lock();
-    stream->capture = event->capture; /* joins */
+    join(stream, from);
     sim_big_unlock();
     return set_tail(stream, event->capture_nodes, event->capture_node_count);
   }
-  if (stream->capture != event->capture) {
-    sim_capture_invalidate(stream->capture);
-    sim_capture_invalidate(event->capture);
+  if (stream->capture != from) {
+    invalidate(stream->capture);
+    invalidate(from);
     return CUDA_ERROR_STREAM_CAPTURE_MERGE;
   }
   return add_to_tail(stream, event->capture_nodes, event->capture_node_count);
@@ -187,14 +234,13 @@ static CUresult begin(CUstream handle, CUgraph graph_handle, const CUgraphNode *
   sim_stream *stream;
   sim_graph *graph = NULL;
   REQUIRE((unsigned)mode <= CU_STREAM_CAPTURE_MODE_RELAXED, CUDA_ERROR_INVALID_VALUE);
-  TRY(sim_stream_of(handle, ctx, &stream));
+  TRY(sim_stream_named(handle, ctx, &stream));
   if (stream->lane_kind == SIM_LANE_LEGACY) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   if (stream->capture) return CUDA_ERROR_ILLEGAL_STATE;
   if (graph_handle) TRY(sim_graph_of(graph_handle, &graph));
   sim_capture *c = calloc(1, sizeof *c);
   REQUIRE(c, CUDA_ERROR_OUT_OF_MEMORY);
-  *c = (sim_capture){.ctx = stream->ctx,
-                     .graph = graph ? graph : sim_graph_new(),
+  *c = (sim_capture){.graph = graph ? graph : sim_graph_new(),
                      .origin = stream,
                      .mode = mode,
                      .thread = this_thread(),
@@ -204,8 +250,7 @@ static CUresult begin(CUstream handle, CUgraph graph_handle, const CUgraphNode *
   c->next = captures;
   captures = c;
   __atomic_add_fetch(&live_count, 1, __ATOMIC_RELEASE);
-  stream->capture = c;
-  __atomic_add_fetch(&stream->ctx->captures, 1, __ATOMIC_RELEASE);
+  join(stream, c);
   sim_big_unlock();
   return set_tail(stream, (sim_node *const *)from, count);
 }
@@ -233,14 +278,11 @@ CUresult CUDAAPI cuStreamBeginCaptureToGraph(CUstream handle, CUgraph graph,
  */
 static bool leave_streams(sim_capture *c) {
   bool joined = true;
-  for (sim_stream *s = c->ctx->streams; s; s = s->next) {
-    if (s->capture != c) continue;
+  for (sim_stream *s = c->streams; s; s = s->capture_next)
     for (size_t i = 0; s != c->origin && i < s->capture_tail_count; i++)
       joined &= sim_graph_leads(c->origin->capture_tail, c->origin->capture_tail_count,
                                 s->capture_tail[i]);
-  }
-  for (sim_stream *s = c->ctx->streams; s; s = s->next)
-    if (s->capture == c) s->capture = NULL;
+  while (c->streams) leave(c->streams);
   return joined;
 }
 
@@ -251,20 +293,19 @@ static void forget(sim_capture *c) {
     break;
   }
   __atomic_sub_fetch(&live_count, 1, __ATOMIC_RELEASE);
-  __atomic_sub_fetch(&c->ctx->captures, 1, __ATOMIC_RELEASE);
 }
 
 CUresult CUDAAPI cuStreamEndCapture(CUstream handle, CUgraph *out) {
   ENTER_CONTEXT("cuStreamEndCapture");
   sim_stream *stream;
   REQUIRE(out, CUDA_ERROR_INVALID_VALUE);
-  TRY(sim_stream_of(handle, ctx, &stream));
+  TRY(sim_stream_named(handle, ctx, &stream));
   sim_capture *c = stream->capture;
   REQUIRE(c, CUDA_ERROR_ILLEGAL_STATE);
   if (c->mode != CU_STREAM_CAPTURE_MODE_RELAXED && c->thread != this_thread())
     return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
   if (c->origin != stream) {
-    sim_capture_invalidate(c);
+    invalidate(c);
     return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
   }
   sim_big_lock();
@@ -284,8 +325,11 @@ CUresult CUDAAPI cuStreamEndCapture(CUstream handle, CUgraph *out) {
 void sim_capture_stream_gone(sim_stream *stream) {
   sim_capture *c = stream->capture;
   if (!c) return;
-  sim_capture_invalidate(c);
-  if (c->origin != stream) return;
+  invalidate(c);
+  if (c->origin != stream) {
+    leave(stream);
+    return;
+  }
   leave_streams(c);
   forget(c);
   if (!c->into_given_graph) sim_graph_free(c->graph);
@@ -296,10 +340,10 @@ void sim_capture_stream_gone(sim_stream *stream) {
 
 static CUresult status_of(CUstream handle, sim_context *ctx, sim_stream **stream,
                           CUstreamCaptureStatus *status) {
-  TRY(sim_stream_of(handle, ctx, stream));
+  TRY(sim_stream_named(handle, ctx, stream));
   *status = CU_STREAM_CAPTURE_STATUS_NONE;
   if ((*stream)->lane_kind == SIM_LANE_LEGACY) {
-    if (sim_capture_draws_legacy((*stream)->ctx, false)) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+    if (draws_legacy((*stream)->ctx)) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
   } else if ((*stream)->capture) {
     *status = is_invalid((*stream)->capture) ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
                                              : CU_STREAM_CAPTURE_STATUS_ACTIVE;
@@ -352,7 +396,7 @@ static CUresult update(sim_context *ctx, CUstream handle, CUgraphNode *from, siz
   sim_stream *stream;
   REQUIRE(flags <= CU_STREAM_SET_CAPTURE_DEPENDENCIES && (from || !count),
           CUDA_ERROR_INVALID_VALUE);
-  TRY(sim_stream_of(handle, ctx, &stream));
+  TRY(sim_stream_named(handle, ctx, &stream));
   REQUIRE(stream->capture, CUDA_ERROR_ILLEGAL_STATE);
   if (is_invalid(stream->capture)) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
   sim_node *const *nodes = (sim_node *const *)from;

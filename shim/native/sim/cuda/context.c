@@ -342,7 +342,7 @@ CUresult CUDAAPI cuCtxGetApiVersion(CUcontext handle, unsigned int *version) {
 
 CUresult CUDAAPI cuCtxSynchronize(void) {
   ENTER_CONTEXT("cuCtxSynchronize");
-  TRY(sim_capture_forbids(ctx));
+  TRY(sim_capture_forbids_context(ctx));
   return sim_synchronize_context(ctx);
 }
 CUresult CUDAAPI cuCtxSynchronize_v2(CUcontext handle) {
@@ -350,6 +350,6 @@ CUresult CUDAAPI cuCtxSynchronize_v2(CUcontext handle) {
   sim_context *ctx;
   TRY(named(handle, &ctx));
   TRY(sim_context_error(ctx));
-  TRY(sim_capture_forbids(ctx));
+  TRY(sim_capture_forbids_context(ctx));
   return sim_synchronize_context(ctx);
 }

@@ -111,7 +111,7 @@ static CUresult copy(sim_context *ctx, const CUDA_MEMCPY3D *given, CUstream hand
   TRY(sim_stream_of(handle, ctx, &stream));
   TRY(sim_copy_work(ctx, given, &work));
   if (!given->WidthInBytes) return CUDA_SUCCESS;
-  if (wait) TRY(sim_capture_forbids(ctx));
+  if (wait) TRY(sim_capture_forbids_stream(stream));
   TRY(sim_issue(stream, &work));
   const struct sim_move *m = &work.copy.move;
   /* Pageable memory is staged: such a copy never outlives its call. */

@@ -64,7 +64,7 @@ struct sim_context {
   sim_gpu *gpu;
   uint64_t id;     /* never used again in this process */
   uint32_t number; /* part of its streams' numbers */
-  uint32_t next_stream;
+  uint32_t next_stream, next_queue;
   unsigned flags, api_version;
   bool primary, alive;
   int attached;    /* cuCtxAttach */
@@ -73,7 +73,8 @@ struct sim_context {
   uint64_t charged_bytes; /* the context's own and what its limits reserve */
   sim_stream *legacy;
   sim_stream *streams; /* all, the default ones included */
-  unsigned captures;   /* live ones that began in this context */
+  unsigned capturing;  /* how many of them capture, */
+  unsigned drawing;    /* and of those the blocking ones, which the legacy stream would wait for */
   CUfunc_cache cache;
   CUsharedconfig shared_config;
   uint64_t peers;        /* bit: ordinal with peer access on */
@@ -86,10 +87,12 @@ struct sim_stream {
   sim_stream *next;
   uint32_t lane;
   uint32_t lane_kind; /* enum sim_lane_kind */
+  uint8_t queue;      /* the hardware queue of its work; 0: of none */
   unsigned flags;
   int priority;
   uint64_t id;
   sim_capture *capture;           /* NULL: not capturing */
+  sim_stream *capture_next;       /* of those that take part in it */
   struct sim_node **capture_tail; /* nodes that the next captured one depends on */
   size_t capture_tail_count;
 };
@@ -101,7 +104,7 @@ typedef struct sim_event {
   uint32_t device, client, cell; /* of another process for an imported one */
   bool imported;
   bool recorded;
-  sim_capture *capture; /* last recorded in this live capture, at these nodes */
+  uint64_t capture_id; /* last recorded in this capture, at these nodes; 0: in none */
   struct sim_node **capture_nodes;
   size_t capture_node_count;
 } sim_event;
@@ -130,7 +133,8 @@ sim_thread *sim_thread_new(void);
 
 typedef struct sim_process {
   sim_machine *machine;
-  bool launches_block; /* CUDA_LAUNCH_BLOCKING */
+  bool launches_block;  /* CUDA_LAUNCH_BLOCKING */
+  uint32_t connections; /* CUDA_DEVICE_MAX_CONNECTIONS: hardware queues of a context */
   int gpu_count;
   sim_gpu gpus[SIM_MAX_DEVICES];
 } sim_process;
@@ -198,11 +202,15 @@ typedef struct sim_errand {
   uint8_t width; /* bytes of a value: 4 or 8 */
   bool write;
   uint64_t store_address, store_value; /* of a kernel that awaits: as it begins; 0: nothing */
+  bool adds;                           /* the value is added, not stored */
 } sim_errand;
 void sim_write_values(sim_gpu *gpu);
 uint32_t sim_service_start(sim_gpu *gpu, const char *tag);
 
 /* stream.c */
+/* The stream that a call names, and the one that it uses: a use of the legacy stream is an error
+ * while a blocking stream of its context captures. */
+CUresult sim_stream_named(CUstream handle, sim_context *ctx, sim_stream **stream);
 CUresult sim_stream_of(CUstream handle, sim_context *ctx, sim_stream **stream);
 sim_stream *sim_stream_new(sim_context *ctx, unsigned flags, int priority, uint32_t lane_kind);
 void sim_stream_drop(sim_stream *stream);
@@ -212,12 +220,12 @@ sim_ref sim_tail_of(const sim_stream *stream);                /* its newest work
 CUresult sim_wait_for(sim_stream *stream);                    /* all its work so far */
 CUresult sim_synchronize_context(sim_context *ctx);
 CUresult sim_capture_forbids(sim_context *ctx); /* unsafe call while a capture is live */
-void sim_capture_invalidate(sim_capture *capture);
-bool sim_captures_in(const sim_context *ctx); /* is any live there? */
-/* Does a blocking stream capture, for which the context's legacy stream would wait? Who uses that
- * all the same spoils the capture. */
-bool sim_capture_draws_legacy(sim_context *ctx, bool use);
-void sim_pools_settle(sim_gpu *gpu); /* pool.c: after a synchronisation */
+/* To wait for, or ask after, what captures: a stream, all of a context, an event. */
+CUresult sim_capture_forbids_stream(sim_stream *stream);
+CUresult sim_capture_forbids_context(sim_context *ctx);
+CUresult sim_capture_forbids_event(const sim_event *event);
+CUresult sim_capture_forbids_legacy(sim_context *ctx); /* the use of its legacy stream */
+void sim_pools_settle(sim_gpu *gpu);                   /* pool.c: after a synchronisation */
 
 /* event.c */
 CUresult sim_event_of(CUevent handle, sim_event **event);

@@ -55,7 +55,7 @@ CUresult sim_event_record_on(sim_event *e, sim_stream *stream) {
   sim_ref ref;
   TRY(sim_submit_work(stream, &op, &ref));
   e->recorded = true;
-  e->capture = NULL;
+  e->capture_id = 0;
   return CUDA_SUCCESS;
 }
 
@@ -108,7 +108,7 @@ CUresult CUDAAPI cuStreamWaitEvent(CUstream stream_handle, CUevent handle, unsig
   if (stream->capture && flags & CU_EVENT_WAIT_EXTERNAL) {
     sim_work work = {.type = CU_GRAPH_NODE_TYPE_WAIT_EVENT, .event = {e}};
     result = sim_capture_add(stream, &work);
-  } else if (stream->capture || e->capture) {
+  } else if (stream->capture || e->capture_id) {
     result = sim_capture_wait(e, stream);
   } else {
     result = sim_event_wait_on(e, stream);
@@ -133,8 +133,7 @@ CUresult CUDAAPI cuEventQuery(CUevent handle) {
   ENTER("cuEventQuery");
   sim_event *e;
   TRY(sim_event_of(handle, &e));
-  if (e->capture) return sim_capture_invalidate(e->capture), CUDA_ERROR_CAPTURED_EVENT;
-  TRY(sim_capture_forbids(e->ctx));
+  TRY(sim_capture_forbids_event(e));
   bool done = complete(e);
   sim_write_values(e->gpu);
   sim_spend(e->gpu->profile->query_ns);
@@ -146,8 +145,7 @@ CUresult CUDAAPI cuEventSynchronize(CUevent handle) {
   ENTER("cuEventSynchronize");
   sim_event *e;
   TRY(sim_event_of(handle, &e));
-  if (e->capture) return sim_capture_invalidate(e->capture), CUDA_ERROR_CAPTURED_EVENT;
-  TRY(sim_capture_forbids(e->ctx));
+  TRY(sim_capture_forbids_event(e));
   const sim_cell *cell = cell_of(e);
   sim_ref ref = {__atomic_load_n(&cell->seq, __ATOMIC_ACQUIRE), (uint16_t)e->device,
                  (uint16_t)e->client, (uint16_t)cell->slot};
@@ -159,8 +157,7 @@ CUresult CUDAAPI cuEventSynchronize(CUevent handle) {
 
 /* The device's clock counts ticks from its own zero. */
 static uint64_t ticks(const sim_event *e) {
-  const sim_profile *p = e->gpu->profile;
-  return (cell_of(e)->time_ns + (uint64_t)p->clock_offset_ns) / p->event_tick_ns;
+  return cell_of(e)->time_ns / e->gpu->profile->event_tick_ns;
 }
 
 static CUresult elapsed(float *milliseconds, CUevent from_handle, CUevent to_handle) {
@@ -169,6 +166,8 @@ static CUresult elapsed(float *milliseconds, CUevent from_handle, CUevent to_han
   REQUIRE(milliseconds, CUDA_ERROR_INVALID_VALUE);
   TRY(sim_event_of(from_handle, &from));
   TRY(sim_event_of(to_handle, &to));
+  TRY(sim_capture_forbids_event(from));
+  TRY(sim_capture_forbids_event(to));
   REQUIRE(from->recorded && to->recorded && from->gpu == to->gpu, CUDA_ERROR_INVALID_HANDLE);
   REQUIRE(!((from->flags | to->flags) & CU_EVENT_DISABLE_TIMING), CUDA_ERROR_INVALID_HANDLE);
   TRY(event_error(to));

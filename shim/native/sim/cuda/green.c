@@ -202,7 +202,7 @@ CUresult CUDAAPI cuStreamGetDevResource(CUstream handle, CUdevResource *out,
                                         CUdevResourceType type) {
   ENTER_CONTEXT("cuStreamGetDevResource");
   sim_stream *stream;
-  TRY(sim_stream_of(handle, ctx, &stream));
+  TRY(sim_stream_named(handle, ctx, &stream));
   return give(stream->ctx->gpu, stream->ctx->sms, out, type);
 }
 
@@ -212,7 +212,7 @@ CUresult CUDAAPI cuStreamGetDevResource(CUstream handle, CUdevResource *out,
 static CUresult record(sim_context *ctx, CUevent handle) {
   sim_event *event;
   TRY(sim_event_of(handle, &event));
-  if (sim_captures_in(ctx)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  TRY(sim_capture_forbids_context(ctx));
   sim_big_lock();
   sim_stream *all = sim_stream_new(ctx, CU_STREAM_NON_BLOCKING, 0, SIM_LANE_FREE);
   size_t count = 0;
@@ -237,7 +237,8 @@ static CUresult record(sim_context *ctx, CUevent handle) {
 static CUresult wait(sim_context *ctx, CUevent handle) {
   sim_event *event;
   TRY(sim_event_of(handle, &event));
-  if (sim_captures_in(ctx) || event->capture) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  TRY(sim_capture_forbids_context(ctx));
+  if (event->capture_id) TRY(sim_capture_forbids_event(event));
   sim_stream *streams[256];
   size_t count = 0;
   sim_big_lock();

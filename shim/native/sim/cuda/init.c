@@ -81,6 +81,12 @@ static bool asked_to_block(void) {
   return text && atoi(text);
 }
 
+static uint32_t asked_connections(void) {
+  const char *text = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+  long count = text ? strtol(text, NULL, 10) : 0;
+  return count < 1 ? 8 : count > 32 ? 32 : (uint32_t)count;
+}
+
 CUresult CUDAAPI cuInit(unsigned int flags) {
   if (flags) return CUDA_ERROR_INVALID_VALUE;
   if (sim_initialized()) return CUDA_SUCCESS;
@@ -97,6 +103,7 @@ CUresult CUDAAPI cuInit(unsigned int flags) {
     } else {
       if (!sim_here.gpu_count) choose_visible();
       sim_here.launches_block = asked_to_block();
+      sim_here.connections = asked_connections();
       if (!sim_here.gpu_count)
         result = CUDA_ERROR_NO_DEVICE;
       else if (!sim_heap_start() || !sim_set_initialized())

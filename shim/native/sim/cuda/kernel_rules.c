@@ -4,12 +4,15 @@
  *
  *   pattern=200us       it lasts that long
  *   pattern=param0      … as many nanoseconds as its 8-byte parameter 0 holds
- *   pattern=until0      … until the 8-byte word at parameter 0 is at least parameter 1. As it
- * begins it stores parameter 3 at parameter 2 (0: nowhere) pattern=sets0       it sets the
- * condition of a graph, parameter 0, to parameter 1 pattern=launches0   it launches the device
- * graph, parameter 0, parameter 1 times behind itself
+ *   pattern=until0      … until the 8-byte word at parameter 0 is at least parameter 1; as it
+ *                       begins it stores parameter 3 at parameter 2 (0: nowhere)
+ *   pattern=joins0      … until the 8-byte word at parameter 0, to which it adds one as it begins,
+ *                       is at least parameter 1: a meeting of many
+ *   pattern=sets0       it sets the condition of a graph, parameter 0, to parameter 1
+ *   pattern=launches0   it launches the device graph, parameter 0, parameter 1 times behind itself
  *
- * with any other number in place of 0. Without a rule, each thread takes a little.
+ * with any other number in place of 0. Without a rule, each thread takes a little. The words may
+ * lie in any memory that the process can reach: of another device, of another process.
  */
 #include <fnmatch.h>
 #include <pthread.h>
@@ -29,7 +32,8 @@ static const struct {
 } words[] = {{"param", SIM_LASTS},
              {"until", SIM_LASTS_UNTIL},
              {"sets", SIM_SETS_CONDITION},
-             {"launches", SIM_LAUNCHES_GRAPH}};
+             {"launches", SIM_LAUNCHES_GRAPH},
+             {"joins", SIM_JOINS}};
 
 bool sim_kernel_rule_parse(const char *text, size_t length, sim_kernel_rule *rule) {
   const char *equals = memchr(text, '=', length);

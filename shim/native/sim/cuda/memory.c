@@ -204,6 +204,7 @@ CUresult CUDAAPI cuMemHostRegister(void *pointer, size_t bytes, unsigned int fla
 }
 CUresult CUDAAPI cuMemHostUnregister(void *pointer) {
   ENTER_CONTEXT("cuMemHostUnregister");
+  TRY(sim_capture_forbids(ctx));
   TRY(sim_synchronize_context(ctx));
   return host_free(pointer, SIM_REGISTERED, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
 }

@@ -40,13 +40,18 @@ static void write_value(const sim_errand *e) {
     __atomic_store_n((uint32_t *)e->address, (uint32_t)e->value, __ATOMIC_RELEASE);
   else
     __atomic_store_n((uint64_t *)e->address, e->value, __ATOMIC_RELEASE);
+  sim_ring_watchers(sim_here.machine);
 }
 
 static bool run_errand(const sim_op *op) {
   sim_errand *e = (sim_errand *)op->owner_data;
   if (op->kind == SIM_KERNEL && e->store_address) {
-    __atomic_store_n((uint64_t *)e->store_address, e->store_value, __ATOMIC_RELEASE);
+    if (e->adds)
+      __atomic_add_fetch((uint64_t *)e->store_address, e->store_value, __ATOMIC_ACQ_REL);
+    else
+      __atomic_store_n((uint64_t *)e->store_address, e->store_value, __ATOMIC_RELEASE);
     e->store_address = 0;
+    sim_ring_watchers(sim_here.machine);
   }
   if (op->kind == SIM_KERNEL && !value_is_there(e)) return false;
   if (op->kind == SIM_WAIT_VALUE && !value_is_there(e)) return false;

@@ -6,6 +6,12 @@
 
 /* ---- handles ---- */
 
+/* A context's streams take its hardware queues in turn. */
+static uint8_t next_queue(sim_context *ctx) {
+  uint32_t of_context = ctx->next_queue++ % sim_here.connections;
+  return (uint8_t)(1 + (ctx->number * sim_here.connections + of_context) % SIM_QUEUES);
+}
+
 sim_stream *sim_stream_new(sim_context *ctx, unsigned flags, int priority, uint32_t lane_kind) {
   sim_stream *s = calloc(1, sizeof *s);
   if (!s) return NULL;
@@ -14,6 +20,7 @@ sim_stream *sim_stream_new(sim_context *ctx, unsigned flags, int priority, uint3
   s->priority = priority;
   s->lane_kind = lane_kind;
   s->lane = ctx->number << SIM_STREAM_BITS | (++ctx->next_stream & ((1u << SIM_STREAM_BITS) - 1));
+  s->queue = next_queue(ctx);
   s->id = sim_next_id();
   s->next = ctx->streams;
   ctx->streams = s;
@@ -51,7 +58,7 @@ static sim_stream *thread_stream(sim_context *ctx) {
   return s;
 }
 
-CUresult sim_stream_of(CUstream handle, sim_context *ctx, sim_stream **stream) {
+CUresult sim_stream_named(CUstream handle, sim_context *ctx, sim_stream **stream) {
   bool per_thread = handle == CU_STREAM_PER_THREAD || (!handle && sim_self.per_thread);
   if (per_thread) {
     *stream = thread_stream(ctx);
@@ -66,21 +73,19 @@ CUresult sim_stream_of(CUstream handle, sim_context *ctx, sim_stream **stream) {
   return CUDA_SUCCESS;
 }
 
-/* ---- work ---- */
-
-/* A live capture that the legacy stream would have to wait for makes its use an error. */
-static CUresult implicit_capture(sim_stream *stream) {
-  if (stream->lane_kind != SIM_LANE_LEGACY) return CUDA_SUCCESS;
-  return sim_capture_draws_legacy(stream->ctx, true) ? CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
-                                                     : CUDA_SUCCESS;
+CUresult sim_stream_of(CUstream handle, sim_context *ctx, sim_stream **stream) {
+  TRY(sim_stream_named(handle, ctx, stream));
+  return *stream == ctx->legacy ? sim_capture_forbids_legacy(ctx) : CUDA_SUCCESS;
 }
+
+/* ---- work ---- */
 
 CUresult sim_submit_work(sim_stream *stream, sim_op *op, sim_ref *ref) {
   sim_gpu *gpu = stream->ctx->gpu;
   sim_machine *m = sim_here.machine;
-  TRY(implicit_capture(stream));
   op->stream = stream->lane;
   op->lane_kind = (uint8_t)stream->lane_kind;
+  op->queue = stream->queue;
   if (!op->width) op->width = 1;
   if ((op->kind == SIM_KERNEL || op->kind == SIM_COPY) && !op->duration_ns) op->duration_ns = 1;
   for (;;) {
@@ -185,20 +190,14 @@ CUresult CUDAAPI cuStreamDestroy(CUstream handle) { return destroy(handle); }
   ENTER_CONTEXT(call);     \
   sim_stream *stream;      \
   TRY(sim_stream_of(handle, ctx, &stream))
-
-/* Waiting for a stream that captures is an error that ends the capture. */
-static CUresult forbid_captured(sim_context *ctx, sim_stream *stream) {
-  if (stream->capture) {
-    sim_capture_invalidate(stream->capture);
-    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-  }
-  return sim_capture_forbids(ctx);
-}
+#define ENTER_NAMED_STREAM(call) \
+  ENTER_CONTEXT(call);           \
+  sim_stream *stream;            \
+  TRY(sim_stream_named(handle, ctx, &stream))
 
 CUresult CUDAAPI cuStreamSynchronize(CUstream handle) {
   ENTER_STREAM("cuStreamSynchronize");
-  TRY(forbid_captured(ctx, stream));
-  TRY(implicit_capture(stream));
+  TRY(sim_capture_forbids_stream(stream));
   CUresult result = sim_wait_for(stream);
   sim_pools_settle(stream->ctx->gpu);
   return result;
@@ -206,8 +205,7 @@ CUresult CUDAAPI cuStreamSynchronize(CUstream handle) {
 
 CUresult CUDAAPI cuStreamQuery(CUstream handle) {
   ENTER_STREAM("cuStreamQuery");
-  TRY(forbid_captured(ctx, stream));
-  TRY(implicit_capture(stream));
+  TRY(sim_capture_forbids_stream(stream));
   sim_gpu *gpu = stream->ctx->gpu;
   bool idle = true;
   if (stream->lane_kind == SIM_LANE_LEGACY) {
@@ -226,31 +224,31 @@ CUresult CUDAAPI cuStreamQuery(CUstream handle) {
 }
 
 CUresult CUDAAPI cuStreamGetPriority(CUstream handle, int *priority) {
-  ENTER_STREAM("cuStreamGetPriority");
+  ENTER_NAMED_STREAM("cuStreamGetPriority");
   REQUIRE(priority, CUDA_ERROR_INVALID_VALUE);
   *priority = stream->priority;
   return CUDA_SUCCESS;
 }
 CUresult CUDAAPI cuStreamGetFlags(CUstream handle, unsigned int *flags) {
-  ENTER_STREAM("cuStreamGetFlags");
+  ENTER_NAMED_STREAM("cuStreamGetFlags");
   REQUIRE(flags, CUDA_ERROR_INVALID_VALUE);
   *flags = stream->flags;
   return CUDA_SUCCESS;
 }
 CUresult CUDAAPI cuStreamGetId(CUstream handle, unsigned long long *id) {
-  ENTER_STREAM("cuStreamGetId");
+  ENTER_NAMED_STREAM("cuStreamGetId");
   REQUIRE(id, CUDA_ERROR_INVALID_VALUE);
   *id = stream->id;
   return CUDA_SUCCESS;
 }
 CUresult CUDAAPI cuStreamGetCtx(CUstream handle, CUcontext *out) {
-  ENTER_STREAM("cuStreamGetCtx");
+  ENTER_NAMED_STREAM("cuStreamGetCtx");
   REQUIRE(out, CUDA_ERROR_INVALID_VALUE);
   *out = (CUcontext)stream->ctx;
   return CUDA_SUCCESS;
 }
 CUresult CUDAAPI cuStreamGetCtx_v2(CUstream handle, CUcontext *out, CUgreenCtx *green) {
-  ENTER_STREAM("cuStreamGetCtx");
+  ENTER_NAMED_STREAM("cuStreamGetCtx");
   REQUIRE(out, CUDA_ERROR_INVALID_VALUE);
   bool is_green = stream->ctx->green_of;
   *out = (CUcontext)sim_home(stream->ctx);
@@ -258,20 +256,20 @@ CUresult CUDAAPI cuStreamGetCtx_v2(CUstream handle, CUcontext *out, CUgreenCtx *
   return CUDA_SUCCESS;
 }
 CUresult CUDAAPI cuStreamGetGreenCtx(CUstream handle, CUgreenCtx *green) {
-  ENTER_STREAM("cuStreamGetGreenCtx");
+  ENTER_NAMED_STREAM("cuStreamGetGreenCtx");
   REQUIRE(green, CUDA_ERROR_INVALID_VALUE);
   *green = stream->ctx->green_of ? (CUgreenCtx)stream->ctx : NULL;
   return CUDA_SUCCESS;
 }
 CUresult CUDAAPI cuStreamGetDevice(CUstream handle, CUdevice *device) {
-  ENTER_STREAM("cuStreamGetDevice");
+  ENTER_NAMED_STREAM("cuStreamGetDevice");
   REQUIRE(device, CUDA_ERROR_INVALID_VALUE);
   *device = stream->ctx->gpu->ordinal;
   return CUDA_SUCCESS;
 }
 CUresult CUDAAPI cuStreamGetAttribute(CUstream handle, CUstreamAttrID attribute,
                                       CUstreamAttrValue *value) {
-  ENTER_STREAM("cuStreamGetAttribute");
+  ENTER_NAMED_STREAM("cuStreamGetAttribute");
   REQUIRE(value, CUDA_ERROR_INVALID_VALUE);
   memset(value, 0, sizeof *value);
   if (attribute == CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY)
@@ -281,20 +279,21 @@ CUresult CUDAAPI cuStreamGetAttribute(CUstream handle, CUstreamAttrID attribute,
 }
 CUresult CUDAAPI cuStreamSetAttribute(CUstream handle, CUstreamAttrID attribute,
                                       const CUstreamAttrValue *value) {
-  ENTER_STREAM("cuStreamSetAttribute");
+  ENTER_NAMED_STREAM("cuStreamSetAttribute");
   (void)attribute;
   REQUIRE(value, CUDA_ERROR_INVALID_VALUE);
   return CUDA_SUCCESS; /* hints: nothing here depends on them */
 }
 CUresult CUDAAPI cuStreamCopyAttributes(CUstream handle, CUstream from) {
-  ENTER_STREAM("cuStreamCopyAttributes");
+  ENTER_NAMED_STREAM("cuStreamCopyAttributes");
   sim_stream *other;
-  return sim_stream_of(from, ctx, &other);
+  return sim_stream_named(from, ctx, &other);
 }
 CUresult CUDAAPI cuStreamAttachMemAsync(CUstream handle, CUdeviceptr pointer, size_t bytes,
                                         unsigned int flags) {
   ENTER_STREAM("cuStreamAttachMemAsync");
   (void)bytes, (void)flags;
+  if (stream->capture) return sim_capture_forbids_stream(stream);
   sim_big_lock();
   sim_alloc *alloc = sim_alloc_find(pointer);
   bool managed = alloc && alloc->kind == SIM_MANAGED;
@@ -321,7 +320,7 @@ CUresult CUDAAPI cuStreamAddCallback(CUstream handle, CUstreamCallback callback,
                                      unsigned int flags) {
   ENTER_STREAM("cuStreamAddCallback");
   REQUIRE(callback && !flags, CUDA_ERROR_INVALID_VALUE);
-  if (stream->capture) return forbid_captured(ctx, stream);
+  if (stream->capture) return sim_capture_forbids_stream(stream);
   sim_work work = {.type = CU_GRAPH_NODE_TYPE_HOST,
                    .host = {.callback = callback, .user_data = user_data}};
   return sim_run(stream, &work);

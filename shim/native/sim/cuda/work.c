@@ -4,11 +4,13 @@
 
 #include "sim/cuda/work.h"
 
-/* A kernel that runs until a word in memory says so. */
+/* A kernel that runs until a word in memory says so, and says itself that it has begun. */
 static void await_word(const sim_kernel_act *act, sim_op *op) {
+  bool joins = act->what == SIM_JOINS; /* the word counts those who have come */
+  uint64_t told = joins ? act->words[0] : act->words[2];
   sim_big_lock();
   bool known = !(act->words[0] % 8) && sim_alloc_find(act->words[0]) &&
-               (!act->words[2] || (!(act->words[2] % 8) && sim_alloc_find(act->words[2])));
+               (!told || (!(told % 8) && sim_alloc_find(told)));
   sim_big_unlock();
   sim_errand *errand = known ? calloc(1, sizeof *errand) : NULL;
   if (!errand) { /* it reads where nothing is */
@@ -19,8 +21,9 @@ static void await_word(const sim_kernel_act *act, sim_op *op) {
                          .value = act->words[1],
                          .flags = CU_STREAM_WAIT_VALUE_GEQ,
                          .width = 8,
-                         .store_address = act->words[2],
-                         .store_value = act->words[3]};
+                         .store_address = told,
+                         .store_value = joins ? 1 : act->words[3],
+                         .adds = joins};
   op->owner_data = (uint64_t)errand;
   op->flags |= SIM_OP_AWAITS;
 }
@@ -41,7 +44,7 @@ bool sim_work_op(const sim_work *work, sim_op *op) {
       op->kind = SIM_KERNEL;
       sim_kernel_act act = sim_kernel_act_of(work);
       op->duration_ns = act.duration_ns;
-      if (act.what == SIM_LASTS_UNTIL) await_word(&act, op);
+      if (act.what == SIM_LASTS_UNTIL || act.what == SIM_JOINS) await_word(&act, op);
       if (act.what == SIM_SETS_CONDITION) sim_condition_set(act.words[0], act.words[1]);
       if (work->kernel.early) op->flags |= SIM_OP_EARLY;
       uint64_t share = (uint64_t)work->kernel.sms * gpu->profile->max_threads_per_sm;

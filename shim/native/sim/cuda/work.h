@@ -61,7 +61,13 @@ typedef struct sim_work {
 } sim_work;
 
 /* What a kernel does (kernel_rules.c). */
-enum sim_kernel_action { SIM_LASTS, SIM_LASTS_UNTIL, SIM_SETS_CONDITION, SIM_LAUNCHES_GRAPH };
+enum sim_kernel_action {
+  SIM_LASTS,
+  SIM_LASTS_UNTIL,
+  SIM_SETS_CONDITION,
+  SIM_LAUNCHES_GRAPH,
+  SIM_JOINS
+};
 typedef struct sim_kernel_act {
   enum sim_kernel_action what;
   uint64_t duration_ns;

@@ -4,6 +4,10 @@
  * at full speed; otherwise in order of submission. Kernels of different processes never run
  * together: the processes take turns of one time slice. Copies run on copy engines beside the
  * kernels; each engine does one at a time, the processes in turn.
+ *
+ * All but copies goes through hardware queues, of which a context has a few. A queue sends off its
+ * commands in order of submission, whatever streams they are of: one that must wait for what its
+ * stream does before holds back those behind it.
  */
 #include "sim/machine/model.h"
 
@@ -12,15 +16,6 @@
 #define EARLY_NS 2000 /* of a kernel: what it does before it needs the results of the one ahead */
 
 static uint32_t index_of(sim_machine *m, sim_device *d) { return (uint32_t)(d - m->devices); }
-
-/* Removes the head of lane `i`; the lane vanishes when it is empty. Returns true then. */
-static bool lane_pop(sim_client *c, sim_area *a, uint32_t i) {
-  sim_lane *lane = &a->lanes[i];
-  lane->head = a->ops[lane->head].next;
-  if (--lane->count) return false;
-  a->lanes[i] = a->lanes[--c->lane_count];
-  return true;
-}
 
 static void ring(uint32_t *bell) {
   __atomic_add_fetch(bell, 1, __ATOMIC_RELEASE);
@@ -41,10 +36,58 @@ static bool may_begin(const sim_client *c, const sim_area *a, const sim_lane *la
   return true;
 }
 
+static bool is_command(const sim_op *op) {
+  return op->kind != SIM_COPY && (op->state == SIM_QUEUED || op->kind == SIM_WAIT_VALUE);
+}
+
+/* The lane's first command that its queue has not sent off. */
+static uint64_t next_command(sim_area *a, sim_lane *lane) {
+  while (lane->command != SIM_NONE && !is_command(&a->ops[lane->command]))
+    lane->command = a->ops[lane->command].next;
+  return lane->command == SIM_NONE ? NEVER : a->ops[lane->command].seq;
+}
+
+static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+/* For each queue the number of its next command. Not looked at while no two streams share one. */
+typedef struct queues {
+  uint64_t next[SIM_QUEUES + 1];
+} queues;
+
+static void look_at_queue(const sim_client *c, sim_area *a, uint16_t queue, queues *q) {
+  if (!c->queued_behind) return;
+  q->next[queue] = NEVER;
+  for (uint32_t i = 0; queue && i < c->lane_count; i++)
+    if (a->lanes[i].queue == queue)
+      q->next[queue] = earlier(q->next[queue], next_command(a, &a->lanes[i]));
+}
+
+static void look_at_queues(const sim_client *c, sim_area *a, queues *q) {
+  if (!c->queued_behind) return;
+  for (uint32_t i = 0; i < c->lane_count; i++) q->next[a->lanes[i].queue] = NEVER;
+  for (uint32_t i = 0; i < c->lane_count; i++) {
+    uint64_t *next = &q->next[a->lanes[i].queue];
+    if (a->lanes[i].queue) *next = earlier(*next, next_command(a, &a->lanes[i]));
+  }
+}
+
+/* Copies have queues of their own. */
+static bool is_sent(const sim_client *c, const sim_area *a, const sim_lane *lane, const queues *q) {
+  const sim_op *op = &a->ops[lane->head];
+  return !c->queued_behind || op->kind == SIM_COPY || q->next[lane->queue] >= op->seq;
+}
+
+bool sim_held_back(const sim_client *c, sim_area *a, sim_lane *lane) {
+  queues q;
+  if (a->ops[lane->head].state != SIM_QUEUED) return false;
+  look_at_queue(c, a, lane->queue, &q);
+  return !may_begin(c, a, lane) || !is_sent(c, a, lane, &q);
+}
+
 static void complete_mark(sim_device *d, sim_area *a, const sim_op *op) {
   sim_cell *cell = &a->cells[op->cell];
   if (!cell->used || cell->seq != op->seq) return; /* recorded anew meanwhile, or destroyed */
-  cell->time_ns = d->t_ns;
+  cell->time_ns = sim_device_clock_ns(d);
   __atomic_store_n(&cell->done_seq, op->seq, __ATOMIC_RELEASE);
 }
 
@@ -71,11 +114,12 @@ static bool pass_head(sim_machine *m, sim_device *d, sim_client *c, sim_area *a,
       if (op->state == SIM_QUEUED) {
         op->state = SIM_OWNER;
         c->owner_count++;
+        c->watched_ns = d->t_ns;
         ring(&c->bell);
       }
       return false;
     case SIM_WRITE_VALUE:
-      lane_pop(c, a, i);
+      sim_lane_pop(c, a, i);
       op->state = SIM_DELIVER;
       sim_delivery_push(c, a, slot);
       ring(&c->bell);
@@ -83,7 +127,7 @@ static bool pass_head(sim_machine *m, sim_device *d, sim_client *c, sim_area *a,
     default:
       return false;
   }
-  lane_pop(c, a, i);
+  sim_lane_pop(c, a, i);
   sim_op_free(c, a, slot);
   return true;
 }
@@ -92,12 +136,14 @@ static void start_kernel(sim_device *d, sim_client *c, sim_area *a, uint16_t slo
   sim_op *op = &a->ops[slot];
   bool awaits = op->flags & SIM_OP_AWAITS;
   op->end_ns = awaits ? NEVER : c->busy_ns + op->duration_ns;
-  if (awaits) ring(&c->bell);
+  if (awaits) {
+    c->watched_ns = d->t_ns;
+    ring(&c->bell);
+  }
   op->state = SIM_ACTIVE;
   c->running[c->running_count++] = slot;
   c->width_used += op->width;
   c->launches += op->launches;
-  (void)d;
 }
 
 static bool fits(const sim_client *c, const sim_op *op) {
@@ -109,13 +155,17 @@ static bool fits(const sim_client *c, const sim_op *op) {
  * those after it, as the hardware's own work distributor does. Sets its wish for the SMs. */
 static void start_kernels(sim_device *d, uint32_t client, sim_client *c, sim_area *a) {
   bool here = d->resident == client && d->switch_end_ns <= d->t_ns;
+  queues q;
   for (;;) {
     uint16_t best = SIM_NONE;
     bool waiting = false;
+    look_at_queues(c, a, &q);
     for (uint32_t i = 0; i < c->lane_count; i++) {
       sim_lane *lane = &a->lanes[i];
       sim_op *op = &a->ops[lane->head];
-      if (op->kind != SIM_KERNEL || op->state != SIM_QUEUED || !may_begin(c, a, lane)) continue;
+      if (op->kind != SIM_KERNEL || op->state != SIM_QUEUED || !is_sent(c, a, lane, &q) ||
+          !may_begin(c, a, lane))
+        continue;
       waiting = true;
       if (lane->ready_ns > d->t_ns) continue;
       if (best == SIM_NONE || op->seq < a->ops[best].seq) best = lane->head;
@@ -148,12 +198,19 @@ static void note_copies(sim_device *d, uint32_t client, sim_client *c, sim_area 
 void sim_dispatch(sim_machine *m, sim_device *d, uint32_t client) {
   sim_client *c = &d->clients[client];
   sim_area *a = sim_area_of(m, index_of(m, d), client);
+  queues q;
+  look_at_queues(c, a, &q);
   bool changed = true;
   while (changed) {
     changed = false;
     for (uint32_t i = 0; i < c->lane_count; i++)
-      while (i < c->lane_count && may_begin(c, a, &a->lanes[i]) && pass_head(m, d, c, a, i))
+      while (i < c->lane_count && is_sent(c, a, &a->lanes[i], &q) &&
+             may_begin(c, a, &a->lanes[i])) {
+        uint16_t queue = a->lanes[i].queue;
+        if (!pass_head(m, d, c, a, i)) break;
+        look_at_queue(c, a, queue, &q);
         changed = true;
+      }
   }
   start_kernels(d, client, c, a);
   note_copies(d, client, c, a);
@@ -206,8 +263,6 @@ static void choose_resident(sim_machine *m, sim_device *d) {
       (d->switch_end_ns > d->t_ns ? d->switch_end_ns : d->t_ns) + d->profile.time_slice_ns;
   if (d->switch_end_ns <= d->t_ns) sim_dispatch(m, d, next);
 }
-
-static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
 static bool others_want(const sim_device *d) {
   uint32_t other = sim_bit_next(d->want_compute, (d->resident + 1) % SIM_CLIENTS);
@@ -303,7 +358,7 @@ static void retire(sim_machine *m, sim_device *d, uint32_t client, uint16_t slot
     if (a->lanes[i].head != slot) continue;
     a->lanes[i].ready_ns = d->t_ns + d->profile.kernel_gap_ns;
     begin_early(op, a, &a->lanes[i]);
-    lane_pop(c, a, i);
+    sim_lane_pop(c, a, i);
     break;
   }
   if (op->kind == SIM_COPY || op->flags & SIM_OP_MEMORY)

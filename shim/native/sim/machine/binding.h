@@ -57,7 +57,8 @@ typedef struct sim_profile {
   uint64_t time_slice_ns;         /* (d) 2 ms */
   uint64_t context_switch_ns;     /* (d) 50 us: nothing computes while the device changes process */
   uint64_t event_tick_ns;         /* (d) 500 */
-  int64_t clock_offset_ns;        /* device clock minus CLOCK_MONOTONIC */
+  int64_t clock_offset_ns;        /* device clock minus CLOCK_MONOTONIC, when the machine is made */
+  double clock_drift_ppm;         /* by how much the device clock then runs faster; negative: slower */
   uint32_t queue_depth;           /* (d) 1024: launches a stream holds before a launch blocks */
   uint32_t launch_ns;             /* (d) 1800: host cost of a launch */
   uint32_t event_record_ns;       /* (d) 1000 */
@@ -186,6 +187,10 @@ int sim_machine_inject(sim_machine *machine, uint32_t device, const sim_fault *f
 /* The driver reports an XID error of the device. What is no application's fault wants a reset:
  * lifting the device's faults is one. */
 int sim_machine_report_xid(sim_machine *machine, uint32_t device, uint32_t xid);
+
+/* Moves the device clock forward, or back: what events tell from now on is as if it had drifted by
+ * so much since the ones before. */
+int sim_machine_shift_clock(sim_machine *machine, uint32_t device, int64_t ns);
 
 /* Divides the device into MIG instances; 0: into none, MIG is off. -1: a process uses it. */
 int sim_machine_set_mig(sim_machine *machine, uint32_t device, const sim_mig *instances,

@@ -145,6 +145,8 @@ void sim_forget_ops(sim_machine *m, sim_device *d, uint32_t client) {
     __atomic_store_n(&a->ops[slot].seq, 0, __ATOMIC_RELEASE);
   c->op_high = 0;
   c->op_count = c->owner_count = c->lane_count = c->running_count = c->width_used = 0;
+  c->queued_behind = 0;
+  memset(c->queue_lanes, 0, sizeof c->queue_lanes);
   c->free_head = c->deliver_tail = SIM_NONE;
   __atomic_store_n(&c->deliver_head, SIM_NONE, __ATOMIC_RELAXED);
   for (int k = 0; k < SIM_ENGINES; k++) {

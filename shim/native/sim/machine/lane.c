@@ -37,6 +37,18 @@ void sim_op_free(sim_client *c, sim_area *a, uint16_t slot) {
   c->op_count--;
 }
 
+/* Removes the head of lane `i`; the lane vanishes when it is empty. Returns true then. */
+bool sim_lane_pop(sim_client *c, sim_area *a, uint32_t i) {
+  sim_lane *lane = &a->lanes[i];
+  uint16_t next = a->ops[lane->head].next;
+  if (lane->command == lane->head) lane->command = next;
+  lane->head = next;
+  if (--lane->count) return false;
+  if (lane->queue && --c->queue_lanes[lane->queue]) c->queued_behind--;
+  a->lanes[i] = a->lanes[--c->lane_count];
+  return true;
+}
+
 /* Puts an operation at the end of its stream; there must be a lane free. */
 void sim_lane_push(sim_machine *m, sim_device *d, uint32_t client, uint16_t slot) {
   sim_client *c = &d->clients[client];
@@ -47,14 +59,18 @@ void sim_lane_push(sim_machine *m, sim_device *d, uint32_t client, uint16_t slot
   if (lane) {
     a->ops[lane->tail].next = slot;
     lane->tail = slot;
+    if (lane->command == SIM_NONE) lane->command = slot;
     lane->count++;
   } else {
     a->lanes[c->lane_count++] = (sim_lane){.stream = op->stream,
                                            .kind = op->lane_kind,
                                            .head = slot,
                                            .tail = slot,
+                                           .command = slot,
+                                           .queue = op->queue,
                                            .count = 1,
                                            .ready_ns = d->t_ns + d->profile.start_ns};
+    if (op->queue && c->queue_lanes[op->queue]++) c->queued_behind++;
   }
   sim_bit_set(d->active, client);
 }

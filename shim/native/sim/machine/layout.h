@@ -19,10 +19,11 @@
 #include "sim/machine/binding.h"
 
 #define SIM_MAGIC 0x31454e494843414dull /* "MACHINE1" */
-#define SIM_VERSION 5
+#define SIM_VERSION 6
 #define SIM_CLIENTS 4096
 #define SIM_OPS 4096    /* operations a process can have under way on a device, all streams */
 #define SIM_LANES 1024  /* streams of a process with work under way */
+#define SIM_QUEUES 128  /* hardware queues of a process on a device; more contexts share them */
 #define SIM_RUNNING 128 /* kernels of a process on the device at once */
 #define SIM_CELLS 32768 /* events of a process on a device */
 #define SIM_FAULTS 8
@@ -66,15 +67,16 @@ typedef struct sim_op {
   uint16_t width; /* permille of the device's threads, 1..1000 */
   uint16_t next;  /* in its lane, in the delivery list, in the free list */
   uint8_t kind, state, engine, flags, lane_kind;
-  uint8_t reserved[5];
+  uint8_t queue; /* the hardware queue of its stream, from 1; 0: none, it waits for nobody else's */
+  uint8_t reserved[4];
 } sim_op;
 
 /* An event as the device sees it. */
 typedef struct sim_cell {
   uint64_t seq;      /* newest recording submitted; 0: never recorded */
   uint64_t done_seq; /* == seq: it is complete, at time_ns */
-  uint64_t time_ns;
-  uint32_t slot; /* operation of the newest recording */
+  uint64_t time_ns;  /* of the device clock */
+  uint32_t slot;     /* operation of the newest recording */
   uint32_t used;
 } sim_cell;
 
@@ -82,6 +84,8 @@ typedef struct sim_lane {
   uint32_t stream;
   uint32_t kind;
   uint16_t head, tail;
+  uint16_t command; /* first that its hardware queue may not have sent off yet; none before it */
+  uint16_t queue;
   uint32_t count;
   uint64_t ready_ns; /* next kernel not before this */
 } sim_lane;
@@ -113,12 +117,13 @@ typedef struct sim_client {
   uint64_t launches, copies, refused, calls;
 
   uint64_t next_seq;
-  uint32_t failed;     /* sticky CUresult of a failed kernel; 0: none */
-  uint32_t frozen;     /* checkpoint calls: submissions wait */
-  uint32_t checkpoint; /* CUprocessState */
-  uint32_t bell;       /* futex: the owner has something to call, write or look at */
-  uint32_t done_bell;  /* futex: the owner resolved something, or the state above changed */
-  uint32_t reserved;
+  uint32_t failed;      /* sticky CUresult of a failed kernel; 0: none */
+  uint32_t frozen;      /* checkpoint calls: submissions wait */
+  uint32_t checkpoint;  /* CUprocessState */
+  uint32_t bell;        /* futex: the owner has something to call, write or look at */
+  uint32_t done_bell;   /* futex: the owner resolved something, or the state above changed */
+  uint32_t watching;    /* the owner waits for words in memory to change: ring when one does */
+  uint64_t watched_ns;  /* since when in vain */
   uint64_t saved_bytes; /* memory given back while checkpointed */
 
   /* derived from the operations */
@@ -126,6 +131,8 @@ typedef struct sim_client {
   uint32_t op_count, owner_count, lane_count, running_count, width_used;
   uint16_t free_head, op_high, deliver_head, deliver_tail;
   uint16_t running[SIM_RUNNING];
+  uint16_t queue_lanes[SIM_QUEUES + 1]; /* lanes of each hardware queue, */
+  uint32_t queued_behind;               /* and how many are not the only one of theirs */
 } sim_client;
 
 /* What `progress` is about to store, so that a kill in between changes no sum. */
@@ -161,6 +168,7 @@ typedef struct sim_device {
   uint8_t uuid[16];
   sim_profile profile;
   uint64_t created_ns;
+  int64_t clock_shift_ns;
   uint64_t t_ns;      /* simulated up to here */
   uint64_t reaped_ns; /* last look at who is dead */
   uint64_t busy_ns, copy_ns, switch_ns, switches;

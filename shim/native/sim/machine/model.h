@@ -29,10 +29,12 @@ void sim_advance(sim_machine *m, sim_device *d, uint64_t now_ns); /* (locked) */
 void sim_journal_apply(sim_device *d); /* (locked) what progress was about to store */
 void sim_dispatch(sim_machine *m, sim_device *d, uint32_t client); /* (locked) after a change */
 void sim_settle(sim_machine *m, sim_device *d); /* (locked) start what can start at this instant */
+bool sim_held_back(const sim_client *c, sim_area *a, sim_lane *lane); /* (locked) by another lane */
 
 /* lane.c (locked) */
 sim_lane *sim_lane_find(sim_client *c, sim_area *a, uint32_t stream);
 void sim_lane_push(sim_machine *m, sim_device *d, uint32_t client, uint16_t slot);
+bool sim_lane_pop(sim_client *c, sim_area *a, uint32_t i);
 uint16_t sim_op_allocate(sim_client *c, sim_area *a);
 void sim_op_free(sim_client *c, sim_area *a, uint16_t slot);
 void sim_delivery_push(sim_client *c, sim_area *a, uint16_t slot);
@@ -77,6 +79,12 @@ void sim_spin_until(uint64_t when_ns);
 typedef bool (*sim_owner_act)(const sim_op *op);
 void sim_deliver(sim_machine *m, uint32_t device, uint32_t client, sim_owner_act act);
 uint64_t sim_owner_run(sim_machine *m, uint32_t device, uint32_t client, sim_owner_act act);
+/* A word in memory has changed for which kernels or streams of any process may wait. No lock is
+ * needed, and any may be held. */
+void sim_ring_watchers(sim_machine *m);
+
+/* clock.c */
+uint64_t sim_device_clock_ns(const sim_device *d); /* (locked) */
 
 /* cell.c: events */
 uint32_t sim_cell_allocate(sim_machine *m, uint32_t device, uint32_t client); /* UINT32_MAX: none */

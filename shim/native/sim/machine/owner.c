@@ -1,7 +1,10 @@
 /* What only the owning process can do: call its functions, read and write its memory. */
 #include "sim/machine/model.h"
 
-#define LOOK_EVERY_NS 50000 /* at a value that a stream waits for */
+/* At a value that is waited for, which a program may change without a call: the longer in vain the
+ * more seldom. */
+#define LOOK_SOON_NS 50000
+#define LOOK_LATE_NS 2000000
 
 /* The owner must tell when it is through. */
 static bool awaits_owner(const sim_op *op) {
@@ -22,10 +25,8 @@ static bool next_owned(sim_client *c, sim_area *a, uint32_t *from, sim_op *op, u
 
 static void pop_head(sim_client *c, sim_area *a, uint16_t slot) {
   for (uint32_t i = 0; i < c->lane_count; i++) {
-    sim_lane *lane = &a->lanes[i];
-    if (lane->head != slot) continue;
-    lane->head = a->ops[slot].next;
-    if (!--lane->count) a->lanes[i] = a->lanes[--c->lane_count];
+    if (a->lanes[i].head != slot) continue;
+    sim_lane_pop(c, a, i);
     break;
   }
   c->owner_count--;
@@ -49,6 +50,12 @@ static void resolve(sim_machine *m, sim_device *d, uint32_t client, uint16_t slo
   sim_futex_wake(&c->done_bell);
 }
 
+static uint64_t next_watch(const sim_device *d, const sim_client *c) {
+  uint64_t after = (d->t_ns - c->watched_ns) / 16;
+  if (after > LOOK_LATE_NS) after = LOOK_LATE_NS;
+  return d->t_ns + (after < LOOK_SOON_NS ? LOOK_SOON_NS : after);
+}
+
 /* When the first operation that needs the owner can become ready. */
 static uint64_t next_look(sim_machine *m, sim_device *d, uint32_t client) {
   sim_client *c = &d->clients[client];
@@ -56,7 +63,7 @@ static uint64_t next_look(sim_machine *m, sim_device *d, uint32_t client) {
   uint64_t next = UINT64_MAX;
   for (uint32_t i = 0; i < c->lane_count; i++) {
     if (awaits_owner(&a->ops[a->lanes[i].head])) {
-      if (d->t_ns + LOOK_EVERY_NS < next) next = d->t_ns + LOOK_EVERY_NS;
+      if (next_watch(d, c) < next) next = next_watch(d, c);
       continue;
     }
     for (uint16_t slot = a->lanes[i].head; slot != SIM_NONE; slot = a->ops[slot].next) {
@@ -65,7 +72,8 @@ static uint64_t next_look(sim_machine *m, sim_device *d, uint32_t client) {
           !(a->ops[slot].flags & SIM_OP_AWAITS))
         continue;
       uint64_t at = slot == a->lanes[i].head ? d->t_ns : sim_estimate_before(m, d, client, slot);
-      if (at == UINT64_MAX || at < d->t_ns + LOOK_EVERY_NS / 2) at = d->t_ns + LOOK_EVERY_NS / 2;
+      if (at == UINT64_MAX) at = next_watch(d, c);
+      if (at < d->t_ns + LOOK_SOON_NS / 2) at = d->t_ns + LOOK_SOON_NS / 2;
       if (at < next) next = at;
       break;
     }
@@ -104,16 +112,35 @@ uint64_t sim_owner_run(sim_machine *m, uint32_t device, uint32_t client, sim_own
   uint16_t slot;
   deliver(c, a, act);
   uint32_t from = 0;
+  __atomic_store_n(&c->watching, 0, __ATOMIC_RELAXED);
   while (next_owned(c, a, &from, &op, &slot)) {
+    __atomic_store_n(&c->watching, 1, __ATOMIC_SEQ_CST); /* before it looks */
     sim_unlock(d);
     bool resolved = act(&op);
     d = sim_lock(m, device);
     if (!resolved) continue;
     resolve(m, d, client, slot, op.seq);
+    c->watched_ns = d->t_ns;
     from = 0;
   }
   uint64_t next = c->deliver_head != SIM_NONE ? d->t_ns : next_look(m, d, client);
   if (!c->op_count) sim_bit_clear(d->active, client);
   sim_unlock(d);
   return next;
+}
+
+void sim_ring_watchers(sim_machine *m) {
+  __atomic_thread_fence(__ATOMIC_SEQ_CST);
+  for (uint32_t device = 0; device < m->file->device_count; device++) {
+    sim_device *d = &m->devices[device];
+    uint32_t high = __atomic_load_n(&d->clients_high, __ATOMIC_RELAXED);
+    for (uint32_t word = 0; word * 64 < high; word++)
+      for (uint64_t bits = __atomic_load_n(&d->live[word], __ATOMIC_RELAXED); bits;
+           bits &= bits - 1) {
+        sim_client *c = &d->clients[word * 64 + (uint32_t)__builtin_ctzll(bits)];
+        if (!__atomic_load_n(&c->watching, __ATOMIC_SEQ_CST)) continue;
+        __atomic_add_fetch(&c->bell, 1, __ATOMIC_RELEASE);
+        sim_futex_wake(&c->bell);
+      }
+  }
 }

@@ -15,6 +15,8 @@ static int by_seq(const void *left, const void *right, void *area) {
 
 static void clear_derived(sim_client *c) {
   c->op_count = c->owner_count = c->lane_count = c->running_count = c->width_used = 0;
+  c->queued_behind = 0;
+  memset(c->queue_lanes, 0, sizeof c->queue_lanes);
   c->free_head = c->deliver_tail = SIM_NONE;
   __atomic_store_n(&c->deliver_head, SIM_NONE, __ATOMIC_RELAXED);
 }

@@ -49,6 +49,7 @@ enum sim_submit_result sim_submit(sim_machine *m, uint32_t device, uint32_t clie
     sim_settle(m, d); /* starts it at once if nothing is in its way */
     if (op->kind == SIM_HOST || op->kind >= SIM_WAIT_VALUE ||
         op->flags & SIM_OP_AWAITS) { /* the owner looks when to be ready */
+      c->watched_ns = d->t_ns;
       __atomic_add_fetch(&c->bell, 1, __ATOMIC_RELEASE);
       sim_futex_wake(&c->bell);
     }

@@ -87,22 +87,36 @@ static uint64_t estimate(sim_machine *m, sim_device *d, uint32_t client, uint16_
   return target == UINT64_MAX ? target : later(at, target + behind_ns);
 }
 
-uint64_t sim_estimate_before(sim_machine *m, sim_device *d, uint32_t client, uint16_t slot) {
-  return estimate(m, d, client, slot, DEPTH, true);
-}
-
-uint64_t sim_estimate(sim_machine *m, sim_device *d, uint32_t client, uint16_t slot) {
-  uint64_t at = estimate(m, d, client, slot, DEPTH, false);
+/* Held back by another stream (default-stream rules, hardware queues): not before something here
+ * completes. */
+static uint64_t behind_others(sim_machine *m, sim_device *d, uint32_t client, uint64_t at) {
   sim_client *c = &d->clients[client];
-  if (at > d->t_ns || !c->op_count) return at;
-  /* Held back by another stream (default-stream rules): not before something here completes. */
   sim_area *a = sim_area_of(m, (uint32_t)(d - m->devices), client);
   uint64_t first = UINT64_MAX;
   for (uint32_t i = 0; i < c->lane_count; i++) {
+    if (sim_held_back(c, a, &a->lanes[i])) continue;
     uint64_t head = estimate(m, d, client, a->lanes[i].head, DEPTH, false);
     if (head > d->t_ns && head < first) first = head;
   }
-  return first;
+  return later(at, first);
+}
+
+static uint64_t estimate_held(sim_machine *m, sim_device *d, uint32_t client, uint16_t slot,
+                              bool before) {
+  uint64_t at = estimate(m, d, client, slot, DEPTH, before);
+  sim_client *c = &d->clients[client];
+  sim_area *a = sim_area_of(m, (uint32_t)(d - m->devices), client);
+  sim_lane *lane = sim_lane_find(c, a, a->ops[slot].stream);
+  bool held = lane && sim_held_back(c, a, lane);
+  return held || (at <= d->t_ns && !before && c->op_count) ? behind_others(m, d, client, at) : at;
+}
+
+uint64_t sim_estimate_before(sim_machine *m, sim_device *d, uint32_t client, uint16_t slot) {
+  return estimate_held(m, d, client, slot, true);
+}
+
+uint64_t sim_estimate(sim_machine *m, sim_device *d, uint32_t client, uint16_t slot) {
+  return estimate_held(m, d, client, slot, false);
 }
 
 /* Sleeps, device unlocked, until something can have changed. */
