@@ -64,7 +64,7 @@ static bool has_credit(penstock_process *process, gate_state *state, int grant, 
   if (permille >= PENSTOCK_GATE_FULL_PERMILLE) return true;
   return penstock_gate_admit_together(
       process->region.usage->gate, penstock_region_device_count(&process->region), (unsigned)grant,
-      permille, now_ns, gate_in_flight_ns(process, state, grant, now_ns), cost_ns, wait_ns);
+      permille, now_ns, gate_in_flight_ns(process, state, grant, now_ns), wait_ns);
 }
 
 bool gate_may_go(penstock_process *process, gate_state *state, int grant, uint64_t now_ns,

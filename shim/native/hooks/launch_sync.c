@@ -129,8 +129,11 @@ void gate_after_wait(bool drained) {
   waited.stream = NULL;
   if (!state) return;
   uint64_t now_ns = gate_now_ns();
-  watch(state, stream, stream->context->grant, false);
+  int grant = stream->context->grant;
+  watch(state, stream, grant, false);
   after_wait(state, stream, drained ? now_ns : 0);
+  penstock_process *process = penstock_process_get();
+  if (drained && process && grant >= 0) penstock_gate_drained(gate_device(process, grant), now_ns);
 }
 
 /* All streams of a context that this thread may speak for. Entries are never freed, and one that is
@@ -173,6 +176,10 @@ void gate_after_wait_all(bool drained) {
   uint64_t now_ns = gate_now_ns();
   watch(state, NULL, waited.grant, false);
   each_stream(state, handle, drained ? now_ns : 0, AFTER_WAIT);
+  penstock_process *process = penstock_process_get();
+  if (drained && process && waited.grant >= 0) {
+    penstock_gate_drained(gate_device(process, waited.grant), now_ns);
+  }
 }
 
 void penstock_gate_interrupt_all(CUcontext handle) {

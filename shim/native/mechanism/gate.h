@@ -73,13 +73,16 @@ uint64_t penstock_gate_charge_within(penstock_gate_device *gate, uint32_t permil
 int penstock_gate_let_go(penstock_gate_device *gates, unsigned devices, unsigned held, int waiting,
                          uint64_t overrun_ns, uint64_t cost_ns, uint64_t now_ns);
 
+/* A program waited for all that it had launched there: a step of its work ended. */
+void penstock_gate_drained(penstock_gate_device *gate, uint64_t now_ns);
+
 /* As penstock_gate_admit for device `here` of `gates`, which waits until those that are together
  * with it can pay what they owe, and whose gate opens and shuts with theirs. Where work on both
  * waits for each other, one side alone would only run on until the other's gate opens, and owe
  * that: each time more than the time before. */
 int penstock_gate_admit_together(penstock_gate_device *gates, unsigned devices, unsigned here,
                                  uint32_t permille, uint64_t now_ns, uint64_t in_flight_ns,
-                                 uint64_t cost_ns, uint64_t *wait_ns);
+                                 uint64_t *wait_ns);
 
 /* Charges `ns` of device time. */
 void penstock_gate_charge(penstock_gate_device *gate, uint32_t permille, uint64_t ns);

@@ -9,6 +9,7 @@
 /* Devices that are together let the same launches go, so what overruns there only waits for a
  * launch that is on its way; unless it does so for this long. */
 #define DESPITE_NS 2000000
+#define SAME_STEP_NS 3000000
 
 static uint64_t load(const uint64_t *word) { return __atomic_load_n(word, __ATOMIC_RELAXED); }
 
@@ -42,10 +43,6 @@ static void note_overrun(penstock_gate_device *gates, unsigned devices, unsigned
   if (is_together(other, now_ns)) all |= load(&other->together);
   for (unsigned i = 0; i < devices; i++) {
     if (!(all >> i & 1)) continue;
-    if (!is_together(&gates[i], now_ns)) {
-      store(&gates[i].let_go, 0);
-      store(&gates[i].let_go_ns, 0);
-    }
     store(&gates[i].together, all);
     store(&gates[i].together_until_ns, now_ns + HOLDS_NS);
   }
@@ -64,18 +61,16 @@ static void pay_together(penstock_gate_device *gates, unsigned devices, unsigned
   }
 }
 
-static void count_let_go(penstock_gate_device *gate, uint64_t cost_ns) {
-  __atomic_fetch_add(&gate->let_go, 1, __ATOMIC_RELAXED);
-  __atomic_fetch_add(&gate->let_go_ns, cost_ns, __ATOMIC_RELAXED);
-}
-
-/* Has one that is together with it let more launches go, and not far less work? */
+/* Has one that is together with it come farther: to a later step of the program's, or farther in
+ * the same one? A program's steps end with a wait, on all devices at about the same time. */
 static bool is_behind(const penstock_gate_device *gates, unsigned devices, unsigned here) {
   const penstock_gate_device *gate = &gates[here];
-  uint64_t others = load(&gate->together), count = load(&gate->let_go), ns = load(&gate->let_go_ns);
+  uint64_t others = load(&gate->together), step = load(&gate->step_ns), count = load(&gate->let_go);
   for (unsigned i = 0; i < devices; i++) {
-    if (i == here || !(others >> i & 1) || load(&gates[i].let_go) <= count) continue;
-    if (ns < load(&gates[i].let_go_ns) + PENSTOCK_GATE_OVERDRAFT_NS) return true;
+    if (i == here || !(others >> i & 1)) continue;
+    uint64_t theirs = load(&gates[i].step_ns);
+    if (theirs > step + SAME_STEP_NS) return true;
+    if (theirs + SAME_STEP_NS > step && load(&gates[i].let_go) > count) return true;
   }
   return false;
 }
@@ -84,16 +79,17 @@ int penstock_gate_let_go(penstock_gate_device *gates, unsigned devices, unsigned
                          uint64_t overrun_ns, uint64_t cost_ns, uint64_t now_ns) {
   penstock_gate_device *gate = &gates[held];
   bool together = is_together(gate, now_ns);
-  if (together && is_behind(gates, devices, held)) {
-    count_let_go(gate, cost_ns);
-    return 1;
-  }
-  if (waiting < 0 || (together && overrun_ns < DESPITE_NS) || !overdraw(gate, cost_ns)) return 0;
-  if ((unsigned)waiting != held) {
-    note_overrun(gates, devices, held, (unsigned)waiting, now_ns);
-    store(&gate->let_go, load(&gates[waiting].let_go)); /* it was behind, whatever was counted */
-  }
+  if (together && is_behind(gates, devices, held)) waiting = (int)held;
+  if (waiting < 0 || (together && waiting != (int)held && overrun_ns < DESPITE_NS)) return 0;
+  if (waiting != (int)held) note_overrun(gates, devices, held, (unsigned)waiting, now_ns);
+  if (!overdraw(gate, cost_ns)) return 0;
+  __atomic_fetch_add(&gate->let_go, 1, __ATOMIC_RELAXED);
   return 1;
+}
+
+void penstock_gate_drained(penstock_gate_device *gate, uint64_t now_ns) {
+  store(&gate->step_ns, now_ns);
+  store(&gate->let_go, 0);
 }
 
 /* Its gate was opened or shut: so are theirs. */
@@ -101,17 +97,14 @@ static void follow_together(penstock_gate_device *gates, unsigned devices, unsig
   uint64_t all = load(&gates[here].together), closed = load(&gates[here].closed);
   for (unsigned i = 0; i < devices; i++) {
     if (!(all >> i & 1)) continue;
-    if (!closed) {
-      store(&gates[i].overdraft_ns, 0);
-      store(&gates[i].let_go_ns, 0);
-    }
+    if (!closed) store(&gates[i].overdraft_ns, 0);
     if (i != here) store(&gates[i].closed, closed);
   }
 }
 
 int penstock_gate_admit_together(penstock_gate_device *gates, unsigned devices, unsigned here,
                                  uint32_t permille, uint64_t now_ns, uint64_t in_flight_ns,
-                                 uint64_t cost_ns, uint64_t *wait_ns) {
+                                 uint64_t *wait_ns) {
   penstock_gate_device *gate = &gates[here];
   if (__builtin_expect(!is_together(gate, now_ns), 1)) {
     return penstock_gate_admit(gate, permille, now_ns, in_flight_ns, wait_ns);
@@ -120,6 +113,6 @@ int penstock_gate_admit_together(penstock_gate_device *gates, unsigned devices, 
   uint64_t before = load(&gate->closed);
   int may = penstock_gate_admit(gate, permille, now_ns, in_flight_ns, wait_ns);
   if (load(&gate->closed) != before) follow_together(gates, devices, here);
-  if (may) count_let_go(gate, cost_ns);
+  if (may) __atomic_fetch_add(&gate->let_go, 1, __ATOMIC_RELAXED);
   return may;
 }
