@@ -324,6 +324,18 @@ static void raise_estimates(gate_state *state, int grant, const gate_bracket *fi
   }
 }
 
+/* What its launches took by themselves, as far as known. On devices that are together kernels wait
+ * for each other: it is the time that the others came late, not what such kernels take. */
+static uint64_t unheld_ns(const gate_stream *stream, const gate_bracket *bracket,
+                          uint64_t length_ns) {
+  penstock_process *process = penstock_process_get();
+  int grant = stream->context->grant;
+  uint64_t usual = gate_usual_ns(bracket);
+  if (!process || grant < 0 || usual == UINT64_MAX) return length_ns;
+  if (!penstock_gate_is_together(gate_device(process, grant), gate_tick_ns())) return length_ns;
+  return earlier(length_ns, usual + usual / 2 + SHORT_NS);
+}
+
 void gate_settle_measured(gate_state *state, gate_stream *stream, gate_bracket *bracket,
                           uint64_t waited_ns) {
   measure seen;
@@ -374,7 +386,7 @@ void gate_settle_measured(gate_state *state, gate_stream *stream, gate_bracket *
     raise_estimates(state, stream->context->grant, bracket);
   } else if (seen.exact && !loose && !stalled &&
              (!late_end || late_before >= LATE_ENDS_EACH_TIME)) {
-    gate_learn(state, bracket, length, crowd, gate_now_ns());
+    gate_learn(state, bracket, unheld_ns(stream, bracket, length), crowd, gate_now_ns());
   }
   cost = known ? cost : gate_learned_ns(bracket);
   if (loose || late) stream->prompt = true;

@@ -85,8 +85,8 @@ void penstock_gate_follow(penstock_gate_device *gate, uint32_t permille, uint64_
   if (load(&gate->closed)) open_gate(gate);
 }
 
-int penstock_gate_admit(penstock_gate_device *gate, uint32_t permille, uint64_t now_ns,
-                        uint64_t in_flight_ns, uint64_t *wait_ns) {
+int penstock_gate_admit_behind(penstock_gate_device *gate, uint32_t permille, uint64_t now_ns,
+                               uint64_t in_flight_ns, uint64_t theirs_ns, uint64_t *wait_ns) {
   begin_once(gate, now_ns);
   retell_debt(gate, permille, now_ns);
   int64_t burst = (int64_t)penstock_gate_burst_ns(permille);
@@ -97,6 +97,8 @@ int penstock_gate_admit(penstock_gate_device *gate, uint32_t permille, uint64_t 
     drop(gate, permille, now_ns, most, in_flight_ns);
     credit = most;
   }
+  int64_t theirs = earned_ns(theirs_ns, permille, now_ns) - (int64_t)in_flight_ns;
+  if (theirs_ns && theirs < credit) credit = theirs;
   if (credit >= (closed ? burst : 0)) {
     if (closed) open_gate(gate);
     return 1;
@@ -104,6 +106,11 @@ int penstock_gate_admit(penstock_gate_device *gate, uint32_t permille, uint64_t 
   if (!closed) __atomic_store_n(&gate->closed, 1, __ATOMIC_RELAXED);
   *wait_ns = wall_ns((uint64_t)(burst - credit), permille);
   return 0;
+}
+
+int penstock_gate_admit(penstock_gate_device *gate, uint32_t permille, uint64_t now_ns,
+                        uint64_t in_flight_ns, uint64_t *wait_ns) {
+  return penstock_gate_admit_behind(gate, permille, now_ns, in_flight_ns, 0, wait_ns);
 }
 
 /* `bits` without all but its `most` lowest ones. */

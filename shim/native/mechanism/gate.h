@@ -43,6 +43,10 @@ int64_t penstock_gate_credit_ns(const penstock_gate_device *gate, uint32_t permi
 int penstock_gate_admit(penstock_gate_device *gate, uint32_t permille, uint64_t now_ns,
                         uint64_t in_flight_ns, uint64_t *wait_ns);
 
+/* The same, for one that must not pay less than another whose balance is `theirs_ns` (0: none). */
+int penstock_gate_admit_behind(penstock_gate_device *gate, uint32_t permille, uint64_t now_ns,
+                               uint64_t in_flight_ns, uint64_t theirs_ns, uint64_t *wait_ns);
+
 /* A launch goes in the tenant's own turn: who hands out turns keeps the account. Keeps the balance
  * within a period of zero, so that the gate can take over should the turns end. */
 void penstock_gate_follow(penstock_gate_device *gate, uint32_t permille, uint64_t now_ns);
@@ -72,6 +76,9 @@ uint64_t penstock_gate_charge_within(penstock_gate_device *gate, uint32_t permil
  * It is charged like any other, so the gate stays shut for longer. */
 int penstock_gate_let_go(penstock_gate_device *gates, unsigned devices, unsigned held, int waiting,
                          uint64_t overrun_ns, uint64_t cost_ns, uint64_t now_ns);
+
+/* Is the device together with others? */
+int penstock_gate_is_together(const penstock_gate_device *gate, uint64_t now_ns);
 
 /* A program waited for all that it had launched there: a step of its work ended. */
 void penstock_gate_drained(penstock_gate_device *gate, uint64_t now_ns);

@@ -27,7 +27,7 @@ static int overdraw(penstock_gate_device *gate, uint64_t cost_ns) {
   return 1;
 }
 
-static bool is_together(const penstock_gate_device *gate, uint64_t now_ns) {
+int penstock_gate_is_together(const penstock_gate_device *gate, uint64_t now_ns) {
   return load(&gate->together_until_ns) > now_ns;
 }
 
@@ -36,11 +36,11 @@ static void note_overrun(penstock_gate_device *gates, unsigned devices, unsigned
                          unsigned waiting, uint64_t now_ns) {
   penstock_gate_device *one = &gates[held], *other = &gates[waiting];
   uint64_t all = 1ULL << held | 1ULL << waiting, seen = load(&one->together_seen_ns);
-  bool again = now_ns < seen + AGAIN_NS || is_together(one, now_ns);
+  bool again = now_ns < seen + AGAIN_NS || penstock_gate_is_together(one, now_ns);
   store(&one->together_seen_ns, now_ns);
   if (!again) return;
-  if (is_together(one, now_ns)) all |= load(&one->together);
-  if (is_together(other, now_ns)) all |= load(&other->together);
+  if (penstock_gate_is_together(one, now_ns)) all |= load(&one->together);
+  if (penstock_gate_is_together(other, now_ns)) all |= load(&other->together);
   for (unsigned i = 0; i < devices; i++) {
     if (!(all >> i & 1)) continue;
     store(&gates[i].together, all);
@@ -48,17 +48,14 @@ static void note_overrun(penstock_gate_device *gates, unsigned devices, unsigned
   }
 }
 
-/* What the latest of them owes, all owe. */
-static void pay_together(penstock_gate_device *gates, unsigned devices, unsigned here) {
-  penstock_gate_device *gate = &gates[here];
-  uint64_t others = load(&gate->together), latest = 0, paid = load(&gate->paid_until_ns);
+/* What the latest of them owes, all owe; their own accounts stay as they are. */
+static uint64_t latest_paid_ns(const penstock_gate_device *gates, unsigned devices, uint64_t all) {
+  uint64_t latest = 0;
   for (unsigned i = 0; i < devices; i++) {
-    uint64_t theirs = load(&gates[i].paid_until_ns);
-    if (i != here && others >> i & 1 && theirs > latest) latest = theirs;
+    uint64_t paid = load(&gates[i].paid_until_ns);
+    if (all >> i & 1 && paid > latest) latest = paid;
   }
-  while (paid < latest && !__atomic_compare_exchange_n(&gate->paid_until_ns, &paid, latest, 0,
-                                                       __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
-  }
+  return latest;
 }
 
 /* Has one that is together with it come farther: to a later step of the program's, or farther in
@@ -78,7 +75,7 @@ static bool is_behind(const penstock_gate_device *gates, unsigned devices, unsig
 int penstock_gate_let_go(penstock_gate_device *gates, unsigned devices, unsigned held, int waiting,
                          uint64_t overrun_ns, uint64_t cost_ns, uint64_t now_ns) {
   penstock_gate_device *gate = &gates[held];
-  bool together = is_together(gate, now_ns);
+  bool together = penstock_gate_is_together(gate, now_ns);
   if (together && is_behind(gates, devices, held)) waiting = (int)held;
   if (waiting < 0 || (together && waiting != (int)held && overrun_ns < DESPITE_NS)) return 0;
   if (waiting != (int)held) note_overrun(gates, devices, held, (unsigned)waiting, now_ns);
@@ -106,12 +103,12 @@ int penstock_gate_admit_together(penstock_gate_device *gates, unsigned devices, 
                                  uint32_t permille, uint64_t now_ns, uint64_t in_flight_ns,
                                  uint64_t *wait_ns) {
   penstock_gate_device *gate = &gates[here];
-  if (__builtin_expect(!is_together(gate, now_ns), 1)) {
+  if (__builtin_expect(!penstock_gate_is_together(gate, now_ns), 1)) {
     return penstock_gate_admit(gate, permille, now_ns, in_flight_ns, wait_ns);
   }
-  pay_together(gates, devices, here);
-  uint64_t before = load(&gate->closed);
-  int may = penstock_gate_admit(gate, permille, now_ns, in_flight_ns, wait_ns);
+  uint64_t before = load(&gate->closed), all = load(&gate->together);
+  int may = penstock_gate_admit_behind(gate, permille, now_ns, in_flight_ns,
+                                       latest_paid_ns(gates, devices, all), wait_ns);
   if (load(&gate->closed) != before) follow_together(gates, devices, here);
   if (may) __atomic_fetch_add(&gate->let_go, 1, __ATOMIC_RELAXED);
   return may;
