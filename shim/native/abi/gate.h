@@ -36,8 +36,9 @@ typedef struct penstock_gate_device {
   uint64_t together_seen_ns;  /* … CLOCK_MONOTONIC when that was last seen … */
   uint64_t together_until_ns; /* … until when they open together */
   uint64_t step_ns;           /* CLOCK_MONOTONIC when a program last saw the device drained … */
+  uint64_t step_length_ns;    /* … how long before that it had, at least … */
   uint64_t let_go;            /* … and launches let go since */
-  uint64_t reserved[4];
+  uint64_t reserved[3];
   uint64_t ring[PENSTOCK_RING_WORDS]; /* epoch (32 bits) | busy bits (32) */
 } penstock_gate_device;
 

@@ -9,6 +9,7 @@
 /* Devices that are together let the same launches go, so what overruns there only waits for a
  * launch that is on its way; unless it does so for this long. */
 #define DESPITE_NS 2000000
+/* Ends of one step lie no farther apart than this, nor than half a step. */
 #define SAME_STEP_NS 3000000
 
 static uint64_t load(const uint64_t *word) { return __atomic_load_n(word, __ATOMIC_RELAXED); }
@@ -62,12 +63,14 @@ static uint64_t latest_paid_ns(const penstock_gate_device *gates, unsigned devic
  * the same one? A program's steps end with a wait, on all devices at about the same time. */
 static bool is_behind(const penstock_gate_device *gates, unsigned devices, unsigned here) {
   const penstock_gate_device *gate = &gates[here];
-  uint64_t others = load(&gate->together), step = load(&gate->step_ns), count = load(&gate->let_go);
+  uint64_t others = load(&gate->together), count = load(&gate->let_go);
+  uint64_t step = load(&gate->step_ns), same = load(&gate->step_length_ns) / 2;
+  if (!same || same > SAME_STEP_NS) same = SAME_STEP_NS;
   for (unsigned i = 0; i < devices; i++) {
     if (i == here || !(others >> i & 1)) continue;
     uint64_t theirs = load(&gates[i].step_ns);
-    if (theirs > step + SAME_STEP_NS) return true;
-    if (theirs + SAME_STEP_NS > step && load(&gates[i].let_go) > count) return true;
+    if (theirs > step + same) return true;
+    if (theirs + same > step && load(&gates[i].let_go) > count) return true;
   }
   return false;
 }
@@ -85,6 +88,10 @@ int penstock_gate_let_go(penstock_gate_device *gates, unsigned devices, unsigned
 }
 
 void penstock_gate_drained(penstock_gate_device *gate, uint64_t now_ns) {
+  if (__builtin_expect(!penstock_gate_is_together(gate, now_ns), 1)) return;
+  uint64_t before = load(&gate->step_ns), length = load(&gate->step_length_ns);
+  uint64_t took = now_ns - before; /* mostly longer: it holds waits at the gate */
+  if (before) store(&gate->step_length_ns, !length || took < length ? took : length + length / 8);
   store(&gate->step_ns, now_ns);
   store(&gate->let_go, 0);
 }
