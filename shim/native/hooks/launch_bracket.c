@@ -5,6 +5,8 @@
 
 /* So many brackets must be ended by events before a stream counts as one that fills them. */
 #define LEFT_OPEN 16
+/* How soon to ask again for a stream that is busy. */
+#define ASK_AGAIN_NS 100000
 
 static bool claim(gate_stream *stream, bool only_busy) {
   penstock_lock_acquire(&stream->lock);
@@ -30,6 +32,7 @@ uint64_t gate_stream_entering(const gate_stream *stream) {
 }
 
 static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
+static uint64_t later(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
 /* What others charge should this process end before it settles. */
 static void note_unsettled(penstock_gate_slot *slot, uint64_t now_ns) {
@@ -184,7 +187,7 @@ void gate_bracket_end(gate_state *state, gate_stream *stream, bool word) {
   if (!bracket) return;
   gate_bracket_roll(state, stream);
   if (!bracket->end || !gate_may_mark(state, stream)) {
-    gate_bracket_presume(state, stream);
+    if (!gate_is_asked(state, stream)) gate_bracket_presume(state, stream);
     return;
   }
   if (stream->left_open) stream->left_open--;
@@ -196,11 +199,40 @@ void gate_bracket_end(gate_state *state, gate_stream *stream, bool word) {
   take_open(stream, true);
 }
 
+/* Asks the driver whether the stream has run dry, where no event may tell. False: that cannot be
+ * asked here, or not now. A bracket that is still running stays open. */
+static bool ask(gate_state *state, gate_stream *stream, bool handle_is_ours, uint64_t now_ns) {
+  if (!gate_is_asked(state, stream) || !handle_is_ours || gate_is_capturing(state, stream) ||
+      !gate_may_call(stream, now_ns, 1, 0)) {
+    return false;
+  }
+  penstock_lock_acquire(&stream->lock);
+  uint64_t launched = stream->launched, entering = gate_stream_entering(stream);
+  penstock_lock_release(&stream->lock);
+  CUstreamCaptureMode mode = gate_relax();
+  bool busy = entering || REAL(cuStreamQuery)(stream->handle) == CUDA_ERROR_NOT_READY;
+  gate_restore(mode);
+  gate_called(stream, 1);
+  penstock_lock_acquire(&stream->lock);
+  busy = busy || stream->launched != launched;
+  bool was_busy = stream->asked_at == stream->number;
+  if (busy) {
+    stream->asked_at = stream->number;
+    stream->drained_ns =
+        now_ns + later(stream->open ? stream->open->cost_ns / 16 : 0, ASK_AGAIN_NS);
+  }
+  if (!stream->waiters && (busy || !was_busy)) stream->waited_since_ns = now_ns;
+  penstock_lock_release(&stream->lock);
+  if (!busy) gate_bracket_drained(state, stream, gate_now_ns());
+  return true;
+}
+
 void gate_bracket_close(gate_state *state, gate_stream *stream, bool handle_is_ours) {
   uint32_t made;
   gate_bracket *bracket = stream->open;
   if (!bracket) return;
   if (!bracket->end || bracket->ended != launches_in(stream, bracket, &made)) {
+    if (!bracket->end && ask(state, stream, handle_is_ours, gate_now_ns())) return;
     gate_bracket_presume(state, stream);
     return;
   }
@@ -217,10 +249,17 @@ void gate_bracket_close(gate_state *state, gate_stream *stream, bool handle_is_o
   }
 }
 
+static bool handle_is_ours(const gate_stream *stream) {
+  CUcontext current = NULL;
+  if (!stream->owner) return true;
+  return !stream->thread && REAL(cuCtxGetCurrent)(&current) == CUDA_SUCCESS &&
+         stream->owner == current;
+}
+
 void gate_bracket_expire(gate_state *state, gate_stream *stream, uint64_t now_ns) {
   if (!is_past(stream, now_ns)) return;
   gate_bracket_adopt(state, stream, now_ns);
-  gate_bracket_close(state, stream, !stream->thread && !stream->owner);
+  gate_bracket_close(state, stream, handle_is_ours(stream));
 }
 
 static gate_bracket *take_oldest(gate_stream *stream) {

@@ -1,6 +1,8 @@
 /* The way of a launch through the gate: admitted, counted in a bracket, let go. */
 #include "hooks/launch_state.h"
 
+#include <pthread.h>
+
 #include "mechanism/lock.h"
 
 #define ASK_AGAIN_NS 20000000
@@ -88,12 +90,46 @@ bool gate_is_capturing(const gate_state *state, const gate_stream *stream) {
   return status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-/* While any stream captures, the legacy stream must be left alone: it would be drawn into the
- * capture and break it. Every other stream is marked all the same, in relaxed mode: a capture that
- * is left open must not make launches free. */
+static uint64_t this_thread(void) { return (uint64_t)pthread_self(); }
+
+void gate_note_blocking(gate_stream *stream) {
+  if (__builtin_expect(!stream->blocking, 1)) return;
+  uint64_t *word = &stream->context->blocking, seen = __atomic_load_n(word, __ATOMIC_RELAXED);
+  if (seen == this_thread() || seen == GATE_SEVERAL) return;
+  uint64_t next = seen ? GATE_SEVERAL : this_thread();
+  __atomic_compare_exchange_n(word, &seen, next, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+}
+
+/* Would anything on the legacy stream now be drawn into a capture, and break it? */
+static bool is_drawn_in(const gate_state *state) {
+  if (__builtin_expect(!__atomic_load_n(&state->captures, __ATOMIC_RELAXED), 1)) return false;
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  return REAL(cuStreamIsCapturing)(CU_STREAM_LEGACY, &status) != CUDA_SUCCESS;
+}
+
+/* An event is an item in a queue. On the legacy stream it waits for all blocking streams, and they
+ * for it: work of theirs that waits for a launch behind the event would wait for ever. Directly at
+ * a launch there it waits for nothing that the launch does not wait for, unless another thread
+ * queues something between. Where streams share one hardware queue, what is behind an event there
+ * waits for what is before it, whichever streams they are of. */
 bool gate_may_mark(const gate_state *state, const gate_stream *stream) {
-  return stream->handle != CU_STREAM_LEGACY ||
-         __atomic_load_n(&state->captures, __ATOMIC_RELAXED) == 0;
+  if (__builtin_expect(state->few_queues, 0)) return false;
+  if (stream->handle != CU_STREAM_LEGACY) return true;
+  uint64_t blocking = __atomic_load_n(&stream->context->blocking, __ATOMIC_RELAXED);
+  return (!blocking || blocking == this_thread()) && !is_drawn_in(state);
+}
+
+bool gate_may_mark_apart(const gate_state *state, const gate_stream *stream) {
+  if (stream->handle == CU_STREAM_LEGACY &&
+      __atomic_load_n(&stream->context->blocking, __ATOMIC_RELAXED)) {
+    return false;
+  }
+  return gate_may_mark(state, stream);
+}
+
+bool gate_is_asked(const gate_state *state, const gate_stream *stream) {
+  return !gate_may_mark_apart(state, stream) &&
+         !(stream->handle == CU_STREAM_LEGACY && is_drawn_in(state));
 }
 
 /* Has the stream run dry since its last launch: certainly, or by experience? The last end may lie
@@ -322,6 +358,7 @@ CUresult penstock_gate_enter(penstock_pass *pass, CUstream handle, bool per_thre
   penstock_gate_slot *slot = gate_slot(process, state, grant);
   __atomic_fetch_add(&slot->estimate_ns, pass->estimate_ns, __ATOMIC_RELAXED);
   pass->slot = slot;
+  gate_note_blocking(stream);
   enlist(state, stream, pass, now_ns, 1 + gate_neighbours(process, grant));
   pass->stream = stream;
   pass->enough_ns = gated && !pass->overlapping ? GATE_BRACKET_NS : GATE_FREE_BRACKET_NS;

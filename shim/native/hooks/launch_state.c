@@ -41,6 +41,14 @@ static bool launches_block(void) {
   return text && atoi(text);
 }
 
+/* A context has 8 hardware queues unless it is told otherwise: few programs do, for then what is
+ * queued first begins first. */
+static bool has_few_queues(void) {
+  enum { USUAL = 8 };
+  const char *text = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+  return text && atoi(text) >= 1 && atoi(text) < USUAL;
+}
+
 gate_state *gate_state_get(void) {
   static penstock_fork_wiped wiped;
   gate_state *state = penstock_fork_wiped_get(&wiped, sizeof *state);
@@ -50,6 +58,7 @@ gate_state *gate_state_get(void) {
     if (!state->ready) {
       state->overlap = GATE_FULL_SCALE;
       state->launches_block = launches_block();
+      state->few_queues = has_few_queues();
       __atomic_store_n(&state->ready, ++births, __ATOMIC_RELEASE);
     }
     penstock_lock_release(&state->lock);
@@ -241,6 +250,11 @@ static gate_stream *stream_find(gate_state *state, CUstream handle, const void *
   }
   gate_context *context = of ? context_get(state, of) : NULL;
   if (!context) return NULL;
+  unsigned flags = CU_STREAM_NON_BLOCKING;
+  if (handle == CU_STREAM_PER_THREAD ||
+      (!owner && REAL(cuStreamGetFlags)(handle, &flags) != CUDA_SUCCESS)) {
+    flags = 0;
+  }
 
   penstock_lock_acquire(&state->lock);
   for (stream = *bucket; stream; stream = stream->next) {
@@ -261,6 +275,7 @@ static gate_stream *stream_find(gate_state *state, CUstream handle, const void *
       stream->thread = thread;
       stream->birth = thread ? birth() : 0;
       stream->context = context;
+      stream->blocking = !(flags & CU_STREAM_NON_BLOCKING);
       stream->idle = true; /* nothing was ever queued on it */
       stream->prompt = reborn;
       stream->number = before + 100000;

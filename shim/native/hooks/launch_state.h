@@ -36,7 +36,8 @@
 #define GATE_DRY_SLACK_NS 5000       /* a stream counts as dry this long after it should be */
 /* In place of a handle: the driver is about to destroy the context, or destroys it right now. */
 #define GATE_LEAVING ((CUcontext)(intptr_t)-1)
-#define GATE_PARTS 4 /* kinds that one bracket tells apart */
+#define GATE_SEVERAL UINT64_MAX /* in place of a thread */
+#define GATE_PARTS 4            /* kinds that one bracket tells apart */
 /* From entering a launch call to the kernel's begin on an idle device: of common order for this
  * driver family, to be measured on a real device. */
 #define GATE_START_NS 3200
@@ -81,7 +82,9 @@ typedef struct gate_context {
   gate_marker *base;     /* device times are counted from this event … */
   uint64_t base_ns;      /* … which happened at this CLOCK_MONOTONIC … */
   uint64_t base_late_ns; /* … or up to so much before */
-  gate_marker *renewal;  /* the next base, recorded but not yet looked at */
+  uint64_t
+      blocking; /* which thread queues on blocking streams of it; 0: none, GATE_SEVERAL: more */
+  gate_marker *renewal; /* the next base, recorded but not yet looked at */
 } gate_context;
 
 typedef struct gate_part {
@@ -132,6 +135,7 @@ typedef struct gate_stream {
   bool gone; /* the program destroyed it: its last brackets are out, no new ones come */
   bool working;
   bool captures;    /* a capture began on it, and has not ended */
+  bool blocking;    /* what is queued on the legacy stream waits for it, and it for that */
   bool interrupted; /* something else than compute was queued since the last bracket */
   bool idle;        /* certainly nothing is queued: it was waited for, or its last end was seen */
   bool prompt;      /* a program that waits late or never: a sample's end rolls */
@@ -145,6 +149,7 @@ typedef struct gate_stream {
   gate_bracket *oldest; /* ended, waiting for their done word, in order */
   gate_bracket *newest;
   uint64_t number;          /* of the bracket opened last */
+  uint64_t asked_at;        /* `number` when the driver last said that the stream is busy */
   uint64_t launched;        /* launches ever … */
   uint64_t launched_before; /* … and when the first of `waiters` began to wait for the stream … */
   uint64_t waited_since_ns; /* … which was then */
@@ -172,6 +177,7 @@ typedef struct gate_state {
   uint32_t lock;       /* guards the tables and free lists */
   uint32_t generation; /* grows when anything is forgotten: per-thread caches are stale then */
   uint32_t captures;   /* stream captures under way in this process */
+  bool few_queues;     /* CUDA_DEVICE_MAX_CONNECTIONS: streams wait for what others queued */
   bool launches_block; /* CUDA_LAUNCH_BLOCKING: launch calls return when their kernel is done */
   gate_kind *kinds[GATE_BUCKETS];
   gate_stream *streams[GATE_LISTS];
@@ -344,7 +350,15 @@ uint32_t gate_permille(const penstock_process *process, int grant);
 uint32_t gate_neighbours(const penstock_process *process, int grant);
 bool gate_is_suspended(const penstock_process *process);
 bool gate_is_capturing(const gate_state *state, const gate_stream *stream);
+/* May an event be recorded on the stream, directly before or behind a launch on it, so that nobody
+ * waits who did not before? */
 bool gate_may_mark(const gate_state *state, const gate_stream *stream);
+/* The same anywhere else, where the program has nothing that others would wait for. */
+bool gate_may_mark_apart(const gate_state *state, const gate_stream *stream);
+/* Is it asked whether it has run dry, for no event may tell? */
+bool gate_is_asked(const gate_state *state, const gate_stream *stream);
+/* Something is queued on it by this thread. */
+void gate_note_blocking(gate_stream *stream);
 /* The same, of those that were when the bracket was made: none in an own turn. */
 uint32_t gate_neighbours_of(const penstock_process *process, int grant,
                             const gate_bracket *bracket);

@@ -6,6 +6,7 @@
 /* Ends what is measured on the stream, and lets nothing be measured across what comes. */
 static void interrupt(gate_state *state, gate_stream *stream) {
   __atomic_store_n(&stream->interrupted, true, __ATOMIC_RELAXED);
+  gate_note_blocking(stream);
   penstock_lock_acquire(&stream->lock);
   stream->idle = false;
   bool any = stream->open;
@@ -65,7 +66,10 @@ static void before_wait(gate_state *state, gate_stream *stream) {
   bool wanted = open && (open->start || open->cost_ns >= LONG_NS);
   bool sample = open && open->start;
   penstock_lock_release(&stream->lock);
-  if (!wanted || !gate_may_call(stream, now_ns, CALLS, sample ? 0 : SPARE)) return;
+  if (!wanted || !gate_may_mark_apart(state, stream) ||
+      !gate_may_call(stream, now_ns, CALLS, sample ? 0 : SPARE)) {
+    return;
+  }
   if (!gate_stream_claim(stream)) return;
   gate_bracket_end(state, stream, false);
   gate_stream_release(stream);

@@ -69,7 +69,8 @@ static bool may_end(const gate_state *state, gate_stream *stream, CUcontext curr
                     uint64_t *drained_ns) {
   enum { ROOM = 512 }; /* launches; a full queue would hold this thread up */
   if (stream->thread || (stream->owner && stream->owner != current) ||
-      __atomic_load_n(&state->captures, __ATOMIC_RELAXED)) {
+      __atomic_load_n(&state->captures, __ATOMIC_RELAXED) ||
+      !gate_may_mark_apart(state, stream)) { /* without a capture it asks nobody */
     return false;
   }
   penstock_lock_acquire(&stream->lock);
@@ -139,7 +140,7 @@ static void end_own(gate_state *state, gate_stream *stream, int grant, uint64_t 
     gate_bracket_settle(state, stream);
     gate_bracket_expire(state, stream, now_ns);
     gate_bracket_adopt(state, stream, now_ns);
-    gate_bracket_end(state, stream, true);
+    if (gate_may_mark_apart(state, stream)) gate_bracket_end(state, stream, true);
     gate_stream_release(stream);
   }
   end_all(state, grant, now_ns);
