@@ -8,7 +8,7 @@
 
 #define RENEW_NS 1000000000
 #define RIPE_NS 1000000 /* a renewal is looked at when it is this old */
-/* A base this old tells the time too coarsely to check its successor by. */
+/* A base this old tells the time too coarsely, and by another clock than the host's. */
 #define FAR_NS 10000000000
 #define PROMPT_NS 20000 /* a renewal that was passed no later than this after its call */
 
@@ -90,8 +90,14 @@ bool gate_clock_place(gate_stream *stream, const gate_marker *marker, uint64_t *
   uint64_t base_ns = context->base_ns;
   penstock_lock_release(&context->lock);
   int64_t since;
-  bool known = base && gate_elapsed_ns(base, marker, &since);
-  if (known) *ns = base_ns + (uint64_t)since;
+  /* The device's clock runs some parts in a million faster or slower than the host's. */
+  bool near = base && marker->recorded_ns < base->recorded_ns + FAR_NS;
+  bool known = near && gate_elapsed_ns(base, marker, &since);
+  if (known) {
+    uint64_t now_ns = gate_now_ns();
+    *ns = base_ns + (uint64_t)since;
+    if (*ns > now_ns) *ns = now_ns; /* it has been passed */
+  }
   gate_marker_put(context, base);
   return known;
 }

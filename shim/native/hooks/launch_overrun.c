@@ -30,11 +30,19 @@ typedef struct work {
   uint64_t usual_ns; /* what it usually takes; UINT64_MAX: nobody knows */
 } work;
 
+/* Where no launch can be measured by itself, what was measured may be mostly waiting. */
+static uint64_t least_usual_ns(uint64_t usual_ns) {
+  enum { MOST_NS = 1000000 };
+  const gate_state *state = gate_state_get();
+  if (__builtin_expect(!state || !state->few_queues, 1)) return usual_ns;
+  return usual_ns ? earlier(usual_ns, MOST_NS) : GATE_UNKNOWN_NS;
+}
+
 uint64_t gate_usual_ns(const gate_bracket *bracket) {
   uint64_t ns = bracket->rest_ns;
   for (uint32_t i = 0; i < bracket->part_count; i++) {
     const gate_part *part = &bracket->parts[i];
-    uint64_t usual = penstock_cost_usual_ns(&part->kind->cost);
+    uint64_t usual = least_usual_ns(penstock_cost_usual_ns(&part->kind->cost));
     if (!usual) return UINT64_MAX;
     ns += part->launches * usual;
   }
@@ -179,7 +187,7 @@ bool gate_overrun_lets_go(penstock_process *process, gate_state *state, gate_str
   bool overruns = first.due_ns && now_ns > first.due_ns;
   *look_ns = !overruns && first.due_ns && (!next || first.due_ns < next) ? first.due_ns : next;
   if (gate_is_suspended(process)) return false;
-  uint64_t usual = penstock_cost_usual_ns(&kind->cost);
+  uint64_t usual = least_usual_ns(penstock_cost_usual_ns(&kind->cost));
   return penstock_gate_let_go(process->region.usage->gate,
                               penstock_region_device_count(&process->region), (unsigned)grant,
                               overruns ? (int)first.device : -1, now_ns - first.due_ns,

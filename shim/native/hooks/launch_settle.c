@@ -183,12 +183,23 @@ static uint64_t unseen_end(const gate_bracket *bracket, uint64_t begin_ns, uint6
   return later(even, earlier(latest, now_ns));
 }
 
+/* Of streams on which no event may be recorded waits and questions alone tell what launches take.
+ */
+static void learn_asked(gate_state *state, const gate_stream *stream, const gate_bracket *bracket,
+                        uint64_t length_ns) {
+  bool crowd = gate_in_crowd(state, stream, bracket);
+  if (!bracket->lost && length_ns) gate_learn(state, bracket, length_ns, crowd, gate_now_ns());
+}
+
 void gate_settle_presumed(gate_state *state, gate_stream *stream, gate_bracket *bracket,
                           uint64_t waited_ns) {
   uint64_t begin = begin_ns(stream, bracket), cost = gate_learned_ns(bracket);
   interval own = {.begin_ns = begin};
   bracket->waited = waited_ns != 0;
-  if (waited_ns) {
+  if (waited_ns && seen_end(state, stream, waited_ns) && gate_is_asked(state, stream)) {
+    own.end_ns = later(begin, seen_end(state, stream, waited_ns)); /* there is no better measure */
+    learn_asked(state, stream, bracket, own.end_ns - begin);
+  } else if (waited_ns) {
     waited_ns = without_hold_up(state, stream, bracket, waited_ns);
     own = by_wait(state, stream, bracket, waited_ns);
   } else {
