@@ -57,6 +57,33 @@ def costs_that_alternate_in_the_background() -> None:
             device.launch(stream, duration_ns)
 
 
+def legacy_launches_beside_an_open_capture() -> None:
+    """20 ms in ever new shapes on the legacy stream while a non-blocking stream captures."""
+    device = Device()
+    mode = cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+    ok(cu.cuStreamBeginCapture(device.stream(), mode))
+    while True:
+        for blocks in range(1, 1000):
+            device.try_launch(0, 20 * MS, blocks)
+
+
+def legacy_launches_beside_another_threads_blocking_stream() -> None:
+    """20 ms in ever new shapes where no event may be recorded: another thread's work would wait."""
+    device = Device()
+
+    def launch_a_little() -> None:
+        ok(cu.cuCtxSetCurrent(device.context))
+        stream = ok(cu.cuStreamCreate(cu.CUstream_flags.CU_STREAM_DEFAULT))
+        while True:
+            device.launch(stream, 10 * US)
+            time.sleep(0.05)
+
+    threading.Thread(target=launch_a_little, daemon=True).start()
+    while True:
+        for blocks in range(1, 1000):
+            device.try_launch(0, 20 * MS, blocks)
+
+
 def copies_whose_call_takes_long() -> None:
     """The simulated driver moves the contents while the call lasts, far longer than the copy."""
     device = Device()

@@ -84,6 +84,8 @@ def test_streams_side_by_side_are_charged_once(
         ("costs_that_alternate_under_one_key", 10),
         ("costs_that_alternate_in_the_background", 30),
         ("copies_whose_call_takes_long", 10),
+        ("legacy_launches_beside_an_open_capture", 10),
+        ("legacy_launches_beside_another_threads_blocking_stream", 25),
         ("wide_kernels_on_eight_streams", 30),
         ("wide_kernels_waited_for_in_rounds", 50),
         ("kernels_waited_for_by_event", 30),

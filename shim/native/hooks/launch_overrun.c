@@ -188,8 +188,10 @@ bool gate_overrun_lets_go(penstock_process *process, gate_state *state, gate_str
   *look_ns = !overruns && first.due_ns && (!next || first.due_ns < next) ? first.due_ns : next;
   if (gate_is_suspended(process)) return false;
   uint64_t usual = least_usual_ns(penstock_cost_usual_ns(&kind->cost));
-  return penstock_gate_let_go(process->region.usage->gate,
-                              penstock_region_device_count(&process->region), (unsigned)grant,
-                              overruns ? (int)first.device : -1, now_ns - first.due_ns,
-                              usual ? usual : gate_likely_ns(state, kind), now_ns);
+  bool may = penstock_gate_let_go(process->region.usage->gate,
+                                  penstock_region_device_count(&process->region), (unsigned)grant,
+                                  overruns ? (int)first.device : -1, now_ns - first.due_ns,
+                                  usual ? usual : gate_likely_ns(state, kind), now_ns);
+  if (may) __atomic_store_n(&state->let_go_ns[grant], now_ns, __ATOMIC_RELAXED);
+  return may;
 }

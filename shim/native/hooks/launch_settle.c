@@ -335,15 +335,20 @@ static void raise_estimates(gate_state *state, int grant, const gate_bracket *fi
   }
 }
 
-/* What its launches took by themselves, as far as known. On devices that are together kernels wait
- * for each other: it is the time that the others came late, not what such kernels take. */
-static uint64_t unheld_ns(const gate_stream *stream, const gate_bracket *bracket,
-                          uint64_t length_ns) {
+/* What its launches took by themselves, as far as known. Where kernels wait for each other, on
+ * devices that are together or behind a launch that was let go for that, it is the time that the
+ * others came late, not what such kernels take. */
+static uint64_t unheld_ns(const gate_state *state, const gate_stream *stream,
+                          const gate_bracket *bracket, const measure *seen) {
   penstock_process *process = penstock_process_get();
   int grant = stream->context->grant;
-  uint64_t usual = gate_usual_ns(bracket);
+  uint64_t length_ns = seen->end_ns - seen->begin_ns, usual = gate_usual_ns(bracket);
   if (!process || grant < 0 || usual == UINT64_MAX) return length_ns;
-  if (!penstock_gate_is_together(gate_device(process, grant), gate_tick_ns())) return length_ns;
+  uint64_t let_go_ns = __atomic_load_n(&state->let_go_ns[grant], __ATOMIC_RELAXED);
+  bool waited = let_go_ns > seen->begin_ns && let_go_ns < seen->end_ns;
+  if (!waited && !penstock_gate_is_together(gate_device(process, grant), gate_tick_ns())) {
+    return length_ns;
+  }
   return earlier(length_ns, usual + usual / 2 + SHORT_NS);
 }
 
@@ -397,7 +402,7 @@ void gate_settle_measured(gate_state *state, gate_stream *stream, gate_bracket *
     raise_estimates(state, stream->context->grant, bracket);
   } else if (seen.exact && !loose && !stalled &&
              (!late_end || late_before >= LATE_ENDS_EACH_TIME)) {
-    gate_learn(state, bracket, unheld_ns(stream, bracket, length), crowd, gate_now_ns());
+    gate_learn(state, bracket, unheld_ns(state, stream, bracket, &seen), crowd, gate_now_ns());
   }
   cost = known ? cost : gate_learned_ns(bracket);
   if (loose || late) stream->prompt = true;

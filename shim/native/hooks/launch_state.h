@@ -191,6 +191,7 @@ typedef struct gate_state {
   uint64_t others_seen_ns[PENSTOCK_MAX_DEVICES]; /* … and when they were last seen at work */
   uint64_t drained_ns[PENSTOCK_MAX_DEVICES];     /* when all streams should be dry, by experience */
   uint32_t waiters[PENSTOCK_MAX_DEVICES];        /* threads that wait for work, or at the gate */
+  uint64_t let_go_ns[PENSTOCK_MAX_DEVICES];      /* when a launch last went at a shut gate */
   uint64_t quiet_next_ns[PENSTOCK_MAX_DEVICES];  /* the next quiet turn, not before */
   uint64_t quiet_turns[PENSTOCK_MAX_DEVICES];    /* begun by this process */
   uint32_t quiet_settled[PENSTOCK_MAX_DEVICES];  /* brackets settled in the one under way */

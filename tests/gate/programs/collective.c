@@ -1,10 +1,11 @@
-/* Ranks that meet in every step, a device each: what an all-reduce does to the gates of a tenant.
+/* Ranks that meet in every step: what an all-reduce does to the gates of a tenant.
  *
- *   collective DEVICES threads|processes STEPS KERNELS KERNEL_US [RANK STEP HOLD_MS]
+ *   collective RANKS threads|processes|streams STEPS KERNELS KERNEL_US [RANK STEP HOLD_MS]
  *
- * A step is KERNELS kernels and then, on every device, kernels that spin until all other ranks are
- * at this step as well. RANK sleeps for HOLD_MS before its STEP. Rank 0 prints how long each of its
- * steps took, in microseconds. */
+ * Each rank has a device of its own; or they are streams of one device, which one thread launches
+ * on in turn. A step is KERNELS kernels and then, for every rank, kernels that spin until all
+ * others are at this step as well. RANK sleeps for HOLD_MS before its STEP. Rank 0 prints how long
+ * each of its steps took, in microseconds. */
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -23,20 +24,28 @@ static struct {
 static uint64_t *reached; /* shared by all ranks: a word each, the step whose kernels meet */
 
 static void map_words(CUdeviceptr *words) {
-  CUresult result = cuMemHostRegister(reached, 4096, CU_MEMHOSTREGISTER_DEVICEMAP |
-                                                         CU_MEMHOSTREGISTER_PORTABLE);
+  CUresult result =
+      cuMemHostRegister(reached, 4096, CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_PORTABLE);
   if (result != CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED) OK(result);
   OK(cuMemHostGetDevicePointer(words, reached, 0));
 }
 
-static void step(CUstream stream, CUdeviceptr words, int rank, uint64_t number) {
-  for (long i = 0; i < job.kernels; i++) busy(stream, job.kernel_ns);
+static void reach(CUstream stream, CUdeviceptr words, int rank, uint64_t number) {
   for (int i = 1; i < job.ranks; i++) {
     int peer = (rank + i) % job.ranks;
     meet(stream, words + 8 * (unsigned)peer, number, i == 1 ? words + 8 * (unsigned)rank : 0,
          number);
   }
+}
+
+static void step(CUstream stream, CUdeviceptr words, int rank, uint64_t number) {
+  for (long i = 0; i < job.kernels; i++) busy(stream, job.kernel_ns);
+  reach(stream, words, rank, number);
   OK(cuStreamSynchronize(stream));
+}
+
+static void print_since(uint64_t began_ns) {
+  printf("%llu\n", (unsigned long long)((now_ns() - began_ns) / 1000));
 }
 
 static void *run_rank(void *which) {
@@ -51,9 +60,27 @@ static void *run_rank(void *which) {
     if (rank == job.held_rank && i == job.held_step) usleep((useconds_t)job.hold_ms * 1000);
     uint64_t began = now_ns();
     step(stream, words, rank, (uint64_t)i);
-    if (rank == 0) printf("%llu\n", (unsigned long long)((now_ns() - began) / 1000));
+    if (rank == 0) print_since(began);
   }
   return NULL;
+}
+
+static void run_streams(void) {
+  CUcontext context;
+  CUdeviceptr words;
+  CUstream streams[MOST_RANKS];
+  OK(cuInit(0));
+  OK(cuDevicePrimaryCtxRetain(&context, 0));
+  OK(cuCtxSetCurrent(context));
+  map_words(&words);
+  for (int i = 0; i < job.ranks; i++) streams[i] = new_stream(CU_STREAM_NON_BLOCKING);
+  for (long i = 1; i <= job.steps; i++) {
+    uint64_t began = now_ns();
+    for (long k = 0; k < job.kernels * job.ranks; k++) busy(streams[k % job.ranks], job.kernel_ns);
+    for (int k = 0; k < job.ranks; k++) reach(streams[k], words, k, (uint64_t)i);
+    for (int k = 0; k < job.ranks; k++) OK(cuStreamSynchronize(streams[k]));
+    print_since(began);
+  }
 }
 
 static void run_threads(void) {
@@ -94,6 +121,10 @@ int main(int count, char **words) {
   reached = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (reached == MAP_FAILED) return 1;
   if (!strcmp(words[2], "processes")) return run_processes();
-  run_threads();
+  if (!strcmp(words[2], "streams")) {
+    run_streams();
+  } else {
+    run_threads();
+  }
   return 0;
 }

@@ -443,3 +443,20 @@ CASE(two_processes_wait_for_each_others_events) {
   exchange(back[0], there[1]);
   CHECK(waitpid(child, &status, 0) == child && status == 0);
 }
+
+/* An event on the legacy stream waits for all blocking streams, and they for it. */
+CASE(a_blocking_stream_waits_for_what_comes_after_work_on_the_legacy_one) {
+  prepare();
+  CUstream waits = new_stream(CU_STREAM_DEFAULT), writes = new_stream(CU_STREAM_DEFAULT);
+  CUdeviceptr word = new_words(1);
+  for (int i = 0; i < 10; i++) {
+    busy(NULL, MS);
+    busy(writes, MS);
+    OK(cuCtxSynchronize());
+  }
+  for (int i = 0; i < 5; i++) busy(NULL, MS);
+  OK(cuStreamWaitValue64(waits, word, 1, CU_STREAM_WAIT_VALUE_GEQ));
+  for (int i = 0; i < 30; i++) busy(writes, MS);
+  OK(cuStreamWriteValue64(writes, word, 1, 0));
+  OK(cuStreamSynchronize(waits));
+}
