@@ -10,6 +10,12 @@
 #define RIPE_NS 1000000 /* a renewal is looked at when it is this old */
 /* A base this old tells the time too coarsely, and by another clock than the host's. */
 #define FAR_NS 10000000000
+/* Clocks differ by up to so much; by how much, a few renewals tell, of which the first come soon.
+ */
+#define MOST_PPM 50
+#define KNOWN_PPM 5
+#define ENOUGH_DRIFTS 4
+#define SOON_NS (RENEW_NS / 8)
 #define PROMPT_NS 20000 /* a renewal that was passed no later than this after its call */
 
 void gate_clock_prepare(gate_context *context) {
@@ -21,6 +27,23 @@ void gate_clock_prepare(gate_context *context) {
   gate_restore(mode);
 }
 
+/* Device time since a base on the host's clock, which the device's runs beside at its own rate. */
+static int64_t host_time_ns(const gate_context *context, int64_t device_ns) {
+  return device_ns + (int64_t)((double)device_ns * context->drift);
+}
+
+/* By how much what a base this old tells may be wrong. */
+static uint64_t error_ns(const gate_context *context, uint64_t age_ns) {
+  return age_ns / 1000000 * (context->drifts < ENOUGH_DRIFTS ? MOST_PPM : KNOWN_PPM);
+}
+
+/* Under the context's lock. */
+static void note_drift(gate_context *context, uint64_t host_ns, int64_t device_ns) {
+  double drift = (double)(int64_t)host_ns / (double)device_ns - 1;
+  if (context->drifts < 2 * ENOUGH_DRIFTS) context->drifts++;
+  context->drift += (drift - context->drift) / context->drifts;
+}
+
 /* Puts the ripe renewal in the base's place. When it was passed late, or its call was held up, its
  * time follows from the old base, unless that is less exact; never is it earlier than its call. */
 static void adopt(gate_context *context, gate_marker *base, uint64_t base_ns, uint64_t late_ns,
@@ -28,18 +51,22 @@ static void adopt(gate_context *context, gate_marker *base, uint64_t base_ns, ui
   int64_t between = 0;
   uint64_t at = renewal->recorded_ns, told = gate_marker_told_ns(renewal), host_ns = told;
   uint64_t late_after_ns = told - at;
+  bool prompt = false;
   if (base && at < base->recorded_ns + FAR_NS) {
     if (!gate_elapsed_ns(base, renewal, &between)) return; /* not passed yet */
-    uint64_t by_base = base_ns + (uint64_t)between;
-    bool prompt = by_base <= at + PROMPT_NS + late_ns;
+    uint64_t by_base = base_ns + (uint64_t)host_time_ns(context, between);
+    uint64_t apart = by_base > told ? by_base - told : told - by_base;
+    prompt = apart <= PROMPT_NS + error_ns(context, told - base_ns) + late_ns;
     if (!prompt || late_after_ns > late_ns) {
       host_ns = by_base > at ? by_base : at;
       late_after_ns = late_ns;
+      prompt = false;
     }
   }
   penstock_lock_acquire(&context->lock);
   bool ours = context->renewal == renewal && context->base == base;
   if (ours) {
+    if (prompt && between > SOON_NS / 2) note_drift(context, told - base_ns, between);
     context->base = renewal; /* its reference goes with it */
     context->base_ns = host_ns;
     context->base_late_ns = late_after_ns;
@@ -61,13 +88,14 @@ void gate_clock_renew(gate_stream *stream, uint64_t now_ns) {
   penstock_lock_acquire(&context->lock);
   gate_marker *base = hold(context->base), *renewal = hold(context->renewal);
   uint64_t base_ns = context->base_ns, late_ns = context->base_late_ns;
+  uint64_t renew_ns = context->drifts < ENOUGH_DRIFTS ? SOON_NS : RENEW_NS;
   penstock_lock_release(&context->lock);
   if (renewal && (!base || now_ns > renewal->recorded_ns + RIPE_NS)) {
     CUstreamCaptureMode mode = gate_relax();
     adopt(context, base, base_ns, late_ns, renewal);
     gate_restore(mode);
     gate_called(stream, 1);
-  } else if (!renewal && (!base || now_ns > base->recorded_ns + RENEW_NS)) {
+  } else if (!renewal && (!base || now_ns > base->recorded_ns + renew_ns)) {
     gate_marker *fresh = gate_marker_record_promptly(stream, clock);
     penstock_lock_acquire(&context->lock);
     if (!context->renewal) {
@@ -83,7 +111,8 @@ void gate_clock_renew(gate_stream *stream, uint64_t now_ns) {
   gate_marker_put(context, renewal);
 }
 
-bool gate_clock_place(gate_stream *stream, const gate_marker *marker, uint64_t *ns) {
+bool gate_clock_place(gate_stream *stream, const gate_marker *marker, uint64_t *ns,
+                      uint64_t *wrong_ns) {
   gate_context *context = stream->context;
   penstock_lock_acquire(&context->lock);
   gate_marker *base = hold(context->base);
@@ -95,8 +124,9 @@ bool gate_clock_place(gate_stream *stream, const gate_marker *marker, uint64_t *
   bool known = near && gate_elapsed_ns(base, marker, &since);
   if (known) {
     uint64_t now_ns = gate_now_ns();
-    *ns = base_ns + (uint64_t)since;
+    *ns = base_ns + (uint64_t)host_time_ns(context, since);
     if (*ns > now_ns) *ns = now_ns; /* it has been passed */
+    *wrong_ns = *ns > base_ns ? error_ns(context, *ns - base_ns) : 0;
   }
   gate_marker_put(context, base);
   return known;
@@ -106,5 +136,7 @@ void gate_clock_clear(gate_context *context) {
   gate_marker_put(context, context->base);
   gate_marker_put(context, context->renewal);
   context->base = context->renewal = NULL;
+  context->drift = 0;
+  context->drifts = 0;
   __atomic_store_n(&context->clock, NULL, __ATOMIC_RELEASE); /* it goes with its context */
 }

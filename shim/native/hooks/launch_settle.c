@@ -218,7 +218,8 @@ void gate_settle_presumed(gate_state *state, gate_stream *stream, gate_bracket *
 typedef struct measure {
   uint64_t begin_ns;
   uint64_t end_ns;
-  uint64_t passed_ns; /* when the device passed the end, on the host's clock */
+  uint64_t passed_ns; /* when the device passed the end, on the host's clock … */
+  uint64_t wrong_ns;  /* … by how much that may be wrong */
   bool exact;         /* its length is */
 } measure;
 
@@ -231,6 +232,7 @@ static bool measure_sample(const gate_bracket *bracket, uint64_t waited_ns, meas
   out->begin_ns = bracket->opened_ns + GATE_START_NS;
   out->end_ns = out->begin_ns + length;
   out->passed_ns = told + (uint64_t)between;
+  out->wrong_ns = 0;
   if (waited_ns && gate_marker_is_slow(bracket->start)) { /* it may have been passed long before */
     out->end_ns = later(out->begin_ns + SHORTEST_NS, earlier(out->end_ns, waited_ns));
   }
@@ -240,9 +242,9 @@ static bool measure_sample(const gate_bracket *bracket, uint64_t waited_ns, meas
 
 /* Did the device pass the end before the call for it returned? Then it may have been told of it
  * late: calls are held up. */
-static bool is_late(const gate_marker *end, uint64_t passed_ns) {
-  uint64_t slack = gate_marker_is_slow(end) ? LOOSE_NS : 0;
-  return end->took_ns > LOOSE_NS && passed_ns < end->recorded_ns + end->took_ns + slack;
+static bool is_late(const gate_marker *end, const measure *seen) {
+  uint64_t slack = gate_marker_is_slow(end) ? LOOSE_NS + seen->wrong_ns : 0;
+  return end->took_ns > LOOSE_NS && seen->passed_ns < end->recorded_ns + end->took_ns + slack;
 }
 
 /* Counts late ends, of all streams, and others against them. How many had there been before? */
@@ -269,7 +271,7 @@ static uint64_t late_begin_ns(gate_stream *stream, const gate_bracket *bracket,
 
 static bool measure_by_clock(gate_stream *stream, const gate_bracket *bracket, measure *out) {
   int64_t between;
-  if (!gate_clock_place(stream, bracket->end, &out->end_ns)) return false;
+  if (!gate_clock_place(stream, bracket->end, &out->end_ns, &out->wrong_ns)) return false;
   out->begin_ns = begin_ns(stream, bracket);
   out->exact = stream->exact && out->begin_ns == stream->last_end_ns;
   if (bracket->start && gate_elapsed_ns(bracket->start, bracket->end, &between) && between >= 0) {
@@ -369,8 +371,9 @@ void gate_settle_measured(gate_state *state, gate_stream *stream, gate_bracket *
     gate_settle_presumed(state, stream, bracket, waited_ns);
     return;
   }
-  bool known = is_measured(bracket), loose = seen.passed_ns < bracket->end->recorded_ns + LOOSE_NS;
-  bool late_end = !loose && is_late(bracket->end, seen.passed_ns);
+  uint64_t loose_ns = LOOSE_NS + seen.wrong_ns;
+  bool known = is_measured(bracket), loose = seen.passed_ns < bracket->end->recorded_ns + loose_ns;
+  bool late_end = !loose && is_late(bracket->end, &seen);
   if (state->launches_block) { /* ends are recorded on idle streams, behind calls that took long */
     bracket->held_ns = bracket->counted_ns = 0;
     loose = late_end = false;

@@ -81,6 +81,8 @@ typedef struct gate_context {
   CUstream clock;        /* the shim's own, always idle: where `base` is recorded */
   gate_marker *base;     /* device times are counted from this event … */
   uint64_t base_ns;      /* … which happened at this CLOCK_MONOTONIC … */
+  double drift;          /* host time that passes beyond each ns of device time … */
+  uint32_t drifts;       /* … as so many renewals told */
   uint64_t base_late_ns; /* … or up to so much before */
   uint64_t
       blocking; /* which thread queues on blocking streams of it; 0: none, GATE_SEVERAL: more */
@@ -261,7 +263,9 @@ void gate_called(const gate_stream *stream, unsigned calls);
 /* launch_clock.c: device times on the host's clock. */
 void gate_clock_prepare(gate_context *context); /* the context is current */
 void gate_clock_renew(gate_stream *stream, uint64_t now_ns);
-bool gate_clock_place(gate_stream *stream, const gate_marker *marker, uint64_t *ns);
+/* `*wrong_ns`: by how much that may be wrong. */
+bool gate_clock_place(gate_stream *stream, const gate_marker *marker, uint64_t *ns,
+                      uint64_t *wrong_ns);
 void gate_clock_clear(gate_context *context);
 
 /* launch_charge.c */
