@@ -6,9 +6,12 @@ import dataclasses
 import os
 import socket
 import subprocess
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 OK, NOT_SUPPORTED = 0, 801
 

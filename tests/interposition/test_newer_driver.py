@@ -24,7 +24,8 @@ assert cuda.cuInit(0) == 0
 assert cuda.cuDeviceGet(ctypes.byref(device), 0) == 0
 assert cuda.cuDeviceTotalMem_v2(ctypes.byref(total), device) == 0
 print(total.value)
-for path in sorted(set(re.findall(r"/\\S*\\.so\\.[0-9.]*[0-9]$", open("/proc/self/maps").read(), re.M))):
+mapped = open("/proc/self/maps").read()
+for path in sorted(set(re.findall(r"/\\S*\\.so\\.[0-9.]*[0-9]$", mapped, re.M))):
     print(path)
 """
 
