@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from penstock.doctor.finding import Finding, failure, ok, warning
 from penstock.doctor.probe import run_probe
+from penstock.node.mps import VARIABLE, has_control_pipe, pipe_directory
 from penstock.node.program import NotElfError, exported_names
 from penstock_shim import paths
 
@@ -201,9 +202,8 @@ def _integrated(devices: int | None) -> list[Finding]:
 
 def _mps(devices: int | None, *, is_running: bool) -> Finding:
     """`devices`: how many the driver shares between clients of MPS; None: it does not tell."""
-    named = os.environ.get("CUDA_MPS_PIPE_DIRECTORY")
-    pipe = Path(named or "/tmp/nvidia-mps")  # noqa: S108 - its own
-    if devices or (devices is None and is_running and pipe.exists()):
+    pipe = pipe_directory()
+    if devices or (devices is None and is_running and has_control_pipe()):
         return warning(
             "MPS",
             f"programs are its clients, {pipe}" + (f", on {devices} devices" if devices else ""),
@@ -212,7 +212,7 @@ def _mps(devices: int | None, *, is_running: bool) -> Finding:
             "it, end MPS (echo quit | nvidia-cuda-mps-control), or name an empty directory in "
             "CUDA_MPS_PIPE_DIRECTORY",
         )
-    if not is_running and named is None:
+    if not is_running and VARIABLE not in os.environ:
         return ok("MPS", "not running")
     there = f"{pipe} is there" if pipe.exists() else f"{pipe} is not there"
     seen = f"running, but {there}" if is_running else f"not running, {there}"
