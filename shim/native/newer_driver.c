@@ -1,6 +1,7 @@
 #define _GNU_SOURCE /* secure_getenv */
 #include "newer_driver.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
@@ -51,31 +52,40 @@ static int compare(const version *one, const version *other) {
   return 0;
 }
 
-/* What can be seen without opening it: a FIFO would never open. */
-static const char *why_unfit(const char *path) {
-  struct stat file;
-  if (stat(path, &file) != 0) return strerror(errno);
-  return S_ISREG(file.st_mode) ? NULL : "it is no file";
-}
-
 static bool is_there(const char *path) {
   char ignored[1];
   return access(path, F_OK) == 0 || readlink(path, ignored, sizeof ignored) >= 0;
 }
 
+/* In a container the shim is mounted where the machine's driver would lie. */
+static bool is_shim(const struct stat *file) {
+  Dl_info own;
+  struct stat found;
+  return dladdr(version_of, &own) && stat(own.dli_fname, &found) == 0 &&
+         found.st_ino == file->st_ino && found.st_dev == file->st_dev;
+}
+
 /* Looks at one place of the search. True: it goes no further. */
 static bool look_at(const char *path, void *context) {
   const search *search = context;
+  const char *unfit = NULL;
+  struct stat file;
   version found;
   if (path[0] != '/' || !is_there(path)) return false;
-  const char *unfit = why_unfit(path);
-  if (!unfit && !version_of(path, &found)) unfit = "the name of its file tells no version";
-  if (unfit) return search->visit(path, unfit, search->context);
-  int order = compare(&found, &search->below);
-  if (order < 0) {
-    return search->visit(path, "it is older than this machine's", search->context);
+  if (stat(path, &file) != 0) {
+    unfit = strerror(errno);
+  } else if (!S_ISREG(file.st_mode)) { /* a FIFO would never open */
+    unfit = "it is no file";
+  } else if (is_shim(&file)) {
+    return true;
+  } else if (!version_of(path, &found)) {
+    unfit = "the name of its file tells no version";
+  } else if (compare(&found, &search->below) == 0) {
+    return true;
+  } else if (compare(&found, &search->below) < 0) {
+    unfit = "it is older than this machine's";
   }
-  return order == 0 || search->visit(path, NULL, search->context);
+  return search->visit(path, unfit, search->context);
 }
 
 static bool look_in_folders(search *search, const char *list) {

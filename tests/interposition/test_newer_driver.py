@@ -94,6 +94,22 @@ def test_the_machines_own_driver_ends_the_search_as_it_does_for_the_loader(
     assert drivers(tenant, LD_LIBRARY_PATH=first_newer) == (LIMIT, [str(newer)])
 
 
+def test_the_shim_mounted_in_the_drivers_place_ends_the_search_too(
+    tenant, machines_driver, tmp_path
+):
+    newer = put_driver(tmp_path / "compat", NEWER)
+    mounted = tmp_path / "mounted"
+    mounted.mkdir()
+    (mounted / "libcuda.so.1").hardlink_to(paths.so_path())
+    for folders, chosen in (
+        ((mounted, newer.parent), machines_driver),
+        ((newer.parent, mounted), newer),
+    ):
+        path = ":".join(map(str, folders))
+        assert drivers(tenant, LD_LIBRARY_PATH=path) == (LIMIT, [str(chosen)])
+    assert "ignored" not in tenant.log()
+
+
 def nothing_there(folder: Path) -> None:
     folder.mkdir()
 

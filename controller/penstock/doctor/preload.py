@@ -27,6 +27,9 @@ _DOORS = {
 _ANSWERS = {
     100: "CUDA_ERROR_NO_DEVICE: the driver was not found or has no device",
     802: "CUDA_ERROR_SYSTEM_NOT_READY: the shim could not use the tenant's pages",
+    803: "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH: library and kernel module do not go together",
+    804: "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE: this device takes no newer library than its "
+    "kernel module's",
 }
 _REASONS = ("cannot be opened", "not in LD_LIBRARY_PATH", "no quota", "no tenant")
 _UUID_OF_NONE = "GPU-00000000-0000-0000-0000-000000000000"
