@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -128,4 +129,4 @@ def shim_names() -> set[str]:
     listing = subprocess.run(
         ["nm", "-D", "--defined-only", paths.so_path()], capture_output=True, text=True, check=True
     ).stdout
-    return {line.split()[-1] for line in listing.splitlines() if line.split()[-1][:2] == "cu"}
+    return {name for line in listing.splitlines() if re.match(r"cu[A-Z]", name := line.split()[-1])}
