@@ -5,6 +5,7 @@
 
 #include "hooks/hook.h"
 #include "common/log.h"
+#include "mps.h"
 #include "unknown.h"
 #include "visible.h"
 
@@ -14,8 +15,9 @@ CUresult CUDAAPI HOOK_NAME(cuInit)(unsigned int flags) {
   bool changed = penstock_visible_begin(process);
   CUresult result = REAL(cuInit)(flags);
   penstock_visible_end(changed, result == CUDA_SUCCESS);
-  if (result == CUDA_SUCCESS) penstock_grant_of(0);
-  return result;
+  if (result != CUDA_SUCCESS) return result;
+  penstock_grant_of(0);
+  return penstock_mps_admit(process);
 }
 
 #define LONGEST_NAME 128
