@@ -39,7 +39,8 @@ CUresult penstock_charge_in(uint64_t share, int grant, uint64_t bytes) {
   }
   penstock_error error = attempt(&process->region, share, grant, bytes);
   if (__builtin_expect(error == PENSTOCK_OK, 1)) return CUDA_SUCCESS;
-  if (error == PENSTOCK_E_OVER_LIMIT && penstock_reserves_settle()) {
+  if (error == PENSTOCK_E_OVER_LIMIT &&
+      (penstock_reserves_settle() | penstock_shares_look_after())) {
     error = attempt(&process->region, share, grant, bytes);
     if (error == PENSTOCK_OK) return CUDA_SUCCESS;
   }
@@ -105,6 +106,7 @@ static void give_back_bytes(const penstock_object *object) {
 }
 
 void penstock_give_back(const penstock_object *object) {
+  if (penstock_shares_linger(object)) return;
   if (object->share) penstock_shares_drop(object->share);
   if (object->in_slab) {
     uint64_t closed = penstock_slab_leave(object->grant, object->key, object->bytes);

@@ -34,7 +34,9 @@ typedef enum penstock_kind {
   PENSTOCK_POOL_POINTER,   /* cuMemPoolImportPointer: key is the pointer */
   PENSTOCK_LIBRARY_COPY,   /* in one context; `detail` is the library */
   PENSTOCK_GRAPH_EXEC,     /* CUgraphExec with memory nodes; `detail` what a launch may need */
-  PENSTOCK_GLOBAL, /* a variable of a hidden image: key is its address, `detail` the owner */
+  PENSTOCK_LINGERING, /* given back but for a descriptor: key is its mark, `detail` the key it had
+                       */
+  PENSTOCK_GLOBAL,    /* a variable of a hidden image: key is its address, `detail` the owner */
 } penstock_kind;
 
 typedef struct penstock_object {
@@ -42,11 +44,13 @@ typedef struct penstock_object {
   uint64_t bytes;    /* charged, unless the kind says otherwise */
   uint64_t detail;   /* by kind */
   uint64_t share;    /* not 0: what is charged lies in this share (shares.h), not here */
+  uint64_t mark;     /* not 0: of descriptors that keep the memory (mechanism/mark.h) */
   CUcontext context; /* dies with this context; NULL: does not */
   int16_t grant;     /* index of the grant that was charged; -1: none */
   uint8_t kind;
-  bool in_slab;  /* `bytes` of a slab that is charged as a whole (slabs.h) */
-  bool imported; /* VMM allocations: of another process; `bytes` grows as it is mapped */
+  uint8_t lingers_as; /* kind of a lingering one before */
+  bool in_slab;       /* `bytes` of a slab that is charged as a whole (slabs.h) */
+  bool imported;      /* VMM allocations: of another process; `bytes` grows as it is mapped */
 } penstock_object;
 
 /* Adds a copy of `object`; an entry of that kind and key is overwritten. False: no memory. */

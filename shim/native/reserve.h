@@ -33,10 +33,12 @@ typedef struct penstock_shape {
 } penstock_shape;
 
 typedef struct penstock_reserve {
-  CUmemoryPool pool; /* NULL: graph memory of `device` */
+  struct penstock_reserve *older; /* in the list of all */
+  CUmemoryPool pool;              /* NULL: graph memory of `device` */
   CUdevice device;
   int grant;           /* -1: not on a granted device; charges are refused */
   bool free_of_charge; /* host memory */
+  bool handed_out;     /* without a share: charged until the process ends */
   uint32_t lock;       /* guards what follows; never held across a driver call */
   bool destroyed;      /* cuMemPoolDestroy was called: lives until its memory is freed */
   uint32_t under_way;  /* allocations between admission and their end */
@@ -75,6 +77,10 @@ void penstock_reserve_cancel(penstock_reserve *reserve, const penstock_admission
  * Others wait until then. */
 bool penstock_reserve_complete(penstock_reserve *reserve, penstock_admission *admission);
 void penstock_reserve_undone(penstock_reserve *reserve, penstock_admission *admission);
+
+/* The driver allocated from a reserve that nobody knew of. False: all that it holds is more than
+ * the quota can hold; free the memory. */
+bool penstock_reserve_adopt(penstock_reserve *reserve, uint64_t bytes);
 
 /* Before a driver call that makes the reserve grow by `bytes`: *bound is what was charged. */
 CUresult penstock_reserve_admit_growth(penstock_reserve *reserve, uint64_t bytes, uint64_t *bound);

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import subprocess
+from pathlib import Path
 
 from cuda_calls import MIB, OUT_OF_MEMORY, begin, charged, cu, ok, old, old_ok, refused
+
+from penstock_shim import paths
 
 RESERVED = cu.CUmemPool_attribute.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT
 
@@ -60,6 +64,60 @@ def own_pool() -> None:
     ok(cu.cuStreamSynchronize(stream))
     ok(cu.cuMemPoolDestroy(pool))
     assert charged() == before
+
+
+def many_pools() -> None:
+    """More than anybody lists: each is charged, the first, the last, the default one besides."""
+    begin()
+    stream = ok(cu.cuStreamCreate(1))
+    default = ok(cu.cuDeviceGetDefaultMemPool(0))
+    before = charged()
+    pools = [pool_on(0) for _ in range(300)]
+    for pool in (pools[0], pools[299], default):
+        keep_all(pool)
+        held = charged()
+        pointer = ok(cu.cuMemAllocFromPoolAsync(40 * MIB, pool, stream))
+        reserved = int(ok(cu.cuMemPoolGetAttribute(pool, RESERVED)))
+        assert charged() - held == reserved >= 40 * MIB
+        refused(cu.cuMemAllocFromPoolAsync(1024 * MIB, pool, stream))
+        ok(cu.cuMemFreeAsync(pointer, stream))
+    ok(cu.cuStreamSynchronize(stream))
+    for pool in pools:
+        ok(cu.cuMemPoolDestroy(pool))
+    ok(cu.cuMemPoolTrimTo(default, 0))
+    assert charged() == before
+
+
+def past_the_shim(name: str) -> object:
+    """A function of the driver itself, by its address: asked by name, the shim answers."""
+    library = str(paths.sim_dir() / "libcuda.so.1")
+    symbols = subprocess.run(["nm", "-D", library], check=True, capture_output=True, text=True)
+    offset = next(
+        int(line.split()[0], 16)
+        for line in symbols.stdout.splitlines()
+        if line.endswith(f" {name}")
+    )
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    base = min(int(line.split("-")[0], 16) for line in maps if line.endswith(library))
+    return ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)(base + offset)
+
+
+def pool_of_somebody_else() -> None:
+    """Made past the shim, it is charged for all that it holds from when it is first used."""
+    begin()
+    stream = ok(cu.cuStreamCreate(1))
+    before = charged()
+    properties = cu.CUmemPoolProps()
+    properties.allocType = cu.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+    properties.location.type = cu.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+    pool = ctypes.c_void_p()
+    create = past_the_shim("cuMemPoolCreate")
+    old_ok(create(ctypes.addressof(pool), int(properties.getPtr())))
+    unseen = cu.CUmemoryPool(pool.value)
+    keep_all(unseen)
+    refused(cu.cuMemAllocFromPoolAsync(1025 * MIB, unseen, stream))
+    ok(cu.cuMemAllocFromPoolAsync(40 * MIB, unseen, stream))
+    assert charged() - before == int(ok(cu.cuMemPoolGetAttribute(unseen, RESERVED))) >= 40 * MIB
 
 
 def pool_kept_over_frees() -> None:

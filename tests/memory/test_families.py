@@ -24,6 +24,8 @@ LIMIT = 1024 * MIB
         pool_memory.stream_ordered,
         pool_memory.stream_ordered_per_thread,
         pool_memory.own_pool,
+        pool_memory.many_pools,
+        pool_memory.pool_of_somebody_else,
         pool_memory.pool_kept_over_frees,
         pool_memory.pool_memory_freed_by_cumemfree,
         physical.vmm_released_then_unmapped,
@@ -97,3 +99,9 @@ def test_the_first_version_of_an_allocation_is_charged_or_leaves_nothing(tenant)
     # 32-bit addresses: a driver may well refuse them; then nothing may stay charged.
     assert program.returncode == 0 or errors.startswith("unsupported"), errors
     assert program.returncode == 0 or errors.split()[-1] == "0"
+
+
+def test_a_pool_that_nobody_knows_is_charged_though_the_driver_does_not_say_where_it_lies(tenant):
+    tenant.run(pool_memory.pool_of_somebody_else, PENSTOCK_SIM_BEFORE_13="1")
+    tenant.reap()
+    assert tenant.charged() == 0

@@ -35,7 +35,7 @@ static CUresult current_reserve(CUstream stream, penstock_reserve **reserve) {
 }
 
 /* Where a pool lies that the shim did not see being made: drivers from CUDA 13 on say so. */
-static penstock_reserve *located_reserve(CUmemoryPool pool) {
+static penstock_reserve *located_reserve(CUmemoryPool pool, bool *is_located) {
   if (penstock_object_find(PENSTOCK_POOL_IMPORT, (uint64_t)(uintptr_t)pool, NULL)) return NULL;
   int type = 0, id = 0;
   if (REAL(cuMemPoolGetAttribute)(pool, CU_MEMPOOL_ATTR_LOCATION_TYPE, &type) != CUDA_SUCCESS ||
@@ -43,24 +43,29 @@ static penstock_reserve *located_reserve(CUmemoryPool pool) {
     return NULL;
   }
   CUmemLocation location = {.type = (CUmemLocationType)type, .id = id};
+  *is_located = true;
   return penstock_reserve_of_pool(pool, penstock_location_device(&location),
                                   penstock_location_is_host(&location));
 }
 
-/* A pool that the program named: its own, or some device's default. NULL: imported from another
- * process, where it is charged; or invalid. */
-static penstock_reserve *named_reserve(CUmemoryPool pool) {
-  penstock_reserve *reserve = penstock_reserve_find(pool);
+/* A pool that the program named: its own, or some device's default. CUDA_SUCCESS and no reserve:
+ * imported from another process, which a driver takes nothing from; invalid; or of who knows whom:
+ * see `adopt`. */
+static CUresult named_reserve(CUmemoryPool pool, penstock_reserve **reserve) {
   int count = 0;
-  if (!reserve) reserve = located_reserve(pool);
-  if (reserve || REAL(cuDeviceGetCount)(&count) != CUDA_SUCCESS) return reserve;
+  bool is_located = false;
+  *reserve = penstock_reserve_find(pool);
+  if (!*reserve) *reserve = located_reserve(pool, &is_located);
+  if (*reserve || is_located) return *reserve ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+  if (REAL(cuDeviceGetCount)(&count) != CUDA_SUCCESS) return CUDA_SUCCESS;
   for (CUdevice device = 0; device < count; device++) {
     CUmemoryPool other;
     if (REAL(cuDeviceGetDefaultMemPool)(&other, device) == CUDA_SUCCESS && other == pool) {
-      return penstock_reserve_of_pool(pool, device, false);
+      *reserve = penstock_reserve_of_pool(pool, device, false);
+      return *reserve ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
     }
   }
-  return NULL;
+  return CUDA_SUCCESS;
 }
 
 /* A captured allocation becomes a graph node and takes nothing now. */
@@ -93,6 +98,21 @@ static uint64_t id_to_free_in(CUstream stream, bool per_thread) {
   return is_capturing(stream, per_thread) ? PENSTOCK_NO_STREAM : id_of(stream, per_thread);
 }
 
+/* Memory that a driver gave from a pool of which nothing was known: the pool is charged from now on
+ * for all that it holds. False: the quota has no room for that. */
+static bool adopt(CUdeviceptr pointer, size_t bytes) {
+  CUmemoryPool pool = NULL;
+  unsigned type = CU_MEMORYTYPE_DEVICE;
+  int device = -1;
+  REAL(cuPointerGetAttribute)(&pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, pointer);
+  REAL(cuPointerGetAttribute)(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, pointer);
+  REAL(cuPointerGetAttribute)(&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, pointer);
+  penstock_reserve *reserve = penstock_reserve_of_pool(pool, device, type == CU_MEMORYTYPE_HOST);
+  if (!reserve || !penstock_reserve_adopt(reserve, bytes)) return false;
+  remember(pointer, bytes, reserve);
+  return true;
+}
+
 #define ALLOCATE_FROM(find, pointer, size, stream, per_thread, call, undo)                   \
   do {                                                                                       \
     penstock_reserve *reserve = NULL;                                                        \
@@ -104,7 +124,12 @@ static uint64_t id_to_free_in(CUstream stream, bool per_thread) {
       penstock_graph_memory_seen();                                                          \
       return call;                                                                           \
     }                                                                                        \
-    if (!reserve) return call;                                                               \
+    if (!reserve) {                                                                          \
+      result = call;                                                                         \
+      if (result != CUDA_SUCCESS || adopt(*(pointer), (size))) return result;                \
+      undo;                                                                                  \
+      return CUDA_ERROR_OUT_OF_MEMORY;                                                       \
+    }                                                                                        \
     result = penstock_reserve_admit(reserve, (size), id_of(stream, per_thread), &admission); \
     if (result != CUDA_SUCCESS) return result;                                               \
     result = call;                                                                           \
@@ -121,8 +146,6 @@ static uint64_t id_to_free_in(CUstream stream, bool per_thread) {
     return CUDA_SUCCESS;                                                                     \
   } while (0)
 
-#define NAMED(pool) (reserve = named_reserve(pool), CUDA_SUCCESS)
-
 CUresult CUDAAPI HOOK_NAME(cuMemAllocAsync)(CUdeviceptr *pointer, size_t size, CUstream stream) {
   ALLOCATE_FROM(current_reserve(stream, &reserve), pointer, size, stream, false,
                 REAL(cuMemAllocAsync)(pointer, size, stream),
@@ -138,14 +161,14 @@ CUresult CUDAAPI HOOK_NAME(cuMemAllocAsync_ptsz)(CUdeviceptr *pointer, size_t si
 
 CUresult CUDAAPI HOOK_NAME(cuMemAllocFromPoolAsync)(CUdeviceptr *pointer, size_t size,
                                                     CUmemoryPool pool, CUstream stream) {
-  ALLOCATE_FROM(NAMED(pool), pointer, size, stream, false,
+  ALLOCATE_FROM(named_reserve(pool, &reserve), pointer, size, stream, false,
                 REAL(cuMemAllocFromPoolAsync)(pointer, size, pool, stream),
                 REAL(cuMemFreeAsync)(*pointer, stream));
 }
 
 CUresult CUDAAPI HOOK_NAME(cuMemAllocFromPoolAsync_ptsz)(CUdeviceptr *pointer, size_t size,
                                                          CUmemoryPool pool, CUstream stream) {
-  ALLOCATE_FROM(NAMED(pool), pointer, size, stream, true,
+  ALLOCATE_FROM(named_reserve(pool, &reserve), pointer, size, stream, true,
                 REAL(cuMemAllocFromPoolAsync_ptsz)(pointer, size, pool, stream),
                 REAL(cuMemFreeAsync_ptsz)(*pointer, stream));
 }

@@ -6,7 +6,6 @@
  */
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "sim/cuda/graph.h"
 #include "sim/cuda/pool.h"
@@ -22,7 +21,6 @@ sim_pool *sim_pool_new(sim_gpu *gpu, uint64_t most) {
   if (!p) return NULL;
   *p = (sim_pool){.gpu = gpu,
                   .most = most,
-                  .fd = -1,
                   .reuse_event = 1,
                   .reuse_opportunistic = 1,
                   .reuse_internal = 1,
@@ -52,7 +50,15 @@ static bool empty(const sim_chunk *c) {
   return true;
 }
 
+void sim_pool_hand_out_chunk(sim_pool *p, sim_chunk *c, bool with_pool) {
+  if (c->of_pool == with_pool || c->shared) return;
+  c->of_pool = with_pool;
+  sim_shared_grow(sim_here.machine, p->gpu->device, p->gpu->client, p->shared,
+                  with_pool ? (int64_t)c->bytes : -(int64_t)c->bytes);
+}
+
 void sim_pool_drop_chunk(sim_pool *p, sim_chunk *c) {
+  if (!c->left) sim_pool_hand_out_chunk(p, c, false);
   for (sim_chunk **link = &p->chunks; *link; link = &(*link)->next) {
     if (*link != c) continue;
     *link = c->next;
@@ -66,19 +72,21 @@ void sim_pool_drop_chunk(sim_pool *p, sim_chunk *c) {
   sim_pages_give(c->address, c->bytes);
   if (c->shared)
     sim_shared_leave(sim_here.machine, p->gpu->device, p->gpu->client, c->shared);
-  else
+  else if (!c->left)
     sim_memory_give(sim_here.machine, p->gpu->device, p->gpu->client, c->bytes);
   free(c);
 }
 
 void sim_pool_free(sim_pool *p) {
+  /* What a handed out pool holds stays while a descriptor is open, or another process has it. */
+  for (sim_chunk *c = p->chunks; c; c = c->next) c->left = c->of_pool;
   while (p->chunks) sim_pool_drop_chunk(p, p->chunks);
+  if (p->shared) sim_shared_leave(sim_here.machine, p->gpu->device, p->gpu->client, p->shared);
   for (sim_pool **link = &pools; *link; link = &(*link)->next) {
     if (*link != p) continue;
     *link = p->next;
     break;
   }
-  if (p->fd >= 0) close(p->fd);
   free(p);
 }
 
@@ -106,6 +114,7 @@ static sim_chunk *new_chunk(sim_pool *p, uint64_t bytes) {
   *b = (sim_block){.address = address, .bytes = bytes, .chunk = c};
   *c = (sim_chunk){.address = address, .bytes = bytes, .first = b, .next = p->chunks};
   p->chunks = c;
+  if (p->shared) sim_pool_hand_out_chunk(p, c, true);
   p->reserved += bytes;
   if (p->reserved > p->reserved_high) p->reserved_high = p->reserved;
   return c;

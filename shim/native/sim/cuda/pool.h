@@ -14,6 +14,8 @@ typedef struct sim_block {
 typedef struct sim_chunk {
   uint64_t address, bytes;
   uint64_t shared; /* what the device knows it as once a pointer into it was exported */
+  bool left;       /* to them, as the pool goes */
+  bool of_pool;    /* else: what it knows the pool as has it, once that was handed out */
   sim_block *first;
   struct sim_chunk *next;
 } sim_chunk;
@@ -24,14 +26,16 @@ struct sim_pool {
   uint64_t reserved, reserved_high, used, used_high, threshold, most;
   int reuse_event, reuse_opportunistic, reuse_internal;
   bool is_default, dying, exportable;
-  int fd;         /* names it to other processes; -1: none yet */
-  uint64_t maker; /* of an imported one: the pool where it was made */
+  uint64_t shared; /* what the device knows it as; 0: not handed out yet */
+  uint64_t maker;  /* of an imported one: the pool where it was made */
   struct sim_pool *next;
 };
 
 sim_pool *sim_pool_new(sim_gpu *gpu, uint64_t most);
 sim_pool *sim_pool_default(sim_gpu *gpu);
 CUresult sim_pool_of(CUmemoryPool handle, sim_pool **pool);
+/* The pool was handed out: who has that keeps the chunk. Or no more: it has a name of its own. */
+void sim_pool_hand_out_chunk(sim_pool *pool, sim_chunk *chunk, bool with_pool);
 void sim_pool_merge(sim_pool *pool);
 void sim_pool_trim(sim_pool *pool, uint64_t keep_bytes);
 void sim_pool_drop_chunk(sim_pool *pool, sim_chunk *chunk);

@@ -1,4 +1,6 @@
 /* Pools as the program handles them: create, trim, ask, set, and which one a device uses. */
+#include <stdlib.h>
+
 #include "sim/cuda/pool.h"
 
 /* ---- pools ---- */
@@ -77,9 +79,11 @@ static CUresult get_attribute(sim_pool *p, CUmemPool_attribute attribute, void *
       *(int *)value = p->exportable ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR : 0;
       break;
     case CU_MEMPOOL_ATTR_LOCATION_ID:
+      if (getenv("PENSTOCK_SIM_BEFORE_13")) return CUDA_ERROR_INVALID_VALUE;
       *(int *)value = p->gpu->ordinal;
       break;
     case CU_MEMPOOL_ATTR_LOCATION_TYPE:
+      if (getenv("PENSTOCK_SIM_BEFORE_13")) return CUDA_ERROR_INVALID_VALUE;
       *(int *)value = CU_MEM_LOCATION_TYPE_DEVICE;
       break;
     case CU_MEMPOOL_ATTR_MAX_POOL_SIZE:
