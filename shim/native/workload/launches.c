@@ -10,7 +10,7 @@
  *                     [--after grids|modules|shares [--count N] [--seconds S]]
  *
  * Without a gap each stream is drained, untimed, after every kind once (256 launches of one kind),
- * and the caller pauses for as long as --pause-us says.
+ * and the caller sleeps for as long as --pause-us says.
  * --after: the same launches before and after COUNT new grids, modules that are loaded, used and
  * unloaded, or allocations that are shared with other processes; these end after S seconds at the
  * latest, and "reached" is how many there were.
@@ -20,14 +20,14 @@
 #include <pthread.h>
 #include <stdbool.h>
 #include <string.h>
-#include <sys/prctl.h>
+#include <unistd.h>
 
 #define PROGRAM "penstock-launches"
 #include "workload/program.h"
 #include "workload/statistics.h"
 
 enum { MOST_THREADS = 64, MOST_KINDS = 4096, FUNCTIONS = 20, DRAIN_EVERY = 256 };
-enum { SPUN_NS = 60000, SHARE_BYTES = 2 << 20, STEPS_KEPT = 1024, PTX_BYTES = 512 };
+enum { SHARE_BYTES = 2 << 20, STEPS_KEPT = 1024, PTX_BYTES = 512 };
 
 #define PTX_HEAD ".version 7.0\n.target sm_52\n.address_size 64\n"
 /* Spins as long as its parameter says; the simulated device knows it by the end of its name. */
@@ -106,21 +106,16 @@ static void launch_kind(long kind, CUstream stream) {
   launch(functions[kind % FUNCTIONS], 1 + (unsigned)(kind / FUNCTIONS), 1, stream);
 }
 
-/* Sleeps where that is worth while; the rest is spun, as sleep ends when it likes. */
+/* Spins: a program that launches singly computes between two launches, and one that slept would
+ * be measured with the cold caches that it wakes up with. */
 static void wait_until(uint64_t when_ns) {
-  if (when_ns > now_ns() + 2 * SPUN_NS) {
-    const uint64_t wake_ns = when_ns - SPUN_NS;
-    struct timespec until = {(time_t)(wake_ns / 1000000000u), (long)(wake_ns % 1000000000u)};
-    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) != 0) {
-    }
-  }
   while (now_ns() < when_ns) {
   }
 }
 
 static void drain(CUstream stream) {
   check(cu.synchronize(stream), "cuStreamSynchronize");
-  if (options.pause_us > 0) wait_until(now_ns() + (uint64_t)(options.pause_us * 1000));
+  if (options.pause_us > 0) usleep((useconds_t)options.pause_us);
 }
 
 static void time_launches(CUstream stream, uint64_t *samples, long calls) {
@@ -139,7 +134,6 @@ static void time_launches(CUstream stream, uint64_t *samples, long calls) {
 
 static void *work(void *argument) {
   worker *self = argument;
-  prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);
   check(driver.context_set(context), "cuCtxSetCurrent");
   if (!options.default_stream)
     check(cu.stream_create(&self->stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
@@ -260,7 +254,6 @@ int main(int count, char **words) {
   find_functions();
   check(driver.init(0), "cuInit");
   context = enter_context(0);
-  prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);
   (void)load_functions(functions, FUNCTIONS);
   if (options.after) {
     run_steps(samples);
