@@ -86,6 +86,7 @@ COLLECTIVES: list[Column] = [
     ("ranks", key("ranks")),
     ("quota", key("quota", "{:g}")),
     ("one held up, ms", key("held_up_ms", "{:g}")),
+    ("steps again after, ms", key("recovered_ms", "{:.0f}")),
     ("full steps/s", key("full_steps_per_s", "{:.0f}")),
     ("steps/s", key("steps_per_s", "{:.1f}")),
     ("of the quota's share, %", key("of_quota_percent", "{:.0f}")),
@@ -105,10 +106,11 @@ STARVED: list[Column] = [
     ("kernel us", key("kernel_us", "{:g}")),
     ("processes", key("processes")),
     ("waited for", lambda row: "yes" if row["sync_every"] else ""),
+    ("without the shim, %", key("full_percent", "{:.0f}")),
+    ("due, %", key("due_percent", "{:.0f}")),
     ("mean error", key("mean_error_points", "{:.2f}")),
     ("worst window", key("worst_error_points", "{:.2f}")),
     ("bias", key("bias_points", "{:+.2f}")),
-    ("without the shim, %", key("full_percent", "{:.0f}")),
     ("load", key("load")),
 ]
 FIGURES: list[Column] = [
@@ -139,7 +141,10 @@ COLLECTIVES_TEXT = (
     "Steps of five kernels of 1 ms and a meeting of all ranks; `streams`: two on one device. A\n"
     "row that did not end in its bound is the last one of its ranks."
 )
-STARVED_TEXT = "Beside busy loops on the two processors that the program has as well."
+STARVED_TEXT = (
+    "Beside busy loops on the two processors that the program has as well. Due is the quota, or\n"
+    "what the program gets there without the shim where that is less."
+)
 SECTIONS: list[tuple[str, str, str, list[Column]]] = [
     ("backlogged", "Backlogged", QUOTA_TEXT, QUOTA),
     ("bias", "The same for a minute", "", QUOTA[:-1]),

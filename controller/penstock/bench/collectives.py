@@ -5,6 +5,8 @@ over several devices. Gates that open at different moments make ranks wait for e
 kernels, and that wait is charged: a tenant may get far less than its quota, and less with every
 step. What is asked is `LEAST_PERCENT` of the quota's share of full speed, also after a rank was
 held up: stopped (SIGSTOP) where it is a process, asleep between two steps where it is a thread.
+While it is, its peers' kernels wait on their devices: a tenant has to pay for that. Therefore what
+follows is measured from when steps end again, and how long that takes stands beside it.
 
 Each measurement is bounded in time. The page that the ranks share says how far they are.
 """
@@ -16,7 +18,7 @@ import os
 import signal
 import struct
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from penstock.bench.figure import Figure
@@ -41,6 +43,8 @@ OVER_POINTS = 3.0  # that a device may be busy beyond the quota
 HOLD_UPS_S = (0.03, 1.0)
 PATIENCE = 2.5  # a measurement that takes this many times as long as it should is ended
 WARM_UP = 0.25  # of a measurement
+RECOVERED_STEPS = 3  # that have ended since one was held up: then it goes on
+RECOVERY_S = 1.0  # at most, beside what the waiting kernels have to pay
 START_S = 20.0
 LINE = struct.Struct("4Q")  # arrived, steps, ended_ns, hold_ns: shim/native/workload/collective.c
 LINE_BYTES, PAGE_BYTES = 64, 4096
@@ -85,6 +89,7 @@ class CollectiveRow:
     ranks: Ranks
     quota: float  # percent
     held_up_ms: float  # one rank, before the measurement; 0: none
+    recovered_ms: float  # from its end until steps ended again
     full_steps_per_s: float  # without the shim
     steps_per_s: float
     of_quota_percent: float  # steps a second, of what the quota's share of full speed would be
@@ -185,7 +190,7 @@ def run(
     simulate: str = "h200",
     cells: Sequence[Cell] = CELLS,
     hold_ups_s: Sequence[float] = HOLD_UPS_S,
-    seconds: float = 1.5,
+    seconds: float = 1.2,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[CollectiveRow]:
     """Measure each cell: undisturbed, then after each hold-up, unless it has come to a stand.
@@ -245,10 +250,11 @@ def _measure(
         team = _Team(stage, stage.tenant("ranks", cell.quota), cell, page)
         _begin(stage, page, cell)
         page.wait_for(page.steps() + round(WARM_UP * goal.steps), time.monotonic() + goal.bound_s)
-        for held_up_s in (0.0, *hold_ups_s):
-            if held_up_s:
-                team.hold_up(held_up_s)
-            row = _phase(stage, page, cell, goal, held_up_s)
+        # Streams of one thread are held up together: nothing waits for anything meanwhile.
+        for held_up_s in (0.0, *(() if cell.ranks == "streams" else hold_ups_s)):
+            recovered_s = _hold_up(team, page, cell, held_up_s) if held_up_s else 0.0
+            row = replace(_phase(stage, page, cell, goal), held_up_ms=1000 * held_up_s,
+                          recovered_ms=round(1000 * recovered_s, 1))  # fmt: skip
             rows.append(row)
             if not row.ended:
                 break
@@ -256,7 +262,16 @@ def _measure(
     return rows
 
 
-def _phase(stage: Stage, page: _Page, cell: Cell, goal: _Goal, held_up_s: float) -> CollectiveRow:
+def _hold_up(team: _Team, page: _Page, cell: Cell, seconds: float) -> float:
+    """Holds one rank up; returns how many seconds after its end steps ended again."""
+    team.hold_up(seconds)
+    began = time.monotonic()
+    most_s = RECOVERY_S + seconds / (cell.quota / 100)
+    page.wait_for(page.steps() + RECOVERED_STEPS, began + most_s)
+    return time.monotonic() - began
+
+
+def _phase(stage: Stage, page: _Page, cell: Cell, goal: _Goal) -> CollectiveRow:
     first, before = page.steps(), [stage.sample(i) for i in range(cell.devices)]
     began = time.monotonic()
     ended = page.wait_for(first + goal.steps, began + goal.bound_s)
@@ -271,7 +286,8 @@ def _phase(stage: Stage, page: _Page, cell: Cell, goal: _Goal, held_up_s: float)
         devices=cell.devices,
         ranks=cell.ranks,
         quota=cell.quota,
-        held_up_ms=1000 * held_up_s,
+        held_up_ms=0.0,
+        recovered_ms=0.0,
         full_steps_per_s=round(goal.full, 1),
         steps_per_s=round(steps / took_s, 2),
         of_quota_percent=round(100 * steps / took_s / goal.rate, 1),
@@ -285,35 +301,48 @@ def _phase(stage: Stage, page: _Page, cell: Cell, goal: _Goal, held_up_s: float)
 
 
 def reached(row: CollectiveRow) -> bool:
-    """Whether the row has what is asked, and no device gave more than the quota."""
-    within = row.busiest_percent <= row.quota + OVER_POINTS
-    return row.ended and row.of_quota_percent >= LEAST_PERCENT and within
+    """Whether the row has what is asked."""
+    return row.ended and row.of_quota_percent >= LEAST_PERCENT
 
 
 def figures(rows: Sequence[CollectiveRow]) -> list[Figure]:
-    """A row of the table for ranks on 2, 4, 8 devices, one after hold-ups, one for streams."""
+    """Rows of the table: ranks, the same after hold-ups, streams, and devices above the quota."""
     across = [row for row in rows if row.ranks != "streams"]
     sets = (
         ("ranks on 2, 4, 8 devices that meet", [row for row in across if not row.held_up_ms]),
         ("the same after one rank was held up", [row for row in across if row.held_up_ms]),
         ("two streams that hand over to each other", [r for r in rows if r.ranks == "streams"]),
     )
-    return [_figure(what, those) for what, those in sets if those]
+    return [*(_share(what, those) for what, those in sets if those), _excess(rows)]
 
 
-def _figure(what: str, rows: Sequence[CollectiveRow]) -> Figure:
+def _name(row: CollectiveRow) -> str:
+    held_up = f", held up {row.held_up_ms:g} ms" if row.held_up_ms else ""
+    return f"{row.quota:g} %, {row.ranks}, {row.devices} devices{held_up}"
+
+
+def _excess(rows: Sequence[CollectiveRow]) -> Figure:
+    worst = max(rows, key=lambda row: row.busiest_percent - row.quota)
+    good = [row for row in rows if row.busiest_percent - row.quota <= OVER_POINTS]
+    return Figure(
+        "ranks and streams that meet: busiest device, above the quota",
+        f"<= {OVER_POINTS:g} points",
+        f"worst {worst.busiest_percent - worst.quota:+.1f} ({_name(worst)})",
+        f"{len(good)} of {len(rows)} cells",
+        len(good) == len(rows),
+    )
+
+
+def _share(what: str, rows: Sequence[CollectiveRow]) -> Figure:
     worst = min(rows, key=lambda row: (row.ended, row.of_quota_percent))
     good = [row for row in rows if reached(row)]
-    name = f"{worst.quota:g} %, {worst.ranks}, {worst.devices} devices"
-    if worst.held_up_ms:
-        name += f", held up {worst.held_up_ms:g} ms"
     said = f"{worst.of_quota_percent:.0f} %"
     if not worst.ended:
         said = f"not ended in {worst.bound_s:g} s ({worst.steps} of {worst.wanted_steps} steps)"
     return Figure(
         f"{what}: share of full speed, of the quota",
-        f">= {LEAST_PERCENT:g} %, devices within {OVER_POINTS:g} points above the quota",
-        f"worst {said} ({name})",
+        f">= {LEAST_PERCENT:g} %",
+        f"worst {said} ({_name(worst)})",
         f"{len(good)} of {len(rows)} cells, load {max(row.load for row in rows):g}",
         len(good) == len(rows),
     )

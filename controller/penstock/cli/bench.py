@@ -195,7 +195,7 @@ def collectives(
     seconds: Annotated[
         float,
         typer.Option(min=0.2, max=3600, callback=finite, help="What a measurement is to take."),
-    ] = 1.5,
+    ] = 1.2,
 ) -> None:
     """Speed of ranks that meet, on 2 to 8 devices, as a share of what the quota allows."""
     from penstock.bench.collectives import run
