@@ -12,6 +12,7 @@ import platform
 import socket
 import stat
 import sys
+from pathlib import Path
 
 import driver
 from driver import U64, call, code, has, leave
@@ -30,7 +31,8 @@ class Property(ctypes.Structure):
     """CUmemAllocationProp."""
 
     _fields_ = [("type", ctypes.c_int), ("handles", ctypes.c_int), ("place", ctypes.c_int),
-                ("id", ctypes.c_int), ("meta", ctypes.c_void_p), ("flags", ctypes.c_char * 8)]  # fmt: skip
+                ("id", ctypes.c_int), ("meta", ctypes.c_void_p),
+                ("flags", ctypes.c_char * 8)]  # fmt: skip
 
 
 def create(count):
@@ -90,7 +92,7 @@ def exported():
         char_device=stat.S_ISCHR(seen.st_mode),
         major=os.major(seen.st_rdev),
         minor=os.minor(seen.st_rdev),
-        path=os.readlink(f"/proc/self/fd/{one}"),
+        path=str(Path(f"/proc/self/fd/{one}").readlink()),
         same_inode_for_both=seen.st_ino == beside.st_ino,
         same_device_there=rdev == seen.st_rdev and inode == seen.st_ino,
         owner_seen=owner == os.getpid(),

@@ -59,7 +59,8 @@ def clock_drift():
     slope, start = statistics.linear_regression(hosts, apart)
     left = [y - slope * x - start for x, y in zip(hosts, apart, strict=True)]
     say(drift_ppm=slope * 1e6, spread_ns=statistics.pstdev(left),
-        reading_ns=statistics.median(one[0] for one in pairs), seconds=(hosts[-1] - hosts[0]) / 1e9)  # fmt: skip
+        reading_ns=statistics.median(one[0] for one in pairs),
+        seconds=(hosts[-1] - hosts[0]) / 1e9)  # fmt: skip
 
 
 def marker():

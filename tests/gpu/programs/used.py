@@ -20,9 +20,7 @@ def _nvml_device():
         return None
     bus, handle = ctypes.create_string_buffer(64), ctypes.c_void_p()
     call("cuDeviceGetPCIBusId", bus, 64, 0)
-    if library.nvmlInit_v2() or library.nvmlDeviceGetHandleByPciBusId_v2(
-        bus, ctypes.byref(handle)
-    ):
+    if library.nvmlInit_v2() or library.nvmlDeviceGetHandleByPciBusId_v2(bus, ctypes.byref(handle)):
         return None
     return library, handle
 

@@ -18,13 +18,13 @@ def main():
     result = driver.code("cuDeviceGetAttribute", ctypes.byref(shared), MPS_ENABLED, 0)
     lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
     mapped = {line.split(maxsplit=5)[5] for line in lines if line.count("/")}
-    pipes = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")
+    pipes = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"))
     say(
         version=version.value,
         files=sorted({os.path.realpath(p) for p in mapped if re.search(r"/libcuda\.so", p)}),
         mps_attribute=shared.value if not result else None,
         mps_attribute_code=result,
-        mps_control=os.path.exists(os.path.join(pipes, "control")),
+        mps_control=(pipes / "control").exists(),
         mps_daemons=sorted(
             name for folder in Path("/proc").glob("[0-9]*")
             if (name := comm(folder)).startswith("nvidia-cuda-mps")
