@@ -153,7 +153,7 @@ def _exported(setting: Setting) -> Outcome:
     reached = told["char_device"] and (told["owner_seen"] or told_apart)
     return _judged(
         setting,
-        Outcome(words, figures=_figures(told), details=told, reached=bool(reached),
+        Outcome(words, details=told, reached=bool(reached),
                 aim="a character device; its owner or kcmp tells it again in another process"),
         "the simulated device exports a plain file",
     )  # fmt: skip
