@@ -54,7 +54,8 @@ def asked(name, *told, simulated=False):
 
 
 def loaded(images, at_load_kib, later_kib, code=0):
-    one = {"load": at_load_kib, "functions": 0, "first_launch": later_kib, "other_launches": 0}
+    one = {"load": at_load_kib, "functions": 0, "first_launch": later_kib, "other_launches": 0,
+           "nvml": at_load_kib + later_kib}  # fmt: skip
     told = {f"{image}_{key}_kib": value for image in ("alone", "fat") for key, value in one.items()}
     if code:
         told["fat_of_more_refused_code"] = code

@@ -203,7 +203,8 @@ static void parse(int count, char **words) {
 
 static void *end_in_time(void *argument) {
   (void)argument;
-  const struct timespec most = {(time_t)options.seconds, 0};
+  const uint64_t most_ns = (uint64_t)(options.seconds * 1e9);
+  const struct timespec most = {(time_t)(most_ns / 1000000000u), (long)(most_ns % 1000000000u)};
   nanosleep(&most, NULL);
   _exit(0);
 }

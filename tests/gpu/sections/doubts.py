@@ -87,7 +87,9 @@ def _modules(setting: Setting) -> Outcome:
                 reached = None
                 continue
             load, whole = one[f"{image}_load_kib"], _whole_kib(one, image)
-            said.append(f"{image} {load:.0f} KiB at the load, {whole:.0f} once all was launched")
+            nvml = one[f"{image}_nvml_kib"]
+            said.append(f"{image} {load:.0f} KiB at the load, {whole:.0f} once all was launched "
+                        f"(NVML {nvml:.0f})")  # fmt: skip
         words.append(f"{mode}: {', '.join(said)}")
     if reached:
         most = {m: FAT * _whole_kib(one, "fat") + MODULE_SLACK_KIB for m, one in told.items()}
