@@ -95,7 +95,7 @@ def _decode(threads: int, calls: int) -> _Pattern:
 def run(
     *,
     simulate: str = "h200",
-    rounds: int = 9,
+    rounds: int = 7,
     calls: dict[int, int] | None = None,
     decode_calls: int = DECODE_CALLS,
     progress: Callable[[int, int], None] | None = None,
@@ -163,7 +163,8 @@ def _timed(stage: Stage, tenant: StageTenant | None, pattern: _Pattern) -> Timin
 def _name(row: SinglyRow) -> str:
     if row.kinds == 1:
         return row.pattern
-    return f"of a decode-like loop, {row.kinds} kinds on stream 0, {row.threads} threads"
+    threads = "one thread" if row.threads == 1 else f"{row.threads} threads"
+    return f"of a decode-like loop, {row.kinds} kinds on stream 0, {threads}"
 
 
 def figures(rows: Sequence[SinglyRow]) -> list[Figure]:

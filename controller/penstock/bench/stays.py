@@ -59,7 +59,7 @@ def run(
     rounds: int = 3,
     calls: int = CALLS,
     counts: Mapping[str, int] | None = None,
-    seconds: float = 25,
+    seconds: float = 15,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[StaysRow]:
     """Measure each.

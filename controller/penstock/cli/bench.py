@@ -154,7 +154,7 @@ def turns(
 def singly(
     output: OutputFormat = Output.table,
     simulate: Profile = "h200",
-    rounds: Annotated[int, typer.Option(min=1, help="How often each arm runs.")] = 9,
+    rounds: Annotated[int, typer.Option(min=1, help="How often each arm runs.")] = 7,
 ) -> None:
     """Added nanoseconds of a launch onto an idle stream, and in decode-like loops."""
     from penstock.bench.singly import run
@@ -175,7 +175,7 @@ def stays(
     seconds: Annotated[
         float,
         typer.Option(min=0.1, max=3600, callback=finite, help="Longest a process makes grids."),
-    ] = 25,
+    ] = 15,
 ) -> None:
     """A launch after a million grids, unloaded modules and shares, against the same before."""
     from penstock.bench.stage import StageError
