@@ -90,7 +90,7 @@ install(TARGETS sim_cuda sim_nvml LIBRARY DESTINATION sim)
 install(TARGETS native LIBRARY DESTINATION .)
 
 # Ordinary CUDA programs for `penstock bench`: they know nothing of the shim.
-foreach(workload churn costs latency launcher start traced)
+foreach(workload churn collective costs latency launcher launches start traced)
   add_executable(penstock_${workload} ${NATIVE}/workload/${workload}.c)
   set_target_properties(penstock_${workload} PROPERTIES OUTPUT_NAME penstock-${workload})
   target_link_libraries(penstock_${workload} PRIVATE Threads::Threads ${CMAKE_DL_LIBS})
