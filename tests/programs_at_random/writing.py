@@ -148,6 +148,7 @@ class Writer:
         self.processes = [self.process(i) for i in range(self.dice.choice((1, 1, 1, 2, 2, 3)))]
         self.errands: list[Errand] = []
         self.ready: set[Process] = set()
+        self.paired: set[frozenset[int]] = set()  # of processes that know words of each other
         self.captures = False  # in this phase somebody may capture, so nobody waits for contexts
         self.legacy = True  # the legacy stream may be used in this phase
 
@@ -958,8 +959,9 @@ class Writer:
     def share_words(self, giver: Process, taker: Process) -> None:
         pair = frozenset((giver.number, taker.number))
         contexts = self.common(giver, taker)
-        if pair in giver.words or contexts is None or self.counters.get("slots", 0) > 60:
+        if pair in self.paired or contexts is None or self.counters.get("slots", 0) > 60:
             return
+        self.paired.add(pair)
         number, slot = giver.new("b"), self.next("slots")
         giver.words[pair] = Words(number, contexts[0], owner=True)
         together = self.group()
