@@ -505,10 +505,10 @@ class Writer:
             )
         else:
             self.emit(thread, f"aalloc {number} {stream.number} {self.kib()}")
+        self.emit(thread, f"fill {stream.number} {number} 7 65536 1")
         thread.buffers.append(Buffer(stream, number, "afree"))
         if self.dice.random() < 0.6:
             thread.buffers.pop()
-            self.emit(thread, f"fill {stream.number} {number} 7 65536 1")
             self.emit(thread, f"spin {stream.number} {self.kernel()}")
             self.emit(thread, f"afree {stream.number} {number}")
         if own and self.dice.random() < 0.4:
@@ -635,6 +635,7 @@ class Writer:
             writes = True
         if self.dice.random() < 0.3:
             self.emit(thread, f"host {stream.number} {where} {thread.process.new('ids')}", together)
+            writes = True
         if "graph memory" in self.features and self.dice.random() < 0.4:
             number = thread.process.new("b")
             self.emit(thread, f"aalloc {number} {stream.number} {self.kib()}", together)
@@ -652,11 +653,12 @@ class Writer:
         graph, together = new("g"), self.group()
         self.emit(thread, f"graph {graph} {stream.context.number}", together)
         buffers = [b for b in thread.buffers if b.stream is stream and b.end != "afree"]
-        writes = False
+        writes, branches = False, self.dice.random() < 0.3
         for _ in range(self.dice.randint(1, 5)):
-            what = self.dice.choice(
-                ("kernel", "kernel", "kernel", "fill", "host", "memory", "child")
-            )
+            kinds = ["kernel", "kernel", "kernel", "memory"]
+            if not branches:  # what comes of branches has no order
+                kinds += ["fill", "host", "child"]
+            what = self.dice.choice(kinds)
             if what == "fill" and buffers:
                 number = self.dice.choice(buffers).number
                 self.emit(thread, f"gfill {graph} {number} {self.dice.randrange(256)}", together)
@@ -664,6 +666,7 @@ class Writer:
             elif what == "host":
                 where = self.list_of(thread, stream)
                 self.emit(thread, f"ghost {graph} {where} {new('ids')}")
+                writes = True
             elif what == "memory" and "graph memory" in self.features:
                 self.emit(thread, f"gmemory {graph} {self.dice.randint(1, 30)}")
             elif what == "child" and thread.graphs:
@@ -672,7 +675,7 @@ class Writer:
                     self.emit(thread, f"gchild {graph} {child}")
                     writes |= wrote
             else:
-                alone = self.dice.choice((0, 0, 1))
+                alone = int(branches and self.dice.random() < 0.5)
                 self.emit(
                     thread,
                     f"gkernel {graph} {self.us()} {self.dice.choice((1, 4, 16))} "
@@ -1063,9 +1066,12 @@ class Writer:
             if self.dice.random() < 0.5:
                 self.emit(by, f"vrelease {taken}")
             if not early and self.dice.random() < 0.5:
-                self.emit(thread, f"vrelease {handle}")
-                self.let_go(thread, buffer)
+                self.later(self.phase + 1, end, giver, taker)
             by.buffers.append(mapped)
+
+        def end(*_: object) -> None:
+            self.emit(thread, f"vrelease {handle}")
+            self.let_go(thread, buffer)
 
         self.later(self.phase + 1, take, giver, taker)
 
