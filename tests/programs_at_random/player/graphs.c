@@ -29,8 +29,8 @@ static const CUgraphNode *before(const thing *graph, long free_of_it) {
   return graph->host && !free_of_it ? (const CUgraphNode *)&graph->host : NULL;
 }
 
-static CUresult added(thing *graph, CUresult result, CUgraphNode node) {
-  if (result == CUDA_SUCCESS) graph->host = node;
+static CUresult added(thing *graph, CUresult result, const CUgraphNode *node) {
+  if (result == CUDA_SUCCESS) graph->host = *node;
   return result;
 }
 
@@ -52,7 +52,7 @@ static CUresult add_kernel(call *c) {
   if (!kernel.func) return skip(c);
   CUresult result = cuGraphAddKernelNode(&node, graph_of(graph), from, from != NULL, &kernel);
   if (result == CUDA_SUCCESS) graph->bytes = (uint64_t)node; /* the newest kernel node */
-  return added(graph, result, node);
+  return added(graph, result, &node);
 }
 
 static CUresult add_fill(call *c) {
@@ -69,7 +69,7 @@ static CUresult add_fill(call *c) {
   return added(graph,
                cuGraphAddMemsetNode(&node, graph_of(graph), from, from != NULL, &fill,
                                     (CUcontext)thing_at('c', graph->context)->handle),
-               node);
+               &node);
 }
 
 static CUresult add_host(call *c) {
@@ -77,7 +77,7 @@ static CUresult add_host(call *c) {
   CUgraphNode node = NULL;
   CUDA_HOST_NODE_PARAMS host = {.fn = append_to_order, .userData = order_entry(c->n[1], c->n[2])};
   const CUgraphNode *from = before(graph, 0);
-  return added(graph, cuGraphAddHostNode(&node, graph_of(graph), from, from != NULL, &host), node);
+  return added(graph, cuGraphAddHostNode(&node, graph_of(graph), from, from != NULL, &host), &node);
 }
 
 static CUresult add_child(call *c) {
@@ -86,7 +86,7 @@ static CUresult add_child(call *c) {
   return added(
       c->t[0],
       cuGraphAddChildGraphNode(&node, graph_of(c->t[0]), from, from != NULL, graph_of(c->t[1])),
-      node);
+      &node);
 }
 
 /* Takes MiB, runs a kernel, gives it back (or not, 1: then the launch's end leaves it taken). */
@@ -102,7 +102,7 @@ static CUresult add_memory(call *c) {
   CUresult result = cuGraphAddMemAllocNode(&taken, graph_of(graph), from, from != NULL, &wanted);
   if (result == CUDA_SUCCESS)
     result = cuGraphAddMemFreeNode(&given, graph_of(graph), &taken, 1, wanted.dptr);
-  return added(graph, result, given);
+  return added(graph, result, &given);
 }
 
 static CUresult instantiate(call *c) {
