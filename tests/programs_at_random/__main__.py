@@ -15,7 +15,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tests.programs_at_random import build, playing, shrinking, writing
+from tests.programs_at_random import build, keeping, playing, shrinking, writing
 
 
 def seeds_of(word: str) -> list[int]:
@@ -40,7 +40,8 @@ def main() -> int:
         if Path(word).exists():
             scripts.append((word, Path(word).read_text()))
         else:
-            scripts += [(str(s), writing.write(s, features)) for s in seeds_of(word)]
+            chosen = features - keeping.ENTANGLED if asked.tight else features
+            scripts += [(str(s), writing.write(s, chosen)) for s in seeds_of(word)]
     if asked.write:
         print(*(text for _, text in scripts), sep="\n")
         return 0

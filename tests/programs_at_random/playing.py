@@ -1,4 +1,4 @@
-"""Plays a script on a simulated machine, without the shim or under a quota, and tells what came out.
+"""Plays a script on a simulated machine, without the shim or under a quota: what came out of it.
 
 What is compared: every call's answer, what was read from memory, the order of host functions, and
 at each quiet point the ledger with the device's own record. What is bounded: how long it takes.
@@ -26,7 +26,7 @@ from penstock_shim.pages import DeviceLimit, Limits, QuotaWriter, UsagePage
 
 KERNEL_RULES = "spin*=param0,meet=until0"
 MIB = 1 << 20
-SLAB_BYTES = 2 * MIB
+UNSEEN_BYTES = 6 * MIB  # of a process on a device
 ROOMY_BYTES = 100 << 30  # no program asks for so much
 TIGHT_BYTES = 96 * MIB  # beside the contexts: most programs ask for more
 # A hang is what is to be seen, not a slow machine.
@@ -97,7 +97,9 @@ class Run:
         for device in self._machine.devices():
             memory = ROOMY_BYTES
             if setting.tight:
-                said = re.search(rf"^# device {device.index} contexts (\d+)", self._script, re.M)
+                said = re.search(
+                    rf"^# device {device.index} contexts (\d+)", self._script, re.MULTILINE
+                )
                 contexts = int(said[1]) if said else 1
                 memory = TIGHT_BYTES + max(1, contexts) * device.context_bytes
             limits.append(
@@ -186,9 +188,9 @@ class Run:
             holders = [r.memory_bytes for r in self._machine.record(device.index) if r.alive]
             held = sum(holders)
             ledger = charged[device.index].total_bytes
-            # Code and what else nobody can see may lie in a slab with small allocations that are
-            # seen, or in one of its own: that is charged.
-            most = held + SLAB_BYTES * sum(map(bool, holders))
+            # Code, which nobody sees, may lie in slabs with small allocations that are seen, or in
+            # slabs of its own: that is charged.
+            most = held + UNSEEN_BYTES * sum(map(bool, holders))
             if not held <= ledger <= most or (ended and held):
                 self.outcome.faults.append(
                     f"{when}: device {device.index} holds {held / MIB:.1f} MiB, "
@@ -265,14 +267,20 @@ def differences(script: str, native: Outcome, other: Outcome) -> list[str]:
     return found
 
 
+def patience_s(script: str) -> float:
+    """How long it may take beyond what its work takes; a script may say less."""
+    said = re.search(r"^# patience (\d+)$", script, re.MULTILINE)
+    return float(said[1]) if said else PATIENCE_S
+
+
 def play(player: Path, script: str, settings: tuple[Setting, ...] = SETTINGS) -> list[str]:
     """Everything that is wrong with this script; nothing when all is well."""
-    native = Run(player, script, NATIVE, PATIENCE_S).outcome
+    native = Run(player, script, NATIVE, patience_s(script)).outcome
     if native.faults:
         return [f"{NATIVE}: {fault}" for fault in native.faults]
 
     def one(setting: Setting) -> list[str]:
-        limit_s = (100 / setting.cores + SLACK) * native.busy_s + PATIENCE_S
+        limit_s = (100 / setting.cores + SLACK) * native.busy_s + patience_s(script)
         outcome = Run(player, script, setting, limit_s).outcome
         faults = [*outcome.faults]
         if outcome.results:
