@@ -137,8 +137,9 @@ class Run:
     def _start(self, player: Path) -> None:
         began = time.monotonic()
         words = [player, self._folder / "script", self._folder / "page", self._folder]
-        with (self._folder / "errors").open("w+") as errors:
-            program = subprocess.Popen(
+        with (
+            (self._folder / "errors").open("w+") as errors,
+            subprocess.Popen(
                 words,
                 env=self._environment(),
                 stdin=subprocess.PIPE,
@@ -146,7 +147,8 @@ class Run:
                 stderr=errors,
                 text=True,
                 start_new_session=True,
-            )
+            ) as program,
+        ):
             hung = threading.Event()
             watchdog = threading.Timer(self._limit_s, self._give_up, (program, hung))
             watchdog.start()
