@@ -19,7 +19,14 @@ TIGHT_EVERY = 4
 ENTANGLED = frozenset({"meetings", "across devices", "across processes", "host waits"})
 
 # Kept scripts that still fail, and why: a line goes with the fault.
-EXPECTED: dict[str, str] = {}
+EXPECTED: dict[str, str] = {
+    "a-blocking-stream-waits-beside-the-legacy-stream": "A2",
+    "two-devices-meet-again-and-again": "A1",
+    "a-library-with-variables-that-nobody-uses": "charged as it is loaded, not as it is used",
+    "the-maker-of-an-imported-pool-is-killed": "charged for as long as anybody has the pool",
+    "limits-set-by-threads-at-once": "cuCtxSetLimit: read, charged and noted without a lock",
+}
+NOW_AND_THEN = frozenset({"limits-set-by-threads-at-once"})  # of these: may also do well
 
 
 def kept() -> list[str]:

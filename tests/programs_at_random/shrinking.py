@@ -22,7 +22,7 @@ ARGUMENTS = {
     for name, arguments in OPERATION.findall(source.read_text())
 }
 HEAD = re.compile(r"process |channels |quiet|# ")
-LONGEST_S = 300
+LONGEST_S = 180  # what is small enough by then is printed
 
 
 def shrink(

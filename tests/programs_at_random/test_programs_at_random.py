@@ -16,7 +16,7 @@ COUNT = int(os.environ.get("PENSTOCK_RANDOM_PROGRAMS", "200"))
 FIRST = int(os.environ.get("PENSTOCK_RANDOM_FIRST", "0"))
 PORTION = max(1, min(25, COUNT // 4))
 AT_ONCE = 2  # programs beside each other; each at three quotas at once
-MOST_SHRUNK = 2  # of a portion: each takes minutes
+MOST_SHRUNK = 1  # of a portion: each takes minutes
 
 
 @pytest.fixture(scope="session")
@@ -66,5 +66,5 @@ def test_a_program_that_failed_once_does_not_fail_again(player: Path, kept: str)
         assert not faults, "\n".join(faults)
     elif faults:
         pytest.xfail(f"{expected}: {faults[0]}")
-    else:
+    elif kept not in keeping.NOW_AND_THEN:
         pytest.fail(f"{kept} fails no more: take it out of EXPECTED")
