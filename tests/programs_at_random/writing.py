@@ -62,6 +62,7 @@ SPIN_US = (20, 20, 50, 50, 100, 200, 300, 1000, 2500)
 GRIDS = ((1, 32), (1, 64), (4, 128), (16, 256), (132, 256), (264, 1024))
 SMALL_GRIDS = GRIDS[:4]  # of these any number runs at the same time
 MOST_WORDS = 120
+LARGE_WORDS = 150_000  # in an allocation that shares no slab
 MOST_STREAMS = 6  # of a context: work of more may come into one queue
 
 
@@ -151,6 +152,8 @@ class Writer:
 
     def __init__(self, seed: int, features: frozenset[str]) -> None:
         self.dice = random.Random(seed)  # noqa: S311  # a test's dice
+        if self.dice.random() < 0.6:  # every byte is then seen, and compared
+            features -= {"small", "small parts shared"}
         self.features = features
         self.lines: list[str] = []
         self.counters: dict[str, int] = {}
@@ -202,6 +205,8 @@ class Writer:
         ]
         contexts = [c.device for p in self.processes for c in p.contexts]
         rooms = [f"# device {d} contexts {contexts.count(d)}" for d in range(self.devices)]
+        if "small" not in self.features:
+            rooms.append("# exact")
         return "\n".join([*head, f"channels {channels}", *rooms, *self.lines, ""])
 
     # ---- lines ----
@@ -312,7 +317,9 @@ class Writer:
             "": [self.spins] * 4
             + [self.events] * 3
             + [self.wait_somehow] * 2
-            + [self.linear, self.linear, self.array, self.give_back, self.give_back]
+            + [self.linear] * 3
+            + [self.give_back] * 4
+            + [self.array]
             + [self.host, self.post, self.rest, self.contents, self.contents, self.come_and_go],
             "captures": [self.captured_graph] * 2,
             "pools": [self.pooled] * 3,
@@ -446,7 +453,7 @@ class Writer:
         number, context = thread.process.new("b"), stream.context.number
         how = self.dice.choice(("alloc", "alloc", "alloc", "pitch", "managed"))
         size = (
-            f"{self.dice.randint(1000, 5000)} {self.dice.randint(400, 2000)}"
+            f"{self.dice.randint(1000, 5000)} {self.dice.randint(1200, 2500)}"
             if how == "pitch"
             else f"{self.kib()}"
         )
@@ -636,6 +643,8 @@ class Writer:
         writes = False
         for _ in range(self.dice.randint(1, 4)):
             self.emit(thread, f"spin {stream.number} {self.kernel()}")
+            if self.dice.random() < 0.4:  # so that others meet it
+                self.emit(thread, f"rest {self.dice.randint(200, 3000)}")
         if forks:
             self.emit(thread, f"record {stream.number} {forked}", together)
             self.emit(thread, f"wait {side} {forked}", together)
@@ -989,7 +998,7 @@ class Writer:
         giver.words[pair] = Words(number, contexts[0], owner=True)
         together = self.group()
         thread = self.dice.choice(giver.threads)
-        self.emit(thread, f"words {number} {contexts[0].number} {MOST_WORDS} 1", together)
+        self.emit(thread, f"words {number} {contexts[0].number} {LARGE_WORDS} 1", together)
         self.emit(thread, f"give {number} {slot}", together)
 
         def take(_: Process, __: Process) -> None:
