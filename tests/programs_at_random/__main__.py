@@ -32,6 +32,7 @@ def main() -> int:
     parser.add_argument("--cores", type=int, nargs="*", help="at these percentages")
     parser.add_argument("--at-once", type=int, default=2, help="scripts played beside each other")
     parser.add_argument("--shrink", action="store_true", help="print a failing script shrunk")
+    parser.add_argument("--tries", type=int, default=1, help="how often each is played")
     parser.add_argument("--folder", type=Path, help="where failing scripts go")
     asked = parser.parse_args()
     features = writing.features(asked.features)
@@ -54,11 +55,13 @@ def main() -> int:
         def one(script: tuple[str, str]) -> bool:
             name, text = script
             began = time.monotonic()
-            faults = playing.play(player, text, settings)
+            faults: list[str] = []
+            for _ in range(asked.tries):
+                faults = faults or playing.play(player, text, settings)
             if not faults:
                 return True
             if asked.shrink:
-                text, faults = shrinking.shrink(player, text, faults, settings)
+                text, faults = shrinking.shrink(player, text, faults, settings, asked.tries)
                 print(text, flush=True)
             if asked.folder:
                 (asked.folder / Path(name).name).write_text(text)

@@ -52,6 +52,7 @@ BROKEN: dict[str, str] = {
     "across devices": "gates of several devices drive each other apart (A1)",
     "across processes": "likewise",
     "legacy before meetings": "the gate's own marker on the legacy stream (A2)",
+    "limits": "cuCtxSetLimit by two threads at once: read, charged and noted without a lock",
     "small parts shared": "simulated device: closing what does not begin with a page maps its own "
     "pages elsewhere, and what comes to lie there next is written into the other's memory",
     "variables of libraries": "charged as a library is loaded, on the device from the first use on",
@@ -140,6 +141,7 @@ class Process:
     contexts: list[Context] = field(default_factory=list)
     words: dict[frozenset[int] | None, Words] = field(default_factory=dict)  # shared with whom
     lists: dict[tuple[Thread, Stream], int] = field(default_factory=dict)
+    with_memory: set[int] = field(default_factory=set)  # graphs: neither copied nor put into others
     counters: dict[str, int] = field(default_factory=dict)
 
     def new(self, kind: str) -> int:
@@ -664,6 +666,7 @@ class Writer:
         if "graph memory" in self.features and self.dice.random() < 0.4:
             number = thread.process.new("b")
             self.emit(thread, f"aalloc {number} {stream.number} {self.kib()}", together)
+            thread.process.with_memory.add(graph)
             self.emit(thread, f"spin {stream.number} {self.kernel()}")
             self.emit(thread, f"afree {stream.number} {number}", together)
         self.emit(thread, f"end {graph} {stream.number}", together)
@@ -694,9 +697,10 @@ class Writer:
                 writes = True
             elif what == "memory" and "graph memory" in self.features:
                 self.emit(thread, f"gmemory {graph} {self.dice.randint(1, 30)}")
+                thread.process.with_memory.add(graph)
             elif what == "child" and thread.graphs:
                 child, of, wrote = self.dice.choice(thread.graphs)
-                if of is stream:
+                if of is stream and child not in thread.process.with_memory:
                     self.emit(thread, f"gchild {graph} {child}")
                     writes |= wrote
             else:
@@ -722,7 +726,7 @@ class Writer:
             change = self.dice.random()
             if change < 0.2:
                 self.emit(thread, f"setkernel {executable} {graph} {self.us()}")
-            elif change < 0.3:
+            elif change < 0.3 and graph not in thread.process.with_memory:
                 copy = new("g")
                 self.emit(thread, f"clone {copy} {graph}")
                 self.emit(thread, f"update {executable} {copy}")
