@@ -41,7 +41,7 @@ def main() -> int:
         if Path(word).exists():
             scripts.append((word, Path(word).read_text()))
         else:
-            chosen = features - keeping.ENTANGLED if asked.tight else features
+            chosen = keeping.when_tight(features) if asked.tight else features
             scripts += [(str(s), writing.write(s, chosen)) for s in seeds_of(word)]
     if asked.write:
         print(*(text for _, text in scripts), sep="\n")

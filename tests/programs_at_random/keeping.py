@@ -16,7 +16,10 @@ KEPT = Path(__file__).parent / "kept"
 FEATURES = os.environ.get("PENSTOCK_RANDOM_FEATURES", "")
 MOST_RUNS = 5  # of a script that is expected to fail: some do not each time
 TIGHT_EVERY = 4
-ENTANGLED = frozenset({"meetings", "across devices", "across processes", "host waits"})
+# What is refused to one half of a meeting would keep the other.
+NOT_TIGHT = frozenset({"meetings", "across devices", "across processes", "host waits"})
+# Nor yet: at the brink of a quota, processes that grow pools at once are left charged for too much.
+NOT_TIGHT_YET = frozenset({"pools", "shared pools"})
 
 # Kept scripts that still fail, and why: a line goes with the fault.
 EXPECTED: dict[str, str] = {
@@ -40,10 +43,15 @@ def is_tight(seed: int) -> bool:
     return seed % TIGHT_EVERY == TIGHT_EVERY - 1
 
 
+def when_tight(features: frozenset[str]) -> frozenset[str]:
+    """Of these, what programs may do that are short of memory."""
+    return features - NOT_TIGHT - NOT_TIGHT_YET
+
+
 def script_of(seed: int) -> str:
-    """What this seed stands for. What is refused to one half of a meeting would keep the other."""
+    """What this seed stands for."""
     features = writing.features(FEATURES)
-    return writing.write(seed, features - ENTANGLED if is_tight(seed) else features)
+    return writing.write(seed, when_tight(features) if is_tight(seed) else features)
 
 
 def settings_of(seed: int) -> tuple[playing.Setting, ...]:
