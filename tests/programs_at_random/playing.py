@@ -26,7 +26,7 @@ from penstock_shim.pages import DeviceLimit, Limits, QuotaWriter, UsagePage
 
 KERNEL_RULES = "spin*=param0,meet=until0"
 MIB = 1 << 20
-UNSEEN_BYTES = 6 * MIB  # of a process on a device
+UNSEEN_BYTES = 16 * MIB  # of a process on a device: a slab for each image that it has
 ROOMY_BYTES = 100 << 30  # no program asks for so much
 TIGHT_BYTES = 96 * MIB  # beside the contexts: most programs ask for more
 # A hang is what is to be seen, not a slow machine.
