@@ -96,6 +96,8 @@ static void give_back_bytes(const penstock_object *object) {
     case PENSTOCK_MIPMAP:
       return penstock_uncharge_hidden(object->grant, object->bytes, PENSTOCK_ARRAY_BLOCKS);
     case PENSTOCK_MODULE:
+    case PENSTOCK_MODULE_CODE:
+      return penstock_uncharge_hidden(object->grant, object->bytes, PENSTOCK_IMAGE_PART_BLOCKS);
     case PENSTOCK_LIBRARY_COPY:
     case PENSTOCK_GLOBAL:
       return penstock_uncharge_hidden(object->grant, object->bytes, PENSTOCK_IMAGE_BLOCKS);

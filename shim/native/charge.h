@@ -41,7 +41,8 @@ CUresult penstock_charge_hidden(int grant, uint64_t bytes, unsigned count);
 void penstock_uncharge_hidden(int grant, uint64_t bytes, unsigned count);
 
 #define PENSTOCK_ARRAY_BLOCKS 1
-#define PENSTOCK_IMAGE_BLOCKS 2 /* code and variables */
+#define PENSTOCK_IMAGE_BLOCKS 2      /* code and variables */
+#define PENSTOCK_IMAGE_PART_BLOCKS 1 /* one of them */
 
 /* Gives back what was charged. */
 void penstock_uncharge(int grant, uint64_t bytes);

@@ -141,13 +141,15 @@ static void read_dimension(text *t, declared *d) {
 }
 
 /* After the space: `.align n .v4 .type name[count] = {…}, another, …;` */
-static uint64_t read_variables(text *t) {
+static uint64_t read_variables(text *t, bool *managed) {
   uint64_t bytes = 0, vector = 1;
   declared d = {.count = 1};
   for (;;) {
     token one = next(t);
     if (!one.length) break;
-    if (is(one, ".align")) {
+    if (is(one, ".managed")) {
+      *managed = true;
+    } else if (is(one, ".align")) {
       d.align = number(next(t));
     } else if (is(one, ".v2") || is(one, ".v4") || is(one, ".v8")) {
       vector = (uint64_t)(one.from[2] - '0');
@@ -168,9 +170,9 @@ static uint64_t read_variables(text *t) {
   return bytes;
 }
 
-uint64_t penstock_ptx_data_bytes(const char *data, uint64_t length) {
+void penstock_ptx_measure(const char *data, uint64_t length, penstock_image_size *size) {
   text t = {data, data + length};
-  uint64_t bytes = 0;
+  size->data_bytes = size->managed_bytes = 0;
   int parentheses = 0; /* in them are parameters: `.ptr .global` takes nothing */
   bool is_elsewhere = false;
   for (token one = next(&t); one.length; one = next(&t)) {
@@ -182,10 +184,11 @@ uint64_t penstock_ptx_data_bytes(const char *data, uint64_t length) {
     }
     if (is(one, ".extern")) is_elsewhere = true;
     if (parentheses == 0 && (is(one, ".global") || is(one, ".const"))) {
-      uint64_t more = read_variables(&t);
-      if (!is_elsewhere) bytes = sum(bytes, more);
+      bool managed = false;
+      uint64_t more = read_variables(&t, &managed);
+      uint64_t *bytes = managed ? &size->managed_bytes : &size->data_bytes;
+      if (!is_elsewhere) *bytes = sum(*bytes, more);
       is_elsewhere = false;
     }
   }
-  return bytes;
 }

@@ -1,5 +1,6 @@
 /* The way of a launch through the gate: admitted, counted in a bracket, let go. */
 #include "hooks/launch_state.h"
+#include "hooks/local_memory.h"
 
 #include "mechanism/lock.h"
 
@@ -273,6 +274,18 @@ static uint64_t for_all_ns(uint64_t guess_ns, uint64_t processes) {
   return all < most ? all : most;
 }
 
+/* The first launch of a kind in a context. Where that raised its charge, the next launch looks
+ * again: this one may yet be refused. */
+static CUresult admit(penstock_pass *pass, const gate_stream *stream, gate_kind *kind,
+                      const penstock_kind_key *key) {
+  const gate_context *context = stream->context;
+  CUresult result = penstock_kernel_admit(key, context->handle, context->grant, &pass->raise);
+  if (result == CUDA_SUCCESS && !pass->raise.to) {
+    __atomic_store_n(&kind->admitted, context->birth, __ATOMIC_RELAXED);
+  }
+  return result;
+}
+
 CUresult penstock_gate_enter(penstock_pass *pass, CUstream handle, bool per_thread_default,
                              const penstock_kind_key *key) {
   pass->stream = NULL;
@@ -287,6 +300,12 @@ CUresult penstock_gate_enter(penstock_pass *pass, CUstream handle, bool per_thre
   if (gate_is_capturing(state, stream)) return CUDA_SUCCESS;
   gate_kind *kind = gate_kind_get(state, key);
   if (!kind) return CUDA_ERROR_OUT_OF_MEMORY;
+  pass->raise.to = 0;
+  if (__builtin_expect(__atomic_load_n(&kind->admitted, __ATOMIC_RELAXED) != stream->context->birth,
+                       0)) {
+    CUresult refused = admit(pass, stream, kind, key);
+    if (refused != CUDA_SUCCESS) return refused;
+  }
   pass->kind = kind;
   pass->bracket = pass->bracket_ns = 0;
   pass->entered_ns = 0;
@@ -393,6 +412,7 @@ CUresult penstock_gate_leave(penstock_pass *pass, CUresult result) {
   if (!pass->stream) return result;
   bool made = __builtin_expect(result == CUDA_SUCCESS, 1);
   if (!made) uncount(pass);
+  if (!made) penstock_local_memory_undo(&pass->raise);
   __atomic_fetch_add(&pass->stream->left, 1, __ATOMIC_RELEASE);
   if (made) {
     if (pass->entered_ns) note_hold_up(pass);

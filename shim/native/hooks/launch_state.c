@@ -110,6 +110,7 @@ static gate_kind *kind_find(gate_state *state, const penstock_kind_key *key, uin
       kind->key = *key;
       kind->unmeasured = 0;
       kind->changed = false;
+      kind->admitted = 0;
       memset(&kind->cost, 0, sizeof kind->cost);
       kind->next = *bucket;
       *bucket = kind;
@@ -203,6 +204,8 @@ static gate_context *context_get(gate_state *state, CUcontext handle) {
   }
   bool made = context && !context->handle;
   if (made) {
+    static uint64_t contexts_born; /* state->lock */
+    context->birth = ++contexts_born;
     context->handle = handle;
     context->grant = grant;
   }

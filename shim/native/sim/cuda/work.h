@@ -74,6 +74,8 @@ bool sim_kernel_rule_parse(const char *text, size_t length, sim_kernel_rule *rul
 bool sim_kernels_launch_graphs(void); /* is there a rule that has any do so? */
 void sim_condition_set(uint64_t handle, uint64_t value);
 
+/* Before a kernel runs in a context: its code is loaded, and there is the local memory for it. */
+CUresult sim_work_prepare(const sim_work *work, sim_context *ctx);
 /* Captures into the stream's graph when it is capturing, else runs. */
 CUresult sim_issue(sim_stream *stream, const sim_work *work);
 CUresult sim_run(sim_stream *stream, const sim_work *work);
