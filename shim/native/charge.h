@@ -44,6 +44,11 @@ void penstock_uncharge_hidden(int grant, uint64_t bytes, unsigned count);
 #define PENSTOCK_IMAGE_BLOCKS 2      /* code and variables */
 #define PENSTOCK_IMAGE_PART_BLOCKS 1 /* one of them */
 
+/* The same for what a launch or the loading of code needs, which programs do not try again: idle
+ * memory of pools goes back to the device before it is refused. `count` 0: bytes of its own slabs.
+ */
+CUresult penstock_charge_urgent(int grant, uint64_t bytes, unsigned count);
+
 /* Gives back what was charged. */
 void penstock_uncharge(int grant, uint64_t bytes);
 void penstock_uncharge_in(uint64_t share, int grant, uint64_t bytes);

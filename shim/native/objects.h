@@ -37,9 +37,9 @@ typedef enum penstock_kind {
   PENSTOCK_GRAPH_EXEC,   /* CUgraphExec with memory nodes; `detail` what a launch may need */
   PENSTOCK_GLOBAL,       /* a variable of a hidden image: key is its address, `detail` the owner */
   PENSTOCK_MODULE_CODE,  /* of a CUmodule; `detail` 1 once a function of it was got */
-  PENSTOCK_MODULE_UNLOADED,  /* of a CUmodule: what its code will cost when it is loaded */
-  PENSTOCK_KERNEL,           /* CUkernel; `detail` is the library */
-  PENSTOCK_LIBRARY_FUNCTION, /* CUfunction of a CUkernel; `detail` is the library */
+  PENSTOCK_MODULE_UNLOADED, /* of a CUmodule: what its code will cost when it is loaded */
+  PENSTOCK_KERNEL,          /* CUkernel; `detail` is the library */
+  PENSTOCK_FUNCTION,        /* CUfunction: its context; `detail` is the module or library */
 } penstock_kind;
 
 typedef struct penstock_object {

@@ -465,3 +465,16 @@ bool penstock_reserves_settle(void) {
   settling = false;
   return came_back;
 }
+
+bool penstock_reserves_trim(void) {
+  reserve_table *t = table();
+  bool trimmed = false;
+  uint32_t count = t ? __atomic_load_n(&t->count, __ATOMIC_ACQUIRE) : 0;
+  for (uint32_t i = 0; i < count; i++) {
+    penstock_reserve *reserve = t->all[i];
+    if (!reserve->pool || is_destroyed(reserve) || !charged_of(reserve).slack) continue;
+    trimmed |= REAL(cuMemPoolTrimTo)(reserve->pool, 0) == CUDA_SUCCESS;
+  }
+  if (trimmed) __atomic_store_n(&t->slack, 1, __ATOMIC_RELEASE);
+  return trimmed && penstock_reserves_settle();
+}

@@ -110,7 +110,6 @@ static gate_kind *kind_find(gate_state *state, const penstock_kind_key *key, uin
       kind->key = *key;
       kind->unmeasured = 0;
       kind->changed = false;
-      kind->admitted = 0;
       memset(&kind->cost, 0, sizeof kind->cost);
       kind->next = *bucket;
       *bucket = kind;

@@ -55,7 +55,7 @@ typedef struct gate_kind {
   uint32_t version;    /* grows when what it stands for is changed: an executable's nodes */
   bool changed;        /* … and not measured since: its cost is an estimate */
   uint32_t arrivals;   /* of neighbours, when it was learned last */
-  uint64_t admitted;   /* birth of the context where what it needs is charged; 0: nowhere */
+  uint64_t admitted;   /* where what it needs is charged: penstock_admission_of */
   penstock_cost cost;
 } gate_kind;
 

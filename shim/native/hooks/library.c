@@ -13,6 +13,7 @@
 #include "hooks/global.h"
 #include "hooks/hook.h"
 #include "hooks/launch.h"
+#include "hooks/local_memory.h"
 #include "image.h"
 
 bool penstock_loads_lazily(void) {
@@ -117,7 +118,7 @@ static CUresult admit_eagerly(loading *l) {
   size_t count = l->count;
   for (l->count = 0; l->count < count; l->count++) {
     const penstock_object *one = &l->contexts[l->count];
-    CUresult result = penstock_charge_hidden(one->grant, cost_in(l, one), PENSTOCK_IMAGE_BLOCKS);
+    CUresult result = penstock_charge_urgent(one->grant, cost_in(l, one), PENSTOCK_IMAGE_BLOCKS);
     if (result == CUDA_SUCCESS) continue;
     give_up(l);
     return result;
@@ -248,7 +249,7 @@ static CUresult admit_in(CUlibrary library, CUcontext context, int grant, pensto
   }
   *copy = copy_of(library, context, grant, image.detail);
   if (penstock_object_find(PENSTOCK_LIBRARY_COPY, copy->key, NULL)) return CUDA_SUCCESS;
-  CUresult result = penstock_charge_hidden(grant, copy->bytes, PENSTOCK_IMAGE_BLOCKS);
+  CUresult result = penstock_charge_urgent(grant, copy->bytes, PENSTOCK_IMAGE_BLOCKS);
   if (result != CUDA_SUCCESS) return result;
   *is_new = penstock_object_add(copy);
   if (!*is_new) penstock_give_back(copy); /* another thread was first */
@@ -365,22 +366,26 @@ CUresult penstock_library_use(CUfunction function, CUcontext context, int grant)
   return library ? admit_in(library, context, grant, &copy, &is_new) : CUDA_SUCCESS;
 }
 
-CUcontext penstock_library_function_context(CUfunction function) {
+CUcontext penstock_function_context(CUfunction function) {
   penstock_object entry;
   uint64_t key = (uint64_t)(uintptr_t)function;
-  return penstock_object_find(PENSTOCK_LIBRARY_FUNCTION, key, &entry) ? entry.context : NULL;
+  return penstock_object_find(PENSTOCK_FUNCTION, key, &entry) ? entry.context : NULL;
 }
 
-static CUresult got_function(CUlibrary library, CUfunction *function, CUresult result) {
+void penstock_function_got(CUfunction function, uint64_t owner, CUcontext context) {
+  penstock_object entry = {.key = (uint64_t)(uintptr_t)function,
+                           .detail = owner,
+                           .context = context,
+                           .grant = -1,
+                           .kind = PENSTOCK_FUNCTION};
+  penstock_object_add(&entry);
+}
+
+static CUresult got_function(CUlibrary library, const CUfunction *function, CUresult result) {
   CUcontext context;
   int grant;
   if (result == CUDA_SUCCESS && library && penstock_here(&context, &grant) == CUDA_SUCCESS) {
-    penstock_object entry = {.key = (uint64_t)(uintptr_t)*function,
-                             .detail = (uint64_t)(uintptr_t)library,
-                             .context = context,
-                             .grant = -1,
-                             .kind = PENSTOCK_LIBRARY_FUNCTION};
-    penstock_object_put(&entry);
+    penstock_function_got(*function, (uint64_t)(uintptr_t)library, context);
   }
   return result;
 }
@@ -417,12 +422,13 @@ CUresult CUDAAPI HOOK_NAME(cuLibraryUnload)(CUlibrary library) {
   penstock_belongings_take(&belongings, PENSTOCK_LIBRARY_COPY);
   penstock_belongings_take(&belongings, PENSTOCK_GLOBAL);
   penstock_belongings_take(&belongings, PENSTOCK_KERNEL);
-  penstock_belongings_take(&belongings, PENSTOCK_LIBRARY_FUNCTION);
+  penstock_belongings_take(&belongings, PENSTOCK_FUNCTION);
   CUresult result = REAL(cuLibraryUnload)(library);
   for (int grant = 0; grant < PENSTOCK_MAX_DEVICES; grant++) {
     if (found_image[grant] && result != CUDA_SUCCESS) penstock_object_put(&images[grant]);
   }
   penstock_belongings_left(&belongings, result);
+  penstock_functions_go();
   if (result == CUDA_SUCCESS) penstock_gate_forget_functions();
   return result;
 }

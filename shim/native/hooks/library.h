@@ -16,8 +16,10 @@ unsigned penstock_architecture_of(CUdevice device);
  * there. `function` may be a CUkernel; what comes from no library is charged already. */
 CUresult penstock_library_use(CUfunction function, CUcontext context, int grant);
 
-/* The context of a function that was got from a CUkernel. NULL: it is none such. */
-CUcontext penstock_library_function_context(CUfunction function);
+/* The context of a function, which is remembered as it is got from a module (`owner`), or from a
+ * kernel of a library. NULL: it is not known. */
+void penstock_function_got(CUfunction function, uint64_t owner, CUcontext context);
+CUcontext penstock_function_context(CUfunction function);
 
 /* What eager loading puts into a context that comes to be: asked before, in whole slabs; and after,
  * as the copies of the libraries in it. Returns what of `bytes` is left. */

@@ -215,7 +215,7 @@ static CUresult raise_need(CUcontext context, int grant, uint64_t need,
     set_need(&now, need, 0);
     now.bytes = cost_of(&now, limit, set, count);
     uint64_t more = now.bytes > seen.bytes ? now.bytes - seen.bytes : 0;
-    CUresult result = penstock_charge(grant, more);
+    CUresult result = penstock_charge_urgent(grant, more, 0);
     if (result == CUDA_SUCCESS && penstock_object_replace(&seen, &now)) {
       *raise = (penstock_local_raise){.context = context, .from = need_of(&seen), .to = need};
       if (now.bytes < seen.bytes) penstock_uncharge(grant, seen.bytes - now.bytes);

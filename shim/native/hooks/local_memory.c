@@ -9,6 +9,12 @@
 
 #define DEEPEST_GRAPH 16
 
+uint64_t penstock_functions_gone;
+
+void penstock_functions_go(void) {
+  __atomic_fetch_add(&penstock_functions_gone, 1, __ATOMIC_ACQ_REL);
+}
+
 /* Of a thread, in the current context. What the driver does not know it refuses to launch. */
 static uint64_t local_bytes(CUfunction function) {
   int bytes = 0;
@@ -39,28 +45,23 @@ CUresult penstock_kernel_admit(const penstock_kind_key *key, CUcontext context, 
 
 /* ---- graphs ---- */
 
-/* A function belongs to its module's context; a kernel runs in the one that its node names. */
-static CUcontext context_of(CUfunction function, CUcontext named) {
-  CUmodule module;
-  penstock_object entry;
-  CUcontext context = function ? penstock_library_function_context(function) : NULL;
-  if (!context && function && REAL(cuFuncGetModule)(&module, function) == CUDA_SUCCESS &&
-      penstock_object_find(PENSTOCK_MODULE, (uint64_t)(uintptr_t)module, &entry)) {
-    context = entry.context;
-  }
-  if (!context) context = named;
-  if (!context && REAL(cuCtxGetCurrent)(&context) != CUDA_SUCCESS) context = NULL;
-  return context;
-}
-
-CUresult penstock_node_admit(CUfunction function, CUkernel kernel, CUcontext named) {
+static CUresult admit_in(CUfunction function, CUcontext context) {
   penstock_object entry;
   penstock_local_raise raise;
-  CUcontext context = context_of(function, named);
-  if (!context || !penstock_object_find(PENSTOCK_CONTEXT, (uint64_t)(uintptr_t)context, &entry)) {
+  if (!context && REAL(cuCtxGetCurrent)(&context) != CUDA_SUCCESS) return CUDA_SUCCESS;
+  if (!penstock_object_find(PENSTOCK_CONTEXT, (uint64_t)(uintptr_t)context, &entry)) {
     return CUDA_SUCCESS; /* the driver says what is wrong with it */
   }
-  return admit(function ? function : (CUfunction)kernel, context, entry.grant, &raise);
+  return admit(function, context, entry.grant, &raise);
+}
+
+/* A function belongs to a context; a kernel runs in the one that its node names. Of a kernel, a
+ * driver may tell the function as well. */
+CUresult penstock_node_admit(CUfunction function, CUkernel kernel, CUcontext named) {
+  CUcontext own = function ? penstock_function_context(function) : NULL;
+  CUresult result = function ? admit_in(function, own ? own : named) : CUDA_SUCCESS;
+  if (result != CUDA_SUCCESS || !kernel) return result;
+  return admit_in((CUfunction)kernel, named);
 }
 
 /* Drivers before CUDA 12 have the first version alone. */

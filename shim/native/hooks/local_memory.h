@@ -5,6 +5,16 @@
 #include "hooks/launch.h"
 #include "hooks/limit.h"
 
+/* Grows when functions go: their handles may come back with another meaning. */
+extern uint64_t penstock_functions_gone;
+void penstock_functions_go(void);
+
+/* What stands for "admitted": a function in a context, by the number that it alone has. Never 0. */
+static inline uint64_t penstock_admission_of(const void *what, uint64_t context_birth) {
+  uint64_t gone = __atomic_load_n(&penstock_functions_gone, __ATOMIC_ACQUIRE);
+  return ((gone << 32 | context_birth) * 0x9e3779b97f4a7c15u ^ (uint64_t)(uintptr_t)what) | 1;
+}
+
 /* Before a launch of a kind that was not launched in the context so far. What is no kernel is let
  * through. The raise is to be taken back if the driver refuses the launch. */
 CUresult penstock_kernel_admit(const penstock_kind_key *key, CUcontext context, int grant,

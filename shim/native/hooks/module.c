@@ -7,6 +7,7 @@
 #include "hooks/hook.h"
 #include "hooks/launch.h"
 #include "hooks/library.h"
+#include "hooks/local_memory.h"
 #include "image.h"
 #include "common/log.h"
 
@@ -30,9 +31,9 @@ static CUresult admit(loading *l, const penstock_image_size *size) {
   l->data = penstock_data_charge(size);
   l->covers = penstock_image_covers(size);
   l->with_code = size->is_hidden || !penstock_loads_lazily();
-  CUresult result = penstock_charge_hidden(l->grant, l->data, PENSTOCK_IMAGE_PART_BLOCKS);
+  CUresult result = penstock_charge_urgent(l->grant, l->data, PENSTOCK_IMAGE_PART_BLOCKS);
   if (result != CUDA_SUCCESS || !l->with_code) return result;
-  result = penstock_charge_hidden(l->grant, l->code, PENSTOCK_IMAGE_PART_BLOCKS);
+  result = penstock_charge_urgent(l->grant, l->code, PENSTOCK_IMAGE_PART_BLOCKS);
   if (result != CUDA_SUCCESS) {
     penstock_uncharge_hidden(l->grant, l->data, PENSTOCK_IMAGE_PART_BLOCKS);
   }
@@ -129,7 +130,7 @@ static CUresult admit_code(CUmodule module, penstock_object *code, bool *is_new)
   if (penstock_object_find(PENSTOCK_CONTEXT, (uint64_t)(uintptr_t)code->context, &context)) {
     grant = context.grant;
   }
-  CUresult result = penstock_charge_hidden(grant, code->bytes, PENSTOCK_IMAGE_PART_BLOCKS);
+  CUresult result = penstock_charge_urgent(grant, code->bytes, PENSTOCK_IMAGE_PART_BLOCKS);
   if (result != CUDA_SUCCESS) return join(key) ? CUDA_SUCCESS : result;
   code->kind = PENSTOCK_MODULE_CODE;
   code->grant = (int16_t)grant;
@@ -153,23 +154,38 @@ static CUresult settle_code(CUmodule module, const penstock_object *code, bool i
   return result;
 }
 
-#define USE_CODE(module, call)                            \
-  do {                                                    \
-    penstock_object code;                                 \
-    bool is_new;                                          \
-    CUresult result = admit_code(module, &code, &is_new); \
-    if (result != CUDA_SUCCESS) return result;            \
-    return settle_code(module, &code, is_new, call);      \
-  } while (0)
+static void remember_functions(CUmodule module, const CUfunction *functions, unsigned int count) {
+  penstock_object entry;
+  uint64_t owner = (uint64_t)(uintptr_t)module;
+  if (!penstock_object_find(PENSTOCK_MODULE, owner, &entry)) return;
+  for (unsigned int i = 0; i < count; i++) {
+    penstock_function_got(functions[i], owner, entry.context);
+  }
+}
 
 CUresult CUDAAPI HOOK_NAME(cuModuleGetFunction)(CUfunction *function, CUmodule module,
                                                 const char *name) {
-  USE_CODE(module, REAL(cuModuleGetFunction)(function, module, name));
+  penstock_object code;
+  bool is_new;
+  CUresult result = admit_code(module, &code, &is_new);
+  if (result != CUDA_SUCCESS) return result;
+  result = REAL(cuModuleGetFunction)(function, module, name);
+  if (result == CUDA_SUCCESS) remember_functions(module, function, 1);
+  return settle_code(module, &code, is_new, result);
 }
 
 CUresult CUDAAPI HOOK_NAME(cuModuleEnumerateFunctions)(CUfunction *functions, unsigned int count,
                                                        CUmodule module) {
-  USE_CODE(module, REAL(cuModuleEnumerateFunctions)(functions, count, module));
+  penstock_object code;
+  bool is_new;
+  unsigned int all = 0;
+  CUresult result = admit_code(module, &code, &is_new);
+  if (result != CUDA_SUCCESS) return result;
+  result = REAL(cuModuleEnumerateFunctions)(functions, count, module);
+  if (result == CUDA_SUCCESS && REAL(cuModuleGetFunctionCount)(&all, module) == CUDA_SUCCESS) {
+    remember_functions(module, functions, count < all ? count : all);
+  }
+  return settle_code(module, &code, is_new, result);
 }
 
 CUresult CUDAAPI HOOK_NAME(cuModuleUnload)(CUmodule module) {
@@ -177,13 +193,15 @@ CUresult CUDAAPI HOOK_NAME(cuModuleUnload)(CUmodule module) {
   penstock_freeing data = penstock_free_begin(PENSTOCK_MODULE, key);
   penstock_freeing code = penstock_free_begin(PENSTOCK_MODULE_CODE, key);
   penstock_freeing unloaded = penstock_free_begin(PENSTOCK_MODULE_UNLOADED, key);
-  penstock_belongings globals = {.owner = key};
-  penstock_belongings_take(&globals, PENSTOCK_GLOBAL);
+  penstock_belongings belongings = {.owner = key};
+  penstock_belongings_take(&belongings, PENSTOCK_GLOBAL);
+  penstock_belongings_take(&belongings, PENSTOCK_FUNCTION);
   CUresult result = REAL(cuModuleUnload)(module);
   penstock_free_end(&data, result);
   penstock_free_end(&code, result);
   penstock_free_end(&unloaded, result);
-  penstock_belongings_left(&globals, result);
+  penstock_belongings_left(&belongings, result);
+  penstock_functions_go();
   if (result == CUDA_SUCCESS) penstock_gate_forget_functions();
   return result;
 }

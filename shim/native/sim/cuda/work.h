@@ -6,7 +6,7 @@ typedef struct sim_work {
   CUgraphNodeType type;
   union {
     struct {
-      sim_function *function;
+      sim_function *function, *as_given; /* a CUkernel may be given */
       unsigned grid[3], block[3], shared_bytes, cluster[3];
       bool cooperative;
       bool early;   /* programmatic stream serialisation */
