@@ -51,7 +51,7 @@ def sized(mib: int, sm: int) -> Entry:
 
 
 def one_of_several(taken_mib: str, *entries: str) -> None:
-    """Entries are `sm:MiB`, with `p` before it PTX, with `z` compressed; so much the device takes."""
+    """Entries are `sm:MiB`, with `p` before it PTX, with `z` compressed; one is taken."""
     parts = []
     for entry in entries:
         sm, mib = (int(part) for part in entry.lstrip("pz").split(":"))
@@ -111,7 +111,7 @@ def unused_costs_nothing() -> None:
 
 
 def kernel_by_kernel() -> None:
-    """Variables come with the module, code with the first function; never more is held than paid."""
+    """Variables come with the module, code with the first function; all that is held is paid."""
     begin()
     image = cubin({"small": 3 * MIB, "large": 20 * MIB}, variables=6 * MIB, initialised=2 * MIB)
     with expect(0):

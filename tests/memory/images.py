@@ -1,4 +1,4 @@
-"""Images as compilers write them: cubins of given kernels and variables, and fat binaries of them."""
+"""Images as compilers write them: cubins of given kernels and variables, fat binaries of them."""
 
 from __future__ import annotations
 

@@ -45,9 +45,7 @@ class Kernels:
 
     def __init__(self, kind: str = "cubin") -> None:
         module = ok(cu.cuModuleLoadData(image(kind)))
-        self.functions = {
-            name: ok(cu.cuModuleGetFunction(module, name.encode())) for name in SIZES
-        }
+        self.functions = {name: ok(cu.cuModuleGetFunction(module, name.encode())) for name in SIZES}
         size = cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES
         for name, function in self.functions.items():
             assert int(ok(cu.cuFuncGetAttribute(size, function))) == SIZES[name]
