@@ -102,6 +102,16 @@ static bool is_managed(const cubin *file, const Elf64_Shdr *section) {
          name_begins(file, section, ".nv.global.managed");
 }
 
+static bool is_relocation(const Elf64_Shdr *section) {
+  return section->sh_type == SHT_REL || section->sh_type == SHT_RELA;
+}
+
+static bool changes_data(const cubin *file, uint64_t index) {
+  Elf64_Shdr section;
+  return read_section(file, index, &section) &&
+         (section.sh_flags & SHF_WRITE || is_constant(file, &section));
+}
+
 typedef struct contents {
   uint64_t code, data; /* bytes of the file */
 } contents;
@@ -120,6 +130,7 @@ static void measure_sections(cubin *file, penstock_image_size *size, contents *h
   if (!read_section(file, names, &file->names)) return;
   for (uint64_t i = 0; i < file->sections && read_section(file, i, &section); i++) {
     bool has_content = section.sh_type != SHT_NOBITS;
+    if (is_relocation(&section) && changes_data(file, section.sh_info)) size->needs_code = true;
     if (!(section.sh_flags & SHF_ALLOC) || is_on_chip(file, &section)) continue;
     if (has_content && !(section.sh_flags & SHF_WRITE) && !is_constant(file, &section)) {
       held->code = sum(held->code, section.sh_size);
@@ -155,9 +166,13 @@ static penstock_image_size measure_text(const char *text, uint64_t length) {
 
 /* ---- fat binaries ---- */
 
-static bool is_set(const char *variable) {
-  const char *text = getenv(variable);
-  return text && atoi(text);
+static bool forces_ptx;
+
+void penstock_image_begin(void) {
+  static bool begun;
+  if (__atomic_exchange_n(&begun, true, __ATOMIC_RELAXED)) return;
+  const char *text = getenv("CUDA_FORCE_PTX_JIT");
+  __atomic_store_n(&forces_ptx, text && atoi(text), __ATOMIC_RELAXED);
 }
 
 static uint64_t unpacked_bytes(const fatbin_entry *entry) {
@@ -174,7 +189,7 @@ static unsigned rank(const fatbin_entry *entry, unsigned architecture) {
   if (its > architecture) return 0;
   if (entry->kind == ENTRY_PTX) return 1 + its;
   if (entry->kind != ENTRY_CUBIN || its / 10 != architecture / 10) return 0;
-  return is_set("CUDA_FORCE_PTX_JIT") ? 0 : cubins + its;
+  return __atomic_load_n(&forces_ptx, __ATOMIC_RELAXED) ? 0 : cubins + its;
 }
 
 typedef struct choice {

@@ -10,6 +10,7 @@ typedef struct penstock_image_size {
   uint64_t code_bytes;    /* of the one image that the device takes, unpacked */
   uint64_t data_bytes;    /* of its variables */
   uint64_t managed_bytes; /* of its managed variables */
+  bool needs_code;        /* variables may point to code, which is loaded with them then */
   bool is_hidden;         /* it is compressed: `code_bytes` are of all that is in it, its variables
                              without initial values are not counted */
 } penstock_image_size;
@@ -22,6 +23,10 @@ penstock_image_size penstock_image_measure(const void *image, unsigned architect
 /* The same of an image that can be read so far. */
 penstock_image_size penstock_image_measure_within(const void *image, uint64_t readable,
                                                   unsigned architecture);
+
+/* When the driver is initialised: how it takes images in this process (CUDA_FORCE_PTX_JIT),
+ * whatever the environment says later. */
+void penstock_image_begin(void);
 
 /* A file; nothing when it cannot be read. */
 penstock_image_size penstock_image_measure_file(const char *path, unsigned architecture);

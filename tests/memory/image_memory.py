@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -131,6 +132,37 @@ def kernel_by_kernel() -> None:
         with taken(24 * MIB + 8 * MIB, MORE):
             module = ok(cu.cuModuleLoadData(image))
             ok(cu.cuModuleEnumerateFunctions(2, module))
+        ok(cu.cuModuleUnload(module))
+
+
+def pointers_to_code() -> None:
+    """Variables that hold addresses of functions bring the code along: charged with them."""
+    begin()
+    for declaration in (
+        ".visible .global .align 8 .u64 one = nothing;",
+        ".visible .global .align 8 .u64 table[2] = {0, nothing};",
+    ):
+        with expect(0):
+            before = charged()
+            module = ok(cu.cuModuleLoadData(ptx(declaration)))
+            assert charged() - before == SLAB
+            ok(cu.cuModuleGetFunction(module, b"nothing"))
+            assert charged() - before == SLAB
+            ok(cu.cuModuleUnload(module))
+    with taken(SLAB):
+        ok(cu.cuModuleLoadData(ptx(".visible .global .align 8 .u64 two[2] = {0x10, 2};")))
+
+
+def forced_to_compile() -> None:
+    """CUDA_FORCE_PTX_JIT: PTX is compiled though a cubin would do; later changes do not count."""
+    begin()
+    text = ptx(".visible .global .align 8 .b8 blob[0x1000000];")
+    image = fat(sized(60, 90), Entry(50, text, PTX_KIND))
+    os.environ.pop("CUDA_FORCE_PTX_JIT")
+    with expect(0):
+        with taken(16 * MIB + SLAB):
+            module = ok(cu.cuModuleLoadData(image))
+            ok(cu.cuModuleGetFunction(module, b"nothing"))
         ok(cu.cuModuleUnload(module))
 
 

@@ -59,6 +59,7 @@ def test_of_several_architectures_the_one_that_the_device_takes_is_charged(
         image_memory.unused_costs_nothing,
         image_memory.kernel_by_kernel,
         image_memory.managed_variable,
+        image_memory.pointers_to_code,
         image_memory.by_threads_at_once,
     ],
     ids=lambda program: program.__name__,
@@ -68,6 +69,10 @@ def test_what_is_loaded_lazily_is_charged_as_it_is_used(on, program):
     tenant.run(program)
     tenant.reap()
     assert tenant.charged() == 0
+
+
+def test_a_program_that_has_ptx_compiled_is_charged_for_that(on):
+    on().run(image_memory.forced_to_compile, CUDA_FORCE_PTX_JIT="1")
 
 
 def test_a_kernel_is_charged_in_every_context_that_it_is_launched_in(on):

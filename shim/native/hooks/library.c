@@ -331,7 +331,7 @@ static void remember_kernel(CUkernel kernel, CUlibrary library) {
                            .detail = (uint64_t)(uintptr_t)library,
                            .grant = -1,
                            .kind = PENSTOCK_KERNEL};
-  penstock_object_add(&entry);
+  penstock_object_put(&entry);
 }
 
 CUresult CUDAAPI HOOK_NAME(cuLibraryGetKernel)(CUkernel *kernel, CUlibrary library,
@@ -359,6 +359,8 @@ static CUlibrary library_of_kernel(const void *kernel) {
              : NULL;
 }
 
+bool penstock_is_kernel(CUfunction function) { return library_of_kernel(function) != NULL; }
+
 CUresult penstock_library_use(CUfunction function, CUcontext context, int grant) {
   penstock_object copy;
   bool is_new;
@@ -378,7 +380,7 @@ void penstock_function_got(CUfunction function, uint64_t owner, CUcontext contex
                            .context = context,
                            .grant = -1,
                            .kind = PENSTOCK_FUNCTION};
-  penstock_object_add(&entry);
+  penstock_object_put(&entry);
 }
 
 static CUresult got_function(CUlibrary library, const CUfunction *function, CUresult result) {

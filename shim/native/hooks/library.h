@@ -16,6 +16,9 @@ unsigned penstock_architecture_of(CUdevice device);
  * there. `function` may be a CUkernel; what comes from no library is charged already. */
 CUresult penstock_library_use(CUfunction function, CUcontext context, int grant);
 
+/* Is it a CUkernel, taken for a CUfunction? */
+bool penstock_is_kernel(CUfunction function);
+
 /* The context of a function, which is remembered as it is got from a module (`owner`), or from a
  * kernel of a library. NULL: it is not known. */
 void penstock_function_got(CUfunction function, uint64_t owner, CUcontext context);

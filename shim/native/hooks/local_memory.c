@@ -17,8 +17,18 @@ void penstock_functions_go(void) {
 
 /* Of a thread, in the current context. What the driver does not know it refuses to launch. */
 static uint64_t local_bytes(CUfunction function) {
+  const CUfunction_attribute local = CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES;
   int bytes = 0;
-  CUresult result = REAL(cuFuncGetAttribute)(&bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, function);
+  CUdevice device;
+  CUresult result;
+  if (!penstock_is_kernel(function)) {
+    result = REAL(cuFuncGetAttribute)(&bytes, local, function);
+  } else {
+    result = REAL(cuCtxGetDevice)(&device);
+    if (result == CUDA_SUCCESS) {
+      result = REAL(cuKernelGetAttribute)(&bytes, local, (CUkernel)function, device);
+    }
+  }
   return result == CUDA_SUCCESS && bytes > 0 ? (uint64_t)bytes : 0;
 }
 

@@ -30,7 +30,7 @@ static CUresult admit(loading *l, const penstock_image_size *size) {
   l->code = penstock_code_charge(size);
   l->data = penstock_data_charge(size);
   l->covers = penstock_image_covers(size);
-  l->with_code = size->is_hidden || !penstock_loads_lazily();
+  l->with_code = size->is_hidden || size->needs_code || !penstock_loads_lazily();
   CUresult result = penstock_charge_urgent(l->grant, l->data, PENSTOCK_IMAGE_PART_BLOCKS);
   if (result != CUDA_SUCCESS || !l->with_code) return result;
   result = penstock_charge_urgent(l->grant, l->code, PENSTOCK_IMAGE_PART_BLOCKS);

@@ -132,7 +132,9 @@ sim_thread *sim_thread_new(void);
 
 typedef struct sim_process {
   sim_machine *machine;
-  bool launches_block; /* CUDA_LAUNCH_BLOCKING */
+  bool launches_block;          /* CUDA_LAUNCH_BLOCKING */
+  bool loads_lazily;            /* CUDA_MODULE_LOADING: all but EAGER */
+  bool forces_ptx, forbids_ptx; /* CUDA_FORCE_PTX_JIT, CUDA_DISABLE_PTX_JIT */
   int gpu_count;
   sim_gpu gpus[SIM_MAX_DEVICES];
 } sim_process;

@@ -66,11 +66,6 @@ static uint64_t u64(const uint8_t *p) { return u32(p) | (uint64_t)u32(p + 4) << 
 
 static uint64_t ptx_code_bytes(uint64_t length) { return length / 4 + 4096; } /* what it becomes */
 
-static bool is_set(const char *variable) {
-  const char *text = getenv(variable);
-  return text && atoi(text);
-}
-
 /* An entry of a fat binary: kind (1 PTX, 2 cubin) at 0, header size at 4, payload size at 8,
  * compressed size at 16, architecture at 28, flags at 40, size as unpacked at 56. */
 typedef struct entry {
@@ -100,8 +95,8 @@ static bool read_entry(const uint8_t *at, const uint8_t *end, entry *e) {
 static unsigned rank(const entry *e, const sim_gpu *gpu) {
   unsigned device = gpu->profile->compute_major * 10 + gpu->profile->compute_minor;
   if (e->architecture > device) return 0;
-  if (e->kind == 1) return is_set("CUDA_DISABLE_PTX_JIT") ? 0 : 1 + e->architecture;
-  if (e->kind != 2 || e->architecture / 10 != device / 10 || is_set("CUDA_FORCE_PTX_JIT")) return 0;
+  if (e->kind == 1) return sim_here.forbids_ptx ? 0 : 1 + e->architecture;
+  if (e->kind != 2 || e->architecture / 10 != device / 10 || sim_here.forces_ptx) return 0;
   return 100000 + e->architecture;
 }
 

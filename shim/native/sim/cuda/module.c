@@ -39,10 +39,7 @@ static uint64_t data_offset(const sim_image *image, bool managed, const sim_glob
  * Code that is no larger than half a slab lies in one with others; of larger code the kernels that
  * are loaded lie one behind the other in whole slabs. */
 
-bool sim_loads_lazily(void) {
-  const char *mode = getenv("CUDA_MODULE_LOADING");
-  return !mode || strcmp(mode, "EAGER") != 0;
-}
+bool sim_loads_lazily(void) { return sim_here.loads_lazily; }
 
 static bool load_data(sim_module *m) {
   sim_context *ctx = m->ctx;
