@@ -110,3 +110,14 @@ def test_a_load_that_the_driver_refuses_leaves_nothing_charged(on):
         _, errors = program.communicate("on\n", timeout=60)
     assert line == "again\n", errors
     assert program.returncode == 0, errors
+
+
+@pytest.mark.parametrize(("seed", "mode"), [(1, "LAZY"), (2, "LAZY"), (3, "EAGER")])
+def test_random_images_are_never_charged_less_than_the_device_holds(on, seed, mode):
+    tenant = on(room=1024 * MIB)
+    tenant.run(image_memory.random_images, seed, CUDA_MODULE_LOADING=mode)
+    assert tenant.peak() <= (1024 + 520) * MIB
+
+
+def test_images_in_files_are_charged_alike(on, tmp_path):
+    on().run(image_memory.from_files, tmp_path)
