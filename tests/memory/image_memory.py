@@ -99,7 +99,8 @@ def unused_costs_nothing() -> None:
     with taken(0):
         assert int(ok(cu.cuModuleGetLoadingMode())) == 2
         large = library(VARIABLES)
-        unused = [library(fat(sized(4, 80), sized(8, 90))) for _ in range(50)]
+        image = fat(sized(1, 80), sized(2, 90))
+        unused = [library(image) for _ in range(200)]
         kernel = ok(cu.cuLibraryGetKernel(large, b"nothing"))
         ok(cu.cuKernelGetAttribute(cu.CUfunction_attribute(3), kernel, 0))
     with expect(0):
@@ -115,7 +116,13 @@ def unused_costs_nothing() -> None:
 def kernel_by_kernel() -> None:
     """Variables come with the module, code with the first function; all that is held is paid."""
     begin()
-    image = cubin({"small": 3 * MIB, "large": 20 * MIB}, variables=6 * MIB, initialised=2 * MIB)
+    for table_first in (False, True):
+        in_steps(table_first)
+
+
+def in_steps(table_first: object) -> None:
+    kernels = {"small": 3 * MIB, "large": 20 * MIB}
+    image = cubin(kernels, variables=6 * MIB, initialised=2 * MIB, table_first=bool(table_first))
     with expect(0):
         with taken(8 * MIB, SLAB):
             module = ok(cu.cuModuleLoadData(image))

@@ -41,8 +41,12 @@ def cubin(
     variables: int = 0,
     initialised: int = 0,
     managed: int = 0,
+    table_first: bool = False,
 ) -> bytes:
-    """Kernels by name with the size of their code; `local` says their local memory a thread."""
+    """Kernels by name with the size of their code; `local` says their local memory a thread.
+
+    Compilers put the table of sections last; it may as well come first.
+    """
     sections = [Section("", 0)]
     sections += [
         Section(f".text.{name}", NOTE_PROGBITS, ALLOC | 4, bytes(size))
@@ -73,31 +77,28 @@ def cubin(
         for name, size in (local or {}).items()
     )
     sections.append(Section(".nv.info", NOTE_INFO, 0, info, link=table))
-    return _elf(sections, sm)
+    return _elf(sections, sm, table_first)
 
 
-def _elf(sections: list[Section], sm: int) -> bytes:
+def _elf(sections: list[Section], sm: int, table_first: bool) -> bytes:  # noqa: FBT001
     sections.append(Section(".shstrtab", NOTE_STRTAB))
     sections[-1].content, at = _strings([section.name for section in sections])
     body, headers = b"", b""
+    begin = 64 + 64 * len(sections) if table_first else 64
     for name, section in zip(at, sections, strict=True):
         size = section.size if section.size >= 0 else len(section.content)
         headers += struct.pack(
             "<IIQQQQIIQQ",
-            *(name, section.kind, section.flags, 0, 64 + len(body), size),
+            *(name, section.kind, section.flags, 0, begin + len(body), size),
             *(section.link, 0, 1, 24 if section.kind == NOTE_SYMTAB else 0),
         )
         body += section.content
     ident = b"\x7fELF\x02\x01\x01\x41\x08" + bytes(7)
-    return (
-        struct.pack(
-            "<16sHHIQQQIHHHHHH",
-            *(ident, 2, CUDA, 1, 0, 0, 64 + len(body), sm << 8),
-            *(64, 56, 0, 64, len(sections), len(sections) - 1),
-        )
-        + body
-        + headers
-    )
+    return struct.pack(
+        "<16sHHIQQQIHHHHHH",
+        *(ident, 2, CUDA, 1, 0, 0, 64 if table_first else 64 + len(body), sm << 8),
+        *(64, 56, 0, 64, len(sections), len(sections) - 1),
+    ) + (headers + body if table_first else body + headers)
 
 
 def ptx(
