@@ -489,3 +489,14 @@ bool penstock_reserves_settle(void) {
   settling = false;
   return came_back;
 }
+
+bool penstock_reserves_trim(void) {
+  reserve_table *t = table();
+  bool trimmed = false;
+  for (penstock_reserve *reserve = t ? newest(t) : NULL; reserve; reserve = reserve->older) {
+    if (!reserve->pool || is_destroyed(reserve) || !charged_of(reserve).slack) continue;
+    trimmed |= REAL(cuMemPoolTrimTo)(reserve->pool, 0) == CUDA_SUCCESS;
+  }
+  if (trimmed) __atomic_store_n(&t->slack, 1, __ATOMIC_RELEASE);
+  return trimmed && penstock_reserves_settle();
+}

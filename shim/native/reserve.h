@@ -102,3 +102,7 @@ CUresult penstock_reserve_retired(penstock_reserve *reserve, CUresult result);
 /* Reads every reserve that may have shrunk and gives back. True if something came back. Cheap when
  * nothing was freed since the last time. */
 bool penstock_reserves_settle(void);
+
+/* The same after idle memory of all pools went back to the device, which costs those who use them
+ * next. */
+bool penstock_reserves_trim(void);

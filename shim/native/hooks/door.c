@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "hooks/hook.h"
+#include "image.h"
 #include "common/log.h"
 #include "mps.h"
 #include "unknown.h"
@@ -13,6 +14,7 @@ CUresult CUDAAPI HOOK_NAME(cuInit)(unsigned int flags) {
   const penstock_process *process = penstock_process_get();
   if (!process) return CUDA_ERROR_SYSTEM_NOT_READY;
   bool changed = penstock_visible_begin(process);
+  penstock_image_begin();
   CUresult result = REAL(cuInit)(flags);
   penstock_visible_end(changed, result == CUDA_SUCCESS);
   if (result != CUDA_SUCCESS) return result;

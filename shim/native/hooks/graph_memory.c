@@ -3,6 +3,7 @@
 
 #include "hooks/hook.h"
 #include "hooks/launch.h"
+#include "hooks/local_memory.h"
 
 CUresult CUDAAPI HOOK_NAME(cuGraphAddMemAllocNode)(CUgraphNode *node, CUgraph graph,
                                                    const CUgraphNode *dependencies, size_t count,
@@ -50,7 +51,9 @@ CUresult CUDAAPI HOOK_NAME(cuDeviceGraphMemTrim)(CUdevice device) {
 
 #define INSTANTIATE(symbol, parameters, arguments)                              \
   CUresult CUDAAPI HOOK_NAME(symbol) parameters {                               \
-    CUresult result = REAL(symbol) arguments;                                   \
+    CUresult result = penstock_graph_kernels_admit(graph);                      \
+    if (result != CUDA_SUCCESS) return result;                                  \
+    result = REAL(symbol) arguments;                                            \
     if (result == CUDA_SUCCESS) penstock_graph_memory_made(*executable, graph); \
     return result;                                                              \
   }

@@ -8,6 +8,7 @@
 
 #include "abi/gate.h"
 #include "driver.h"
+#include "hooks/limit.h"
 
 /* What a launch is, as far as its cost goes: launches of one kind are expected to cost alike. */
 typedef struct penstock_kind_key {
@@ -37,10 +38,11 @@ typedef struct penstock_pass {
   uint64_t counted_ns;  /* when it was counted there */
   uint64_t turn_ns;     /* begin of the turn that it goes in, alone on the device; 0: none such */
   uint64_t
-      entered_ns;   /* its bracket is to be measured closely: when its call was entered; else 0 */
-  bool overlapping; /* programmatic stream serialisation: no marker directly before it */
-  bool alone;       /* its bracket is ended right behind it */
-  bool rolling;     /* its bracket's end is recorded anew behind it */
+      entered_ns; /* its bracket is to be measured closely: when its call was entered; else 0 */
+  penstock_local_raise raise; /* of its context's local memory, for this launch */
+  bool overlapping;           /* programmatic stream serialisation: no marker directly before it */
+  bool alone;                 /* its bracket is ended right behind it */
+  bool rolling;               /* its bracket's end is recorded anew behind it */
 } penstock_pass;
 
 /* Waits until the launch may go (never for any completion) and opens a bracket where one is due.

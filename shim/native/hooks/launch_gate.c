@@ -1,5 +1,6 @@
 /* The way of a launch through the gate: admitted, counted in a bracket, let go. */
 #include "hooks/launch_state.h"
+#include "hooks/local_memory.h"
 
 #include "mechanism/lock.h"
 
@@ -273,9 +274,22 @@ static uint64_t for_all_ns(uint64_t guess_ns, uint64_t processes) {
   return all < most ? all : most;
 }
 
+/* The first launch of a kind in a context. Where that raised its charge, the next launch looks
+ * again: this one may yet be refused. */
+static CUresult admit(penstock_pass *pass, const gate_stream *stream, gate_kind *kind,
+                      const penstock_kind_key *key, uint64_t admission) {
+  const gate_context *context = stream->context;
+  CUresult result = penstock_kernel_admit(key, context->handle, context->grant, &pass->raise);
+  if (result == CUDA_SUCCESS && !pass->raise.to) {
+    __atomic_store_n(&kind->admitted, admission, __ATOMIC_RELAXED);
+  }
+  return result;
+}
+
 CUresult penstock_gate_enter(penstock_pass *pass, CUstream handle, bool per_thread_default,
                              const penstock_kind_key *key) {
   pass->stream = NULL;
+  pass->raise.to = 0;
   penstock_process *process = penstock_process_get();
   if (__builtin_expect(!process, 0)) return CUDA_ERROR_SYSTEM_NOT_READY;
   gate_state *state = gate_state_get();
@@ -287,6 +301,11 @@ CUresult penstock_gate_enter(penstock_pass *pass, CUstream handle, bool per_thre
   if (gate_is_capturing(state, stream)) return CUDA_SUCCESS;
   gate_kind *kind = gate_kind_get(state, key);
   if (!kind) return CUDA_ERROR_OUT_OF_MEMORY;
+  const uint64_t admission = penstock_admission_of(key->what, stream->context->birth);
+  if (__builtin_expect(__atomic_load_n(&kind->admitted, __ATOMIC_RELAXED) != admission, 0)) {
+    CUresult refused = admit(pass, stream, kind, key, admission);
+    if (refused != CUDA_SUCCESS) return refused;
+  }
   pass->kind = kind;
   pass->bracket = pass->bracket_ns = 0;
   pass->entered_ns = 0;
@@ -390,8 +409,9 @@ static void note_hold_up(const penstock_pass *pass) {
 }
 
 CUresult penstock_gate_leave(penstock_pass *pass, CUresult result) {
-  if (!pass->stream) return result;
   bool made = __builtin_expect(result == CUDA_SUCCESS, 1);
+  if (!made) penstock_local_memory_undo(&pass->raise);
+  if (!pass->stream) return result;
   if (!made) uncount(pass);
   __atomic_fetch_add(&pass->stream->left, 1, __ATOMIC_RELEASE);
   if (made) {

@@ -203,6 +203,8 @@ static gate_context *context_get(gate_state *state, CUcontext handle) {
   }
   bool made = context && !context->handle;
   if (made) {
+    static uint64_t contexts_born; /* state->lock */
+    context->birth = ++contexts_born;
     context->handle = handle;
     context->grant = grant;
   }

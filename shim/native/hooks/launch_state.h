@@ -55,6 +55,7 @@ typedef struct gate_kind {
   uint32_t version;    /* grows when what it stands for is changed: an executable's nodes */
   bool changed;        /* … and not measured since: its cost is an estimate */
   uint32_t arrivals;   /* of neighbours, when it was learned last */
+  uint64_t admitted;   /* where what it needs is charged: penstock_admission_of */
   penstock_cost cost;
 } gate_kind;
 
@@ -69,6 +70,7 @@ typedef struct gate_marker {
 typedef struct gate_context {
   struct gate_context *next;
   CUcontext handle;            /* NULL: free for reuse */
+  uint64_t birth;              /* no two contexts have the same */
   struct gate_stream *leaving; /* its streams, while the driver destroys it */
   int grant;
   uint32_t lock;        /* guards the lists and `words_used` */

@@ -62,15 +62,17 @@ typedef struct sim_gpu {
 
 struct sim_context {
   sim_gpu *gpu;
-  uint64_t id;     /* never used again in this process */
-  uint32_t number; /* part of its streams' numbers */
+  sim_context *next; /* of all that there ever were */
+  uint64_t id;       /* never used again in this process */
+  uint32_t number;   /* part of its streams' numbers */
   uint32_t next_stream, next_queue;
   unsigned flags, api_version;
   bool primary, alive;
   int attached;    /* cuCtxAttach */
   CUresult sticky; /* error that stays until the context is destroyed */
   size_t limits[SIM_LIMITS];
-  uint64_t charged_bytes; /* the context's own and what its limits reserve */
+  uint64_t charged_bytes; /* the context's own, and what its limits and local memory reserve */
+  uint64_t local_bytes;   /* a thread's most, of all kernels launched so far */
   sim_stream *legacy;
   sim_stream *streams; /* all, the default ones included */
   unsigned capturing;  /* how many of them capture, */
@@ -133,8 +135,10 @@ sim_thread *sim_thread_new(void);
 
 typedef struct sim_process {
   sim_machine *machine;
-  bool launches_block;  /* CUDA_LAUNCH_BLOCKING */
-  uint32_t connections; /* CUDA_DEVICE_MAX_CONNECTIONS: hardware queues of a context */
+  bool launches_block;          /* CUDA_LAUNCH_BLOCKING */
+  bool loads_lazily;            /* CUDA_MODULE_LOADING: all but EAGER */
+  bool forces_ptx, forbids_ptx; /* CUDA_FORCE_PTX_JIT, CUDA_DISABLE_PTX_JIT */
+  uint32_t connections;         /* CUDA_DEVICE_MAX_CONNECTIONS: hardware queues of a context */
   int gpu_count;
   sim_gpu gpus[SIM_MAX_DEVICES];
 } sim_process;
@@ -182,6 +186,7 @@ CUresult sim_gpu_of(CUdevice device, sim_gpu **gpu);
 sim_context *sim_current(void);
 CUresult sim_context_error(sim_context *ctx); /* its sticky error, learned from the device */
 CUresult sim_attach_gpu(sim_gpu *gpu);
+sim_context *sim_contexts(void); /* also those that are destroyed: not alive. Big lock held. */
 /* Big lock held. */
 CUresult sim_context_make(sim_gpu *gpu, unsigned flags, bool primary, sim_context **out);
 void sim_context_destroy(sim_context *ctx); /* big lock not held */
@@ -297,6 +302,7 @@ typedef struct sim_function {
   struct sim_kernel *kernel;
   sim_context *ctx;
   int max_dynamic_shared, carveout, cluster_allowed;
+  bool loaded; /* its code is on the device */
   int cluster[3];
   struct sim_old_launch *old_launch; /* launch_old.c; NULL: never launched that way */
   struct sim_function *bound;        /* of a CUkernel: functions made from it, one a context */
@@ -306,6 +312,7 @@ CUresult sim_function_of(CUfunction handle, sim_context *ctx, sim_function **fun
 int sim_blocks_per_sm(const sim_function *f, const sim_gpu *gpu, int threads, size_t dynamic_bytes);
 const char *sim_function_name(const sim_function *function);
 
-/* memory that a context's limits reserve */
+/* context_limits.c: memory that a context's limits and the local memory of its kernels reserve */
 uint64_t sim_limit_bytes(const sim_context *ctx);
+CUresult sim_local_memory_take(sim_context *ctx, uint64_t bytes_per_thread);
 void sim_default_limits(sim_context *ctx);

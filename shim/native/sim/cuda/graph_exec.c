@@ -136,7 +136,22 @@ CUresult CUDAAPI cuGraphExecGetId(CUgraphExec handle, unsigned int *id) {
   return CUDA_SUCCESS;
 }
 
+/* What its kernels need: all of it before the first of them runs. */
+static CUresult prepare(const sim_graph *graph) {
+  for (size_t i = 0; i < graph->count; i++) {
+    const sim_work *work = &graph->nodes[i]->work;
+    if (work->type == CU_GRAPH_NODE_TYPE_KERNEL)
+      TRY(sim_work_prepare(work, work->kernel.function->ctx));
+    if (work->type == CU_GRAPH_NODE_TYPE_GRAPH) TRY(prepare(work->child.graph));
+    if (work->type != CU_GRAPH_NODE_TYPE_CONDITIONAL) continue;
+    for (unsigned k = 0; k < work->conditional.count; k++)
+      if (work->conditional.bodies[k]) TRY(prepare(work->conditional.bodies[k]));
+  }
+  return CUDA_SUCCESS;
+}
+
 CUresult sim_exec_run(sim_exec *exec, sim_stream *stream) {
+  TRY(prepare(exec->graph));
   sim_big_lock();
   CUresult result = sim_exec_take_memory(exec);
   sim_big_unlock();
@@ -167,6 +182,7 @@ CUresult CUDAAPI cuGraphUpload(CUgraphExec handle, CUstream stream_handle) {
   sim_stream *stream;
   TRY(exec_of(handle, &exec));
   TRY(sim_stream_of(stream_handle, ctx, &stream));
+  TRY(prepare(exec->graph));
   exec->uploaded = true;
   return CUDA_SUCCESS;
 }

@@ -124,6 +124,8 @@ CUresult sim_work_from_params(const CUgraphNodeParams *p, sim_work *work) {
 static void kernel_params(const sim_work *w, CUDA_KERNEL_NODE_PARAMS *p) {
   *p = (CUDA_KERNEL_NODE_PARAMS){
       .func = (CUfunction)w->kernel.function,
+      .kern = w->kernel.as_given->library ? (CUkernel)w->kernel.as_given : NULL,
+      .ctx = (CUcontext)w->kernel.function->ctx,
       .gridDimX = w->kernel.grid[0],
       .gridDimY = w->kernel.grid[1],
       .gridDimZ = w->kernel.grid[2],

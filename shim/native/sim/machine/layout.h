@@ -19,7 +19,7 @@
 #include "sim/machine/binding.h"
 
 #define SIM_MAGIC 0x31454e494843414dull /* "MACHINE1" */
-#define SIM_VERSION 6
+#define SIM_VERSION 7
 #define SIM_CLIENTS 4096
 #define SIM_OPS 4096    /* operations a process can have under way on a device, all streams */
 #define SIM_LANES 1024  /* streams of a process with work under way */
