@@ -2,6 +2,7 @@
 #pragma once
 #define PENSTOCK_RING_WORDS 8192 /* 32 bits of 16 us each a word: 4.19 s */
 #define PENSTOCK_RING_BIT_NS 16000
+#define PENSTOCK_WORKING_SLOTS 4
 
 typedef struct penstock_gate_device {
   uint64_t origin_ns;      /* CLOCK_MONOTONIC of the first launch; 0: none yet */
@@ -29,7 +30,12 @@ typedef struct penstock_gate_device {
   uint64_t busy_until_ns; /* until then, by experience, work that was let go keeps it busy */
   uint64_t row_debts;     /* launches let through as debt … */
   uint64_t row_launches;  /* … while `launches` stood at this */
-  uint64_t reserved[10];
+  uint64_t reserved[4];
+  uint64_t settled_by; /* the slot that settled a bracket last, plus one; 0: not known */
+  /* Which slots have gate work, a bit for each PENSTOCK_WORKING_SLOTS of them (mechanism/working.h):
+   */
+  uint64_t working_looked_ns; /* CLOCK_MONOTONIC when all slots were looked at last */
+  uint64_t working[4];
   uint64_t ring[PENSTOCK_RING_WORDS]; /* epoch (32 bits) | busy bits (32) */
 } penstock_gate_device;
 

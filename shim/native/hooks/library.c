@@ -133,14 +133,25 @@ static CUresult settle(const penstock_object *copy, bool is_new, CUresult result
     return settle(&copy, is_new, call);               \
   } while (0)
 
+/* Both kinds of handle can be launched. */
+static CUresult kernels_of(CUlibrary library, const void *handles, unsigned int count,
+                           CUresult result) {
+  void *const *all = handles;
+  for (unsigned int i = 0; result == CUDA_SUCCESS && library && i < count; i++) {
+    penstock_gate_function_of(all[i], library);
+  }
+  return result;
+}
+
 CUresult CUDAAPI HOOK_NAME(cuLibraryGetKernel)(CUkernel *kernel, CUlibrary library,
                                                const char *name) {
-  USE(library, REAL(cuLibraryGetKernel)(kernel, library, name));
+  USE(library, kernels_of(library, kernel, 1, REAL(cuLibraryGetKernel)(kernel, library, name)));
 }
 
 CUresult CUDAAPI HOOK_NAME(cuLibraryEnumerateKernels)(CUkernel *kernels, unsigned int count,
                                                       CUlibrary library) {
-  USE(library, REAL(cuLibraryEnumerateKernels)(kernels, count, library));
+  USE(library, kernels_of(library, kernels, kernels ? count : 0,
+                          REAL(cuLibraryEnumerateKernels)(kernels, count, library)));
 }
 
 CUresult CUDAAPI HOOK_NAME(cuLibraryGetModule)(CUmodule *module, CUlibrary library) {
@@ -179,7 +190,7 @@ GET_VARIABLE(cuLibraryGetManaged)
 CUresult CUDAAPI HOOK_NAME(cuKernelGetFunction)(CUfunction *function, CUkernel kernel) {
   CUlibrary library = NULL;
   if (REAL(cuKernelGetLibrary)(&library, kernel) != CUDA_SUCCESS) library = NULL;
-  USE(library, REAL(cuKernelGetFunction)(function, kernel));
+  USE(library, kernels_of(library, function, 1, REAL(cuKernelGetFunction)(function, kernel)));
 }
 
 /* The copies are taken out before the driver may give the handle to another library. */
@@ -212,6 +223,6 @@ CUresult CUDAAPI HOOK_NAME(cuLibraryUnload)(CUlibrary library) {
       penstock_object_put(&taken.all[i]);
     }
   }
-  if (result == CUDA_SUCCESS) penstock_gate_forget_functions();
+  if (result == CUDA_SUCCESS) penstock_gate_forget_functions(library);
   return result;
 }

@@ -65,6 +65,6 @@ CUresult CUDAAPI HOOK_NAME(cuModuleUnload)(CUmodule module) {
   penstock_globals globals = penstock_globals_leave((uint64_t)(uintptr_t)module);
   CUresult result = penstock_free_end(&freeing, REAL(cuModuleUnload)(module));
   penstock_globals_left(&globals, result);
-  if (result == CUDA_SUCCESS) penstock_gate_forget_functions();
+  if (result == CUDA_SUCCESS) penstock_gate_forget_functions(module);
   return result;
 }
