@@ -72,4 +72,4 @@ def test_shapes_without_number_take_no_more_memory_and_others_are_learned_again(
 def test_threads_share_tables_that_are_too_small_for_them(program: Callable[[str], str]) -> None:
     case = "threads_launch_more_kinds_than_there_is_room_for_while_modules_go"
     with Stage("h200") as stage:
-        output_of(stage.start(stage.tenant("tenant", 50), [case], program=program("kinds")))
+        output_of(stage.start(stage.tenant("tenant", 50), [case], program=program("turnover")))

@@ -213,6 +213,10 @@ static void introduce(gate_state *state, const void *what, origin from) {
   penstock_lock_acquire(&state->kinds_lock);
   gate_function *function = function_find(state, what);
   if (!function) function = function_make(state, what);
+  if (from.sure && function->sure && function->owner != from.owner) { /* the handle came back */
+    function_forget(state, function);
+    function->what = what;
+  }
   if (from.sure || !function->sure) {
     function->owner = from.owner;
     function->sure = from.sure;
