@@ -31,11 +31,10 @@ typedef struct penstock_gate_device {
   uint64_t row_debts;     /* launches let through as debt … */
   uint64_t row_launches;  /* … while `launches` stood at this */
   uint64_t reserved[4];
-  uint64_t settled_by; /* the slot that settled a bracket last, plus one; 0: not known */
-  /* Which slots have gate work, a bit for each PENSTOCK_WORKING_SLOTS of them (mechanism/working.h):
-   */
-  uint64_t working_looked_ns; /* CLOCK_MONOTONIC when all slots were looked at last */
-  uint64_t working[4];
+  uint64_t settled_by; /* the slot whose process settled a bracket last, plus 1; 0: not known */
+  /* Which slots have gate work (mechanism/working.h): */
+  uint64_t working_looked_ns;         /* CLOCK_MONOTONIC when all slots were looked at last */
+  uint64_t working[4];                /* a bit for each PENSTOCK_WORKING_SLOTS of them */
   uint64_t ring[PENSTOCK_RING_WORDS]; /* epoch (32 bits) | busy bits (32) */
 } penstock_gate_device;
 

@@ -104,11 +104,14 @@ void gate_streams_sweep(gate_state *state) {
   }
 }
 
-/* Takes the next stream with this handle (NULL: of this context) out of the tables. */
+/* Takes the next stream with this handle, which is no default stream's (NULL: of this context), out
+ * of the tables. */
 static gate_stream *take_stream(gate_state *state, CUstream handle, const gate_context *context) {
   gate_stream *stream = NULL;
+  unsigned first = handle ? gate_stream_list(handle, NULL, 0) : 0;
+  unsigned end = handle ? first + 1 : GATE_LISTS;
   penstock_lock_acquire(&state->lock);
-  for (unsigned i = 0; i < GATE_LISTS && !stream; i++) {
+  for (unsigned i = first; i < end && !stream; i++) {
     gate_stream **link = &state->streams[i];
     while (*link &&
            ((*link)->dead || (handle ? (*link)->handle != handle : (*link)->context != context))) {

@@ -291,7 +291,6 @@ CUresult penstock_gate_enter(penstock_pass *pass, CUstream handle, bool per_thre
   if (grant < 0) return CUDA_ERROR_NOT_PERMITTED; /* a device that was not granted */
   if (gate_is_capturing(state, stream)) return CUDA_SUCCESS;
   gate_kind *kind = gate_kind_get(state, key, &pass->generation);
-  if (!kind) return CUDA_ERROR_OUT_OF_MEMORY;
   pass->kind = kind;
   pass->bracket = pass->bracket_ns = 0;
   pass->entered_ns = 0;
@@ -309,7 +308,6 @@ CUresult penstock_gate_enter(penstock_pass *pass, CUstream handle, bool per_thre
     stream = gate_stream_get(state, handle, per_thread_default);
     if (!stream) return CUDA_SUCCESS; /* the driver says so itself */
     kind = pass->kind = gate_kind_get(state, key, &pass->generation);
-    if (!kind) return CUDA_ERROR_OUT_OF_MEMORY;
     now_ns = gate_now_ns();
     turns = gate_turns_on(process, grant);
   }

@@ -156,11 +156,15 @@ static uint64_t birth(void) {
   return thread_birth;
 }
 
+unsigned gate_stream_list(CUstream handle, const void *owner, uint64_t thread) {
+  uint64_t hash = mix((uint64_t)(uintptr_t)handle, (uint64_t)(uintptr_t)owner);
+  return mix(hash, thread) % GATE_BUCKETS;
+}
+
 /* `*generation`: the stream's, while it was in the tables for certain. */
 static gate_stream *stream_find(gate_state *state, CUstream handle, const void *owner,
                                 uint64_t thread, uint32_t *generation) {
-  uint64_t hash = mix(mix((uint64_t)(uintptr_t)handle, (uint64_t)(uintptr_t)owner), thread);
-  gate_stream **bucket = &state->streams[hash % GATE_BUCKETS];
+  gate_stream **bucket = &state->streams[gate_stream_list(handle, owner, thread)];
   penstock_lock_acquire(&state->lock);
   gate_stream *stream = *bucket;
   while (stream &&

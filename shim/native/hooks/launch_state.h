@@ -262,6 +262,8 @@ gate_state *gate_state_get(void);
 /* NULL: no memory, nothing can be remembered. */
 gate_thread *gate_thread_get(gate_state *state);
 gate_stream *gate_stream_get(gate_state *state, CUstream handle, bool per_thread_default);
+/* The list that such a stream is in. */
+unsigned gate_stream_list(CUstream handle, const void *owner, uint64_t thread);
 gate_bracket *gate_bracket_get(gate_state *state);
 void gate_bracket_put(gate_state *state, gate_bracket *bracket);
 uint64_t gate_now_ns(void);  /* CLOCK_MONOTONIC */
