@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from penstock.bench.stage import StageTenant
 
-LONG_NS = 300_000_000  # what the kernel takes that is looked at; all others take about 1 us
+LONG_NS = 150_000_000  # what the kernel takes that is looked at; all others take about 1 us
 
 
 def expected_ns(tenant: StageTenant, child: subprocess.Popen[str]) -> int:
