@@ -16,7 +16,8 @@ add_library(penstock_cuda SHARED ${SHIM_SOURCES} ${COMMON_SOURCES} ${MECHANISM_S
 set_target_properties(penstock_cuda PROPERTIES OUTPUT_NAME penstock NO_SONAME ON)
 set_source_files_properties(${NATIVE}/handshake.c PROPERTIES
   COMPILE_DEFINITIONS "PENSTOCK_VERSION=\"${SKBUILD_PROJECT_VERSION}\"") # empty in builds of C tests
-target_link_options(penstock_cuda PRIVATE -Wl,-soname,libcuda.so.1)
+# What a thread has of it is given back when the thread ends: it must stay where it is.
+target_link_options(penstock_cuda PRIVATE -Wl,-soname,libcuda.so.1 -Wl,-z,nodelete)
 
 file(GLOB SHIM_NVML_SOURCES CONFIGURE_DEPENDS ${NATIVE}/nvml/*.c)
 add_library(penstock_nvml SHARED ${SHIM_NVML_SOURCES} ${COMMON_SOURCES} ${MECHANISM_SOURCES} ${GEN}/nvml_forwarders.S

@@ -18,6 +18,13 @@ typedef struct penstock_kind_key {
   uint64_t shape; /* shared memory, bytes of a memset, … */
 } penstock_kind_key;
 
+/* Sizes are told apart to an eighth: near sizes cost alike, and the kinds stay few. */
+static inline uint64_t penstock_size_class(uint64_t size) {
+  if (size < 16) return size;
+  unsigned low = 60 - (unsigned)__builtin_clzll(size);
+  return size >> low << low;
+}
+
 #define PENSTOCK_KIND_MEMSET ((const void *)1)
 #define PENSTOCK_KIND_COPY ((const void *)2)
 
@@ -29,6 +36,7 @@ struct gate_kind;
 typedef struct penstock_pass {
   struct gate_stream *stream; /* NULL: not gated (capture, no context) */
   struct gate_kind *kind;
+  uint32_t generation; /* of `kind`: its entry may be used for another one meanwhile */
   penstock_gate_slot *slot;
   uint64_t bracket;     /* number of the bracket that the launch was counted in; 0: none */
   uint64_t bracket_ns;  /* cost by experience of that bracket, this launch included */
@@ -75,8 +83,10 @@ void penstock_gate_context_left(struct gate_context *context);
 /* Whether a stream capture of this process may be under way: own calls must mind it then. */
 bool penstock_gate_sees_captures(void);
 
-/* A module or library was unloaded: function handles may come back with another meaning. */
-void penstock_gate_forget_functions(void);
+/* A module or library was unloaded: its functions' handles may come back with another meaning. */
+void penstock_gate_forget_functions(const void *owner);
+/* A function, or a kernel of no context, that `owner` goes with. */
+void penstock_gate_function_of(const void *what, const void *owner);
 /* The same for one handle: a graph executable that was destroyed. */
 void penstock_gate_forget_kind(const void *what);
 /* What a handle stands for was changed: the cost stays an estimate and is measured again. */

@@ -48,6 +48,11 @@ static void set_link(gate_stream **link, gate_stream *stream) {
   __atomic_store_n(link, stream, __ATOMIC_RELAXED);
 }
 
+/* It is in no table any more: what threads remember of it is stale. */
+static void note_taken(gate_stream *stream) {
+  __atomic_fetch_add(&stream->generation, 1, __ATOMIC_RELEASE);
+}
+
 /* A stream's work runs on when it is destroyed: it is settled later, like any other. */
 static void stream_goes(gate_state *state, gate_stream *stream) {
   put_out_of_use(state, stream);
@@ -90,7 +95,7 @@ void gate_streams_sweep(gate_state *state) {
     if (stream) {
       set_link(link, stream->next);
       stream->dead = true;
-      __atomic_fetch_add(&state->generation, 1, __ATOMIC_RELEASE);
+      note_taken(stream);
     }
     penstock_lock_release(&state->lock);
     if (!stream) return;
@@ -99,11 +104,14 @@ void gate_streams_sweep(gate_state *state) {
   }
 }
 
-/* Takes the next stream with this handle (NULL: of this context) out of the tables. */
+/* Takes the next stream with this handle, which is no default stream's (NULL: of this context), out
+ * of the tables. */
 static gate_stream *take_stream(gate_state *state, CUstream handle, const gate_context *context) {
   gate_stream *stream = NULL;
+  unsigned first = handle ? gate_stream_list(handle, NULL, 0) : 0;
+  unsigned end = handle ? first + 1 : GATE_LISTS;
   penstock_lock_acquire(&state->lock);
-  for (unsigned i = 0; i < GATE_LISTS && !stream; i++) {
+  for (unsigned i = first; i < end && !stream; i++) {
     gate_stream **link = &state->streams[i];
     while (*link &&
            ((*link)->dead || (handle ? (*link)->handle != handle : (*link)->context != context))) {
@@ -112,7 +120,7 @@ static gate_stream *take_stream(gate_state *state, CUstream handle, const gate_c
     stream = *link;
     if (stream) set_link(link, stream->next);
   }
-  if (stream) __atomic_fetch_add(&state->generation, 1, __ATOMIC_RELEASE);
+  if (stream) note_taken(stream);
   penstock_lock_release(&state->lock);
   return stream;
 }
@@ -126,7 +134,7 @@ void gate_stream_retire(gate_state *state, gate_stream *stream) {
     found = *link != NULL;
     if (found) set_link(link, stream->next);
   }
-  if (found) __atomic_fetch_add(&state->generation, 1, __ATOMIC_RELEASE);
+  if (found) note_taken(stream);
   penstock_lock_release(&state->lock);
   if (found) stream_goes(state, stream);
 }

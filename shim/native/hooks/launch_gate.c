@@ -171,6 +171,10 @@ static void prepare(gate_state *state, gate_stream *stream, penstock_pass *pass,
   if (open->sample || open->rolling) pass->entered_ns = open->opened_ns;
 }
 
+static bool is_of(const gate_part *part, const penstock_pass *pass) {
+  return part->kind == pass->kind && part->generation == pass->generation;
+}
+
 /* Counts the launch in the stream's open bracket, or on its stray account while another thread is
  * at work there. Under the stream's lock. */
 static void count(gate_stream *stream, penstock_pass *pass, uint64_t now_ns) {
@@ -194,16 +198,17 @@ static void count(gate_stream *stream, penstock_pass *pass, uint64_t now_ns) {
   open->cost_ns += pass->cost_ns;
   open->launches++;
   uint32_t i = 0;
-  while (i < open->part_count && open->parts[i].kind != pass->kind) i++;
+  while (i < open->part_count && !is_of(&open->parts[i], pass)) i++;
   if (i < GATE_PARTS) {
     if (i == open->part_count) {
       open->parts[i] =
           (gate_part){.kind = pass->kind,
-                      .generation = pass->kind->generation,
+                      .generation = pass->generation,
                       .version = __atomic_load_n(&pass->kind->version, __ATOMIC_RELAXED)};
       open->part_count++;
     }
     open->parts[i].launches++;
+    open->parts[i].cost_ns += pass->cost_ns;
   } else {
     open->rest_ns += pass->cost_ns;
   }
@@ -299,8 +304,7 @@ CUresult penstock_gate_enter(penstock_pass *pass, CUstream handle, bool per_thre
   int grant = stream->context->grant;
   if (grant < 0) return CUDA_ERROR_NOT_PERMITTED; /* a device that was not granted */
   if (gate_is_capturing(state, stream)) return CUDA_SUCCESS;
-  gate_kind *kind = gate_kind_get(state, key);
-  if (!kind) return CUDA_ERROR_OUT_OF_MEMORY;
+  gate_kind *kind = gate_kind_get(state, key, &pass->generation);
   const uint64_t admission = penstock_admission_of(key->what, stream->context->birth);
   if (__builtin_expect(__atomic_load_n(&kind->admitted, __ATOMIC_RELAXED) != admission, 0)) {
     CUresult refused = admit(pass, stream, kind, key, admission);
@@ -322,8 +326,7 @@ CUresult penstock_gate_enter(penstock_pass *pass, CUstream handle, bool per_thre
     state = gate_state_get(); /* looks up anew what went meanwhile */
     stream = gate_stream_get(state, handle, per_thread_default);
     if (!stream) return CUDA_SUCCESS; /* the driver says so itself */
-    kind = pass->kind = gate_kind_get(state, key);
-    if (!kind) return CUDA_ERROR_OUT_OF_MEMORY;
+    kind = pass->kind = gate_kind_get(state, key, &pass->generation);
     now_ns = gate_now_ns();
     turns = gate_turns_on(process, grant);
   }
@@ -339,7 +342,7 @@ CUresult penstock_gate_enter(penstock_pass *pass, CUstream handle, bool per_thre
     pass->estimate_ns = pass->cost_ns * overlap / GATE_FULL_SCALE;
   }
   penstock_gate_slot *slot = gate_slot(process, state, grant);
-  __atomic_fetch_add(&slot->estimate_ns, pass->estimate_ns, __ATOMIC_RELAXED);
+  gate_admitted(process, slot, grant, pass->estimate_ns);
   pass->slot = slot;
   enlist(state, stream, pass, now_ns, 1 + gate_neighbours(process, grant));
   pass->stream = stream;
@@ -360,7 +363,9 @@ static void uncount(penstock_pass *pass) {
     open->launches--;
     stream->queued_ns -= stream->queued_ns < pass->cost_ns ? stream->queued_ns : pass->cost_ns;
     for (uint32_t i = 0; i < open->part_count; i++) {
-      if (open->parts[i].kind == pass->kind) open->parts[i].launches--;
+      if (!is_of(&open->parts[i], pass)) continue;
+      open->parts[i].launches--;
+      open->parts[i].cost_ns -= pass->cost_ns;
     }
     __atomic_fetch_sub(&pass->slot->estimate_ns, pass->estimate_ns, __ATOMIC_RELAXED);
   }

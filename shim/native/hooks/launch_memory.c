@@ -5,15 +5,9 @@
 #include "hooks/launch_pass.h"
 #include "objects.h"
 
-/* Sizes are told apart to an eighth: near sizes cost alike, and the kinds stay few. */
-static uint64_t size_class(uint64_t bytes) {
-  if (bytes < 16) return bytes;
-  unsigned low = 60 - (unsigned)__builtin_clzll(bytes);
-  return bytes >> low << low;
-}
-
-#define MEMSET_KEY(bytes) ((penstock_kind_key){PENSTOCK_KIND_MEMSET, 0, 0, size_class(bytes)})
-#define COPY_KEY(bytes) ((penstock_kind_key){PENSTOCK_KIND_COPY, 0, 0, size_class(bytes)})
+#define MEMSET_KEY(bytes) \
+  ((penstock_kind_key){PENSTOCK_KIND_MEMSET, 0, 0, penstock_size_class(bytes)})
+#define COPY_KEY(bytes) ((penstock_kind_key){PENSTOCK_KIND_COPY, 0, 0, penstock_size_class(bytes)})
 #define LIST(...) __VA_ARGS__
 
 /* Memsets: element type, and the pointer and size types of the ABI version. */

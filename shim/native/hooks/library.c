@@ -332,6 +332,7 @@ static void remember_kernel(CUkernel kernel, CUlibrary library) {
                            .grant = -1,
                            .kind = PENSTOCK_KERNEL};
   penstock_object_put(&entry);
+  penstock_gate_function_of(kernel, library);
 }
 
 CUresult CUDAAPI HOOK_NAME(cuLibraryGetKernel)(CUkernel *kernel, CUlibrary library,
@@ -381,6 +382,7 @@ void penstock_function_got(CUfunction function, uint64_t owner, CUcontext contex
                            .grant = -1,
                            .kind = PENSTOCK_FUNCTION};
   penstock_object_put(&entry);
+  penstock_gate_function_of(function, (const void *)(uintptr_t)owner);
 }
 
 static CUresult got_function(CUlibrary library, const CUfunction *function, CUresult result) {
@@ -431,6 +433,6 @@ CUresult CUDAAPI HOOK_NAME(cuLibraryUnload)(CUlibrary library) {
   }
   penstock_belongings_left(&belongings, result);
   penstock_functions_go();
-  if (result == CUDA_SUCCESS) penstock_gate_forget_functions();
+  if (result == CUDA_SUCCESS) penstock_gate_forget_functions(library);
   return result;
 }

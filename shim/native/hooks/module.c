@@ -202,6 +202,6 @@ CUresult CUDAAPI HOOK_NAME(cuModuleUnload)(CUmodule module) {
   penstock_free_end(&unloaded, result);
   penstock_belongings_left(&belongings, result);
   penstock_functions_go();
-  if (result == CUDA_SUCCESS) penstock_gate_forget_functions();
+  if (result == CUDA_SUCCESS) penstock_gate_forget_functions(module);
   return result;
 }
