@@ -33,7 +33,7 @@ typedef enum penstock_kind {
   PENSTOCK_POOL_IMPORT,    /* CUmemoryPool of another process */
   PENSTOCK_POOL_POINTER,   /* cuMemPoolImportPointer: key is the pointer */
   PENSTOCK_LIBRARY_COPY,   /* in one context; `detail` is the library */
-  PENSTOCK_GRAPH_EXEC,     /* CUgraphExec with memory nodes; `detail` what a launch may need */
+  PENSTOCK_GRAPH_EXEC,     /* CUgraphExec with memory nodes; `detail`, `bytes`: graph_memory.c */
   PENSTOCK_GLOBAL, /* a variable of a hidden image: key is its address, `detail` the owner */
 } penstock_kind;
 

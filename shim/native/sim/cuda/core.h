@@ -57,6 +57,7 @@ typedef struct sim_gpu {
   unsigned primary_refs, primary_flags;
   sim_pool *default_pool, *current_pool;
   struct sim_slab *slabs; /* small allocations, all contexts */
+  struct sim_graph_use *graph_uses; /* by launches that run or are to run */
   uint64_t graph_bytes, graph_high_bytes, graph_used_bytes, graph_used_high_bytes;
 } sim_gpu;
 
