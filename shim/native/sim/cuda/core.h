@@ -56,7 +56,7 @@ typedef struct sim_gpu {
   sim_context *primary; /* NULL while inactive */
   unsigned primary_refs, primary_flags;
   sim_pool *default_pool, *current_pool;
-  struct sim_slab *slabs; /* small allocations, all contexts */
+  struct sim_slab *slabs;           /* small allocations, all contexts */
   struct sim_graph_use *graph_uses; /* by launches that run or are to run */
   uint64_t graph_bytes, graph_high_bytes, graph_used_bytes, graph_used_high_bytes;
 } sim_gpu;
@@ -271,6 +271,9 @@ sim_alloc *sim_alloc_find(uint64_t address);  /* the allocation that holds this 
 void sim_allocs_of_context(sim_context *ctx); /* frees them all */
 /* Bytes of [address, address + bytes) whose contents are kept. 0 beyond. */
 uint64_t sim_kept_bytes(uint64_t address, uint64_t bytes);
+
+bool sim_is_managed(const sim_alloc *alloc);    /* managed.c */
+bool sim_pool_is_on_host(const sim_pool *pool); /* pool.c */
 
 /* copy.c */
 struct sim_move {

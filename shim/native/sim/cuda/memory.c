@@ -235,7 +235,7 @@ CUresult CUDAAPI cuMemHostGetFlags(unsigned int *flags, void *pointer) {
 
 static CUresult pointer_attribute(void *out, CUpointer_attribute attribute, const sim_alloc *a,
                                   uint64_t pointer) {
-  bool host = a->host_pointer != 0;
+  bool host = a->host_pointer || (a->kind == SIM_POOLED && sim_pool_is_on_host(a->pool));
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
       if (!a->ctx) return CUDA_ERROR_INVALID_VALUE;
@@ -248,7 +248,7 @@ static CUresult pointer_attribute(void *out, CUpointer_attribute attribute, cons
       *(uint64_t *)out = pointer;
       break;
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
-      if (!host && a->kind != SIM_MANAGED) return CUDA_ERROR_INVALID_VALUE;
+      if (!host && !sim_is_managed(a)) return CUDA_ERROR_INVALID_VALUE;
       *(uint64_t *)out = pointer;
       break;
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
@@ -258,7 +258,7 @@ static CUresult pointer_attribute(void *out, CUpointer_attribute attribute, cons
       *(uint64_t *)out = a->id;
       break;
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
-      *(unsigned *)out = a->kind == SIM_MANAGED;
+      *(unsigned *)out = sim_is_managed(a);
       break;
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
       *(int *)out = a->gpu->ordinal;

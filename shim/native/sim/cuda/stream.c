@@ -297,7 +297,7 @@ CUresult CUDAAPI cuStreamAttachMemAsync(CUstream handle, CUdeviceptr pointer, si
   (void)bytes, (void)flags;
   sim_big_lock();
   sim_alloc *alloc = sim_alloc_find(pointer);
-  bool managed = alloc && alloc->kind == SIM_MANAGED;
+  bool managed = alloc && sim_is_managed(alloc);
   sim_big_unlock();
   return managed ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
