@@ -53,6 +53,7 @@ bool sim_graph_leads(sim_node *const *from, size_t count,
                      const sim_node *to); /* is `to` among or before them */
 
 /* graph_params.c */
+CUresult sim_params_from_work(const sim_work *work, CUgraphNodeParams *params);
 CUresult sim_work_from_params(const CUgraphNodeParams *params, sim_work *work);
 CUresult sim_node_add(CUgraphNode *out, CUgraph graph, const CUgraphNode *from, size_t count,
                       CUgraphNodeParams *params);

@@ -17,7 +17,7 @@ static CUresult allocate(sim_context *ctx, CUdeviceptr *out, uint64_t bytes,
   bool slab = alloc && alloc->charged_bytes;
   sim_big_unlock();
   sim_spend(slab ? ctx->gpu->profile->memory_slab_ns : ctx->gpu->profile->memory_call_ns);
-  return alloc ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+  return alloc ? CUDA_SUCCESS : sim_fail(CUDA_ERROR_OUT_OF_MEMORY);
 }
 
 CUresult CUDAAPI cuMemAlloc_v2(CUdeviceptr *out, size_t bytes) {
@@ -59,7 +59,7 @@ static CUresult free_device(sim_context *ctx, CUdeviceptr pointer) {
        (alloc->kind == SIM_GRAPH_MEMORY && alloc->flags));
   sim_context *owner = ours && alloc->ctx ? alloc->ctx : ctx;
   sim_big_unlock();
-  if (!ours) return CUDA_ERROR_INVALID_VALUE;
+  REQUIRE(ours, CUDA_ERROR_INVALID_VALUE);
   /* Work under way may still use it: a driver waits. */
   TRY(sim_synchronize_context(owner));
   sim_big_lock();
