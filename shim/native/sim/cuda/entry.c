@@ -111,7 +111,7 @@ void sim_call_end(sim_call *call) {
   if (--sim_self.calls || !sim_self.failed) return;
   CUresult error = sim_self.failed;
   sim_self.failed = CUDA_SUCCESS;
-  sim_logs_tell(error);
+  if (error != CUDA_ERROR_NOT_READY) sim_logs_tell(error);
 }
 
 void sim_spend(uint32_t ns) { sim_spin_until(sim_self.entered_ns + ns); }

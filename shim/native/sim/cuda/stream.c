@@ -246,6 +246,9 @@ CUresult CUDAAPI cuStreamGetId(CUstream handle, unsigned long long *id) {
 CUresult CUDAAPI cuStreamGetCtx(CUstream handle, CUcontext *out) {
   ENTER_STREAM("cuStreamGetCtx");
   REQUIRE(out, CUDA_ERROR_INVALID_VALUE);
+  REQUIRE(!sim_fault_hits_named(sim_here.machine, ctx->gpu->device, SIM_FAULT_OUT_OF_MEMORY,
+                                sim_self.call),
+          CUDA_ERROR_OUT_OF_MEMORY);
   *out = (CUcontext)stream->ctx;
   return CUDA_SUCCESS;
 }
