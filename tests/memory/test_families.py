@@ -35,6 +35,8 @@ LIMIT = 1024 * MIB
         physical.vmm_on_a_device_not_granted,
         linear_memory.arrays,
         linear_memory.mipmapped_arrays,
+        linear_memory.arrays_of_every_shape_and_format,
+        linear_memory.arrays_that_cannot_be,
         graph_memory.graph_memory,
         graph_memory.captured_memory,
         context_memory.context_limits,
