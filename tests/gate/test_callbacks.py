@@ -21,11 +21,7 @@ LEAVES_NOTHING = "calls_of_host_functions_are_refused_and_leave_nothing"
 
 @pytest.mark.parametrize(
     "case",
-    [
-        case
-        for case in cases("callbacks")
-        if case not in (WITHOUT_END, LEAVES_NOTHING, IN_BETWEEN)
-    ],
+    [case for case in cases("callbacks") if case not in (WITHOUT_END, LEAVES_NOTHING, IN_BETWEEN)],
 )
 def test_a_callback_is_treated_as_the_program(program: Callable[[str], str], case: str) -> None:
     with Stage("h200") as stage:

@@ -258,7 +258,10 @@ def pinned_pools_of_the_host_are_free(limit: str) -> None:
     begin()
     before, stream = charged(), ok(cu.cuStreamCreate(1))
     for kind in PREFERRED[:2]:
-        for pool in (_new_pool(kind, PINNED), ok(cu.cuMemGetDefaultMemPool(_location(kind), PINNED))):
+        for pool in (
+            _new_pool(kind, PINNED),
+            ok(cu.cuMemGetDefaultMemPool(_location(kind), PINNED)),
+        ):
             pointer = ok(cu.cuMemAllocFromPoolAsync(2 * int(limit), pool, stream))
             assert charged() == before
             ok(cu.cuMemFreeAsync(pointer, stream))
