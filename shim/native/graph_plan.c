@@ -10,7 +10,7 @@
 #include "location.h"
 
 #define PIECE_BYTES (2u << 20)
-#define DEEPEST 8
+#define DEEPEST 32
 #define MOST_STEPS 20000000 /* of looking for what was freed before; then all is taken anew */
 
 typedef struct item {
@@ -143,18 +143,24 @@ static void give(plan *p, item *at, int device, uint64_t bytes) {
   p->idle[device] += bytes;
 }
 
-/* False: none, or memory of the host. */
-static bool place_of(const CUmemPoolProps *pool, int *device) {
-  if (penstock_location_is_free(&pool->location, pool->allocType)) return false;
-  *device = penstock_location_device(&pool->location);
-  return *device >= 0 && *device < PENSTOCK_GRAPH_DEVICES;
+/* What cannot be planned is more than there is: such a graph is not launched. */
+static void give_up(penstock_graph_needs *needs) {
+  penstock_log("a graph's memory cannot be planned: it will be refused");
+  needs->peak[0] = UINT64_MAX / 2;
 }
 
 static void plan_allocation(plan *p, uint32_t index) {
   CUDA_MEM_ALLOC_NODE_PARAMS parameters;
   item *at = item_of(p, index);
-  if (REAL(cuGraphMemAllocNodeGetParams)(at->node, &parameters) != CUDA_SUCCESS ||
-      !place_of(&parameters.poolProps, &at->device)) {
+  const CUmemPoolProps *pool = &parameters.poolProps;
+  if (REAL(cuGraphMemAllocNodeGetParams)(at->node, &parameters) != CUDA_SUCCESS) {
+    give_up(p->needs);
+    return;
+  }
+  if (penstock_location_is_free(&pool->location, pool->allocType)) return;
+  at->device = penstock_location_device(&pool->location);
+  if (at->device < 0 || at->device >= PENSTOCK_GRAPH_DEVICES) {
+    give_up(p->needs);
     return;
   }
   uint64_t bytes = parameters.bytesize;
@@ -238,8 +244,9 @@ static void plan_items(plan *p, int depth) {
 
 static void plan_graph(CUgraph graph, penstock_graph_needs *needs, int depth) {
   size_t count = 0;
-  if (depth > DEEPEST || REAL(cuGraphGetNodes)(graph, NULL, &count) != CUDA_SUCCESS || !count ||
-      count >= UINT32_MAX / 2) {
+  if (REAL(cuGraphGetNodes)(graph, NULL, &count) != CUDA_SUCCESS || !count) return;
+  if (depth > DEEPEST || count >= UINT32_MAX / 2) {
+    give_up(needs);
     return;
   }
   plan p = {.item_bytes = sizeof(item) + PENSTOCK_GRAPH_DEVICES * sizeof(uint64_t), .needs = needs};
@@ -255,7 +262,7 @@ static void plan_graph(CUgraph graph, penstock_graph_needs *needs, int depth) {
   if (fine && link_items(&p, graph)) {
     plan_items(&p, depth);
   } else {
-    penstock_log("no memory to plan a graph");
+    give_up(needs);
   }
   free(nodes);
   free(p.items);

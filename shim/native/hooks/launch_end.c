@@ -255,8 +255,8 @@ static void stream_went(gate_state *state, gate_stream *stream, const gate_hold 
   if (ours) {
     stream->dead = true;
     stream->working = false;
+    stream->held = 0;
   }
-  stream->held = 0;
   penstock_lock_release(&stream->lock);
   if (!put_out_of_use(state, stream)) {
     strand(state, stream);
