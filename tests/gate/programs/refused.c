@@ -78,32 +78,6 @@ CASE(refused_launches_beside_others_on_a_stream) {
   say("idle");
 }
 
-static void *launch_once(void *context) {
-  OK(cuCtxSetCurrent(context));
-  launch_on(shared, 1);
-  return NULL;
-}
-
-/* It stays at work on the stream for ever. */
-CASE(a_thread_is_cancelled_inside_of_a_launch) {
-  pthread_t thread;
-  CUcontext context = begin();
-  kernel_named("spin");
-  shared = new_stream(CU_STREAM_NON_BLOCKING);
-  say("ready");
-  CHECK(!pthread_create(&thread, NULL, launch_once, context));
-  usleep(100000);
-  CHECK(!pthread_cancel(thread));
-  CHECK(!pthread_join(thread, NULL));
-  say("cancelled");
-  OK(cuStreamDestroy(shared));
-  shared = new_stream(CU_STREAM_NON_BLOCKING);
-  OK(launch_on(shared, 1));
-  OK(cuStreamSynchronize(shared));
-  OK(cuDevicePrimaryCtxRelease(0));
-  begin();
-}
-
 CASE(refused_launches_alone) {
   begin();
   shared = new_stream(CU_STREAM_NON_BLOCKING);
