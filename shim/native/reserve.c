@@ -10,6 +10,7 @@
 #include "charge.h"
 #include "driver.h"
 #include "fork_wiped.h"
+#include "graph_memory.h"
 #include "hooks/hook.h"
 #include "hooks/launch.h"
 #include "common/log.h"
@@ -190,9 +191,12 @@ static uint64_t step_of(penstock_reserve *reserve) {
   return step;
 }
 
+static bool shed_excess(penstock_reserve *reserve);
+
 CUresult penstock_reserve_admit_growth(penstock_reserve *reserve, uint64_t bytes, uint64_t *bound) {
   uint64_t wanted = in_steps(bytes, step_of(reserve));
   *bound = 0;
+  if (!shed_excess(reserve)) return CUDA_ERROR_OUT_OF_MEMORY;
   CUresult result = penstock_charge_in(reserve->share, reserve->grant, wanted);
   if (result != CUDA_SUCCESS) return result;
   penstock_lock_acquire(&reserve->lock);
@@ -264,6 +268,7 @@ bool penstock_reserve_settle(penstock_reserve *reserve, uint64_t bound) {
   uint64_t held = reserve->charged + bound; /* what this call may dispose of */
   reserve->pending -= bound;
   if (!known) bytes = held;
+  if (reserve->managed && bytes < reserve->used) bytes = reserve->used;
   uint64_t growth = bytes > reserve->charged ? bytes - reserve->charged : 0;
   bool alone = reserve->pending == 0 && reserve->under_way <= 1;
   if (bound && alone && growth > reserve->step && growth > bound) {
@@ -431,6 +436,11 @@ static void drop_share(penstock_reserve *reserve) {
   penstock_shares_drop(share);
 }
 
+void penstock_reserves_changed(void) {
+  reserve_table *t = table();
+  if (t) __atomic_store_n(&t->slack, 1, __ATOMIC_RELEASE);
+}
+
 void penstock_reserve_unuse(penstock_reserve *reserve, uint64_t bytes, uint64_t stream) {
   if (reserve->free_of_charge) return;
   uint64_t back = 0;
@@ -447,8 +457,7 @@ void penstock_reserve_unuse(penstock_reserve *reserve, uint64_t bytes, uint64_t 
   penstock_lock_release(&reserve->lock);
   penstock_uncharge_in(share, reserve->grant, back);
   drop_share(reserve);
-  reserve_table *t = table();
-  if (t) __atomic_store_n(&t->slack, 1, __ATOMIC_RELEASE);
+  penstock_reserves_changed();
 }
 
 /* Before the driver's call: another thread may get the same handle for a new pool right after it.
@@ -473,9 +482,11 @@ bool penstock_reserves_settle(void) {
   if (!t || settling || !__atomic_exchange_n(&t->slack, 0, __ATOMIC_ACQ_REL)) return false;
   bool came_back = false;
   settling = true;
+  penstock_graph_memory_reserves();
   for (penstock_reserve *reserve = newest(t); reserve; reserve = reserve->older) {
     charged before = charged_of(reserve);
-    if ((before.bytes == 0 && before.excess == 0) || is_destroyed(reserve)) continue;
+    bool empty = before.bytes == 0 && before.excess == 0 && reserve->pool;
+    if (empty || is_destroyed(reserve)) continue; /* graphs may have taken some unannounced */
     if (before.excess) {
       shed_excess(reserve);
     } else {

@@ -39,6 +39,7 @@ typedef struct penstock_reserve {
   int grant;           /* -1: not on a granted device; charges are refused */
   bool free_of_charge; /* host memory */
   bool handed_out;     /* without a share: charged until the process ends */
+  bool managed;        /* its pages come and go: at least what is in use is charged */
   uint32_t lock;       /* guards what follows; never held across a driver call */
   bool destroyed;      /* cuMemPoolDestroy was called: lives until its memory is freed */
   uint32_t under_way;  /* allocations between admission and their end */
@@ -98,6 +99,9 @@ void penstock_reserve_unuse(penstock_reserve *reserve, uint64_t bytes, uint64_t 
 /* Around cuMemPoolDestroy: what is still in use then stays charged until it is freed. */
 void penstock_reserve_retire(penstock_reserve *reserve);
 CUresult penstock_reserve_retired(penstock_reserve *reserve, CUresult result);
+
+/* What a reserve holds may change from now on: it is to be read at the next settlement of all. */
+void penstock_reserves_changed(void);
 
 /* Reads every reserve that may have shrunk and gives back. True if something came back. Cheap when
  * nothing was freed since the last time. */

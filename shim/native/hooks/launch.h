@@ -46,9 +46,13 @@ typedef struct penstock_pass {
   uint64_t counted_ns;  /* when it was counted there */
   uint64_t turn_ns;     /* begin of the turn that it goes in, alone on the device; 0: none such */
   uint64_t
-      entered_ns; /* its bracket is to be measured closely: when its call was entered; else 0 */
+      entered_ns;    /* its bracket is to be measured closely: when its call was entered; else 0 */
+  uint64_t place;    /* number of the bracket that it is counted in, sooner or later; 0: in none */
+  uint64_t ahead_ns; /* by so much later the stream should run dry */
   penstock_local_raise raise; /* of its context's local memory, for this launch */
   bool overlapping;           /* programmatic stream serialisation: no marker directly before it */
+  bool stray;                 /* counted while another thread was at work on the stream */
+  bool guessed;               /* its cost is unknown */
   bool alone;                 /* its bracket is ended right behind it */
   bool rolling;               /* its bracket's end is recorded anew behind it */
 } penstock_pass;
@@ -74,11 +78,18 @@ void penstock_gate_called_host(void);
 
 /* Before the driver destroys a stream: its work runs on and is charged when it ends. */
 void penstock_gate_forget_stream(CUstream stream);
-/* Around the driver's destroying a context, which waits for what runs or cancels it: its work is
- * charged until then at most. `leave` lets go of the events in it and answers what `left` takes;
- * NULL: nothing of it was gated. */
-struct gate_context *penstock_gate_context_leave(CUcontext context);
-void penstock_gate_context_left(struct gate_context *context);
+/* Around a call that may be the end of a context: `hold` keeps other threads from making driver
+ * calls for what the gate keeps in it, which is settled before if it still lives. Where the context
+ * lives on, nothing of that is touched; else its work is charged until now at most, and forgotten.
+ */
+typedef struct gate_hold {
+  struct gate_context *context; /* NULL: nothing of it was gated */
+  uint64_t life;
+  uint64_t number;
+  uint64_t since_ns;
+} gate_hold;
+gate_hold penstock_gate_context_hold(CUcontext handle, bool lives);
+void penstock_gate_context_let_go(gate_hold hold, bool gone);
 
 /* Whether a stream capture of this process may be under way: own calls must mind it then. */
 bool penstock_gate_sees_captures(void);

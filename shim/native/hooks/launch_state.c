@@ -140,6 +140,10 @@ static gate_context *context_get(gate_state *state, CUcontext handle) {
     context->next = state->contexts;
     state->contexts = context;
   }
+  if (fresh && context != fresh) { /* another thread was first */
+    fresh->next = state->contexts;
+    state->contexts = fresh;
+  }
   bool made = context && !context->handle;
   if (made) {
     static uint64_t contexts_born; /* state->lock */
@@ -163,6 +167,37 @@ unsigned gate_stream_list(CUstream handle, const void *owner, uint64_t thread) {
   return mix(hash, thread) % GATE_BUCKETS;
 }
 
+/* The first version of the question knows no streams of green contexts. */
+static CUresult context_of(CUstream handle, CUcontext *context) {
+  CUgreenCtx green = NULL;
+  CUstreamCaptureMode mode = gate_relax();
+  CUresult result = REAL(cuStreamGetCtx)(handle, context);
+  if (result == CUDA_ERROR_NOT_SUPPORTED) {
+    result = REAL(cuStreamGetCtx_v2)(handle, context, &green);
+    if (result == CUDA_SUCCESS && green) result = REAL(cuCtxFromGreenCtx)(context, green);
+  }
+  gate_restore(mode);
+  return result;
+}
+
+CUresult gate_stream_missing(CUstream handle) {
+  CUcontext context = NULL;
+  bool is_default = (uintptr_t)handle <= (uintptr_t)CU_STREAM_PER_THREAD;
+  CUresult result = is_default ? REAL(cuCtxGetCurrent)(&context) : context_of(handle, &context);
+  switch (result) {
+    case CUDA_SUCCESS:
+      return is_default && !context ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    case CUDA_ERROR_NOT_INITIALIZED:
+    case CUDA_ERROR_DEINITIALIZED:
+    case CUDA_ERROR_INVALID_CONTEXT:
+    case CUDA_ERROR_CONTEXT_IS_DESTROYED:
+    case CUDA_ERROR_INVALID_HANDLE:
+      return CUDA_SUCCESS;
+    default:
+      return result;
+  }
+}
+
 /* `*generation`: the stream's, while it was in the tables for certain. */
 static gate_stream *stream_find(gate_state *state, CUstream handle, const void *owner,
                                 uint64_t thread, uint32_t *generation) {
@@ -180,12 +215,7 @@ static gate_stream *stream_find(gate_state *state, CUstream handle, const void *
   if (reborn) gate_stream_retire(state, stream);
 
   CUcontext of = (CUcontext)(uintptr_t)owner;
-  if (!of) {
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    REAL(cuThreadExchangeStreamCaptureMode)(&mode);
-    if (REAL(cuStreamGetCtx)(handle, &of) != CUDA_SUCCESS) of = NULL;
-    REAL(cuThreadExchangeStreamCaptureMode)(&mode);
-  }
+  if (!of && context_of(handle, &of) != CUDA_SUCCESS) return NULL;
   gate_context *context = of ? context_get(state, of) : NULL;
   if (!context) return NULL;
 

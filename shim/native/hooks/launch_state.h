@@ -34,7 +34,7 @@
 #define GATE_DONE_WORDS 4096         /* streams a context whose completion is read from memory */
 #define GATE_HELD_UP_NS 20000        /* a call of the driver that takes longer was held up */
 #define GATE_DRY_SLACK_NS 5000       /* a stream counts as dry this long after it should be */
-/* In place of a handle: the driver is about to destroy the context, or destroys it right now. */
+/* In place of a handle: the driver destroyed the context, and it is being forgotten. */
 #define GATE_LEAVING ((CUcontext)(intptr_t)-1)
 #define GATE_PARTS 4 /* kinds that one bracket tells apart */
 /* From entering a launch call to the kernel's begin on an idle device: of common order for this
@@ -92,9 +92,9 @@ typedef struct gate_marker {
 
 typedef struct gate_context {
   struct gate_context *next;
-  CUcontext handle;            /* NULL: free for reuse */
-  uint64_t birth;              /* no two contexts have the same */
-  struct gate_stream *leaving; /* its streams, while the driver destroys it */
+  CUcontext handle; /* NULL: free for reuse */
+  uint64_t birth;   /* no two contexts have the same */
+  uint64_t life;    /* counts the contexts that this stood for */
   int grant;
   uint32_t lock;        /* guards the lists and `words_used` */
   gate_marker *markers; /* free ones */
@@ -157,6 +157,7 @@ typedef struct gate_stream {
   bool dead;
   bool gone; /* the program destroyed it: its last brackets are out, no new ones come */
   bool working;
+  uint64_t held;    /* … and this hold of its context has it (launch_end.c); 0: none */
   bool captures;    /* a capture began on it, and has not ended */
   bool interrupted; /* something else than compute was queued since the last bracket */
   bool idle;        /* certainly nothing is queued: it was waited for, or its last end was seen */
@@ -266,6 +267,9 @@ gate_thread *gate_thread_get(gate_state *state);
 gate_stream *gate_stream_get(gate_state *state, CUstream handle, bool per_thread_default);
 /* The list that such a stream is in. */
 unsigned gate_stream_list(CUstream handle, const void *owner, uint64_t thread);
+/* Why there is none, for a launch: CUDA_SUCCESS where the driver will refuse it itself, for want of
+ * a context or of such a stream; else what it is to be refused with. */
+CUresult gate_stream_missing(CUstream handle);
 gate_bracket *gate_bracket_get(gate_state *state);
 void gate_bracket_put(gate_state *state, gate_bracket *bracket);
 uint64_t gate_now_ns(void);  /* CLOCK_MONOTONIC */
@@ -303,6 +307,7 @@ void gate_restore(CUstreamCaptureMode mode);
 /* Device time between two markers that the device has passed, below zero the other way round. */
 bool gate_elapsed_ns(const gate_marker *from, const gate_marker *to, int64_t *ns);
 void gate_words_prepare(gate_context *context);
+/* The context is gone, and its events, its clock and the registration of its words with it. */
 void gate_context_clear(gate_context *context);
 /* A free done word of the context and what stands in it; UINT32_MAX: none. */
 uint32_t gate_word_take(gate_context *context, uint64_t *value);

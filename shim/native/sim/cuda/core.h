@@ -56,7 +56,8 @@ typedef struct sim_gpu {
   sim_context *primary; /* NULL while inactive */
   unsigned primary_refs, primary_flags;
   sim_pool *default_pool, *current_pool;
-  struct sim_slab *slabs; /* small allocations, all contexts */
+  struct sim_slab *slabs;           /* small allocations, all contexts */
+  struct sim_graph_use *graph_uses; /* by launches that run or are to run */
   uint64_t graph_bytes, graph_high_bytes, graph_used_bytes, graph_used_high_bytes;
 } sim_gpu;
 
@@ -120,7 +121,9 @@ typedef struct sim_thread {
   CUstreamCaptureMode mode; /* cuThreadExchangeStreamCaptureMode */
   char *param_bytes;        /* parameters of the launch under way; a node copies them */
   void **param_list;
-  int depth; /* of the context stack */
+  int calls;       /* that this thread is in: more than one where one makes another */
+  CUresult failed; /* what went wrong last in the outermost of them */
+  int depth;       /* of the context stack */
   sim_context *stack[32];
   struct {
     uint64_t ctx_id;
@@ -149,35 +152,58 @@ void sim_big_unlock(void);
 bool sim_initialized(void);
 CUresult sim_enter(const char *call);
 CUresult sim_enter_context(const char *call, sim_context **ctx);
+/* A call begins, and ends however its function is left: then those who want to hear of errors do.
+ */
+typedef struct sim_call {
+  CUresult result;
+} sim_call;
+sim_call sim_call_begin(const char *call, sim_context **ctx);
+void sim_call_end(sim_call *call);
+/* Runs what the program gave the driver to call, inside of a call: it may make calls itself. */
+#define SIM_CALL_BACK(what)                     \
+  do {                                          \
+    const char *call_ = sim_self.call;          \
+    uint64_t entered_ns_ = sim_self.entered_ns; \
+    bool per_thread_ = sim_self.per_thread;     \
+    int calls_ = sim_self.calls;                \
+    sim_self.calls = 0;                         \
+    what;                                       \
+    sim_self.calls = calls_;                    \
+    sim_self.call = call_;                      \
+    sim_self.entered_ns = entered_ns_;          \
+    sim_self.per_thread = per_thread_;          \
+  } while (0)
 void sim_spend(uint32_t ns); /* the call lasts at least this long since it was entered */
 
 /* Every exported function begins with one of these. */
-#define ENTER(call)                                \
-  do {                                             \
-    CUresult entered_ = sim_enter(call);           \
-    if (entered_ != CUDA_SUCCESS) return entered_; \
+#define SIM_CALL_OF(call, ctx)                                                                \
+  sim_call call_under_way __attribute__((cleanup(sim_call_end))) = sim_call_begin(call, ctx); \
+  if (call_under_way.result != CUDA_SUCCESS) return call_under_way.result
+#define ENTER(call) SIM_CALL_OF(call, NULL)
+#define ENTER_CONTEXT(call) \
+  sim_context *ctx;         \
+  SIM_CALL_OF(call, &ctx)
+#define TRY(expression)                                  \
+  do {                                                   \
+    CUresult tried_ = (expression);                      \
+    if (tried_ != CUDA_SUCCESS) return sim_fail(tried_); \
   } while (0)
-#define ENTER_CONTEXT(call)                            \
-  sim_context *ctx;                                    \
-  do {                                                 \
-    CUresult entered_ = sim_enter_context(call, &ctx); \
-    if (entered_ != CUDA_SUCCESS) return entered_;     \
+#define REQUIRE(condition, error)             \
+  do {                                        \
+    if (!(condition)) return sim_fail(error); \
   } while (0)
-#define TRY(expression)                        \
-  do {                                         \
-    CUresult tried_ = (expression);            \
-    if (tried_ != CUDA_SUCCESS) return tried_; \
-  } while (0)
-#define REQUIRE(condition, error)   \
-  do {                              \
-    if (!(condition)) return error; \
-  } while (0)
+
+/* An error that is going to be the call's. */
+static inline CUresult sim_fail(CUresult error) { return sim_self.failed = error; }
 
 /* handle.c: which pointers are live handles */
 void sim_handle_add(const void *handle, enum sim_type type);
 void sim_handle_remove(const void *handle);
 bool sim_handle_is(const void *handle, enum sim_type type);
 uint64_t sim_next_id(void);
+
+/* logs.c: an error goes to who asked for that; no lock held */
+void sim_logs_tell(CUresult error);
 
 /* init.c */
 CUresult sim_gpu_of(CUdevice device, sim_gpu **gpu);
@@ -283,6 +309,9 @@ sim_alloc *sim_alloc_find(uint64_t address);  /* the allocation that holds this 
 void sim_allocs_of_context(sim_context *ctx); /* frees them all */
 /* Bytes of [address, address + bytes) whose contents are kept. 0 beyond. */
 uint64_t sim_kept_bytes(uint64_t address, uint64_t bytes);
+
+bool sim_is_managed(const sim_alloc *alloc);    /* managed.c */
+bool sim_pool_is_on_host(const sim_pool *pool); /* pool.c */
 
 /* copy.c */
 struct sim_move {

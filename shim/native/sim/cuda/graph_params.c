@@ -137,7 +137,7 @@ static void kernel_params(const sim_work *w, CUDA_KERNEL_NODE_PARAMS *p) {
   };
 }
 
-static CUresult params_from_work(const sim_work *w, CUgraphNodeParams *p) {
+CUresult sim_params_from_work(const sim_work *w, CUgraphNodeParams *p) {
   memset(p, 0, sizeof *p);
   p->type = w->type;
   switch (w->type) {
@@ -210,7 +210,7 @@ CUresult sim_node_get(CUgraphNode handle, CUgraphNodeType type, CUgraphNodeParam
   sim_node *node;
   TRY(sim_node_of(handle, &node));
   REQUIRE(type == CU_GRAPH_NODE_TYPE_EMPTY || node->work.type == type, CUDA_ERROR_INVALID_VALUE);
-  return params_from_work(&node->work, params);
+  return sim_params_from_work(&node->work, params);
 }
 
 CUresult sim_node_replace(sim_node *node, const CUgraphNodeParams *params) {

@@ -20,6 +20,8 @@ sim_pool *sim_pool_new(sim_gpu *gpu, uint64_t most) {
   sim_pool *p = calloc(1, sizeof *p);
   if (!p) return NULL;
   *p = (sim_pool){.gpu = gpu,
+                  .location = {CU_MEM_LOCATION_TYPE_DEVICE, {gpu->ordinal}},
+                  .type = CU_MEM_ALLOCATION_TYPE_PINNED,
                   .most = most,
                   .reuse_event = 1,
                   .reuse_opportunistic = 1,
@@ -30,11 +32,24 @@ sim_pool *sim_pool_new(sim_gpu *gpu, uint64_t most) {
   return p;
 }
 
+sim_pool *sim_pool_at(const CUmemLocation *location, CUmemAllocationType type, bool current) {
+  bool anywhere = location->type == CU_MEM_LOCATION_TYPE_NONE ||
+                  location->type == CU_MEM_LOCATION_TYPE_HOST; /* no numbers there */
+  sim_pool *p = pools;
+  while (p && (p->dying || p->type != type || p->location.type != location->type ||
+               (!anywhere && p->location.id != location->id) ||
+               !(current ? p->is_current : p->is_default)))
+    p = p->next;
+  return p;
+}
+
 sim_pool *sim_pool_default(sim_gpu *gpu) {
   if (!gpu->default_pool && (gpu->default_pool = sim_pool_new(gpu, 0)))
     gpu->default_pool->is_default = true;
   return gpu->default_pool;
 }
+
+bool sim_pool_is_on_host(const sim_pool *pool) { return pool->on_host; }
 
 CUresult sim_pool_of(CUmemoryPool handle, sim_pool **pool) {
   if (!sim_handle_is(handle, SIM_POOL)) return CUDA_ERROR_INVALID_VALUE;
@@ -43,6 +58,14 @@ CUresult sim_pool_of(CUmemoryPool handle, sim_pool **pool) {
 }
 
 /* ---- chunks and blocks; big lock held ---- */
+
+static bool take_device(const sim_pool *p, uint64_t bytes) {
+  return p->on_host || sim_memory_take(sim_here.machine, p->gpu->device, p->gpu->client, bytes);
+}
+
+static void give_device(const sim_pool *p, uint64_t bytes) {
+  if (!p->on_host) sim_memory_give(sim_here.machine, p->gpu->device, p->gpu->client, bytes);
+}
 
 static bool empty(const sim_chunk *c) {
   for (const sim_block *b = c->first; b; b = b->after)
@@ -73,7 +96,7 @@ void sim_pool_drop_chunk(sim_pool *p, sim_chunk *c) {
   if (c->shared)
     sim_shared_leave(sim_here.machine, p->gpu->device, p->gpu->client, c->shared);
   else if (!c->left)
-    sim_memory_give(sim_here.machine, p->gpu->device, p->gpu->client, c->bytes);
+    give_device(p, c->bytes);
   free(c);
 }
 
@@ -101,14 +124,14 @@ void sim_pool_trim(sim_pool *p, uint64_t keep) {
 
 static sim_chunk *new_chunk(sim_pool *p, uint64_t bytes) {
   if (p->most && p->reserved + bytes > p->most) return NULL;
-  if (!sim_memory_take(sim_here.machine, p->gpu->device, p->gpu->client, bytes)) return NULL;
+  if (!take_device(p, bytes)) return NULL;
   sim_chunk *c = calloc(1, sizeof *c);
   sim_block *b = calloc(1, sizeof *b);
   uint64_t address = c && b ? sim_pages_take(bytes) : 0;
   if (!address) {
     free(c);
     free(b);
-    sim_memory_give(sim_here.machine, p->gpu->device, p->gpu->client, bytes);
+    give_device(p, bytes);
     return NULL;
   }
   *b = (sim_block){.address = address, .bytes = bytes, .chunk = c};
@@ -250,6 +273,7 @@ static CUresult capture_take(sim_pool *p, sim_stream *stream, size_t bytes, CUde
   params.alloc.poolProps.location = (CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, {p->gpu->ordinal}};
   params.alloc.bytesize = bytes;
   sim_work work;
+  if (p->on_host || p->type != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_NOT_SUPPORTED;
   TRY(sim_work_from_params(&params, &work));
   TRY(sim_capture_add(stream, &work));
   *out = params.alloc.dptr;

@@ -21,7 +21,11 @@ typedef struct sim_chunk {
 } sim_chunk;
 
 struct sim_pool {
-  sim_gpu *gpu;
+  sim_gpu *gpu;           /* that its memory is taken of; of the host's pools, only to have one */
+  CUmemLocation location; /* of managed memory: where it is preferred */
+  CUmemAllocationType type;
+  bool on_host;    /* takes no memory of a device */
+  bool is_current; /* of its location and type; of devices' pinned memory see sim_gpu */
   sim_chunk *chunks;
   uint64_t reserved, reserved_high, used, used_high, threshold, most;
   int reuse_event, reuse_opportunistic, reuse_internal;
@@ -32,6 +36,8 @@ struct sim_pool {
 };
 
 sim_pool *sim_pool_new(sim_gpu *gpu, uint64_t most);
+/* The first of this location and type that is its default or, so asked, the current one. */
+sim_pool *sim_pool_at(const CUmemLocation *location, CUmemAllocationType type, bool current);
 sim_pool *sim_pool_default(sim_gpu *gpu);
 CUresult sim_pool_of(CUmemoryPool handle, sim_pool **pool);
 /* The pool was handed out: who has that keeps the chunk. Or no more: it has a name of its own. */

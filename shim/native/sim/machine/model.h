@@ -118,6 +118,8 @@ void sim_descriptors_look(sim_device *d); /* (locked) which of them have been cl
 /* fault.c: true when a fault of `kind` hits this call now; *value_ns gets its value. */
 bool sim_fault_hits(sim_machine *m, uint32_t device, uint32_t kind, const char *call,
                     uint64_t *value_ns);
+/* Only a fault that names the call: for calls that take no memory worth the name. */
+bool sim_fault_hits_named(sim_machine *m, uint32_t device, uint32_t kind, const char *call);
 
 /* checkpoint.c: by pid, on every device of the machine. The state, or -1: no such process. */
 int sim_checkpoint_state(sim_machine *m, int32_t pid);
