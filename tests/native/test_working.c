@@ -107,7 +107,8 @@ TEST(bits_of_any_kind_lead_to_no_slot_outside_the_page_and_go_by_themselves) {
   penstock_gate_device *gate = &region.usage->gate[0];
   uint64_t ns;
   for (unsigned i = 0; i < sizeof gate->working / 8; i++) gate->working[i] = UINT64_MAX;
-  gate->working_looked = 50 * LOOK_NS / PENSTOCK_WORKING_TICK_NS; /* as after a jump back of the clock */
+  gate->working_looked =
+      50 * LOOK_NS / PENSTOCK_WORKING_TICK_NS; /* as after a jump back of the clock */
   CHECK_EQUAL(walk(&region, &ns), PENSTOCK_MAX_SLOTS);
   penstock_working_look(region.usage, 0, 10 * LOOK_NS);
   CHECK_EQUAL(walk(&region, &ns), 0);

@@ -307,6 +307,13 @@ static CUresult admit(penstock_pass *pass, const gate_stream *stream, gate_kind 
   return result;
 }
 
+/* The stream went while its launch waited at the gate. */
+static CUresult went_meanwhile(const penstock_pass *pass, CUstream handle) {
+  CUresult result = gate_stream_missing(handle);
+  if (result != CUDA_SUCCESS) penstock_local_memory_undo(&pass->raise);
+  return result;
+}
+
 CUresult penstock_gate_enter(penstock_pass *pass, CUstream handle, bool per_thread_default,
                              const penstock_kind_key *key) {
   pass->stream = NULL;
@@ -341,7 +348,7 @@ CUresult penstock_gate_enter(penstock_pass *pass, CUstream handle, bool per_thre
     gate_wait(process, state, stream, kind, wait_ns);
     state = gate_state_get(); /* looks up anew what went meanwhile */
     stream = gate_stream_get(state, handle, per_thread_default);
-    if (!stream) return gate_stream_missing(handle);
+    if (!stream) return went_meanwhile(pass, handle);
     kind = pass->kind = gate_kind_get(state, key, &pass->generation);
     now_ns = gate_now_ns();
     turns = gate_turns_on(process, grant);
