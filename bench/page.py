@@ -58,6 +58,61 @@ LAUNCH: list[Column] = [
     ("quartiles", lambda row: f"{row['added_low_ns']:.0f} to {row['added_high_ns']:.0f}"),
     ("added mean ns", key("added_mean_ns", "{:.0f}")),
 ]
+SINGLY: list[Column] = [
+    ("pattern", key("pattern")),
+    ("threads", key("threads")),
+    ("kinds", key("kinds")),
+    ("cores", key("cores", "{:g}")),
+    ("native median ns", key("native_median_ns", "{:.0f}")),
+    ("added median ns", key("added_median_ns", "{:.0f}")),
+    ("quartiles", lambda row: f"{row['added_low_ns']:.0f} to {row['added_high_ns']:.0f}"),
+    ("added mean ns", key("added_mean_ns", "{:.0f}")),
+    ("asked", lambda row: "" if row["target_ns"] is None else f"<= {row['target_ns']:g}"),
+    ("load", key("load")),
+]
+STAYS: list[Column] = [
+    ("after", lambda row: f"{row['reached']:,} of {row['wanted']:,} {row['after']}"),
+    ("before ns", key("before_ns", "{:.0f}")),
+    ("after ns", key("after_ns", "{:.0f}")),
+    ("growth without shim", key("native_growth_ns", "{:+.0f}")),
+    ("stays ns", key("stays_ns", "{:+.0f}")),
+    ("quartiles", lambda row: f"{row['stays_low_ns']:+.0f} to {row['stays_high_ns']:+.0f}"),
+    ("the last of them, each: native ns", key("native_step_ns", "{:,.0f}")),
+    ("under the shim ns", key("step_ns", "{:,.0f}")),
+    ("load", key("load")),
+]
+COLLECTIVES: list[Column] = [
+    ("devices", key("devices")),
+    ("ranks", key("ranks")),
+    ("quota", key("quota", "{:g}")),
+    ("one held up, ms", key("held_up_ms", "{:g}")),
+    ("steps again after, ms", key("recovered_ms", "{:.0f}")),
+    ("full steps/s", key("full_steps_per_s", "{:.0f}")),
+    ("steps/s", key("steps_per_s", "{:.1f}")),
+    ("of the quota's share, %", key("of_quota_percent", "{:.0f}")),
+    ("busiest device, %", key("busiest_percent")),
+    (
+        "ended",
+        lambda row: (
+            "yes"
+            if row["ended"]
+            else f"**not in {row['bound_s']:g} s** ({row['steps']} of {row['wanted_steps']} steps)"
+        ),
+    ),
+    ("load", key("load")),
+]
+STARVED: list[Column] = [
+    ("quota", key("quota", "{:g}")),
+    ("kernel us", key("kernel_us", "{:g}")),
+    ("processes", key("processes")),
+    ("waited for", lambda row: "yes" if row["sync_every"] else ""),
+    ("without the shim, %", key("full_percent", "{:.0f}")),
+    ("due, %", key("due_percent", "{:.0f}")),
+    ("mean error", key("mean_error_points", "{:.2f}")),
+    ("worst window", key("worst_error_points", "{:.2f}")),
+    ("bias", key("bias_points", "{:+.2f}")),
+    ("load", key("load")),
+]
 FIGURES: list[Column] = [
     ("what", key("what")),
     ("to reach", key("aim")),
@@ -77,6 +132,19 @@ CALLS_TEXT = (
     "At 50 %; calls that only change this thread's state (capture mode, current context) count\n"
     "as well."
 )
+SINGLY_TEXT = (
+    "Onto an idle stream, and in decode-like loops on the default stream: tokens of 200 launches,\n"
+    "each waited for. `load`: load average beside the figure, here and below."
+)
+STAYS_TEXT = "The same launches of 64 kinds by one process, gated, before and after."
+COLLECTIVES_TEXT = (
+    "Steps of five kernels of 1 ms and a meeting of all ranks; `streams`: two on one device. A\n"
+    "row that did not end in its bound is the last one of its ranks."
+)
+STARVED_TEXT = (
+    "Beside busy loops on the two processors that the program has as well. Due is the quota, or\n"
+    "what the program gets there without the shim where that is less."
+)
 SECTIONS: list[tuple[str, str, str, list[Column]]] = [
     ("backlogged", "Backlogged", QUOTA_TEXT, QUOTA),
     ("bias", "The same for a minute", "", QUOTA[:-1]),
@@ -84,6 +152,10 @@ SECTIONS: list[tuple[str, str, str, list[Column]]] = [
     ("tenants", "Tenants side by side", TENANTS_TEXT, TENANTS),
     ("calls", "Driver calls of the shim's own", CALLS_TEXT, CALLS),
     ("launch", "Added to a driver call", "", LAUNCH),
+    ("singly", "Launches that come singly", SINGLY_TEXT, SINGLY),
+    ("stays", "Costs that stay", STAYS_TEXT, STAYS),
+    ("collectives", "Ranks that meet", COLLECTIVES_TEXT, COLLECTIVES),
+    ("starved", "Short of processors", STARVED_TEXT, STARVED),
 ]
 
 
@@ -102,7 +174,9 @@ def figures(report: dict[str, Any]) -> str:
     head += f"Device: **{machine['device']}**."
     parts = [head, table(report["figures"], FIGURES)]
     for name, title, text, columns in SECTIONS:
-        rows = [row for row in report["details"][name] if row.get("call") != "refuse"]
+        rows = [row for row in report["details"].get(name, ()) if row.get("call") != "refuse"]
+        if not rows:  # a run of before this section was there
+            continue
         parts += [f"### {title}", text, table(rows, columns)]
     return "\n\n".join(part for part in parts if part)
 

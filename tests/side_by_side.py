@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 # By folder or file, so that workers end together. What needs the image comes when it is made.
 LONGEST_FIRST = (
     "test_dra.py", "test_plugin.py", "test_install.py", "test_control_scaling.py",
-    "native", "sanitize", "gate", "enforce", "containers", "turns", "cli", "memory",
+    "native", "sanitize", "gate", "programs_at_random", "enforce", "containers", "turns", "cli",
+    "memory",
 )  # fmt: skip
 
 TIMED_CONTAINERS = ("tests/containers/test_evasions.py",)  # come when the others are through

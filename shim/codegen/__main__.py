@@ -60,7 +60,8 @@ def main() -> None:
         _emit(args.out, library, [row.symbol for row in known])
     variants = headers.cuda_variants(include, libraries[0].names, args.cc)
     emit.emit_variants(args.out, variants)
-    emit.write_changed(args.out / "coverage.json", coverage.as_json(cuda, nvml, versions))
+    table = coverage.as_json(cuda, nvml, versions, libraries[0].tables.risky)
+    emit.write_changed(args.out / "coverage.json", table)
     counts = f"{len(cuda)} driver names, {len(nvml)} NVML names"
     print(f"codegen: {counts} from {include}", file=sys.stderr)
 

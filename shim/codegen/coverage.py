@@ -138,13 +138,15 @@ def unused(names: Sequence[str], tables: Tables) -> list[str]:
     return spelled + [p for p, _ in tables.families if not any(fnmatchcase(b, p) for b in plain)]
 
 
-def as_json(cuda: Sequence[Row], nvml: Sequence[Row], versions: dict[str, int]) -> str:
-    """The table for programs: symbol to kind and why, and what headers it is about."""
+def as_json(
+    cuda: Sequence[Row], nvml: Sequence[Row], versions: dict[str, int], risky: Sequence[str]
+) -> str:
+    """The table for programs: symbol to kind and why, what headers it is about, `risky` parts."""
     tables = {
         library: {row.symbol: [row.kind, row.why] for row in rows}
         for library, rows in (("cuda", cuda), ("nvml", nvml))
     }
-    return json.dumps({"headers": versions, **tables}, indent=0) + "\n"
+    return json.dumps({"headers": versions, "risky": list(risky), **tables}, indent=0) + "\n"
 
 
 KINDS = {

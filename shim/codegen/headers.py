@@ -22,13 +22,17 @@ CUDA_TYPEDEFS = (
     "cudaProfilerTypedefs.h",
 )
 
-# Exported by every driver library, spelled in no header. (The `cudbg*` family is a debugger's,
-# partly data and breakpoint targets: it must stay the driver's own.)
+# Exported by every driver library, spelled in no header. Of the `cudbg*` family only what a
+# debugger calls in its own process: the rest is looked up by name in the program that is debugged,
+# among all its libraries, and breakpoints are put there. An export of the shim would hide the
+# driver's.
 CUDA_UNSPELLED = (
     "cuEGLApiInit",
     "cuMemGetAttribute",
     "cuMemGetAttribute_v2",
     "cuProfilerInitialize",
+    "cudbgGetAPI",
+    "cudbgGetAPIVersion",
 )
 
 # The same of NVML. nvidia-smi asks for private tables by the last.

@@ -39,7 +39,8 @@ CUresult penstock_charge_in(uint64_t share, int grant, uint64_t bytes) {
   }
   penstock_error error = attempt(&process->region, share, grant, bytes);
   if (__builtin_expect(error == PENSTOCK_OK, 1)) return CUDA_SUCCESS;
-  if (error == PENSTOCK_E_OVER_LIMIT && penstock_reserves_settle()) {
+  if (error == PENSTOCK_E_OVER_LIMIT &&
+      (penstock_reserves_settle() | penstock_shares_look_after())) {
     error = attempt(&process->region, share, grant, bytes);
     if (error == PENSTOCK_OK) return CUDA_SUCCESS;
   }
@@ -84,6 +85,23 @@ CUresult penstock_charge_hidden(int grant, uint64_t bytes, unsigned count) {
   return CUDA_SUCCESS;
 }
 
+/* Would so much fit now? */
+static bool has_room(int grant, uint64_t bytes) {
+  bool fits = penstock_charge_if_it_fits(0, grant, bytes);
+  if (fits) penstock_uncharge(grant, bytes);
+  return fits;
+}
+
+CUresult penstock_charge_urgent(int grant, uint64_t bytes, unsigned count) {
+  const uint64_t small = small_part(bytes);
+  const uint64_t most = small ? bytes - small + PENSTOCK_SLAB_BYTES : bytes;
+  if (bytes && grant >= 0 && !has_room(grant, most) &&
+      !(penstock_reserves_settle() && has_room(grant, most))) {
+    penstock_reserves_trim();
+  }
+  return count ? penstock_charge_hidden(grant, bytes, count) : penstock_charge(grant, bytes);
+}
+
 void penstock_uncharge_hidden(int grant, uint64_t bytes, unsigned count) {
   const uint64_t small = small_part(bytes);
   uint64_t closed = small ? penstock_slab_unhide(grant, small, count) : 0;
@@ -96,6 +114,8 @@ static void give_back_bytes(const penstock_object *object) {
     case PENSTOCK_MIPMAP:
       return penstock_uncharge_hidden(object->grant, object->bytes, PENSTOCK_ARRAY_BLOCKS);
     case PENSTOCK_MODULE:
+    case PENSTOCK_MODULE_CODE:
+      return penstock_uncharge_hidden(object->grant, object->bytes, PENSTOCK_IMAGE_PART_BLOCKS);
     case PENSTOCK_LIBRARY_COPY:
     case PENSTOCK_GLOBAL:
       return penstock_uncharge_hidden(object->grant, object->bytes, PENSTOCK_IMAGE_BLOCKS);
@@ -105,6 +125,7 @@ static void give_back_bytes(const penstock_object *object) {
 }
 
 void penstock_give_back(const penstock_object *object) {
+  if (penstock_shares_linger(object)) return;
   if (object->share) penstock_shares_drop(object->share);
   if (object->in_slab) {
     uint64_t closed = penstock_slab_leave(object->grant, object->key, object->bytes);

@@ -41,7 +41,13 @@ CUresult penstock_charge_hidden(int grant, uint64_t bytes, unsigned count);
 void penstock_uncharge_hidden(int grant, uint64_t bytes, unsigned count);
 
 #define PENSTOCK_ARRAY_BLOCKS 1
-#define PENSTOCK_IMAGE_BLOCKS 2 /* code and variables */
+#define PENSTOCK_IMAGE_BLOCKS 2      /* code and variables */
+#define PENSTOCK_IMAGE_PART_BLOCKS 1 /* one of them */
+
+/* The same for what a launch or the loading of code needs, which programs do not try again: idle
+ * memory of pools goes back to the device before it is refused. `count` 0: bytes of its own slabs.
+ */
+CUresult penstock_charge_urgent(int grant, uint64_t bytes, unsigned count);
 
 /* Gives back what was charged. */
 void penstock_uncharge(int grant, uint64_t bytes);

@@ -5,6 +5,7 @@
 #include "charge.h"
 #include "driver.h"
 #include "hooks/hook.h"
+#include "hooks/library.h"
 #include "common/log.h"
 #include "primary.h"
 #include "process.h"
@@ -25,6 +26,14 @@ static uint64_t reserve_bytes(int grant) {
   return penstock_region_limits(&process->region)->devices[grant].context_reserve_bytes;
 }
 
+/* With what eager loading puts into a new context at once. */
+static uint64_t cost_bytes(int grant) {
+  uint64_t bytes;
+  bool over =
+      __builtin_add_overflow(reserve_bytes(grant), penstock_libraries_eager_bytes(grant), &bytes);
+  return over ? UINT64_MAX : bytes;
+}
+
 CUresult penstock_context_admit(CUdevice device, int *grant, uint64_t *bytes) {
   if (!penstock_process_get()) return CUDA_ERROR_SYSTEM_NOT_READY;
   *grant = penstock_grant_of(device);
@@ -32,12 +41,21 @@ CUresult penstock_context_admit(CUdevice device, int *grant, uint64_t *bytes) {
     penstock_log("no context: device %d was not granted to this tenant", device);
     return CUDA_ERROR_INVALID_DEVICE;
   }
-  *bytes = reserve_bytes(*grant);
+  *bytes = cost_bytes(*grant);
   return penstock_charge(*grant, *bytes);
+}
+
+/* What was charged for libraries is theirs from now on. */
+static void give_to_libraries(CUcontext context, int grant, uint64_t bytes) {
+  uint64_t own = reserve_bytes(grant);
+  if (bytes <= own) return;
+  own += penstock_libraries_enter(context, grant, bytes - own);
+  penstock_object_remember(PENSTOCK_CONTEXT, (uint64_t)(uintptr_t)context, grant, own, context);
 }
 
 void penstock_context_made(CUcontext context, int grant, uint64_t bytes) {
   penstock_object_remember(PENSTOCK_CONTEXT, (uint64_t)(uintptr_t)context, grant, bytes, context);
+  give_to_libraries(context, grant, bytes);
 }
 
 bool penstock_context_try_made(CUcontext context, int grant, uint64_t bytes) {
@@ -46,7 +64,9 @@ bool penstock_context_try_made(CUcontext context, int grant, uint64_t bytes) {
                             .context = context,
                             .grant = (int16_t)grant,
                             .kind = PENSTOCK_CONTEXT};
-  return penstock_object_add(&object);
+  if (!penstock_object_add(&object)) return false;
+  give_to_libraries(context, grant, bytes);
+  return true;
 }
 
 typedef struct gathering {
@@ -91,7 +111,7 @@ CUresult penstock_context_left(penstock_departure *departure, CUresult result) {
 
 /* Charges a context that came about unseen. */
 static CUresult adopt(CUcontext context, CUdevice device, int grant) {
-  uint64_t bytes = reserve_bytes(grant);
+  uint64_t bytes = cost_bytes(grant);
   CUresult result = penstock_charge(grant, bytes);
   if (result != CUDA_SUCCESS) return result;
   if (!penstock_context_try_made(context, grant, bytes)) {

@@ -11,6 +11,7 @@
 #include "common/below.h"
 #include "common/log.h"
 #include "common/search.h"
+#include "newer_driver.h"
 #include "process.h"
 #include "unknown.h"
 
@@ -22,14 +23,42 @@ static CUresult answer_no_device(void) { return CUDA_ERROR_NO_DEVICE; }
 static const penstock_search below = {
     .file = "libcuda.so.1", .marker = PENSTOCK_CUDA_MARKER, .open = penstock_below_dlopen};
 
+/* Why the library at `path` is no driver, with its handle closed; NULL: it is one. */
+static const char *why_no_driver(void *library) {
+  const char *why = NULL;
+  if (!library) return dlerror();
+  if (dlsym(library, PENSTOCK_CUDA_MARKER))
+    why = "it is the shim";
+  else if (!dlsym(library, "cuInit"))
+    why = "it has no cuInit";
+  if (why) dlclose(library);
+  return why;
+}
+
+/* Opens a library that the program brings along; one that cannot be used is passed over. */
+static bool open_newer(const char *path, const char *unfit, void *opened) {
+  void *library = unfit ? NULL : below.open(path, RTLD_NOW | RTLD_LOCAL);
+  if (!unfit) unfit = why_no_driver(library);
+  if (unfit) {
+    penstock_log("driver: %s is ignored: %s", path, unfit);
+    return false;
+  }
+  penstock_log("%s: %s, newer than this machine's", below.file, path);
+  *(void **)opened = library;
+  return true;
+}
+
 static void *open_driver(void) {
   const penstock_process *process = penstock_process_get();
   if (process && process->region.quota->driver_path[0]) {
     char path[sizeof process->region.quota->driver_path + 1] = {0};
     memcpy(path, process->region.quota->driver_path, sizeof path - 1);
-    void *library = penstock_open_below(&below, path);
+    void *library = NULL;
+    penstock_newer_drivers(path, open_newer, &library);
+    if (library) return library;
+    library = penstock_open_below(&below, path);
     if (!library) penstock_log("driver: the quota page names %s, which cannot be opened", path);
-    return library; /* no search: the page says which one */
+    return library; /* no other search: the page says which one */
   }
   return penstock_search_below(&below);
 }

@@ -13,12 +13,20 @@
 #include "common/search.h"
 #include "common/tenant_directory.h"
 #include "mechanism/region.h"
+#include "newer_driver.h"
 
-/* Device and inode of a library below. Every thread that looks them up writes the same. */
+#define MOST_FILES 4 /* the library below, and newer ones that the program brings along */
+
+/* Device and inode of a library below. */
 typedef struct identity {
   uint64_t device, inode;
-  bool known; /* stored last */
 } identity;
+
+/* Those of one library. Every thread that looks them up writes the same. */
+typedef struct identities {
+  identity all[MOST_FILES];
+  unsigned count; /* stored last; 0: not known */
+} identities;
 
 typedef struct vendor_file {
   const char *file;
@@ -51,31 +59,49 @@ static bool path_in_page(const vendor_file *library, char *out) {
   return read;
 }
 
-static bool find(const vendor_file *library, struct stat *found) {
-  char path[sizeof((penstock_quota_page *)NULL)->driver_path];
-  _Static_assert(sizeof path >= sizeof((penstock_quota_page *)NULL)->nvml_path, "holds both paths");
-  if (!path_in_page(library, path)) return false;
-  return path[0] ? stat(path, found) == 0 : penstock_search_stat(library->file, found);
+static void add(identities *found, const struct stat *file) {
+  found->all[found->count++] = (identity){(uint64_t)file->st_dev, (uint64_t)file->st_ino};
 }
 
-static bool look_up(identity *known, penstock_vendor_library which) {
-  if (__atomic_load_n(&known->known, __ATOMIC_ACQUIRE)) return true;
-  struct stat found;
-  if (!find(&files[which], &found)) return false;
-  __atomic_store_n(&known->device, (uint64_t)found.st_dev, __ATOMIC_RELAXED);
-  __atomic_store_n(&known->inode, (uint64_t)found.st_ino, __ATOMIC_RELAXED);
-  __atomic_store_n(&known->known, true, __ATOMIC_RELEASE);
-  return true;
+static bool add_newer(const char *path, const char *unfit, void *found) {
+  struct stat file;
+  if (!unfit && stat(path, &file) == 0) add(found, &file);
+  return ((const identities *)found)->count == MOST_FILES;
+}
+
+static unsigned look_up(identities *known, penstock_vendor_library which) {
+  const vendor_file *library = &files[which];
+  char path[sizeof((penstock_quota_page *)NULL)->driver_path];
+  _Static_assert(sizeof path >= sizeof((penstock_quota_page *)NULL)->nvml_path, "holds both paths");
+  struct stat file;
+  if (!path_in_page(library, path)) return 0;
+  if (path[0] ? stat(path, &file) != 0 : !penstock_search_stat(library->file, &file)) return 0;
+  identities found = {.count = 0};
+  add(&found, &file);
+  if (which == PENSTOCK_LIBCUDA) penstock_newer_drivers(path, add_newer, &found);
+  for (unsigned i = 0; i < found.count; i++) {
+    __atomic_store_n(&known->all[i].device, found.all[i].device, __ATOMIC_RELAXED);
+    __atomic_store_n(&known->all[i].inode, found.all[i].inode, __ATOMIC_RELAXED);
+  }
+  __atomic_store_n(&known->count, found.count, __ATOMIC_RELEASE);
+  return found.count;
 }
 
 bool penstock_is_file_below(const char *path, penstock_vendor_library which) {
-  static identity identities[sizeof files / sizeof *files];
-  identity *known = &identities[which];
+  static identities below[sizeof files / sizeof *files];
+  identities *known = &below[which];
   int saved_errno = errno;
   struct stat found;
-  bool same = stat(path, &found) == 0 && look_up(known, which) &&
-              __atomic_load_n(&known->inode, __ATOMIC_RELAXED) == (uint64_t)found.st_ino &&
-              __atomic_load_n(&known->device, __ATOMIC_RELAXED) == (uint64_t)found.st_dev;
+  bool same = false;
+  if (stat(path, &found) == 0) {
+    unsigned count = __atomic_load_n(&known->count, __ATOMIC_ACQUIRE);
+    if (!count) count = look_up(known, which);
+    for (unsigned i = 0; i < count && !same; i++) {
+      const identity *one = &known->all[i];
+      same = __atomic_load_n(&one->inode, __ATOMIC_RELAXED) == (uint64_t)found.st_ino &&
+             __atomic_load_n(&one->device, __ATOMIC_RELAXED) == (uint64_t)found.st_dev;
+    }
+  }
   errno = saved_errno;
   return same;
 }

@@ -3,6 +3,7 @@
 #include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -28,7 +29,9 @@ typedef struct fatbin_entry {
   uint32_t header_bytes;
   uint64_t payload_bytes;
   uint32_t compressed_bytes;
-  uint32_t others[5];
+  uint32_t others[2];
+  uint32_t architecture; /* 90: compute capability 9.0 */
+  uint32_t names[2];
   uint64_t flags;
   uint64_t reserved;
   uint64_t unpacked_bytes;
@@ -72,41 +75,71 @@ static bool read_section(const cubin *file, uint64_t index, Elf64_Shdr *section)
   return true;
 }
 
-/* Shared and local memory is laid out in sections too, but takes none of the device's. */
-static bool is_on_chip(const cubin *file, const Elf64_Shdr *section) {
-  static const char *const prefixes[] = {".nv.shared", ".nv.local"};
-  for (int i = 0; i < 2; i++) {
-    uint64_t length = strlen(prefixes[i]);
-    uint64_t at = sum(file->names.sh_offset, section->sh_name);
-    if (lies_within(section->sh_name, length, file->names.sh_size) &&
-        lies_within(at, length, file->readable) &&
-        memcmp(file->data + at, prefixes[i], length) == 0) {
-      return true;
-    }
-  }
-  return false;
+static bool name_begins(const cubin *file, const Elf64_Shdr *section, const char *with) {
+  uint64_t length = strlen(with), at = sum(file->names.sh_offset, section->sh_name);
+  return lies_within(section->sh_name, length, file->names.sh_size) &&
+         lies_within(at, length, file->readable) && memcmp(file->data + at, with, length) == 0;
 }
 
+/* Shared and local memory is laid out in sections too, but takes nothing as code or variable. */
+static bool is_on_chip(const cubin *file, const Elf64_Shdr *section) {
+  return name_begins(file, section, ".nv.shared") || name_begins(file, section, ".nv.local");
+}
+
+/* The module's own constants: a kernel's have its name behind the number. */
+static bool is_constant(const cubin *file, const Elf64_Shdr *section) {
+  static const char prefix[] = ".nv.constant";
+  if (!name_begins(file, section, prefix)) return false;
+  uint64_t at = sum(file->names.sh_offset, section->sh_name) + strlen(prefix);
+  for (; at < file->readable && file->data[at]; at++) {
+    if (file->data[at] == '.') return false;
+  }
+  return true;
+}
+
+static bool is_managed(const cubin *file, const Elf64_Shdr *section) {
+  return name_begins(file, section, ".nv.managed") ||
+         name_begins(file, section, ".nv.global.managed");
+}
+
+static bool is_relocation(const Elf64_Shdr *section) {
+  return section->sh_type == SHT_REL || section->sh_type == SHT_RELA;
+}
+
+static bool changes_data(const cubin *file, uint64_t index) {
+  Elf64_Shdr section;
+  return read_section(file, index, &section) &&
+         (section.sh_flags & SHF_WRITE || is_constant(file, &section));
+}
+
+typedef struct contents {
+  uint64_t code, data; /* bytes of the file */
+} contents;
+
 /* Variables without initial values have a section with a size and no content. */
-static uint64_t cubin_data_bytes(cubin *file) {
-  uint64_t bytes = 0;
+static void measure_sections(cubin *file, penstock_image_size *size, contents *held) {
   Elf64_Shdr section;
   if (file->header.e_machine != MACHINE_CUDA || file->header.e_shentsize != sizeof section ||
       file->header.e_shoff == 0 || !read_section(file, 0, &section)) {
-    return 0;
+    return;
   }
   file->sections = file->header.e_shnum ? file->header.e_shnum : section.sh_size;
   if (file->sections > MOST_SECTIONS) file->sections = MOST_SECTIONS;
   uint64_t names =
       file->header.e_shstrndx == SHN_XINDEX ? section.sh_link : file->header.e_shstrndx;
-  if (!read_section(file, names, &file->names)) return 0;
+  if (!read_section(file, names, &file->names)) return;
   for (uint64_t i = 0; i < file->sections && read_section(file, i, &section); i++) {
-    if (section.sh_type == SHT_NOBITS && section.sh_flags & SHF_ALLOC &&
-        !is_on_chip(file, &section)) {
-      bytes = sum(bytes, section.sh_size);
+    bool has_content = section.sh_type != SHT_NOBITS;
+    if (is_relocation(&section) && changes_data(file, section.sh_info)) size->needs_code = true;
+    if (!(section.sh_flags & SHF_ALLOC) || is_on_chip(file, &section)) continue;
+    if (has_content && !(section.sh_flags & SHF_WRITE) && !is_constant(file, &section)) {
+      held->code = sum(held->code, section.sh_size);
+      continue;
     }
+    uint64_t *bytes = is_managed(file, &section) ? &size->managed_bytes : &size->data_bytes;
+    *bytes = sum(*bytes, section.sh_size);
+    if (has_content) held->data = sum(held->data, section.sh_size);
   }
-  return bytes;
 }
 
 static penstock_image_size measure_cubin(const uint8_t *data, uint64_t readable) {
@@ -117,20 +150,89 @@ static penstock_image_size measure_cubin(const uint8_t *data, uint64_t readable)
   if (header->e_ident[EI_CLASS] != ELFCLASS64) return (penstock_image_size){0};
   uint64_t sections = sum(header->e_shoff, (uint64_t)header->e_shnum * header->e_shentsize);
   uint64_t segments = sum(header->e_phoff, (uint64_t)header->e_phnum * header->e_phentsize);
-  return (penstock_image_size){.code_bytes = sections > segments ? sections : segments,
-                               .data_bytes = cubin_data_bytes(&file)};
+  penstock_image_size size = {.code_bytes = sections > segments ? sections : segments};
+  contents held = {0};
+  measure_sections(&file, &size, &held);
+  size.code_bytes -= held.data < size.code_bytes ? held.data : size.code_bytes;
+  if (size.code_bytes < held.code) size.code_bytes = held.code; /* the tables need not lie last */
+  return size;
+}
+
+static penstock_image_size measure_text(const char *text, uint64_t length) {
+  penstock_image_size size = {.code_bytes = length};
+  penstock_ptx_measure(text, length, &size);
+  return size;
 }
 
 /* ---- fat binaries ---- */
 
-/* All of it is charged as code. One entry is chosen: the one with the most data counts. */
-static penstock_image_size measure_fatbin(const uint8_t *data, uint64_t readable) {
+static bool forces_ptx;
+
+void penstock_image_begin(void) {
+  static bool begun;
+  if (__atomic_exchange_n(&begun, true, __ATOMIC_RELAXED)) return;
+  const char *text = getenv("CUDA_FORCE_PTX_JIT");
+  __atomic_store_n(&forces_ptx, text && atoi(text), __ATOMIC_RELAXED);
+}
+
+static uint64_t unpacked_bytes(const fatbin_entry *entry) {
+  bool packed = entry->flags & ENTRY_COMPRESSED || entry->compressed_bytes;
+  return packed && entry->unpacked_bytes > entry->payload_bytes ? entry->unpacked_bytes
+                                                                : entry->payload_bytes;
+}
+
+/* How well an entry suits the device: a cubin of its own architecture comes first, then of a lower
+ * minor version of the same major one, then PTX of the newest architecture that it knows. 0: not at
+ * all. */
+static unsigned rank(const fatbin_entry *entry, unsigned architecture) {
+  const unsigned cubins = 1u << 16, its = entry->architecture;
+  if (its > architecture) return 0;
+  if (entry->kind == ENTRY_PTX) return 1 + its;
+  if (entry->kind != ENTRY_CUBIN || its / 10 != architecture / 10) return 0;
+  return __atomic_load_n(&forces_ptx, __ATOMIC_RELAXED) ? 0 : cubins + its;
+}
+
+typedef struct choice {
+  fatbin_entry entry;
+  const uint8_t *payload; /* NULL: none */
+  unsigned rank;
+} choice;
+
+/* Of what suits equally the largest: so also where nothing does, should the driver know better. */
+static void choose(choice *best, const fatbin_entry *entry, const uint8_t *payload, unsigned its) {
+  if (best->payload &&
+      (its < best->rank ||
+       (its == best->rank && unpacked_bytes(entry) <= unpacked_bytes(&best->entry)))) {
+    return;
+  }
+  *best = (choice){.entry = *entry, .payload = payload, .rank = its};
+}
+
+/* What is compressed is not unpacked here: it is charged as code, as large as it will be. */
+static penstock_image_size measure_entry(const choice *one) {
+  const fatbin_entry *entry = &one->entry;
+  if (entry->flags & ENTRY_COMPRESSED || entry->compressed_bytes) {
+    return (penstock_image_size){.code_bytes = unpacked_bytes(entry), .is_hidden = true};
+  }
+  if (entry->kind == ENTRY_PTX)
+    return measure_text((const char *)one->payload, entry->payload_bytes);
+  penstock_image_size size = {.code_bytes = entry->payload_bytes, .is_hidden = true};
+  if (entry->kind == ENTRY_CUBIN && entry->payload_bytes >= SELFMAG &&
+      memcmp(one->payload, ELFMAG, SELFMAG) == 0) {
+    size = measure_cubin(one->payload, entry->payload_bytes);
+  }
+  return size;
+}
+
+/* The device takes one of the entries. */
+static penstock_image_size measure_fatbin(const uint8_t *data, uint64_t readable,
+                                          unsigned architecture) {
   fatbin_header header;
   if (readable < sizeof header) return (penstock_image_size){0};
   memcpy(&header, data, sizeof header);
-  penstock_image_size size = {.code_bytes = sum(header.header_bytes, header.body_bytes)};
-  uint64_t end = size.code_bytes < readable ? size.code_bytes : readable;
-  uint64_t at = header.header_bytes;
+  uint64_t all = sum(header.header_bytes, header.body_bytes);
+  uint64_t end = all < readable ? all : readable, at = header.header_bytes;
+  choice best = {.payload = NULL};
   fatbin_entry entry;
   for (; lies_within(at, sizeof entry, end); at += entry.header_bytes + entry.payload_bytes) {
     memcpy(&entry, data + at, sizeof entry);
@@ -138,22 +240,14 @@ static penstock_image_size measure_fatbin(const uint8_t *data, uint64_t readable
         !lies_within(entry.payload_bytes, 0, end - at - entry.header_bytes)) {
       break;
     }
-    const uint8_t *payload = data + at + entry.header_bytes;
-    uint64_t bytes = 0;
-    if (entry.flags & ENTRY_COMPRESSED || entry.compressed_bytes) {
-      size.is_hidden = true;
-      bytes = entry.unpacked_bytes;
-    } else if (entry.kind == ENTRY_PTX) {
-      bytes = penstock_ptx_data_bytes((const char *)payload, entry.payload_bytes);
-    } else if (entry.kind == ENTRY_CUBIN) {
-      bytes = measure_cubin(payload, entry.payload_bytes).data_bytes;
-    }
-    if (bytes > size.data_bytes) size.data_bytes = bytes;
+    choose(&best, &entry, data + at + entry.header_bytes, rank(&entry, architecture));
   }
-  return size;
+  if (!best.payload) return (penstock_image_size){.code_bytes = all, .is_hidden = true};
+  return measure_entry(&best);
 }
 
-penstock_image_size penstock_image_measure_within(const void *image, uint64_t readable) {
+penstock_image_size penstock_image_measure_within(const void *image, uint64_t readable,
+                                                  unsigned architecture) {
   uint32_t magic;
   if (readable < sizeof magic) return (penstock_image_size){0};
   memcpy(&magic, image, sizeof magic);
@@ -165,18 +259,17 @@ penstock_image_size penstock_image_measure_within(const void *image, uint64_t re
     image = wrapper.fatbin;
     memcpy(&magic, image, sizeof magic);
   }
-  if (magic == FATBIN_MAGIC) return measure_fatbin(image, readable);
+  if (magic == FATBIN_MAGIC) return measure_fatbin(image, readable, architecture);
   if (memcmp(image, ELFMAG, SELFMAG) == 0) return measure_cubin(image, readable);
   uint64_t length = strnlen(image, readable < LONGEST_TEXT ? readable : LONGEST_TEXT);
-  return (penstock_image_size){.code_bytes = length,
-                               .data_bytes = penstock_ptx_data_bytes(image, length)};
+  return measure_text(image, length);
 }
 
-penstock_image_size penstock_image_measure(const void *image) {
-  return penstock_image_measure_within(image, UNKNOWN);
+penstock_image_size penstock_image_measure(const void *image, unsigned architecture) {
+  return penstock_image_measure_within(image, UNKNOWN, architecture);
 }
 
-penstock_image_size penstock_image_measure_file(const char *path) {
+penstock_image_size penstock_image_measure_file(const char *path, unsigned architecture) {
   penstock_image_size size = {0};
   struct stat file;
   int saved_errno = errno;
@@ -185,10 +278,10 @@ penstock_image_size penstock_image_measure_file(const char *path) {
     uint64_t bytes = (uint64_t)file.st_size;
     void *image = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE, fd, 0);
     if (image != MAP_FAILED) {
-      size = penstock_image_measure_within(image, bytes);
+      size = penstock_image_measure_within(image, bytes, architecture);
       munmap(image, bytes);
     }
-    size.code_bytes = bytes;
+    if (!size.code_bytes) size = (penstock_image_size){.code_bytes = bytes, .is_hidden = true};
   }
   if (fd >= 0) close(fd);
   errno = saved_errno;

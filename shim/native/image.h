@@ -7,21 +7,30 @@
 #include <stdint.h>
 
 typedef struct penstock_image_size {
-  uint64_t code_bytes; /* of the image itself, initialised variables included */
-  uint64_t data_bytes; /* of variables that are declared only */
-  bool is_hidden;      /* a part is compressed: its variables are not counted */
+  uint64_t code_bytes;    /* of the one image that the device takes, unpacked */
+  uint64_t data_bytes;    /* of its variables */
+  uint64_t managed_bytes; /* of its managed variables */
+  bool needs_code;        /* variables may point to code, which is loaded with them then */
+  bool is_hidden;         /* it is compressed: `code_bytes` are of all that is in it, its variables
+                             without initial values are not counted */
 } penstock_image_size;
 
 /* An image in memory: cubin, fat binary (bare or in its wrapper), PTX text. Without a length it is
- * read as far as it says itself, as the driver does. Nothing: not recognised. */
-penstock_image_size penstock_image_measure(const void *image);
+ * read as far as it says itself, as the driver does. Nothing: not recognised. `architecture` is the
+ * device's compute capability, 90 for 9.0: of a fat binary it takes one image. */
+penstock_image_size penstock_image_measure(const void *image, unsigned architecture);
 
 /* The same of an image that can be read so far. */
-penstock_image_size penstock_image_measure_within(const void *image, uint64_t readable);
+penstock_image_size penstock_image_measure_within(const void *image, uint64_t readable,
+                                                  unsigned architecture);
+
+/* When the driver is initialised: how it takes images in this process (CUDA_FORCE_PTX_JIT),
+ * whatever the environment says later. */
+void penstock_image_begin(void);
 
 /* A file; nothing when it cannot be read. */
-penstock_image_size penstock_image_measure_file(const char *path);
+penstock_image_size penstock_image_measure_file(const char *path, unsigned architecture);
 
-/* Of the variables that PTX text declares (image_ptx.c). As large as can be when they are more than
- * a number holds. */
-uint64_t penstock_ptx_data_bytes(const char *text, uint64_t length);
+/* The variables that PTX text declares (image_ptx.c). As large as can be when they are more than a
+ * number holds. */
+void penstock_ptx_measure(const char *text, uint64_t length, penstock_image_size *size);

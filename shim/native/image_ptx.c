@@ -104,8 +104,12 @@ static uint64_t type_bytes(token one) {
   return packed ? bytes * 4 : bits ? (bits + 7) / 8 : 0;
 }
 
+static bool is_name(token one) {
+  return isalpha((unsigned char)*one.from) || *one.from == '_' || *one.from == '$';
+}
+
 /* Values in braces, however deep: no fewer than there are. */
-static uint64_t count_values(text *t) {
+static uint64_t count_values(text *t, bool *pointing) {
   uint64_t count = 1;
   int depth = 1;
   while (depth > 0) {
@@ -114,6 +118,7 @@ static uint64_t count_values(text *t) {
     if (*one.from == '{') depth++;
     if (*one.from == '}') depth--;
     if (*one.from == ',') count++;
+    if (is_name(one)) *pointing = true;
   }
   return count;
 }
@@ -141,13 +146,18 @@ static void read_dimension(text *t, declared *d) {
 }
 
 /* After the space: `.align n .v4 .type name[count] = {…}, another, …;` */
-static uint64_t read_variables(text *t) {
+static uint64_t read_variables(text *t, bool *managed, bool *pointing) {
   uint64_t bytes = 0, vector = 1;
+  bool initial = false; /* its value is next */
   declared d = {.count = 1};
   for (;;) {
     token one = next(t);
     if (!one.length) break;
-    if (is(one, ".align")) {
+    if (initial && is_name(one)) *pointing = true;
+    if (*one.from == '=') initial = true;
+    if (is(one, ".managed")) {
+      *managed = true;
+    } else if (is(one, ".align")) {
       d.align = number(next(t));
     } else if (is(one, ".v2") || is(one, ".v4") || is(one, ".v8")) {
       vector = (uint64_t)(one.from[2] - '0');
@@ -156,21 +166,22 @@ static uint64_t read_variables(text *t) {
     } else if (*one.from == '[') {
       read_dimension(t, &d);
     } else if (*one.from == '{') {
-      uint64_t values = count_values(t);
+      uint64_t values = count_values(t, pointing);
       if (d.unsized) d.count = product(d.count, values);
     } else if (*one.from == ',' || *one.from == ';') {
       bytes = sum(bytes, declared_bytes(&d));
       d.count = 1;
       d.unsized = false;
+      initial = false;
       if (*one.from == ';') break;
     }
   }
   return bytes;
 }
 
-uint64_t penstock_ptx_data_bytes(const char *data, uint64_t length) {
+void penstock_ptx_measure(const char *data, uint64_t length, penstock_image_size *size) {
   text t = {data, data + length};
-  uint64_t bytes = 0;
+  size->data_bytes = size->managed_bytes = 0;
   int parentheses = 0; /* in them are parameters: `.ptr .global` takes nothing */
   bool is_elsewhere = false;
   for (token one = next(&t); one.length; one = next(&t)) {
@@ -182,10 +193,11 @@ uint64_t penstock_ptx_data_bytes(const char *data, uint64_t length) {
     }
     if (is(one, ".extern")) is_elsewhere = true;
     if (parentheses == 0 && (is(one, ".global") || is(one, ".const"))) {
-      uint64_t more = read_variables(&t);
-      if (!is_elsewhere) bytes = sum(bytes, more);
+      bool managed = false;
+      uint64_t more = read_variables(&t, &managed, &size->needs_code);
+      uint64_t *bytes = managed ? &size->managed_bytes : &size->data_bytes;
+      if (!is_elsewhere) *bytes = sum(*bytes, more);
       is_elsewhere = false;
     }
   }
-  return bytes;
 }

@@ -16,7 +16,8 @@ add_library(penstock_cuda SHARED ${SHIM_SOURCES} ${COMMON_SOURCES} ${MECHANISM_S
 set_target_properties(penstock_cuda PROPERTIES OUTPUT_NAME penstock NO_SONAME ON)
 set_source_files_properties(${NATIVE}/handshake.c PROPERTIES
   COMPILE_DEFINITIONS "PENSTOCK_VERSION=\"${SKBUILD_PROJECT_VERSION}\"") # empty in builds of C tests
-target_link_options(penstock_cuda PRIVATE -Wl,-soname,libcuda.so.1)
+# What a thread has of it is given back when the thread ends: it must stay where it is.
+target_link_options(penstock_cuda PRIVATE -Wl,-soname,libcuda.so.1 -Wl,-z,nodelete)
 
 file(GLOB SHIM_NVML_SOURCES CONFIGURE_DEPENDS ${NATIVE}/nvml/*.c)
 add_library(penstock_nvml SHARED ${SHIM_NVML_SOURCES} ${COMMON_SOURCES} ${MECHANISM_SOURCES} ${GEN}/nvml_forwarders.S
@@ -36,8 +37,11 @@ add_library(sim_nvml SHARED ${SIM_NVML_SOURCES} ${MACHINE_SOURCES} ${NATIVE}/com
             ${GEN}/nvml_stubs.S)
 set_target_properties(sim_nvml PROPERTIES OUTPUT_NAME nvidia-ml SOVERSION 1
                       LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/sim)
-# Its threads go on after a dlclose: it must stay where it is.
-target_link_options(sim_cuda PRIVATE -Wl,-z,nodelete)
+# Threads of the simulated driver go on after a dlclose, and what the shim knows of a process must not
+# go with a program's last handle: they stay where they are.
+foreach(library penstock_cuda penstock_nvml sim_cuda)
+  target_link_options(${library} PRIVATE -Wl,-z,nodelete)
+endforeach()
 target_include_directories(sim_cuda PRIVATE ${NATIVE}/sim)
 target_include_directories(sim_nvml PRIVATE ${NATIVE}/sim)
 
@@ -53,8 +57,8 @@ foreach(library penstock_cuda penstock_nvml sim_cuda sim_nvml)
   target_link_libraries(${library} PRIVATE Threads::Threads ${CMAKE_DL_LIBS} rt)
 endforeach()
 
-# Preloaded libraries have room in the static TLS block, and a launch must not pay for a TLS call. The
-# simulated ones are opened late, where that room is scarce.
+# Preloaded libraries have room in the static TLS block, and a launch must not pay for a TLS call. Opened
+# late they must fit what is left there (tests/interposition/test_late.py); the simulated ones always are.
 foreach(library penstock_cuda penstock_nvml)
   target_compile_options(${library} PRIVATE $<$<COMPILE_LANGUAGE:C>:-ftls-model=initial-exec>)
 endforeach()
@@ -87,7 +91,7 @@ install(TARGETS sim_cuda sim_nvml LIBRARY DESTINATION sim)
 install(TARGETS native LIBRARY DESTINATION .)
 
 # Ordinary CUDA programs for `penstock bench`: they know nothing of the shim.
-foreach(workload churn costs latency launcher start traced)
+foreach(workload churn collective costs latency launcher launches start traced)
   add_executable(penstock_${workload} ${NATIVE}/workload/${workload}.c)
   set_target_properties(penstock_${workload} PROPERTIES OUTPUT_NAME penstock-${workload})
   target_link_libraries(penstock_${workload} PRIVATE Threads::Threads ${CMAKE_DL_LIBS})

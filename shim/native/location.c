@@ -9,6 +9,10 @@ bool penstock_location_is_host(const CUmemLocation *location) {
          location->type == CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT;
 }
 
+bool penstock_location_is_free(const CUmemLocation *location, CUmemAllocationType type) {
+  return type != CU_MEM_ALLOCATION_TYPE_MANAGED && penstock_location_is_host(location);
+}
+
 CUdevice penstock_location_device(const CUmemLocation *location) {
   CUdevice device = 0;
   if (location->type == CU_MEM_LOCATION_TYPE_DEVICE) return location->id;

@@ -4,8 +4,11 @@
 #include <cuda.h>
 #include <stdbool.h>
 
-/* Host memory is free of charge. */
 bool penstock_location_is_host(const CUmemLocation *location);
+
+/* Host memory is free of charge. Of managed memory the location is a preference: its pages go to
+ * the device whose kernels touch them. */
+bool penstock_location_is_free(const CUmemLocation *location, CUmemAllocationType type);
 
 /* The device of a location that is not the host; where it names none (managed pools), the current
  * context's, else the first. */

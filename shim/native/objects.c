@@ -118,6 +118,26 @@ bool penstock_object_take(penstock_kind kind, uint64_t key, penstock_object *out
   return true;
 }
 
+bool penstock_object_replace(const penstock_object *seen, const penstock_object *by) {
+  uint64_t h = hash(seen->kind, seen->key);
+  stripe *s = stripe_of(h);
+  if (!s) return false;
+  node *out = NULL;
+  penstock_lock_acquire(&s->lock);
+  node **link = s->bucket_count ? find_link(s, seen->kind, seen->key, h) : NULL;
+  bool same = link && *link && (*link)->object.bytes == seen->bytes &&
+              (*link)->object.detail == seen->detail;
+  if (same && by) (*link)->object = *by;
+  if (same && !by) {
+    out = *link;
+    *link = out->next;
+    s->count--;
+  }
+  penstock_lock_release(&s->lock);
+  free(out);
+  return same;
+}
+
 bool penstock_object_find(penstock_kind kind, uint64_t key, penstock_object *out) {
   uint64_t h = hash((uint8_t)kind, key);
   stripe *s = stripe_of(h);

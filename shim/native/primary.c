@@ -6,13 +6,13 @@
 #include "common/log.h"
 #include "fork_wiped.h"
 #include "hooks/hook.h"
+#include "hooks/launch.h"
 #include "mechanism/lock.h"
 
 #define MOST_DEVICES 64
 
 typedef struct primary_context {
   uint32_t lock;
-  uint32_t retained; /* by the program; what the CUDA runtime does privately is not seen */
   CUcontext context; /* that is charged; NULL: none */
   unsigned long long id;
   uint64_t generation; /* counts the contexts that there were */
@@ -28,8 +28,8 @@ static primary_context *primary_of(CUdevice device) {
   return all && device >= 0 && device < MOST_DEVICES ? &all[device] : NULL;
 }
 
-/* 0 from drivers before CUDA 12: then the address has to do. */
-static unsigned long long id_of(CUcontext context) {
+/* 0: then the address has to do. */
+unsigned long long penstock_primary_id_of(CUcontext context) {
   unsigned long long id = 0;
   return REAL(cuCtxGetId)(context, &id) == CUDA_SUCCESS ? id : 0;
 }
@@ -70,6 +70,7 @@ static void leave(primary_context *primary) {
 }
 
 typedef struct finding {
+  CUcontext went;  /* ended unseen, before this one was made; NULL: none */
   bool is_new;     /* in the table from now on */
   bool has_charge; /* a reservation for it was there */
   bool give_back;  /* a reservation that nobody needs */
@@ -83,9 +84,9 @@ static finding find(primary_context *primary, const penstock_primary_retain *ret
   finding f = {.is_new = false};
   penstock_lock_acquire(&primary->lock);
   primary->under_way--;
-  primary->retained++;
   f.bytes = primary->bytes;
   if (primary->context != context || primary->id != id) {
+    f.went = primary->context;
     leave(primary);
     primary->context = context;
     primary->id = id;
@@ -156,27 +157,18 @@ CUresult penstock_primary_retained(penstock_primary_retain *retain, CUcontext co
     return result;
   }
   int grant = penstock_grant_of(retain->device);
-  finding f = find(primary, retain, context, id_of(context), grant);
+  finding f = find(primary, retain, context, penstock_primary_id_of(context), grant);
   if (f.give_back) penstock_uncharge(grant, f.bytes);
+  if (f.went) penstock_gate_context_let_go(penstock_gate_context_hold(f.went, false), true);
   return f.is_new && !f.has_charge ? charge_late(primary, retain, context) : result;
 }
 
-CUcontext penstock_primary_leave(CUdevice device, bool for_good) {
-  primary_context *primary = primary_of(device);
-  if (!primary) return NULL;
-  penstock_lock_acquire(&primary->lock);
-  uint32_t before = primary->retained;
-  if (before) primary->retained--;
-  CUcontext context = before > 1 && !for_good ? NULL : primary->context;
-  penstock_lock_release(&primary->lock);
-  return context;
-}
-
-CUcontext penstock_primary_context(CUdevice device) {
+CUcontext penstock_primary_context(CUdevice device, unsigned long long *id) {
   primary_context *primary = primary_of(device);
   if (!primary) return NULL;
   penstock_lock_acquire(&primary->lock);
   CUcontext context = primary->context;
+  if (id) *id = primary->id;
   penstock_lock_release(&primary->lock);
   return context;
 }
@@ -190,10 +182,7 @@ void penstock_primary_gone(CUdevice device, uint64_t generation) {
   primary_context *primary = primary_of(device);
   if (!primary) return;
   penstock_lock_acquire(&primary->lock);
-  if (primary->generation == generation) {
-    leave(primary);
-    primary->retained = 0;
-  }
+  if (primary->generation == generation) leave(primary);
   penstock_lock_release(&primary->lock);
 }
 
@@ -208,7 +197,7 @@ void penstock_primary_adopt(CUdevice device, CUcontext context) {
   }
   REAL(cuDevicePrimaryCtxRelease_v2)(device);
   if (retained != context) return;
-  unsigned long long id = id_of(context);
+  unsigned long long id = penstock_primary_id_of(context);
   penstock_lock_acquire(&primary->lock);
   if (!primary->context) {
     primary->context = context;

@@ -21,11 +21,11 @@ CUresult penstock_primary_admit(CUdevice device, penstock_primary_retain *retain
 CUresult penstock_primary_retained(penstock_primary_retain *retain, CUcontext context,
                                    CUresult result);
 
-/* Before a release or reset: the context, if it may be the last of it. */
-CUcontext penstock_primary_leave(CUdevice device, bool for_good);
+/* The device's primary context as the ledger knows it; NULL: none. `id` (may be NULL): its own. */
+CUcontext penstock_primary_context(CUdevice device, unsigned long long *id);
 
-/* The device's primary context as the ledger knows it; NULL: none. */
-CUcontext penstock_primary_context(CUdevice device);
+/* What tells a context from an earlier one at the same address; 0 from drivers before CUDA 12. */
+unsigned long long penstock_primary_id_of(CUcontext context);
 
 /* Counts the primary contexts that the device has had. */
 uint64_t penstock_primary_generation(CUdevice device);

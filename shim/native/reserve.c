@@ -10,6 +10,7 @@
 #include "charge.h"
 #include "driver.h"
 #include "fork_wiped.h"
+#include "graph_memory.h"
 #include "hooks/hook.h"
 #include "hooks/launch.h"
 #include "common/log.h"
@@ -19,15 +20,17 @@
 
 #define FIRST_STEP_BYTES \
   (2u << 20) /* the smallest piece that the driver maps; larger ones are learned */
-#define MOST_RESERVES 256
 #define LONGEST_TURN_NS 50000000
 
 typedef struct reserve_table {
   uint32_t lock;
-  uint32_t count;
-  uint32_t slack; /* something was freed since the last settlement of all */
-  penstock_reserve *all[MOST_RESERVES];
+  uint32_t slack;           /* something was freed since the last settlement of all */
+  penstock_reserve *newest; /* a list that only grows, at this end: read without the lock */
 } reserve_table;
+
+static penstock_reserve *newest(const reserve_table *t) {
+  return __atomic_load_n(&t->newest, __ATOMIC_ACQUIRE);
+}
 
 static reserve_table *table(void) {
   static penstock_fork_wiped memory;
@@ -40,8 +43,7 @@ static bool is_destroyed(const penstock_reserve *reserve) {
 }
 
 static penstock_reserve *lookup(const reserve_table *t, CUmemoryPool pool, CUdevice device) {
-  for (uint32_t i = 0; i < t->count; i++) {
-    penstock_reserve *reserve = t->all[i];
+  for (penstock_reserve *reserve = newest(t); reserve; reserve = reserve->older) {
     if (reserve->pool != pool || is_destroyed(reserve)) continue;
     if (pool || reserve->device == device) return reserve;
   }
@@ -58,16 +60,30 @@ static bool is_over(penstock_reserve *reserve) {
   return over;
 }
 
-/* A slot of a destroyed, emptied pool is used again; others are never freed: a program that uses a
- * pool while it destroys it must not crash the shim. */
-static penstock_reserve *vacant(reserve_table *t) {
-  for (uint32_t i = 0; i < t->count; i++) {
-    if (is_over(t->all[i])) return t->all[i];
+/* That of a destroyed, emptied pool is used again; none is ever freed: a program that uses a pool
+ * while it destroys it must not crash the shim. */
+static penstock_reserve *vacant(const reserve_table *t) {
+  for (penstock_reserve *reserve = newest(t); reserve; reserve = reserve->older) {
+    if (is_over(reserve)) return reserve;
   }
-  if (t->count == MOST_RESERVES) return NULL;
-  penstock_reserve *fresh = calloc(1, sizeof *fresh);
-  if (fresh) t->all[t->count++] = fresh;
-  return fresh;
+  return NULL;
+}
+
+/* (locked) */
+static penstock_reserve *add(reserve_table *t, const penstock_reserve *as) {
+  penstock_reserve *reserve = vacant(t);
+  if (reserve) {
+    penstock_reserve *older = reserve->older;
+    *reserve = *as;
+    reserve->older = older;
+    return reserve;
+  }
+  reserve = malloc(sizeof *reserve);
+  if (!reserve) return NULL;
+  *reserve = *as;
+  reserve->older = newest(t);
+  __atomic_store_n(&t->newest, reserve, __ATOMIC_RELEASE);
+  return reserve;
 }
 
 static penstock_reserve *find_or_add(CUmemoryPool pool, CUdevice device, bool on_host) {
@@ -76,16 +92,12 @@ static penstock_reserve *find_or_add(CUmemoryPool pool, CUdevice device, bool on
   int grant = on_host ? -1 : penstock_grant_of(device);
   penstock_lock_acquire(&t->lock);
   penstock_reserve *reserve = lookup(t, pool, device);
-  if (!reserve) {
-    reserve = vacant(t);
-    if (reserve) {
-      *reserve = (penstock_reserve){.pool = pool,
-                                    .device = device,
-                                    .grant = grant,
-                                    .free_of_charge = on_host,
-                                    .step = FIRST_STEP_BYTES};
-    }
-  }
+  const penstock_reserve fresh = {.pool = pool,
+                                  .device = device,
+                                  .grant = grant,
+                                  .free_of_charge = on_host,
+                                  .step = FIRST_STEP_BYTES};
+  if (!reserve) reserve = add(t, &fresh);
   penstock_lock_release(&t->lock);
   return reserve;
 }
@@ -179,9 +191,12 @@ static uint64_t step_of(penstock_reserve *reserve) {
   return step;
 }
 
+static bool shed_excess(penstock_reserve *reserve);
+
 CUresult penstock_reserve_admit_growth(penstock_reserve *reserve, uint64_t bytes, uint64_t *bound) {
   uint64_t wanted = in_steps(bytes, step_of(reserve));
   *bound = 0;
+  if (!shed_excess(reserve)) return CUDA_ERROR_OUT_OF_MEMORY;
   CUresult result = penstock_charge_in(reserve->share, reserve->grant, wanted);
   if (result != CUDA_SUCCESS) return result;
   penstock_lock_acquire(&reserve->lock);
@@ -247,19 +262,23 @@ static bool read_and_lock(penstock_reserve *reserve, uint64_t *bytes) {
 bool penstock_reserve_settle(penstock_reserve *reserve, uint64_t bound) {
   if (reserve->free_of_charge) return true;
   uint64_t bytes;
+  /* What the pool let go of may be mapped elsewhere, which the driver does not tell. */
+  bool may_shrink = !penstock_shares_has_other_holder(reserve->share, reserve->grant);
   bool known = read_and_lock(reserve, &bytes);
   uint64_t held = reserve->charged + bound; /* what this call may dispose of */
   reserve->pending -= bound;
   if (!known) bytes = held;
+  if (reserve->managed && bytes < reserve->used) bytes = reserve->used;
   uint64_t growth = bytes > reserve->charged ? bytes - reserve->charged : 0;
   bool alone = reserve->pending == 0 && reserve->under_way <= 1;
   if (bound && alone && growth > reserve->step && growth > bound) {
     reserve->step = growth; /* the driver takes larger pieces than was thought */
   }
   if (!known || bytes < reserve->charged) forget_shapes(reserve, NULL);
+  if (bytes == 0) reserve->used = 0;
+  if (!may_shrink && bytes < reserve->charged) bytes = reserve->charged;
   uint64_t more = bytes > held + reserve->pending ? bytes - held - reserve->pending : 0;
   reserve->charged = bytes < held ? bytes : held;
-  if (bytes == 0) reserve->used = 0;
   uint64_t back = held - reserve->charged, share = reserve->share;
   reserve->excess = more;
   penstock_lock_release(&reserve->lock);
@@ -395,6 +414,16 @@ void penstock_reserve_undone(penstock_reserve *reserve, penstock_admission *admi
   leave(reserve, admission, false);
 }
 
+bool penstock_reserve_adopt(penstock_reserve *reserve, uint64_t bytes) {
+  if (reserve->free_of_charge) return true;
+  uint64_t held;
+  if (!read_reserve(reserve, &held) || !penstock_reserve_settle(reserve, 0)) return false;
+  penstock_lock_acquire(&reserve->lock);
+  reserve->used += bytes;
+  penstock_lock_release(&reserve->lock);
+  return true;
+}
+
 /* A destroyed pool without memory takes part in its share no more; once. */
 static void drop_share(penstock_reserve *reserve) {
   uint64_t share = 0;
@@ -407,22 +436,28 @@ static void drop_share(penstock_reserve *reserve) {
   penstock_shares_drop(share);
 }
 
+void penstock_reserves_changed(void) {
+  reserve_table *t = table();
+  if (t) __atomic_store_n(&t->slack, 1, __ATOMIC_RELEASE);
+}
+
 void penstock_reserve_unuse(penstock_reserve *reserve, uint64_t bytes, uint64_t stream) {
   if (reserve->free_of_charge) return;
   uint64_t back = 0;
+  bool is_elsewhere =
+      is_destroyed(reserve) && penstock_shares_is_held_elsewhere(reserve->share, reserve->grant);
   penstock_lock_acquire(&reserve->lock);
   uint64_t share = reserve->share; /* who frees the last block besides may drop it right after */
   reserve->used -= bytes < reserve->used ? bytes : reserve->used;
   if (is_destroyed(reserve) && reserve->used == 0) { /* until then the driver keeps all of it */
-    back = reserve->charged;
+    if (!is_elsewhere) back = reserve->charged;      /* else it stays in the share */
     reserve->charged = 0;
   }
   add_shape(reserve, bytes, stream);
   penstock_lock_release(&reserve->lock);
   penstock_uncharge_in(share, reserve->grant, back);
   drop_share(reserve);
-  reserve_table *t = table();
-  if (t) __atomic_store_n(&t->slack, 1, __ATOMIC_RELEASE);
+  penstock_reserves_changed();
 }
 
 /* Before the driver's call: another thread may get the same handle for a new pool right after it.
@@ -445,13 +480,13 @@ bool penstock_reserves_settle(void) {
   static __thread bool settling; /* a settlement that charges does not begin another */
   reserve_table *t = table();
   if (!t || settling || !__atomic_exchange_n(&t->slack, 0, __ATOMIC_ACQ_REL)) return false;
-  uint32_t count = __atomic_load_n(&t->count, __ATOMIC_ACQUIRE);
   bool came_back = false;
   settling = true;
-  for (uint32_t i = 0; i < count; i++) {
-    penstock_reserve *reserve = t->all[i];
+  penstock_graph_memory_reserves();
+  for (penstock_reserve *reserve = newest(t); reserve; reserve = reserve->older) {
     charged before = charged_of(reserve);
-    if ((before.bytes == 0 && before.excess == 0) || is_destroyed(reserve)) continue;
+    bool empty = before.bytes == 0 && before.excess == 0 && reserve->pool;
+    if (empty || is_destroyed(reserve)) continue; /* graphs may have taken some unannounced */
     if (before.excess) {
       shed_excess(reserve);
     } else {
@@ -464,4 +499,15 @@ bool penstock_reserves_settle(void) {
   }
   settling = false;
   return came_back;
+}
+
+bool penstock_reserves_trim(void) {
+  reserve_table *t = table();
+  bool trimmed = false;
+  for (penstock_reserve *reserve = t ? newest(t) : NULL; reserve; reserve = reserve->older) {
+    if (!reserve->pool || is_destroyed(reserve) || !charged_of(reserve).slack) continue;
+    trimmed |= REAL(cuMemPoolTrimTo)(reserve->pool, 0) == CUDA_SUCCESS;
+  }
+  if (trimmed) __atomic_store_n(&t->slack, 1, __ATOMIC_RELEASE);
+  return trimmed && penstock_reserves_settle();
 }

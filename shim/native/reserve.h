@@ -33,10 +33,13 @@ typedef struct penstock_shape {
 } penstock_shape;
 
 typedef struct penstock_reserve {
-  CUmemoryPool pool; /* NULL: graph memory of `device` */
+  struct penstock_reserve *older; /* in the list of all */
+  CUmemoryPool pool;              /* NULL: graph memory of `device` */
   CUdevice device;
   int grant;           /* -1: not on a granted device; charges are refused */
   bool free_of_charge; /* host memory */
+  bool handed_out;     /* without a share: charged until the process ends */
+  bool managed;        /* its pages come and go: at least what is in use is charged */
   uint32_t lock;       /* guards what follows; never held across a driver call */
   bool destroyed;      /* cuMemPoolDestroy was called: lives until its memory is freed */
   uint32_t under_way;  /* allocations between admission and their end */
@@ -76,6 +79,10 @@ void penstock_reserve_cancel(penstock_reserve *reserve, const penstock_admission
 bool penstock_reserve_complete(penstock_reserve *reserve, penstock_admission *admission);
 void penstock_reserve_undone(penstock_reserve *reserve, penstock_admission *admission);
 
+/* The driver allocated from a reserve that nobody knew of. False: all that it holds is more than
+ * the quota can hold; free the memory. */
+bool penstock_reserve_adopt(penstock_reserve *reserve, uint64_t bytes);
+
 /* Before a driver call that makes the reserve grow by `bytes`: *bound is what was charged. */
 CUresult penstock_reserve_admit_growth(penstock_reserve *reserve, uint64_t bytes, uint64_t *bound);
 
@@ -93,6 +100,13 @@ void penstock_reserve_unuse(penstock_reserve *reserve, uint64_t bytes, uint64_t 
 void penstock_reserve_retire(penstock_reserve *reserve);
 CUresult penstock_reserve_retired(penstock_reserve *reserve, CUresult result);
 
+/* What a reserve holds may change from now on: it is to be read at the next settlement of all. */
+void penstock_reserves_changed(void);
+
 /* Reads every reserve that may have shrunk and gives back. True if something came back. Cheap when
  * nothing was freed since the last time. */
 bool penstock_reserves_settle(void);
+
+/* The same after idle memory of all pools went back to the device, which costs those who use them
+ * next. */
+bool penstock_reserves_trim(void);

@@ -1,13 +1,16 @@
 #include "shares.h"
 
-#include <errno.h>
-#include <sys/stat.h>
-
+#include "charge.h"
 #include "common/log.h"
 #include "fork_wiped.h"
 #include "mechanism/lock.h"
+#include "mechanism/reap.h"
 #include "mechanism/share.h"
 #include "process.h"
+
+#define FOR_GOOD UINT64_MAX /* in place of a mark: until the process ends */
+
+static uint64_t lingering; /* objects, ever */
 
 /* Makes a change of the count and of this process's bit one. In memory that a fork wipes. */
 static uint32_t *lock(void) {
@@ -20,34 +23,6 @@ uint64_t penstock_shares_key(const void *handle, uint64_t bytes) {
   uint64_t key = 0xcbf29ce484222325u;
   for (uint64_t i = 0; i < bytes; i++) key = (key ^ at[i]) * 0x100000001b3u;
   return key ? key : 1;
-}
-
-uint64_t penstock_shares_key_of_file(int descriptor) {
-  struct stat file;
-  int saved_errno = errno;
-  bool known = fstat(descriptor, &file) == 0 && !S_ISCHR(file.st_mode) && !S_ISBLK(file.st_mode);
-  errno = saved_errno;
-  if (!known) return 0;
-  uint64_t words[2] = {file.st_dev, file.st_ino};
-  return penstock_shares_key(words, sizeof words);
-}
-
-uint64_t penstock_shares_key_of_handle(const void *shareable, CUmemAllocationHandleType type) {
-  if (!shareable) return 0;
-  if (type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
-    return penstock_shares_key_of_file(*(const int *)shareable);
-  }
-  return type == CU_MEM_HANDLE_TYPE_FABRIC
-             ? penstock_shares_key(shareable, sizeof(CUmemFabricHandle))
-             : 0;
-}
-
-/* A descriptor is imported by value. */
-uint64_t penstock_shares_key_of_import(const void *shareable, CUmemAllocationHandleType type) {
-  if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
-    return penstock_shares_key_of_handle(shareable, type);
-  }
-  return penstock_shares_key_of_file((int)(intptr_t)shareable);
 }
 
 /* `change` of how many of this process hold the share; (locked). True when nobody did, or does. */
@@ -78,15 +53,64 @@ void penstock_shares_make(penstock_object *object, uint64_t key) {
   object->share = make(object->grant, object->in_slab ? 0 : object->bytes, key);
 }
 
-uint64_t penstock_shares_make_empty(int grant) {
-  static uint64_t made; /* a name that nobody asks for, until it is renamed */
-  uint64_t words[2] = {(uintptr_t)&made, __atomic_add_fetch(&made, 1, __ATOMIC_RELAXED)};
-  return make(grant, 0, penstock_shares_key(words, sizeof words));
+/* The driver's handles that are bytes; 0: a descriptor, or of another system. */
+static uint64_t key_of(const void *shareable, CUmemAllocationHandleType type) {
+  return shareable && type == CU_MEM_HANDLE_TYPE_FABRIC
+             ? penstock_shares_key(shareable, sizeof(CUmemFabricHandle))
+             : 0;
 }
 
-void penstock_shares_rename(uint64_t share, uint64_t key) {
+/* Where no mark can be put, nobody can tell when the descriptor is closed: charged until this
+ * process ends. */
+static void keep_for_good(uint64_t share) {
+  penstock_log("a descriptor of device memory cannot be marked: the memory stays charged");
+  penstock_shares_hold(share);
+}
+
+static void mark_share(uint64_t share, int descriptor) {
   penstock_process *process = penstock_process_get();
-  if (process && share && key) penstock_share_rename(&process->region, share, key);
+  if (process && !penstock_share_mark(&process->region, share, descriptor)) keep_for_good(share);
+}
+
+/* Where there is no slot for a share the charge stays here, and with it the knowledge of the
+ * descriptor. */
+static void mark_object(penstock_object *object, int descriptor) {
+  if (!object->mark) object->mark = penstock_mark_draw();
+  if (penstock_mark_put(descriptor, object->mark)) return;
+  penstock_log("a descriptor of device memory cannot be marked: the memory stays charged");
+  object->mark = FOR_GOOD;
+}
+
+void penstock_shares_keep_for(penstock_object *object, int descriptor) {
+  penstock_shares_make(object, penstock_mark_draw());
+  if (object->share) {
+    mark_share(object->share, descriptor);
+  } else {
+    mark_object(object, descriptor);
+  }
+}
+
+void penstock_shares_hand_out(penstock_object *object, const void *shareable,
+                              CUmemAllocationHandleType type) {
+  if (type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
+    penstock_shares_keep_for(object, *(const int *)shareable);
+  } else if (key_of(shareable, type)) {
+    penstock_shares_make(object, key_of(shareable, type));
+  }
+}
+
+uint64_t penstock_shares_make_empty(int grant) { return make(grant, 0, penstock_mark_draw()); }
+
+void penstock_shares_hand_out_pool(uint64_t share, const void *shareable,
+                                   CUmemAllocationHandleType type) {
+  penstock_process *process = penstock_process_get();
+  uint64_t key = key_of(shareable, type);
+  if (!process || !share) return;
+  if (type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
+    mark_share(share, *(const int *)shareable);
+  } else if (key) {
+    penstock_share_rename(&process->region, share, key);
+  }
 }
 
 uint64_t penstock_shares_join(uint64_t key) {
@@ -98,6 +122,110 @@ uint64_t penstock_shares_join(uint64_t key) {
   if (share) count(share, 1);
   penstock_lock_release(guard);
   return share;
+}
+
+/* A descriptor is imported by value. */
+uint64_t penstock_shares_join_handle(const void *shareable, CUmemAllocationHandleType type) {
+  return penstock_shares_join(type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+                                  ? penstock_mark_of((int)(intptr_t)shareable)
+                                  : key_of(shareable, type));
+}
+
+uint64_t penstock_shares_bytes(uint64_t share, int grant) {
+  penstock_process *process = penstock_process_get();
+  return process && share && grant >= 0
+             ? penstock_share_bytes(&process->region, share, (unsigned)grant)
+             : 0;
+}
+
+/* Who has ended holds nothing, but has not been reaped yet. */
+bool penstock_shares_has_other_holder(uint64_t share, int grant) {
+  penstock_process *process = penstock_process_get();
+  if (!process || !share || grant < 0) return false;
+  return penstock_share_has_other_holder(&process->region, share) &&
+         (!penstock_reap_for_refusal(&process->region, (unsigned)grant) ||
+          penstock_share_has_other_holder(&process->region, share));
+}
+
+bool penstock_shares_is_held_elsewhere(uint64_t share, int grant) {
+  penstock_process *process = penstock_process_get();
+  return process && share &&
+         (penstock_shares_has_other_holder(share, grant) ||
+          penstock_share_is_held_elsewhere(&process->region, share));
+}
+
+/* ---- objects that are gone but for a descriptor ---- */
+
+static bool is_open(penstock_mark_look *look, uint64_t offset) {
+  return penstock_mark_is_open(look, &(penstock_mark){.offset = offset});
+}
+
+static void put_lingering(penstock_object left) {
+  left.lingers_as = left.kind;
+  left.kind = PENSTOCK_LINGERING;
+  left.detail = left.key;
+  left.key = left.mark != FOR_GOOD ? left.mark : penstock_mark_draw();
+  left.context = NULL; /* the memory outlives it */
+  if (!penstock_object_put(&left)) penstock_log("no memory to remember an allocation");
+  __atomic_fetch_add(&lingering, 1, __ATOMIC_RELEASE);
+}
+
+bool penstock_shares_linger(const penstock_object *object) {
+  penstock_mark_look look = {0};
+  if (!object->mark) return false;
+  bool lingers = object->mark == FOR_GOOD || is_open(&look, object->mark);
+  penstock_mark_look_end(&look);
+  if (lingers) put_lingering(*object);
+  return lingers;
+}
+
+bool penstock_shares_charge_for(int grant, uint64_t bytes, int descriptor) {
+  penstock_object kept = {
+      .bytes = bytes, .grant = (int16_t)grant, .kind = PENSTOCK_EXTERNAL_MEMORY};
+  if (penstock_charge(grant, bytes) != CUDA_SUCCESS) return false;
+  mark_object(&kept, descriptor);
+  put_lingering(kept);
+  return true;
+}
+
+typedef struct closed_search {
+  penstock_mark_look look;
+  penstock_object found;
+  bool has_found;
+} closed_search;
+
+static bool take_closed(penstock_object *object, void *argument) {
+  closed_search *s = argument;
+  if (s->has_found || object->mark == FOR_GOOD || is_open(&s->look, object->mark)) return false;
+  s->found = *object;
+  return s->has_found = true;
+}
+
+/* One at a time: giving back takes locks that may not be taken inside the table. */
+static bool give_back_closed(void) {
+  closed_search s = {.has_found = false};
+  bool came_back = false;
+  do {
+    s.has_found = false;
+    penstock_object_each(PENSTOCK_LINGERING, take_closed, &s);
+    if (!s.has_found) break;
+    s.found.kind = s.found.lingers_as;
+    s.found.key = s.found.detail;
+    s.found.mark = 0;
+    penstock_give_back(&s.found);
+    came_back = true;
+  } while (s.has_found);
+  penstock_mark_look_end(&s.look);
+  return came_back;
+}
+
+bool penstock_shares_look_after(void) {
+  penstock_process *process = penstock_process_get();
+  if (!process || penstock_slot_owned(&process->region) < 0) return false;
+  bool came_back =
+      penstock_shares_look(process->region.usage, &process->region.claim->identity) != 0;
+  if (__atomic_load_n(&lingering, __ATOMIC_ACQUIRE)) came_back |= give_back_closed();
+  return came_back;
 }
 
 void penstock_shares_hold(uint64_t share) {

@@ -97,6 +97,23 @@ def test_every_name_of_the_driver_leads_through_the_shim(live, bullseye_root, te
     assert f"libcuda.so.1: {driver}\n" in done.stderr, "the shim has opened the driver below it"
 
 
+@pytest.mark.parametrize("way", ["library-path", "loader-cache"])
+def test_a_newer_driver_of_the_image_lies_below_the_shim(live, bullseye_root, tenant, driver, way):
+    """A forward compatibility package: by the image's environment, or its ld.so.conf.d."""
+    found = "export LD_LIBRARY_PATH=/tmp/compat"
+    if way == "loader-cache":
+        found = "echo /tmp/compat > /etc/ld.so.conf.d/00-compat.conf; /sbin/ldconfig"
+    script = (
+        f"mkdir -p /tmp/compat; cp {driver} /tmp/compat/libcuda.so.999.1;"
+        f"ln -sf libcuda.so.999.1 /tmp/compat/libcuda.so.1; {found}; {OPEN} libcuda.so.1"
+    )
+    done = run(live, bullseye_root, tenant, script)
+    assert done.stdout == "100\n"
+    assert "libcuda.so.1: /tmp/compat/libcuda.so.1, newer than this machine's" in done.stderr
+    assert f"libcuda.so.1: {driver}\n" not in done.stderr
+    assert "ignored" not in done.stderr
+
+
 def test_without_the_quota_the_driver_is_not_reached(live, bullseye_root, tenant, driver):
     good = tenant.quota_page.read_bytes()
     tenant.quota_page.write_bytes(b"\0" * len(good))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -86,16 +87,23 @@ def compile_c(tmp_path):
 
 @pytest.fixture
 def driver(tmp_path, compile_c):
-    """A folder with a driver that has just these functions, each answering 0, and cuInit `init`."""
+    """A folder with a driver that has just these functions, each answering 0, and cuInit `init`.
 
-    def make(*functions: str, init: int = 100) -> Path:
-        folder = tmp_path / "driver"
+    `version`: of the file's name, as its vendor gives it; `text`: more C.
+    """
+
+    def make(*functions: str, init: int = 100, version: str = "", text: str = "") -> Path:
+        folder = tmp_path / f"driver{version}"
         folder.mkdir()
+        more = text
         text = f"int cuInit(unsigned flags) {{ (void)flags; return {init}; }}\n"
         text += "int cuDriverGetVersion(int *v) { *v = 12020; return 0; }\n"
         text += "".join(f"int {name}(void) {{ return 0; }}\n" for name in functions)
+        text += more
         library = compile_c(text, "libdriver.so", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1")
-        shutil.move(library, folder / "libcuda.so.1")
+        shutil.move(library, folder / f"libcuda.so.{version or 1}")
+        if version:
+            (folder / "libcuda.so.1").symlink_to(f"libcuda.so.{version}")
         return folder
 
     return make
@@ -121,4 +129,4 @@ def shim_names() -> set[str]:
     listing = subprocess.run(
         ["nm", "-D", "--defined-only", paths.so_path()], capture_output=True, text=True, check=True
     ).stdout
-    return {line.split()[-1] for line in listing.splitlines() if line.split()[-1][:2] == "cu"}
+    return {name for line in listing.splitlines() if re.match(r"cu[A-Z]", name := line.split()[-1])}

@@ -84,6 +84,32 @@ def legacy_launches_beside_another_threads_blocking_stream() -> None:
             device.try_launch(0, 20 * MS, blocks)
 
 
+def long_launches_in_ever_new_shapes() -> None:
+    """3 ms in a shape that never was, behind twenty of 20 us in a known one, none waited for."""
+    device = Device()
+    stream = device.stream()
+    blocks = 1
+    while True:
+        for _ in range(20):
+            device.launch(stream, 20 * US)
+        blocks = blocks % FILLS_THE_DEVICE + 7
+        assert device.try_launch(stream, 3 * MS, blocks) == 0
+
+
+def long_launches_in_ever_new_shapes_waited_for() -> None:
+    """The same, each waited for."""
+    device = Device()
+    stream = device.stream()
+    blocks = 1
+    while True:
+        for _ in range(20):
+            device.launch(stream, 20 * US)
+            ok(cu.cuStreamSynchronize(stream))
+        blocks = blocks % FILLS_THE_DEVICE + 7
+        assert device.try_launch(stream, 3 * MS, blocks) == 0
+        ok(cu.cuStreamSynchronize(stream))
+
+
 def copies_whose_call_takes_long() -> None:
     """The simulated driver moves the contents while the call lasts, far longer than the copy."""
     device = Device()

@@ -83,6 +83,8 @@ def test_streams_side_by_side_are_charged_once(
     [
         ("costs_that_alternate_under_one_key", 10),
         ("costs_that_alternate_in_the_background", 30),
+        ("long_launches_in_ever_new_shapes", 25),
+        ("long_launches_in_ever_new_shapes_waited_for", 25),
         ("copies_whose_call_takes_long", 10),
         ("legacy_launches_beside_an_open_capture", 10),
         ("legacy_launches_beside_another_threads_blocking_stream", 25),

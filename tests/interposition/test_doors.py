@@ -158,3 +158,28 @@ def test_a_name_behind_which_no_driver_lies_is_not_found(preloaded, name):
         check=True,
     )
     assert done.stdout == "none\n"
+
+
+DEEP = """
+import ctypes, os, sys
+library = ctypes.CDLL(sys.argv[1], mode=os.RTLD_NOW | os.RTLD_DEEPBIND)
+library.deep_open.restype = ctypes.c_void_p
+handle = library.deep_open(sys.argv[2].encode())
+print(hasattr(ctypes.CDLL(sys.argv[2], handle=handle), "penstock_cuda_shim"))
+"""
+
+
+@pytest.mark.parametrize(("name", "is_shim"), [("libcuda.so.1", True), (CUDA_FILE, False)])
+def test_a_library_that_is_bound_to_itself_first_gets_the_shim_by_name_alone(
+    compile_c, tenant, name, is_shim
+):
+    """RTLD_DEEPBIND: it calls libc's own dlopen, as SECURITY.md says."""
+    library = compile_c("deep.c", "-shared", "-fPIC", name="libdeep.so")
+    done = subprocess.run(
+        [sys.executable, "-c", DEEP, library, name],
+        env=tenant.environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == f"{is_shim}\n"

@@ -79,7 +79,9 @@ def fill_others(context: object, room: int) -> None:
         refused(cu.cuMemAllocManaged(1, flags))
         refused(cu.cuMemAllocPitch(512, 1, 4))
         refused(cu.cuArray3DCreate(array3d(16, 16, 0)))
-        refused(cu.cuModuleLoadData(PTX))
+        module = ok(cu.cuModuleLoadData(PTX))
+        refused(cu.cuModuleGetFunction(module, b"nothing"))
+        ok(cu.cuModuleUnload(module))
         heap = cu.CUlimit.CU_LIMIT_MALLOC_HEAP_SIZE
         refused(cu.cuCtxSetLimit(heap, int(ok(cu.cuCtxGetLimit(heap))) + 1))
     with taken_there(-room):

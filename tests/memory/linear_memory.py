@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import os
+from pathlib import Path
 
 from cuda_calls import MIB, begin, charged, cu, expect, ok, old, old_ok, refused
+
+from penstock_shim import simulator
 
 SLAB = 2 * MIB
 
@@ -118,6 +122,60 @@ def mipmapped_arrays() -> None:
         array = ok(cu.cuMipmappedArrayCreate(array3d(256, 256, 0), len(levels)))
     with expect(-wanted):
         ok(cu.cuMipmappedArrayDestroy(array))
+
+
+FORMAT = cu.CUarray_format
+
+
+def on_the_device() -> int:
+    """Bytes that this process holds, in the device's own words."""
+    with simulator.Machine(Path(os.environ["PENSTOCK_SIM_MACHINE"])) as machine:
+        return sum(r.memory_bytes for r in machine.record(0) if r.pid == os.getpid())
+
+
+def arrays_of_every_shape_and_format() -> None:
+    """What the device took, as it says so itself, is what is charged."""
+    begin()
+    shapes = [(4000, 8), (4000, 9), (4000, 60), (4000, 130), (3000, 257), (2000, 1025)]
+    formats = [
+        (FORMAT.CU_AD_FORMAT_NV12, 3),
+        (FORMAT.CU_AD_FORMAT_P010, 3),
+        (FORMAT.CU_AD_FORMAT_P216, 3),
+        (FORMAT.CU_AD_FORMAT_UNORM_INT16X4, 4),
+        (FORMAT.CU_AD_FORMAT_UNORM_INT16X4, 1),
+        (FORMAT.CU_AD_FORMAT_Y416, 4),
+        (FORMAT.CU_AD_FORMAT_UNORM_INT8X4, 4),
+        (FORMAT.CU_AD_FORMAT_FLOAT, 4),
+        (FORMAT.CU_AD_FORMAT_UNSIGNED_INT8, 1),
+    ]
+    for width, height in shapes:
+        for name, channels in formats:
+            shape = array3d(width, height, 12)
+            shape.Format, shape.NumChannels = name, channels
+            shape.Flags = 1  # layered: 12 times the same
+            before, there = charged(), on_the_device()
+            array = ok(cu.cuArray3DCreate(shape))
+            assert charged() - before == on_the_device() - there, (width, height, name)
+            ok(cu.cuArrayDestroy(array))
+            assert charged() == before
+
+
+def arrays_that_cannot_be() -> None:
+    """Over the limit as well as below it they are the driver's to refuse."""
+    begin()
+    impossible = [(131072, 131072, 0), (131073, 1, 0), (16385, 1024, 1024), (1024, 16385, 1024)]
+    for width, height, depth in impossible:
+        with expect(0):
+            refused(cu.cuArray3DCreate(array3d(width, height, depth)), 1)
+            refused(cu.cuMipmappedArrayCreate(array3d(width, height, depth), 2), 1)
+    flat = cu.CUDA_ARRAY_DESCRIPTOR()
+    flat.Width, flat.Height = 100000, 100000
+    flat.Format, flat.NumChannels = FORMAT.CU_AD_FORMAT_FLOAT, 4
+    with expect(0):
+        refused(cu.cuArrayCreate(flat), 1)
+    with expect(0):  # these can be, on a device with more room
+        refused(cu.cuArray3DCreate(array3d(131072, 1024, 0)))
+        refused(cu.cuArray3DCreate(array3d(1024, 1024, 1024)))
 
 
 def unknown_frees() -> None:

@@ -15,13 +15,21 @@ PTX = b""".version 7.0
 \0"""
 
 
+def load() -> object:
+    """A module whose code is there."""
+    module = ok(cu.cuModuleLoadData(PTX))
+    ok(cu.cuModuleGetFunction(module, b"nothing"))
+    return module
+
+
 def modules() -> None:
     begin()
     with expect(SLAB):
-        module = ok(cu.cuModuleLoadData(PTX))
+        module = load()
     with expect(0):
-        others = [ok(cu.cuModuleLoadData(PTX)) for _ in range(100)]
+        others = [load() for _ in range(100)]
         library = ok(cu.cuLibraryLoadData(PTX, [], [], 0, [], [], 0))
+        ok(cu.cuLibraryGetModule(library))
         ok(cu.cuModuleUnload(module))
         for other in others:
             ok(cu.cuModuleUnload(other))
@@ -46,6 +54,7 @@ def module_variables() -> None:
         image = with_variables(*declarations)
         with expect(taken * MIB + SLAB):
             module = ok(cu.cuModuleLoadData(image))
+            ok(cu.cuModuleGetFunction(module, b"nothing"))
             if "blob[1048576]" not in declarations[0]:
                 assert ok(cu.cuModuleGetGlobal(module, b"blob"))[1] > (taken - 2) * MIB
         with expect(-taken * MIB - SLAB):
@@ -57,7 +66,9 @@ def module_variables() -> None:
     with expect(0):
         refused(cu.cuModuleLoadData(huge))
         refused(cu.cuModuleLoadData(over))
-        refused(cu.cuLibraryLoadData(over, [], [], 0, [], [], 0))
+        library = ok(cu.cuLibraryLoadData(over, [], [], 0, [], [], 0))
+        refused(cu.cuLibraryGetModule(library))
+        ok(cu.cuLibraryUnload(library))
 
 
 def cubin_variables() -> None:
@@ -82,6 +93,7 @@ def cubin_variables() -> None:
     for image in images:
         before = charged()
         module = ok(cu.cuModuleLoadData(image))
+        ok(cu.cuModuleGetFunction(module, b"nothing"))
         assert charged() - before == 8 * MIB + SLAB, charged() - before
         ok(cu.cuModuleUnload(module))
         assert charged() == before
@@ -106,6 +118,7 @@ def linked_modules() -> None:
     assert MIB > size.value > 4000
     with expect(SLAB):
         module = ok(cu.cuModuleLoadData(image.value))
+        ok(cu.cuModuleGetFunction(module, b"another"))
         old_ok(old.cuLinkDestroy(state))
     with expect(-SLAB):
         ok(cu.cuModuleUnload(module))

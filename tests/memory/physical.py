@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from cuda_calls import MIB, begin, cu, expect, ok, refused
 
 
@@ -92,6 +94,7 @@ def vmm_imported_from_itself() -> None:
     with expect(0):
         descriptor = int(ok(cu.cuMemExportToShareableHandle(handle, kind, 0)))
         imported = ok(cu.cuMemImportFromShareableHandle(descriptor, kind))
+        os.close(descriptor)
         ok(cu.cuMemRelease(handle))
     with expect(-size):
         ok(cu.cuMemRelease(imported))

@@ -213,6 +213,7 @@ def pool_user(path: str, own_charge: str) -> None:
             )
         )
         old_ok(old.cuMemPoolImportPointer(ctypes.byref(pointer), pool, ctypes.byref(data)))
+    os.close(descriptor)
     print("mapped", flush=True)
     input()
     old_ok(old.cuMemPoolDestroy(pool))  # the pointer holds what it points to

@@ -147,10 +147,19 @@ PTX = b""".version 7.0
 \0"""
 
 
+def make_module() -> tuple:
+    """With its code, which comes with the first function."""
+    module = ok(cu.cuModuleLoadData(PTX))
+    code = cu.cuModuleGetFunction(module, b"nothing")[0]
+    if int(code):
+        ok(cu.cuModuleUnload(module))
+    return code, module
+
+
 def hidden_among_blocks(kind: str) -> None:
     """Fills, puts an array or a module into each slab, frees all else, and fills again."""
     begin()
-    make = (lambda: cu.cuModuleLoadData(PTX)) if kind == "module" else make_array
+    make = make_module if kind == "module" else make_array
     hidden = [ok(make())]
     for _ in range(3):
         first: dict[int, int] = {}
@@ -198,7 +207,7 @@ def many_hidden() -> None:
             ok(cu.cuArrayDestroy(arrays.pop()))
             arrays.append(ok(cu.cuArrayCreate(flat())))
     with expect(SLAB):
-        modules = [ok(cu.cuModuleLoadData(PTX)) for _ in range(300)]
+        modules = [ok(make_module()) for _ in range(300)]
     show()
     for array in arrays:
         ok(cu.cuArrayDestroy(array))

@@ -24,6 +24,8 @@ LIMIT = 1024 * MIB
         pool_memory.stream_ordered,
         pool_memory.stream_ordered_per_thread,
         pool_memory.own_pool,
+        pool_memory.many_pools,
+        pool_memory.pool_of_somebody_else,
         pool_memory.pool_kept_over_frees,
         pool_memory.pool_memory_freed_by_cumemfree,
         physical.vmm_released_then_unmapped,
@@ -35,6 +37,8 @@ LIMIT = 1024 * MIB
         physical.vmm_on_a_device_not_granted,
         linear_memory.arrays,
         linear_memory.mipmapped_arrays,
+        linear_memory.arrays_of_every_shape_and_format,
+        linear_memory.arrays_that_cannot_be,
         graph_memory.graph_memory,
         graph_memory.captured_memory,
         context_memory.context_limits,
@@ -67,7 +71,20 @@ def test_memory_is_charged_to_the_device_where_it_lies(tenants):
         pool_memory.idle_pool_makes_room,
         pool_memory.frees_not_reached_in_other_streams,
         pool_memory.a_pool_with_room_serves_every_size,
+        pool_memory.managed_pools_are_charged_wherever_they_are_preferred,
+        pool_memory.managed_pools_of_the_driver_are_charged,
+        pool_memory.a_managed_pool_made_without_a_context_is_charged,
+        pool_memory.managed_pools_and_others_share_one_limit,
+        pool_memory.pinned_pools_of_the_host_are_free,
         graph_memory.graph_memory_over_the_limit,
+        graph_memory.what_is_freed_in_a_graph_is_used_again_in_it,
+        graph_memory.branches_of_a_graph_may_run_at_once,
+        graph_memory.memory_that_a_graph_leaves_allocated_is_used_by_no_other,
+        graph_memory.graphs_in_one_stream_use_the_same_memory,
+        graph_memory.graphs_in_two_streams_have_memory_of_their_own,
+        graph_memory.uploads_are_charged_where_they_happen,
+        graph_memory.updated_graphs_are_charged_as_they_are_now,
+        graph_memory.graphs_in_graphs_are_charged,
         linear_memory.view,
     ],
     ids=lambda scenario: scenario.__name__,
@@ -97,3 +114,9 @@ def test_the_first_version_of_an_allocation_is_charged_or_leaves_nothing(tenant)
     # 32-bit addresses: a driver may well refuse them; then nothing may stay charged.
     assert program.returncode == 0 or errors.startswith("unsupported"), errors
     assert program.returncode == 0 or errors.split()[-1] == "0"
+
+
+def test_a_pool_that_nobody_knows_is_charged_though_the_driver_does_not_say_where_it_lies(tenant):
+    tenant.run(pool_memory.pool_of_somebody_else, PENSTOCK_SIM_BEFORE_13="1")
+    tenant.reap()
+    assert tenant.charged() == 0

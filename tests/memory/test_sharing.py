@@ -5,78 +5,68 @@ facts/peers.md: "cuMemAllocFromPoolAsync, arrays, IPC, VMM import … not counte
 
 from __future__ import annotations
 
-import subprocess
-
 import pytest
 import scenarios
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
-from penstock_shim import simulator
+from sharers import Books, Sharer, hand_round
 
 MIB = 1 << 20
 SIZE = 8 * MIB
 
 
-class Sharer:
-    """A process of `programs/sharer.c` that does as it is told."""
-
-    def __init__(self, program, tenant) -> None:
-        self.process = subprocess.Popen(
-            [program],
-            env=tenant.environment(),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self.tenant = tenant
-        assert self.process.stdout.readline() == "ready\n"
-
-    def tell(self, *words: object) -> str:
-        print(*words, file=self.process.stdin, flush=True)
-        return self.process.stdout.readline().strip()
-
-    def end(self, how: str, giving_back: str) -> None:
-        """Give back and live on, exit without giving back, or be killed."""
-        if how == "gives back":
-            assert self.tell(giving_back) == "0"
-            return
-        if how == "killed":
-            self.process.kill()
-        self.process.communicate()
-        self.tenant.reap()
+def end(sharer: Sharer, how: str, giving_back: str) -> None:
+    """Give back and live on, exit without giving back, or be killed."""
+    if how == "gives back":
+        sharer.do(giving_back)
+        return
+    if how == "killed":
+        sharer.process.kill()
+    sharer.process.communicate()
+    sharer.tenant.reap()
 
 
-def in_use(machine) -> int:
-    """Bytes that living processes hold on device 0, beyond their contexts, in its own words."""
-    with simulator.Machine(machine) as opened:
-        context = opened.devices()[0].context_bytes
-        held = [r.memory_bytes for r in opened.record(0) if r.alive]
-    return sum(held) - context * sum(1 for bytes_ in held if bytes_)
+def by_ipc(exporter: Sharer, importers: list[Sharer]) -> None:
+    handle = exporter.tell("export-ipc", SIZE)
+    for importer in importers:
+        importer.do("open-ipc", handle)
+
+
+def by_descriptor(exporter: Sharer, importers: list[Sharer]) -> None:
+    exporter.do("make 0", SIZE)
+    hand_round(exporter, importers)
+    for importer in importers:
+        importer.do("take 0", SIZE)
 
 
 WAYS = {
-    "ipc": ("export-ipc", "free-ipc", "open-ipc", "close-ipc"),
-    "fd": ("export-fd", "release-fd", "import-fd", "release-fd"),
+    "ipc": (by_ipc, "free-ipc", "close-ipc"),
+    "fd": (by_descriptor, "release 0", "release 0"),
 }
 
 
 @pytest.fixture
-def three(program, tenants, own_machine, tmp_path_factory):
-    """A tenant and three processes of it; anew at each call."""
+def start(program):
     started = []
 
-    def make():
-        tenant = tenants(name=tmp_path_factory.mktemp("t").name, machine=own_machine)
-        sharers = [Sharer(program("sharer"), tenant) for _ in range(3)]
-        started.extend(sharers)
-        return tenant, sharers
+    def make(tenant):
+        started.append(Sharer(program("sharer"), tenant))
+        return started[-1]
 
     yield make
     for sharer in started:
-        sharer.process.kill()
-        sharer.process.communicate()
+        sharer.kill()
+
+
+@pytest.fixture
+def three(start, tenants, own_machine, tmp_path_factory):
+    """A tenant and three processes of it; anew at each call."""
+
+    def make():
+        tenant = tenants(name=tmp_path_factory.mktemp("t").name, machine=own_machine)
+        return tenant, [start(tenant) for _ in range(3)]
+
+    return make
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -92,37 +82,35 @@ def three(program, tenants, own_machine, tmp_path_factory):
 def test_what_is_handed_round_is_charged_once_until_its_last_holder_lets_go(
     three, own_machine, way, order, ends
 ):
-    export, give, take, let_go = WAYS[way]
+    hand_out, give, let_go = WAYS[way]
+    books = Books(own_machine)
     tenant, sharers = three()
-    handle = sharers[0].tell(export, SIZE)
-    for importer in sharers[1:]:
-        assert importer.tell(take, handle) == "0"
+    hand_out(sharers[0], sharers[1:])
     for which, how in zip(order, ends, strict=True):
-        assert tenant.charged() == SIZE == in_use(own_machine)
-        sharers[which].end(how, let_go if which else give)
-    assert tenant.charged() == 0 == in_use(own_machine)
+        assert tenant.charged() == SIZE == books.in_use()
+        end(sharers[which], how, let_go if which else give)
+    assert tenant.charged() == 0 == books.in_use()
     assert tenant.peak() == SIZE
     for sharer in sharers:
-        sharer.process.kill()
-        sharer.process.communicate()
+        sharer.kill()
 
 
-def test_a_killed_exporter_whose_memory_is_open_elsewhere_leaves_no_room_behind(program, tenants):
+def test_a_killed_exporter_whose_memory_is_open_elsewhere_leaves_no_room_behind(start, tenants):
     """Nobody rides free: the bytes are on the device, so the next allocation does not fit."""
     tenant = tenants(memory_bytes=SIZE)
-    exporter, importer = (Sharer(program("sharer"), tenant) for _ in range(2))
+    exporter, importer = (start(tenant) for _ in range(2))
     assert importer.tell("open-ipc", exporter.tell("export-ipc", SIZE)) == "0"
-    exporter.end("killed", "")
-    assert importer.tell("export-fd", SIZE) == "2"
+    end(exporter, "killed", "")
+    assert importer.tell("make 0", SIZE) == "2"
     assert importer.tell("close-ipc") == "0"
-    assert importer.tell("export-fd", SIZE).startswith("/proc")
-    importer.end("exits", "")
+    importer.do("make 0", SIZE)
+    end(importer, "exits", "")
     assert tenant.charged() == 0
 
 
-def test_a_name_used_again_for_other_memory_does_not_carry_the_old_charge(program, tenants):
+def test_a_name_used_again_for_other_memory_does_not_carry_the_old_charge(start, tenants):
     tenant = tenants()
-    exporter, importer = (Sharer(program("sharer"), tenant) for _ in range(2))
+    exporter, importer = (start(tenant) for _ in range(2))
     assert importer.tell("open-ipc", exporter.tell("export-ipc", SIZE)) == "0"
     assert exporter.tell("free-ipc") == "0"
     handle = exporter.tell("export-ipc", 3 * SIZE)
@@ -131,9 +119,9 @@ def test_a_name_used_again_for_other_memory_does_not_carry_the_old_charge(progra
     assert tenant.charged() == 3 * SIZE
     assert importer.tell("open-ipc", handle) == "0"
     assert tenant.charged() == 3 * SIZE
-    exporter.end("killed", "")
+    end(exporter, "killed", "")
     assert tenant.charged() == 3 * SIZE
-    importer.end("exits", "")
+    end(importer, "exits", "")
     assert tenant.charged() == 0
 
 

@@ -11,11 +11,12 @@
 #include "killing.h"
 #include "mechanism/gate.h"
 #include "mechanism/share.h"
+#include "mechanism/working.h"
 #include "tenant.h"
 
 #define LIMIT MIB
 #define RING_WATCHED 8 /* words */
-#define SLOTS_WATCHED 4
+#define SLOTS_WATCHED 9
 #define PATIENCE_S 20 /* a survivor that waits for the dead is ended by SIGALRM */
 
 /* What is watched: everything that these operations write. */
@@ -246,4 +247,54 @@ static void gate_goes_on(penstock_region *region) {
 
 TEST(killed_at_any_store_into_the_gate_it_loses_one_interval_at_most_and_shuts_nobody_out) {
   at_every_store(&(scenario){begin_the_gate, launch_and_settle, gate_goes_on, 4});
+}
+
+static uint64_t *estimate_of(penstock_region *region) {
+  int slot = penstock_slot_own(region);
+  CHECK(slot >= 0);
+  return &region->usage->slots[slot].gate[0].estimate_ns;
+}
+
+static void admit(penstock_region *region, uint64_t ns) {
+  __atomic_fetch_add(estimate_of(region), ns, __ATOMIC_SEQ_CST);
+  penstock_working_note(&region->usage->gate[0], (uint32_t)penstock_slot_own(region));
+}
+
+static void have_work(penstock_region *region) {
+  admit(region, 5);
+  penstock_working_look(region->usage, 0, SECOND);
+}
+
+/* More processes than one bit stands for, so that bits come and go. */
+static void admit_and_look(penstock_region *region) {
+  for (unsigned i = 1; i < PENSTOCK_WORKING_SLOTS; i++) {
+    uint64_t owner;
+    CHECK(penstock_slot_take_free(region, i, i + 1, &owner) > 0);
+  }
+  admit(region, 3);
+  __atomic_store_n(estimate_of(region), 0, __ATOMIC_SEQ_CST);
+  penstock_working_look(region->usage, 0, 2 * SECOND);
+  admit(region, 3);
+  penstock_working_look(region->usage, 0, 3 * SECOND);
+}
+
+/* What lives is seen at any time; what is dead and was reaped is walked no more after a look. */
+static void nobody_is_hidden(penstock_region *region) {
+  const penstock_gate_device *gate = &region->usage->gate[0];
+  for (int look = 0; look < 2; look++) {
+    bool own = false;
+    unsigned walked = 0;
+    for (penstock_working at = penstock_working_begin(gate); penstock_working_next(gate, &at);) {
+      own |= (int)at.slot == penstock_slot_own(region);
+      walked++;
+    }
+    CHECK(own);
+    CHECK(look == 0 || walked == PENSTOCK_WORKING_SLOTS);
+    penstock_reap_all(region->usage, region->quota);
+    penstock_working_look(region->usage, 0, 4 * SECOND);
+  }
+}
+
+TEST(killed_at_any_store_of_noting_work_and_of_a_look_it_hides_nobodys_work) {
+  at_every_store(&(scenario){have_work, admit_and_look, nobody_is_hidden, 8});
 }

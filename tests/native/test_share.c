@@ -1,4 +1,6 @@
 /* builds: plain address */
+#define _GNU_SOURCE
+#include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
 #include <string.h>
@@ -7,6 +9,7 @@
 #include <unistd.h>
 
 #include "harness.h"
+#include "mechanism/reap.h"
 #include "mechanism/share.h"
 #include "tenant.h"
 
@@ -276,4 +279,32 @@ TEST(after_kills_at_random_moments_shares_are_exactly_gone_a_hundred_times) {
   }
   CHECK(region.usage->shares_made > 1000);
   CHECK(region.usage->ledger[0].peak_bytes <= LIMIT);
+}
+
+TEST(a_share_stays_charged_as_long_as_a_marked_file_is_open) {
+  penstock_region region = tenant_open("marked", 1, LIMIT);
+  penstock_identity self;
+  penstock_identity_read(region.usage, &self);
+  CHECK_EQUAL(penstock_ledger_reserve(&region, 0, 8 * MIB), PENSTOCK_OK);
+  penstock_share share = penstock_share_make(&region, 0, 8 * MIB, 42);
+  int first = open("/dev/zero", O_RDWR), second = memfd_create("other", 0);
+  CHECK(share && penstock_share_mark(&region, share, first));
+  CHECK_EQUAL(penstock_share_join(&region, penstock_mark_of(first)), share);
+  CHECK(penstock_share_mark(&region, share, second)); /* of another node: told by the list */
+  CHECK_EQUAL(penstock_mark_of(second), penstock_mark_of(first));
+  CHECK(!penstock_share_mark(&region, share, -1));
+  penstock_share_leave(&region, share);
+  CHECK_EQUAL(penstock_shares_look(region.usage, &self), 0);
+  close(first);
+  CHECK_EQUAL(penstock_reap_all(region.usage, region.quota), 0);
+  CHECK_EQUAL(penstock_ledger_total(&region, 0), 8 * MIB);
+  CHECK_EQUAL(penstock_share_join(&region, penstock_mark_of(second)), share);
+  close(second);
+  CHECK_EQUAL(penstock_shares_look(region.usage, &self), 0); /* held here again */
+  penstock_share_leave(&region, share);
+  for (int i = 0; i < 200 && penstock_ledger_total(&region, 0); i++) {
+    usleep(1000);
+    penstock_shares_look(region.usage, &self);
+  }
+  CHECK_EQUAL(penstock_ledger_total(&region, 0), 0);
 }

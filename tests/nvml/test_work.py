@@ -94,7 +94,7 @@ def test_device_utilisation_is_the_last_sample_period_in_whole_percent(box):
     )
 
 
-def test_process_utilisation_is_each_processes_share_since_then(box):
+def test_process_utilisation_is_each_processes_share_of_the_last_sample_period(box):
     nvml = box.nvml()
     programs = [box.program("one"), box.program("two")]
     for program in programs:
@@ -108,11 +108,24 @@ def test_process_utilisation_is_each_processes_share_since_then(box):
     shares = {sample["pid"]: sample["smUtil"] for sample in listed}
     assert shares.keys() == {program.pid for program in programs}
     for program in programs:
-        assert shares[program.pid] == busy_percent(own[program.pid])
+        assert shares[program.pid] == busy_percent(own[program.pid][-2:])
         assert 40 <= shares[program.pid] <= 50
     newest = max(sample["timeStamp"] for sample in listed)
     later = nvml.answer(f"nvmlDeviceGetProcessUtilization(device(0), {newest + 10**9})")
     assert later == {"nvml": NOT_FOUND}
+
+
+def test_who_was_idle_in_the_last_sample_period_has_no_sample(box):
+    nvml = box.nvml()
+    program = box.program("one")
+    program.do(f"queue 300 {2 * MS}")
+    box.let_samples_pass(2)
+    call = "nvmlDeviceGetProcessUtilization(device(0), 0)"
+    (listed, own), _ = steady(box, lambda: (nvml(call), box.machine.samples(0, program.pid)))
+    assert [entry["smUtil"] for entry in listed] == [busy_percent(own[-2:])]
+    program.do("run 1 1000")
+    box.let_samples_pass(2)
+    assert nvml.answer(call) == {"nvml": NOT_FOUND}
 
 
 def test_accounting_v2_sums_device_time_in_hundredths_of_a_percent(box):

@@ -35,7 +35,7 @@ def cases():
 
 def gate_cases():
     """The gate's test programs that many threads and streams take part in, or that wait."""
-    for name in ("waits", "captures"):
+    for name in ("waits", "captures", "turnover"):
         source = GATE_PROGRAMS / f"{name}.c"
         for case in CASE.findall(source.read_text()):
             if "is_destroyed_while" not in case:  # those wait for a test to do something

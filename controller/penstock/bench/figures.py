@@ -10,7 +10,20 @@ import statistics
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from penstock.bench import calls, launch, memory, quota, start, suspend, tenants
+from penstock.bench import (
+    calls,
+    collectives,
+    launch,
+    memory,
+    quota,
+    singly,
+    start,
+    starved,
+    stays,
+    suspend,
+    tenants,
+)
+from penstock.bench.figure import Figure
 from penstock.bench.machine import MachineFacts, machine_facts
 from penstock.bench.quota import Workload
 
@@ -22,17 +35,6 @@ KERNELS_US = (20, 200, 2000, 20000)
 WAITING_QUOTAS = (10, 30, 50)
 WAITING_KERNELS_US = (20, 100, 200, 2000)
 PERIOD_US = 20000  # an indivisible launch of d us sets a floor of d / PERIOD_US points
-
-
-@dataclass(frozen=True)
-class Figure:
-    """One row of the table."""
-
-    what: str
-    aim: str
-    measured: str  # median or mean as the row says, with its spread
-    runs: str  # how much went into it
-    reached: bool
 
 
 @dataclass
@@ -51,7 +53,7 @@ def run(
     long_seconds: float = 60,
     say: Callable[[str], None] = lambda _: None,
 ) -> Report:
-    """Measure everything: some twelve minutes with the defaults.
+    """Measure everything: some twenty minutes with the defaults.
 
     Args:
         simulate: profile of the simulated device.
@@ -81,12 +83,24 @@ def run(
     say("launches and allocations")
     launch_rows = launch.run(simulate=simulate)
     note("launch", launch_rows, _launches(launch_rows))
+    say("launches that come singly, and decode-like loops")
+    singly_rows = singly.run(simulate=simulate)
+    note("singly", singly_rows, singly.figures(singly_rows))
+    say("costs that stay")
+    stays_rows = stays.run(simulate=simulate)
+    note("stays", stays_rows, stays.figures(stays_rows))
     say("driver calls")
     call_rows = calls.run(simulate=simulate)
     note("calls", call_rows, [_calls(call_rows)])
     say("starts")
     start_rows = start.run(simulate=simulate)
     note("start", start_rows, _starts(start_rows))
+    say("ranks that meet")
+    collective_rows = collectives.run(simulate=simulate)
+    note("collectives", collective_rows, collectives.figures(collective_rows))
+    say("short of processors")
+    starved_rows = starved.run(simulate=simulate)
+    note("starved", starved_rows, starved.figures(starved_rows))
     say("suspension")
     suspend_rows = suspend.run(simulate=simulate)
     note("suspend", suspend_rows, [_suspend(suspend_rows)])

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import json
 import os
-import statistics
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from penstock.bench.interleaved import Added
 from penstock.bench.scratch import scratch_folder
 from penstock.devices import open_devices
 from penstock_shim import paths, simulator
@@ -115,18 +115,10 @@ def _row(
     shimmed: list[dict[str, dict[str, float]]],
     calls: int,
 ) -> LaunchRow:
-    pairs = list(zip(native, shimmed, strict=True))
-    medians = [s[call]["median_ns"] - n[call]["median_ns"] for n, s in pairs]
-    means = [s[call]["mean_ns"] - n[call]["mean_ns"] for n, s in pairs]
-    low, middle, high = statistics.quantiles(medians, n=4) if len(medians) > 1 else medians * 3
     return LaunchRow(
         call=call,
         arm=arm,
-        native_median_ns=round(statistics.median(n[call]["median_ns"] for n in native), 1),
-        added_median_ns=round(middle, 1),
-        added_low_ns=round(low, 1),
-        added_high_ns=round(high, 1),
-        added_mean_ns=round(statistics.median(means), 1),
-        rounds=len(pairs),
+        **asdict(Added.of([one[call] for one in native], [one[call] for one in shimmed])),
+        rounds=len(native),
         calls=calls,
     )

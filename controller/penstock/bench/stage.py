@@ -85,6 +85,7 @@ class Stage:
     """One simulated device and who is on it. Use as a context manager."""
 
     def __init__(self, profile: str = "h200") -> None:
+        """`profile`: a simulated device, or several: "h200,8"."""
         self._profile = profile
         self._stack = contextlib.ExitStack()
         self._tenants: dict[str, StageTenant] = {}
@@ -186,16 +187,16 @@ class Stage:
         """
         give_up = time.monotonic() + seconds
         while not all(self.sample().busy_ns.get(name) for name in names):
-            self._check_programs()
+            self.check_programs()
             if time.monotonic() > give_up:
                 raise StageError(f"not all of {', '.join(names)} used the device in {seconds} s")
             time.sleep(0.01)
 
-    def sample(self) -> Sample:
-        """What the device has done for each tenant up to now."""
+    def sample(self, device: int = 0) -> Sample:
+        """What the device has done for each tenant up to now; `device`: its index."""
         busy: dict[str, int] = {}
         at_ns = time.monotonic_ns()
-        for record in self.machine.record(0):
+        for record in self.machine.record(device):
             busy[record.tag] = busy.get(record.tag, 0) + record.busy_ns
             at_ns = record.at_ns
         return Sample(at_ns, busy)
@@ -211,7 +212,7 @@ class Stage:
         while samples[-1].at_ns < end_ns:
             time.sleep(step_s)
             samples.append(self.sample())
-        self._check_programs()
+        self.check_programs()
         return samples
 
     def kill(self, program: subprocess.Popen[str]) -> None:
@@ -226,7 +227,8 @@ class Stage:
         fields = Path(f"/proc/{program.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
-    def _check_programs(self) -> None:
+    def check_programs(self) -> None:
+        """Raises StageError where a program has failed."""
         for program in self._programs:
             if program.poll():
                 _, errors = program.communicate()

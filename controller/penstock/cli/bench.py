@@ -39,7 +39,7 @@ def everything(
         typer.Option(min=2, max=3600, callback=finite, help="How long the bias is watched."),
     ] = 60,
 ) -> None:
-    """The whole table of figures (some twelve minutes), or one kind of them by a sub-command."""
+    """The whole table of figures (some twenty minutes), or one kind of them by a sub-command."""
     if context.invoked_subcommand:
         return
     from penstock.bench.figures import run
@@ -145,6 +145,85 @@ def turns(
 
     try:
         rows = run(simulate=simulate, seconds=seconds, progress=_progress("row"))
+    except StageError as error:
+        _fail(error)
+    _print_rows(rows, output)
+
+
+@app.command()
+def singly(
+    output: OutputFormat = Output.table,
+    simulate: Profile = "h200",
+    rounds: Annotated[int, typer.Option(min=1, help="How often each arm runs.")] = 7,
+) -> None:
+    """Added nanoseconds of a launch onto an idle stream, and in decode-like loops."""
+    from penstock.bench.singly import run
+    from penstock.bench.stage import StageError
+
+    try:
+        rows = run(simulate=simulate, rounds=rounds, progress=_progress("pattern"))
+    except StageError as error:
+        _fail(error)
+    _print_rows(rows, output)
+
+
+@app.command()
+def stays(
+    output: OutputFormat = Output.table,
+    simulate: Profile = "h200",
+    rounds: Annotated[int, typer.Option(min=1, help="How often each arm runs.")] = 3,
+    seconds: Annotated[
+        float,
+        typer.Option(min=0.1, max=3600, callback=finite, help="Longest a process makes grids."),
+    ] = 15,
+) -> None:
+    """A launch after a million grids, unloaded modules and shares, against the same before."""
+    from penstock.bench.stage import StageError
+    from penstock.bench.stays import run
+
+    try:
+        rows = run(simulate=simulate, rounds=rounds, seconds=seconds, progress=_progress("row"))
+    except StageError as error:
+        _fail(error)
+    _print_rows(rows, output)
+
+
+@app.command()
+def collectives(
+    output: OutputFormat = Output.table,
+    simulate: Profile = "h200",
+    seconds: Annotated[
+        float,
+        typer.Option(min=0.2, max=3600, callback=finite, help="What a measurement is to take."),
+    ] = 1.2,
+) -> None:
+    """Speed of ranks that meet, on 2 to 8 devices, as a share of what the quota allows."""
+    from penstock.bench.collectives import run
+    from penstock.bench.stage import StageError
+
+    try:
+        rows = run(simulate=simulate, seconds=seconds, progress=_progress("cell"))
+    except StageError as error:
+        _fail(error)
+    _print_rows(rows, output)
+
+
+@app.command()
+def starved(
+    output: OutputFormat = Output.table,
+    simulate: Profile = "h200",
+    loops: Annotated[int, typer.Option(min=0, max=256, help="Busy loops beside it.")] = 16,
+    seconds: Annotated[
+        float,
+        typer.Option(min=2, max=3600, callback=finite, help="How long each row is measured."),
+    ] = 4,
+) -> None:
+    """Error of the quota where busy loops take the two processors that the program has."""
+    from penstock.bench.stage import StageError
+    from penstock.bench.starved import run
+
+    try:
+        rows = run(simulate=simulate, loops=loops, seconds=seconds, progress=_progress("row"))
     except StageError as error:
         _fail(error)
     _print_rows(rows, output)

@@ -146,9 +146,15 @@ def summary(grant: Grant) -> str:
 
 
 def warn_of_obstacles(command: str) -> None:
-    """A program without the shim has no quota: that is said, though its children may have one."""
+    """What keeps the shim out of a program (its children may have a quota), or CUDA out of it."""
+    from penstock.node.mps import has_control_pipe, pipe_directory
     from penstock.node.program import find_program, obstacles
 
     path = find_program(command)
     for one in obstacles(path) if path else []:
         say(f"{one.what}; {one.advice}")
+    if has_control_pipe():
+        say(
+            f"MPS runs here ({pipe_directory()}): with less than all of a device's time CUDA "
+            "answers CUDA_ERROR_NOT_SUPPORTED; see penstock doctor"
+        )

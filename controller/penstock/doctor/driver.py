@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from penstock.doctor.finding import Finding, failure, ok, warning
 from penstock.doctor.probe import run_probe
+from penstock.node.mps import VARIABLE, has_control_pipe, pipe_directory
 from penstock.node.program import NotElfError, exported_names
 from penstock_shim import paths
 
@@ -25,7 +26,7 @@ _NO_DEVICE = 100
 _SHOWN = 6
 _MUST_HAVE = ("cuInit", "cuDriverGetVersion")
 _LOADED_MODULE = Path("/sys/module/nvidia/version")
-_MPS_CONTROL = b"nvidia-cuda-mps-control"
+_MPS_PROCESSES = (b"nvidia-cuda-mps-control", b"nvidia-cuda-mps-server")
 
 
 def look_at_driver(
@@ -46,12 +47,14 @@ def look_at_driver(
             _headers(version),
             *_names(Path(libraries.cuda)),
             _init(said.number("cuda", "init"), said.number("cuda", "devices"), said.ended),
+            *_integrated(said.number("cuda", "integrated")),
         ]
     found.append(_nvml(libraries.nvml, said.facts, said.number("nvml", "init")))
     if said.number("nvml", "mig"):
         found.append(ok("MIG", f"on for {said.number('nvml', 'mig')} devices: grant its instances"))
     if not simulated:
-        found += [_module(), *_mps()]
+        found.append(_module())
+    found.append(_mps(said.number("cuda", "mps"), is_running=not simulated and _is_mps_running()))
     return found
 
 
@@ -95,11 +98,41 @@ def _names(library: Path) -> list[Finding]:
                 "a program linked to one cannot start in a tenant: use a newer release of Penstock",
             )
         )
+        found += _refused(more)
     seen = f"{len(theirs & ours)} names in driver and shim"
     if fewer:
         lacking = f"{len(fewer)} that this driver lacks ({_some(fewer)})"
         seen += f"; {lacking} answer CUDA_ERROR_NOT_SUPPORTED"
     return [*found, ok("names", seen)]
+
+
+def _refused(names: list[str]) -> list[Finding]:
+    """Those of the driver's own names that cuGetProcAddress keeps back, as `unknown.c` does."""
+    table = json.loads(paths.coverage_table().read_text())
+    hooked = {_base(name) for name, (kind, _) in table["cuda"].items() if kind != "forwarded"}
+
+    def is_kept_back(name: str) -> bool:
+        parts = [part for part in table["risky"] if part in name]
+        return _base(name) in hooked or any("Get" in part or "Get" not in name for part in parts)
+
+    refused = [name for name in names if is_kept_back(name)]
+    if not refused:
+        return []
+    return [
+        warning(
+            "names kept back",
+            f'cuGetProcAddress answers "not found" for {len(refused)}, which may take memory or '
+            f"time: {_some(refused)}",
+            "a CUDA runtime as new as the driver may not start in a tenant: use a newer release of "
+            "Penstock, or a program of an older CUDA; allowUnknown in a policy lets them pass "
+            "uncharged",
+        )
+    ]
+
+
+def _base(name: str) -> str:
+    """Without version and per-thread suffix."""
+    return re.sub(r"(_v\d+)?(_ptsz|_ptds)?$", "", name)
 
 
 def _some(names: list[str]) -> str:
@@ -154,18 +187,39 @@ def _module() -> Finding:
     return ok("kernel module", f"{version or 'version not told'}, {len(nodes)} device nodes")
 
 
-def _mps() -> list[Finding]:
-    pipe = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"))  # noqa: S108 - its own
-    running = _is_mps_running()
-    if not running and "CUDA_MPS_PIPE_DIRECTORY" not in os.environ:
-        return [ok("MPS", "not running")]
-    if running and pipe.exists():
-        seen = f"running, {pipe}"
-        return [warning("MPS", seen, "kernels of tenants then overlap: shares are less exact")]
+def _integrated(devices: int | None) -> list[Finding]:
+    if not devices:
+        return []
+    return [
+        failure(
+            "integrated devices",
+            f"{devices}: their memory is the machine's (GB10, Jetson)",
+            "a quota would not hold: what a program takes as host memory is the device's there; "
+            "use a machine whose devices have memory of their own",
+        )
+    ]
+
+
+def _mps(devices: int | None, *, is_running: bool) -> Finding:
+    """`devices`: how many the driver shares between clients of MPS; None: it does not tell."""
+    pipe = pipe_directory()
+    if devices or (devices is None and is_running and has_control_pipe()):
+        return warning(
+            "MPS",
+            f"programs are its clients, {pipe}" + (f", on {devices} devices" if devices else ""),
+            "memory quotas hold; less than all of a device's time cannot be held where kernels of "
+            "several programs overlap, and cuInit answers CUDA_ERROR_NOT_SUPPORTED: grant all of "
+            "it, end MPS (echo quit | nvidia-cuda-mps-control), or name an empty directory in "
+            "CUDA_MPS_PIPE_DIRECTORY",
+        )
+    if not is_running and VARIABLE not in os.environ:
+        return ok("MPS", "not running")
     there = f"{pipe} is there" if pipe.exists() else f"{pipe} is not there"
-    seen = f"running, but {there}" if running else f"not running, {there}"
+    seen = f"running, but {there}" if is_running else f"not running, {there}"
+    if is_running and pipe.exists():
+        seen = f"running, {pipe} is there, but programs are not its clients"
     advice = "a wrong CUDA_MPS_PIPE_DIRECTORY silently means no MPS: unset it or correct it"
-    return [warning("MPS", seen, advice)]
+    return warning("MPS", seen, advice)
 
 
 def _is_mps_running() -> bool:
@@ -173,7 +227,8 @@ def _is_mps_running() -> bool:
         if not entry.name.isdigit():
             continue
         try:
-            if _MPS_CONTROL in (entry / "cmdline").read_bytes():
+            command = (entry / "cmdline").read_bytes()
+            if any(name in command for name in _MPS_PROCESSES):
                 return True
         except OSError:
             continue

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.doctor.finding import Finding, failure, ok
+from penstock.doctor.finding import Finding, failure, ok, warning
 from penstock.doctor.probe import Said, run_probe
 from penstock_shim import paths
 from penstock_shim.pages import DeviceLimit, Limits, QuotaWriter, UsagePage
@@ -26,6 +27,9 @@ _DOORS = {
 _ANSWERS = {
     100: "CUDA_ERROR_NO_DEVICE: the driver was not found or has no device",
     802: "CUDA_ERROR_SYSTEM_NOT_READY: the shim could not use the tenant's pages",
+    803: "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH: library and kernel module do not go together",
+    804: "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE: this device takes no newer library than its "
+    "kernel module's",
 }
 _REASONS = ("cannot be opened", "not in LD_LIBRARY_PATH", "no quota", "no tenant")
 _UUID_OF_NONE = "GPU-00000000-0000-0000-0000-000000000000"
@@ -62,6 +66,34 @@ def look_at_preload(
     found = [_doors("CUDA", "cuda", said, linked), _doors("NVML", "nvml", said, linked)]
     if found[0].status == "ok":
         found.append(_first_call(said, has_driver=bool(libraries.cuda)))
+    return found + _newer_drivers(said.log)
+
+
+def _newer_drivers(log: str) -> list[Finding]:
+    """What programs would bring along: a driver newer than the machine's (forward compatibility).
+
+    The shim says in its log which one it takes, and which ones it passes over and why.
+    """
+    taken = re.search(r": (/.*), newer than this machine's$", log, re.MULTILINE)
+    ignored = dict.fromkeys(re.findall(r"driver: (/.* is ignored: .*)$", log, re.MULTILINE))
+    found = []
+    if taken is not None:
+        found.append(
+            ok(
+                "forward compatibility",
+                f"programs with this LD_LIBRARY_PATH and loader cache use {taken[1]}, a newer "
+                "driver than this machine's",
+            )
+        )
+    if ignored:
+        found.append(
+            warning(
+                "forward compatibility",
+                "; ".join(ignored),
+                "programs use the next driver that the loader would find, as a rule this "
+                "machine's: take the folder out of LD_LIBRARY_PATH or ld.so.conf, or mend it",
+            )
+        )
     return found
 
 

@@ -2,6 +2,8 @@
 #pragma once
 #define PENSTOCK_RING_WORDS 8192 /* 32 bits of 16 us each a word: 4.19 s */
 #define PENSTOCK_RING_BIT_NS 16000
+#define PENSTOCK_WORKING_SLOTS 8
+#define PENSTOCK_WORKING_TICK_NS 1048576
 
 typedef struct penstock_gate_device {
   uint64_t origin_ns;      /* CLOCK_MONOTONIC of the first launch; 0: none yet */
@@ -38,7 +40,10 @@ typedef struct penstock_gate_device {
   uint64_t step_ns;           /* CLOCK_MONOTONIC when a program last saw the device drained … */
   uint64_t step_length_ns;    /* … how long before that it had, at least … */
   uint64_t let_go;            /* … and launches let go since */
-  uint64_t reserved[3];
+  uint32_t settled_by; /* the slot whose process settled a bracket last, plus 1; 0: not known */
+  /* Which slots have gate work (mechanism/working.h): */
+  uint32_t working_looked; /* when all slots were looked at last, in PENSTOCK_WORKING_TICK_NS */
+  uint64_t working[2];     /* a bit for each PENSTOCK_WORKING_SLOTS of them */
   uint64_t ring[PENSTOCK_RING_WORDS]; /* epoch (32 bits) | busy bits (32) */
 } penstock_gate_device;
 

@@ -15,12 +15,15 @@ typedef struct penstock_slot {
    * bits. One word, so that one compare-and-swap claims a slot and no half claim exists. The
    * generation counts the slot's owners: a judgement passed on one owner cannot strike the next. */
   uint64_t owner;
-  char command[16];     /* /proc/self/comm when the slot was claimed */
-  uint64_t claimed_ns;  /* CLOCK_MONOTONIC */
-  uint64_t image;       /* start of the owner's stack: differs after exec; 0: unknown */
+  /* /proc/self/comm when the slot was claimed. SHARED: node of the device that `share_mark` lies on
+   */
+  char command[16];
+  uint64_t claimed_ns; /* CLOCK_MONOTONIC */
+  /* Start of the owner's stack: differs after exec; 0: unknown. SHARED: the inode of that node */
+  uint64_t image;
   uint64_t share_key;   /* SHARED: what the memory is known by; 0: no one can join any more */
   uint64_t share_maker; /* SHARED or in the making: index of the slot that made it, plus one */
-  uint64_t reserved;
+  uint64_t share_mark;  /* SHARED: of descriptors that may be open (mechanism/mark.h); 0: none */
   penstock_ledger_slot ledger[PENSTOCK_MAX_DEVICES];
   uint64_t ledger_ack[PENSTOCK_MAX_DEVICES];
   uint64_t holders[PENSTOCK_MAX_SLOTS / 64]; /* SHARED: a bit for each slot that holds it */

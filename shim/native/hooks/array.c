@@ -1,7 +1,9 @@
 /* Arrays and mipmapped arrays: charged by their description, as an upper bound.
  *
- * The driver lays them out in blocks of 64 bytes by 8 rows; what a level needs is counted in whole
- * blocks, and large ones in whole slabs. Arrays whose memory is mapped in later (sparse, deferred)
+ * The driver lays a plane out in columns of 64 bytes by 8 rows, up to 32 of them one above the
+ * other as the plane is high; what a level needs is counted in whole columns, and large ones in
+ * whole slabs. (Of common order for this driver family: that the rest is not rounded up in depth,
+ * too, is to be seen on a real device.) Arrays whose memory is mapped in later (sparse, deferred)
  * cost nothing by themselves.
  */
 #include "hooks/array.h"
@@ -9,20 +11,100 @@
 #include "charge.h"
 #include "hooks/hook.h"
 
-#define BLOCK_ROW_BYTES 64
-#define BLOCK_ROWS 8
+#define COLUMN_BYTES 64
+#define PIECE_ROWS 8
+#define MOST_PIECES 32 /* in a column */
 
-static uint64_t element_bytes(CUarray_format format, unsigned channels) {
-  switch ((int)format) {
+typedef struct plane {
+  uint8_t bits; /* one texel of the array's width takes so many in a row of this plane */
+  uint8_t flat; /* the plane is so many times half as high */
+} plane;
+
+typedef struct format {
+  plane planes[3];
+} format;
+
+/* What a texel of `channels` takes. Of formats that say how many those are, whatever the program
+ * says; of block-compressed ones as if a block were a texel, which it may be. */
+static format format_of(CUarray_format name, unsigned channels) {
+  unsigned count = channels > 4 ? 4 : channels ? channels : 1; /* none has more */
+  switch ((int)name) {
     case CU_AD_FORMAT_UNSIGNED_INT8:
     case CU_AD_FORMAT_SIGNED_INT8:
-      return channels;
+      return (format){{{(uint8_t)(8 * count), 0}}};
     case CU_AD_FORMAT_UNSIGNED_INT16:
     case CU_AD_FORMAT_SIGNED_INT16:
     case CU_AD_FORMAT_HALF:
-      return 2 * (uint64_t)channels;
+      return (format){{{(uint8_t)(16 * count), 0}}};
+    case CU_AD_FORMAT_UNSIGNED_INT32:
+    case CU_AD_FORMAT_SIGNED_INT32:
+    case CU_AD_FORMAT_FLOAT:
+      return (format){{{(uint8_t)(32 * count), 0}}};
+    case CU_AD_FORMAT_UNORM_INT8X1:
+    case CU_AD_FORMAT_SNORM_INT8X1:
+      return (format){{{8, 0}}};
+    case CU_AD_FORMAT_UNORM_INT8X2:
+    case CU_AD_FORMAT_SNORM_INT8X2:
+    case CU_AD_FORMAT_UNORM_INT16X1:
+    case CU_AD_FORMAT_SNORM_INT16X1:
+    case CU_AD_FORMAT_YUY2:
+      return (format){{{16, 0}}};
+    case CU_AD_FORMAT_UNORM_INT8X4:
+    case CU_AD_FORMAT_SNORM_INT8X4:
+    case CU_AD_FORMAT_UNORM_INT16X2:
+    case CU_AD_FORMAT_SNORM_INT16X2:
+    case CU_AD_FORMAT_Y210:
+    case CU_AD_FORMAT_Y216:
+    case CU_AD_FORMAT_AYUV:
+    case CU_AD_FORMAT_Y410:
+    case CU_AD_FORMAT_UNORM_INT_101010_2:
+    case CU_AD_FORMAT_UINT8_PACKED_422:
+    case CU_AD_FORMAT_UINT8_PACKED_444:
+      return (format){{{32, 0}}};
+    case CU_AD_FORMAT_UNORM_INT16X4:
+    case CU_AD_FORMAT_SNORM_INT16X4:
+    case CU_AD_FORMAT_Y416:
+    case CU_AD_FORMAT_BC1_UNORM:
+    case CU_AD_FORMAT_BC1_UNORM_SRGB:
+    case CU_AD_FORMAT_BC4_UNORM:
+    case CU_AD_FORMAT_BC4_SNORM:
+      return (format){{{64, 0}}};
+    case CU_AD_FORMAT_NV12:
+    case CU_AD_FORMAT_UINT8_SEMIPLANAR_420:
+      return (format){{{8, 0}, {8, 1}}};
+    case CU_AD_FORMAT_P010:
+    case CU_AD_FORMAT_P016:
+    case CU_AD_FORMAT_UINT16_SEMIPLANAR_420:
+      return (format){{{16, 0}, {16, 1}}};
+    case CU_AD_FORMAT_NV16:
+    case CU_AD_FORMAT_UINT8_SEMIPLANAR_422:
+      return (format){{{8, 0}, {8, 0}}};
+    case CU_AD_FORMAT_P210:
+    case CU_AD_FORMAT_P216:
+    case CU_AD_FORMAT_UINT16_SEMIPLANAR_422:
+      return (format){{{16, 0}, {16, 0}}};
+    case CU_AD_FORMAT_YUV444_8bit_SemiPlanar:
+    case CU_AD_FORMAT_UINT8_SEMIPLANAR_444:
+      return (format){{{8, 0}, {16, 0}}};
+    case CU_AD_FORMAT_YUV444_16bit_SemiPlanar:
+    case CU_AD_FORMAT_UINT16_SEMIPLANAR_444:
+      return (format){{{16, 0}, {32, 0}}};
+    case CU_AD_FORMAT_UINT8_PLANAR_420:
+      return (format){{{8, 0}, {4, 1}, {4, 1}}};
+    case CU_AD_FORMAT_UINT16_PLANAR_420:
+      return (format){{{16, 0}, {8, 1}, {8, 1}}};
+    case CU_AD_FORMAT_UINT8_PLANAR_422:
+      return (format){{{8, 0}, {4, 0}, {4, 0}}};
+    case CU_AD_FORMAT_UINT16_PLANAR_422:
+      return (format){{{16, 0}, {8, 0}, {8, 0}}};
+    case CU_AD_FORMAT_Y444_PLANAR8:
+    case CU_AD_FORMAT_UINT8_PLANAR_444:
+      return (format){{{8, 0}, {8, 0}, {8, 0}}};
+    case CU_AD_FORMAT_Y444_PLANAR10:
+    case CU_AD_FORMAT_UINT16_PLANAR_444:
+      return (format){{{16, 0}, {16, 0}, {16, 0}}};
     default:
-      return 4 * (uint64_t)(channels > 4 ? 4 : channels ? channels : 1); /* none is larger */
+      return (format){{{128, 0}}}; /* none is larger */
   }
 }
 
@@ -35,16 +117,30 @@ static uint64_t in_whole(uint64_t amount, uint64_t block) {
   return amount > UINT64_MAX / 2 ? UINT64_MAX / 2 : (amount + block - 1) / block * block;
 }
 
+/* Rows of a column, which is no higher than it must be. */
+static uint64_t in_whole_columns(uint64_t height) {
+  uint64_t pieces = 1;
+  if (height <= 1) return 1;
+  while (pieces < MOST_PIECES && pieces * PIECE_ROWS < height) pieces *= 2;
+  return in_whole(height, pieces * PIECE_ROWS);
+}
+
 /* One level; 0 for height or depth means that the array lacks that dimension. */
-static uint64_t level_bytes(uint64_t width, uint64_t height, uint64_t depth, uint64_t element) {
-  uint64_t rows = height > 1 ? in_whole(height, BLOCK_ROWS) : 1;
-  uint64_t row = in_whole(multiplied(width, element), BLOCK_ROW_BYTES);
-  return multiplied(multiplied(row, rows), depth ? depth : 1);
+static uint64_t level_bytes(uint64_t width, uint64_t height, uint64_t depth, format f) {
+  uint64_t bytes = 0;
+  for (int i = 0; i < 3 && f.planes[i].bits; i++) {
+    uint64_t halves = (1u << f.planes[i].flat) - 1;
+    uint64_t rows = in_whole_columns((height + halves) >> f.planes[i].flat);
+    uint64_t row = in_whole((multiplied(width, f.planes[i].bits) + 7) / 8, COLUMN_BYTES);
+    uint64_t all = multiplied(multiplied(row, rows), depth ? depth : 1);
+    if (__builtin_add_overflow(bytes, all, &bytes)) return UINT64_MAX / 2;
+  }
+  return bytes > UINT64_MAX / 2 ? UINT64_MAX / 2 : bytes;
 }
 
 static uint64_t array_bytes(const CUDA_ARRAY3D_DESCRIPTOR *d) {
   if (d->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)) return 0;
-  return level_bytes(d->Width, d->Height, d->Depth, element_bytes(d->Format, d->NumChannels));
+  return level_bytes(d->Width, d->Height, d->Depth, format_of(d->Format, d->NumChannels));
 }
 
 #define MOST_LEVELS 18 /* of the longest side */
@@ -62,17 +158,70 @@ static uint64_t mipmap_bytes(CUDA_ARRAY3D_DESCRIPTOR d, unsigned levels) {
   return bytes;
 }
 
-/* An unlikely shape gets the driver's own answer, over the quota as well; should the driver take it
- * after all, it is charged once that is known. */
-#define CREATE(kind, handle, likely, bytes_needed, call, undo)                                    \
+/* What no device takes, nor any format. */
+#define LONGEST_SIDE 131072
+static bool is_likely(const CUDA_ARRAY3D_DESCRIPTOR *d) {
+  return d->Width > 0 && d->Width <= LONGEST_SIDE && d->Height <= LONGEST_SIDE &&
+         d->Depth <= LONGEST_SIDE && d->NumChannels >= 1 && d->NumChannels <= 4;
+}
+
+static bool exceeds(CUdevice device, CUdevice_attribute most, size_t side) {
+  int value = 0;
+  return REAL(cuDeviceGetAttribute)(&value, most, device) == CUDA_SUCCESS && value > 0 &&
+         side > (size_t)value;
+}
+#define EXCEEDS(name, side) exceeds(device, CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE##name, side)
+
+/* Is the shape one that the current device takes? Asked only where the answer matters. */
+static bool is_possible(const CUDA_ARRAY3D_DESCRIPTOR *d) {
+  CUdevice device;
+  if (REAL(cuCtxGetDevice)(&device) != CUDA_SUCCESS) return true;
+  if (d->Flags & CUDA_ARRAY3D_CUBEMAP) {
+    return d->Width == d->Height && d->Depth % 6 == 0 && !EXCEEDS(CUBEMAP_WIDTH, d->Width);
+  }
+  if (d->Flags & CUDA_ARRAY3D_LAYERED) {
+    return d->Height
+               ? !EXCEEDS(2D_LAYERED_WIDTH, d->Width) && !EXCEEDS(2D_LAYERED_HEIGHT, d->Height) &&
+                     !EXCEEDS(2D_LAYERED_LAYERS, d->Depth)
+               : !EXCEEDS(1D_LAYERED_WIDTH, d->Width) && !EXCEEDS(1D_LAYERED_LAYERS, d->Depth);
+  }
+  if (d->Depth) {
+    bool usual = !EXCEEDS(3D_WIDTH, d->Width) && !EXCEEDS(3D_HEIGHT, d->Height) &&
+                 !EXCEEDS(3D_DEPTH, d->Depth);
+    bool others = EXCEEDS(3D_WIDTH_ALTERNATE, SIZE_MAX); /* are there any? */
+    return usual ||
+           (others && !EXCEEDS(3D_WIDTH_ALTERNATE, d->Width) &&
+            !EXCEEDS(3D_HEIGHT_ALTERNATE, d->Height) && !EXCEEDS(3D_DEPTH_ALTERNATE, d->Depth));
+  }
+  if (!d->Height) return !EXCEEDS(1D_WIDTH, d->Width);
+  return !EXCEEDS(2D_WIDTH, d->Width) && !EXCEEDS(2D_HEIGHT, d->Height);
+}
+
+/* Before the driver's call: charges what the array takes, `*before` of it. A shape that the driver
+ * will refuse gets its own answer, over the quota as well; should it take it after all, it is
+ * charged once that is known. */
+static CUresult admit(const CUDA_ARRAY3D_DESCRIPTOR *d, bool likely, int grant, uint64_t bytes,
+                      uint64_t *before) {
+  *before = 0;
+  if (!likely || !is_likely(d) || !bytes) return CUDA_SUCCESS;
+  if (penstock_charge_if_it_fits(0, grant, bytes)) {
+    penstock_uncharge(grant, bytes);
+  } else if (!is_possible(d)) {
+    return CUDA_SUCCESS;
+  }
+  CUresult result = penstock_charge_hidden(grant, bytes, PENSTOCK_ARRAY_BLOCKS);
+  if (result == CUDA_SUCCESS) *before = bytes;
+  return result;
+}
+
+#define CREATE(kind, handle, shape, likely, bytes_needed, call, undo)                             \
   do {                                                                                            \
     CUcontext context;                                                                            \
     int grant;                                                                                    \
     const uint64_t bytes = penstock_whole_slabs(bytes_needed);                                    \
-    const uint64_t before = (likely) ? bytes : 0;                                                 \
+    uint64_t before;                                                                              \
     CUresult result = penstock_here(&context, &grant);                                            \
-    if (result == CUDA_SUCCESS && before)                                                         \
-      result = penstock_charge_hidden(grant, before, PENSTOCK_ARRAY_BLOCKS);                      \
+    if (result == CUDA_SUCCESS) result = admit(shape, likely, grant, bytes, &before);             \
     if (result != CUDA_SUCCESS) return result;                                                    \
     result = call;                                                                                \
     if (result != CUDA_SUCCESS) {                                                                 \
@@ -88,35 +237,24 @@ static uint64_t mipmap_bytes(CUDA_ARRAY3D_DESCRIPTOR d, unsigned levels) {
     return CUDA_SUCCESS;                                                                          \
   } while (0)
 
-/* Beyond what any device takes, or a number of channels that no format has. */
-#define LONGEST_SIDE 131072
-static bool is_likely(const CUDA_ARRAY3D_DESCRIPTOR *d) {
-  return d->Width > 0 && d->Width <= LONGEST_SIDE && d->Height <= LONGEST_SIDE &&
-         d->Depth <= LONGEST_SIDE && d->NumChannels >= 1 && d->NumChannels <= 4;
-}
-
-static bool is_likely_flat(uint64_t width, uint64_t height, unsigned channels) {
-  CUDA_ARRAY3D_DESCRIPTOR d = {.Width = width, .Height = height, .NumChannels = channels};
-  return is_likely(&d);
-}
-
-static uint64_t flat_bytes(uint64_t width, uint64_t height, CUarray_format format,
-                           unsigned channels) {
-  return level_bytes(width, height, 0, element_bytes(format, channels));
-}
+#define FLAT(d)                                     \
+  ((CUDA_ARRAY3D_DESCRIPTOR){.Width = (d)->Width,   \
+                             .Height = (d)->Height, \
+                             .Format = (d)->Format, \
+                             .NumChannels = (d)->NumChannels})
 
 CUresult CUDAAPI HOOK_NAME(cuArrayCreate)(CUarray *array, const CUDA_ARRAY_DESCRIPTOR_v1 *d) {
   if (!array || !d) return CUDA_ERROR_INVALID_VALUE;
-  CREATE(PENSTOCK_ARRAY, array, is_likely_flat(d->Width, d->Height, d->NumChannels),
-         flat_bytes(d->Width, d->Height, d->Format, d->NumChannels), REAL(cuArrayCreate)(array, d),
+  CUDA_ARRAY3D_DESCRIPTOR wide = FLAT(d);
+  CREATE(PENSTOCK_ARRAY, array, &wide, true, array_bytes(&wide), REAL(cuArrayCreate)(array, d),
          REAL(cuArrayDestroy)(*array));
 }
 
 CUresult CUDAAPI HOOK_NAME(cuArrayCreate_v2)(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *d) {
   if (!array || !d) return CUDA_ERROR_INVALID_VALUE;
-  CREATE(PENSTOCK_ARRAY, array, is_likely_flat(d->Width, d->Height, d->NumChannels),
-         flat_bytes(d->Width, d->Height, d->Format, d->NumChannels),
-         REAL(cuArrayCreate_v2)(array, d), REAL(cuArrayDestroy)(*array));
+  CUDA_ARRAY3D_DESCRIPTOR wide = FLAT(d);
+  CREATE(PENSTOCK_ARRAY, array, &wide, true, array_bytes(&wide), REAL(cuArrayCreate_v2)(array, d),
+         REAL(cuArrayDestroy)(*array));
 }
 
 static CUDA_ARRAY3D_DESCRIPTOR widened(const CUDA_ARRAY3D_DESCRIPTOR_v1 *d) {
@@ -131,13 +269,13 @@ static CUDA_ARRAY3D_DESCRIPTOR widened(const CUDA_ARRAY3D_DESCRIPTOR_v1 *d) {
 CUresult CUDAAPI HOOK_NAME(cuArray3DCreate)(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *d) {
   if (!array || !d) return CUDA_ERROR_INVALID_VALUE;
   CUDA_ARRAY3D_DESCRIPTOR wide = widened(d);
-  CREATE(PENSTOCK_ARRAY, array, is_likely(&wide), array_bytes(&wide),
-         REAL(cuArray3DCreate)(array, d), REAL(cuArrayDestroy)(*array));
+  CREATE(PENSTOCK_ARRAY, array, &wide, true, array_bytes(&wide), REAL(cuArray3DCreate)(array, d),
+         REAL(cuArrayDestroy)(*array));
 }
 
 CUresult CUDAAPI HOOK_NAME(cuArray3DCreate_v2)(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *d) {
   if (!array || !d) return CUDA_ERROR_INVALID_VALUE;
-  CREATE(PENSTOCK_ARRAY, array, is_likely(d), array_bytes(d), REAL(cuArray3DCreate_v2)(array, d),
+  CREATE(PENSTOCK_ARRAY, array, d, true, array_bytes(d), REAL(cuArray3DCreate_v2)(array, d),
          REAL(cuArrayDestroy)(*array));
 }
 
@@ -145,9 +283,8 @@ CUresult CUDAAPI HOOK_NAME(cuMipmappedArrayCreate)(CUmipmappedArray *array,
                                                    const CUDA_ARRAY3D_DESCRIPTOR *d,
                                                    unsigned int levels) {
   if (!array || !d) return CUDA_ERROR_INVALID_VALUE;
-  CREATE(PENSTOCK_MIPMAP, array, is_likely(d) && levels > 0 && levels <= MOST_LEVELS,
-         mipmap_bytes(*d, levels), REAL(cuMipmappedArrayCreate)(array, d, levels),
-         REAL(cuMipmappedArrayDestroy)(*array));
+  CREATE(PENSTOCK_MIPMAP, array, d, levels > 0 && levels <= MOST_LEVELS, mipmap_bytes(*d, levels),
+         REAL(cuMipmappedArrayCreate)(array, d, levels), REAL(cuMipmappedArrayDestroy)(*array));
 }
 
 CUresult CUDAAPI HOOK_NAME(cuArrayDestroy)(CUarray array) {

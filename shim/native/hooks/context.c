@@ -21,35 +21,39 @@ CUresult CUDAAPI HOOK_NAME(cuDevicePrimaryCtxRetain)(CUcontext *context, CUdevic
   return result;
 }
 
-/* After a release or reset: if the primary context is no more, neither is what was in it. */
-static void look_after_primary(CUdevice device) {
+/* After a release or reset: is the primary context that there was no more? Others may hold it whom
+ * the shim does not see, as the CUDA runtime does; or have retained a new one already. */
+static bool is_gone(CUdevice device, CUcontext context, unsigned long long id) {
   unsigned int flags;
   int active = 1;
+  if (REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active) != CUDA_SUCCESS) return false;
+  return !active || penstock_primary_id_of(context) != id;
+}
+
+/* Then neither is what was in it. */
+static CUresult leave_primary(CUdevice device, CUresult (*leave)(CUdevice)) {
   uint64_t generation = penstock_primary_generation(device);
-  if (REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active) != CUDA_SUCCESS || active) {
-    return;
+  unsigned long long id;
+  CUcontext context = penstock_primary_context(device, &id);
+  gate_hold hold = penstock_gate_context_hold(context, true);
+  CUresult result = leave(device);
+  bool gone = result == CUDA_SUCCESS && context && is_gone(device, context, id);
+  penstock_gate_context_let_go(hold, gone);
+  if (gone) {
+    penstock_primary_gone(device, generation);
+    penstock_reserves_settle();
   }
-  penstock_primary_gone(device, generation);
-  penstock_reserves_settle();
+  return result;
 }
 
-/* The gate lets go of its events and streams while the context still lives. */
-static struct gate_context *before_leaving(CUdevice device, bool for_good) {
-  return penstock_gate_context_leave(penstock_primary_leave(device, for_good));
-}
-
-#define LEAVE_PRIMARY(symbol, for_good)                              \
-  CUresult CUDAAPI HOOK_NAME(symbol)(CUdevice device) {              \
-    struct gate_context *leaving = before_leaving(device, for_good); \
-    CUresult result = REAL(symbol)(device);                          \
-    penstock_gate_context_left(leaving);                             \
-    if (result == CUDA_SUCCESS) look_after_primary(device);          \
-    return result;                                                   \
+#define LEAVE_PRIMARY(symbol)                           \
+  CUresult CUDAAPI HOOK_NAME(symbol)(CUdevice device) { \
+    return leave_primary(device, REAL(symbol));         \
   }
-LEAVE_PRIMARY(cuDevicePrimaryCtxRelease, false)
-LEAVE_PRIMARY(cuDevicePrimaryCtxRelease_v2, false)
-LEAVE_PRIMARY(cuDevicePrimaryCtxReset, true)
-LEAVE_PRIMARY(cuDevicePrimaryCtxReset_v2, true)
+LEAVE_PRIMARY(cuDevicePrimaryCtxRelease)
+LEAVE_PRIMARY(cuDevicePrimaryCtxRelease_v2)
+LEAVE_PRIMARY(cuDevicePrimaryCtxReset)
+LEAVE_PRIMARY(cuDevicePrimaryCtxReset_v2)
 
 #define CREATE(context, device, call)                                 \
   do {                                                                \
@@ -98,13 +102,13 @@ CUresult CUDAAPI HOOK_NAME(cuCtxCreate_v4)(CUcontext *context, CUctxCreateParams
   CREATE(context, device, REAL(cuCtxCreate_v4)(context, parameters, flags, device));
 }
 
-#define DESTROY(symbol)                                                  \
-  CUresult CUDAAPI HOOK_NAME(symbol)(CUcontext context) {                \
-    struct gate_context *leaving = penstock_gate_context_leave(context); \
-    penstock_departure departure = penstock_context_leave(context);      \
-    CUresult result = REAL(symbol)(context);                             \
-    penstock_gate_context_left(leaving);                                 \
-    return penstock_context_left(&departure, result);                    \
+#define DESTROY(symbol)                                             \
+  CUresult CUDAAPI HOOK_NAME(symbol)(CUcontext context) {           \
+    gate_hold hold = penstock_gate_context_hold(context, true);     \
+    penstock_departure departure = penstock_context_leave(context); \
+    CUresult result = REAL(symbol)(context);                        \
+    penstock_gate_context_let_go(hold, result == CUDA_SUCCESS);     \
+    return penstock_context_left(&departure, result);               \
   }
 DESTROY(cuCtxDestroy)
 DESTROY(cuCtxDestroy_v2)
@@ -132,10 +136,10 @@ CUresult CUDAAPI HOOK_NAME(cuCtxDetach)(CUcontext context) {
     if (result != CUDA_SUCCESS) add_user(context, 1);
     return result;
   }
-  struct gate_context *leaving = penstock_gate_context_leave(context);
+  gate_hold hold = penstock_gate_context_hold(context, true);
   penstock_departure departure = penstock_context_leave(context);
   CUresult result = REAL(cuCtxDetach)(context);
-  penstock_gate_context_left(leaving);
+  penstock_gate_context_let_go(hold, result == CUDA_SUCCESS);
   return penstock_context_left(&departure, result);
 }
 
@@ -181,7 +185,7 @@ CUresult CUDAAPI HOOK_NAME(cuGreenCtxCreate)(CUgreenCtx *context, CUdevResourceD
 
 /* Drivers may keep what was allocated in a green context: that is the primary context's then. */
 static void leave_to(CUdevice device, penstock_departure *departure) {
-  CUcontext primary = penstock_primary_context(device);
+  CUcontext primary = penstock_primary_context(device, NULL);
   size_t kept = 0;
   for (size_t i = 0; i < departure->count; i++) {
     penstock_object *object = &departure->all[i];
@@ -213,12 +217,12 @@ CUresult CUDAAPI HOOK_NAME(cuCtxFromGreenCtx)(CUcontext *context, CUgreenCtx gre
 CUresult CUDAAPI HOOK_NAME(cuGreenCtxDestroy)(CUgreenCtx green) {
   CUcontext context = NULL;
   if (REAL(cuCtxFromGreenCtx)(&context, green) != CUDA_SUCCESS) context = NULL;
-  struct gate_context *leaving = penstock_gate_context_leave(context);
+  gate_hold hold = penstock_gate_context_hold(context, true);
   penstock_departure departure = penstock_context_leave(context);
   penstock_freeing freeing =
       penstock_free_begin(PENSTOCK_GREEN_CONTEXT, (uint64_t)(uintptr_t)green);
   CUresult result = REAL(cuGreenCtxDestroy)(green);
-  penstock_gate_context_left(leaving);
+  penstock_gate_context_let_go(hold, result == CUDA_SUCCESS);
   bool gone = freeing.found && result == CUDA_SUCCESS;
   if (gone) leave_to((CUdevice)(freeing.object.detail & 255), &departure);
   penstock_context_left(&departure, result);

@@ -4,7 +4,9 @@
 #include <string.h>
 
 #include "hooks/hook.h"
+#include "image.h"
 #include "common/log.h"
+#include "mps.h"
 #include "unknown.h"
 #include "visible.h"
 
@@ -12,10 +14,12 @@ CUresult CUDAAPI HOOK_NAME(cuInit)(unsigned int flags) {
   const penstock_process *process = penstock_process_get();
   if (!process) return CUDA_ERROR_SYSTEM_NOT_READY;
   bool changed = penstock_visible_begin(process);
+  penstock_image_begin();
   CUresult result = REAL(cuInit)(flags);
   penstock_visible_end(changed, result == CUDA_SUCCESS);
-  if (result == CUDA_SUCCESS) penstock_grant_of(0);
-  return result;
+  if (result != CUDA_SUCCESS) return result;
+  penstock_grant_of(0);
+  return penstock_mps_admit(process);
 }
 
 #define LONGEST_NAME 128

@@ -24,34 +24,32 @@ CUresult penstock_global_found(uint64_t owner, uint64_t covered, CUdeviceptr add
 }
 
 static bool take(penstock_object *object, void *argument) {
-  penstock_globals *g = argument;
-  if (object->detail != g->owner) return false;
-  if (g->count == g->room) {
-    uint64_t room = g->room ? g->room * 2 : 16;
-    penstock_object *larger = realloc(g->all, room * sizeof *larger);
+  penstock_belongings *b = argument;
+  if (object->detail != b->owner) return false;
+  if (b->count == b->room) {
+    uint64_t room = b->room ? b->room * 2 : 16;
+    penstock_object *larger = realloc(b->all, room * sizeof *larger);
     if (!larger) return false; /* stays charged until the context ends */
-    g->all = larger;
-    g->room = room;
+    b->all = larger;
+    b->room = room;
   }
-  g->all[g->count++] = *object;
+  b->all[b->count++] = *object;
   return true;
 }
 
-penstock_globals penstock_globals_leave(uint64_t owner) {
-  penstock_globals globals = {.owner = owner};
-  penstock_object_each(PENSTOCK_GLOBAL, take, &globals);
-  return globals;
+void penstock_belongings_take(penstock_belongings *belongings, penstock_kind kind) {
+  penstock_object_each(kind, take, belongings);
 }
 
-void penstock_globals_left(penstock_globals *globals, CUresult result) {
-  for (uint64_t i = 0; i < globals->count; i++) {
+void penstock_belongings_left(penstock_belongings *belongings, CUresult result) {
+  for (uint64_t i = 0; i < belongings->count; i++) {
     if (result == CUDA_SUCCESS) {
-      penstock_give_back(&globals->all[i]);
+      penstock_give_back(&belongings->all[i]);
     } else {
-      penstock_object_put(&globals->all[i]);
+      penstock_object_put(&belongings->all[i]);
     }
   }
-  free(globals->all);
+  free(belongings->all);
 }
 
 /* The first version says the size in 32 bits. */

@@ -3,6 +3,7 @@
 
 #include "hooks/hook.h"
 #include "hooks/launch.h"
+#include "hooks/local_memory.h"
 
 CUresult CUDAAPI HOOK_NAME(cuGraphAddMemAllocNode)(CUgraphNode *node, CUgraph graph,
                                                    const CUgraphNode *dependencies, size_t count,
@@ -48,33 +49,47 @@ CUresult CUDAAPI HOOK_NAME(cuDeviceGraphMemTrim)(CUdevice device) {
   return result;
 }
 
-#define INSTANTIATE(symbol, parameters, arguments)                              \
-  CUresult CUDAAPI HOOK_NAME(symbol) parameters {                               \
-    CUresult result = REAL(symbol) arguments;                                   \
-    if (result == CUDA_SUCCESS) penstock_graph_memory_made(*executable, graph); \
-    return result;                                                              \
+/* An upload maps what the graph needs at once. */
+#define INSTANTIATE(symbol, parameters, arguments, flags, stream, per_thread)            \
+  CUresult CUDAAPI HOOK_NAME(symbol) parameters {                                        \
+    penstock_graph_memory_pass pass = {.count = 0};                                      \
+    bool uploads = (flags) & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD;                         \
+    CUresult result = penstock_graph_kernels_admit(graph);                               \
+    if (result == CUDA_SUCCESS && uploads) {                                             \
+      result = penstock_graph_memory_enter_new(&pass, graph, (stream), (per_thread));    \
+    }                                                                                    \
+    if (result != CUDA_SUCCESS) return result;                                           \
+    result = penstock_graph_memory_leave(&pass, REAL(symbol) arguments);                 \
+    if (result == CUDA_SUCCESS) penstock_graph_memory_made(*executable, graph, uploads); \
+    return result;                                                                       \
   }
 #define WITH_LOG \
   (CUgraphExec * executable, CUgraph graph, CUgraphNode * culprit, char *log, size_t log_bytes)
-INSTANTIATE(cuGraphInstantiate, WITH_LOG, (executable, graph, culprit, log, log_bytes))
-INSTANTIATE(cuGraphInstantiate_v2, WITH_LOG, (executable, graph, culprit, log, log_bytes))
+INSTANTIATE(cuGraphInstantiate, WITH_LOG, (executable, graph, culprit, log, log_bytes), 0, NULL,
+            false)
+INSTANTIATE(cuGraphInstantiate_v2, WITH_LOG, (executable, graph, culprit, log, log_bytes), 0, NULL,
+            false)
 INSTANTIATE(cuGraphInstantiateWithFlags,
             (CUgraphExec * executable, CUgraph graph, unsigned long long flags),
-            (executable, graph, flags))
+            (executable, graph, flags), flags, NULL, false)
 #define WITH_PARAMETERS \
   (CUgraphExec * executable, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS * parameters)
-INSTANTIATE(cuGraphInstantiateWithParams, WITH_PARAMETERS, (executable, graph, parameters))
-INSTANTIATE(cuGraphInstantiateWithParams_ptsz, WITH_PARAMETERS, (executable, graph, parameters))
+#define FLAGS (parameters ? parameters->flags : 0)
+#define UPLOAD_STREAM parameters->hUploadStream
+INSTANTIATE(cuGraphInstantiateWithParams, WITH_PARAMETERS, (executable, graph, parameters), FLAGS,
+            UPLOAD_STREAM, false)
+INSTANTIATE(cuGraphInstantiateWithParams_ptsz, WITH_PARAMETERS, (executable, graph, parameters),
+            FLAGS, UPLOAD_STREAM, true)
 
-#define UPLOAD(symbol)                                                           \
-  CUresult CUDAAPI HOOK_NAME(symbol)(CUgraphExec executable, CUstream stream) {  \
-    penstock_graph_memory_pass pass;                                             \
-    CUresult refused = penstock_graph_memory_enter(&pass, executable);           \
-    if (refused != CUDA_SUCCESS) return refused;                                 \
-    return penstock_graph_memory_leave(&pass, REAL(symbol)(executable, stream)); \
+#define UPLOAD(symbol, per_thread)                                                         \
+  CUresult CUDAAPI HOOK_NAME(symbol)(CUgraphExec executable, CUstream stream) {            \
+    penstock_graph_memory_pass pass;                                                       \
+    CUresult refused = penstock_graph_memory_enter(&pass, executable, stream, per_thread); \
+    if (refused != CUDA_SUCCESS) return refused;                                           \
+    return penstock_graph_memory_leave(&pass, REAL(symbol)(executable, stream));           \
   }
-UPLOAD(cuGraphUpload)
-UPLOAD(cuGraphUpload_ptsz)
+UPLOAD(cuGraphUpload, false)
+UPLOAD(cuGraphUpload_ptsz, true)
 
 CUresult CUDAAPI HOOK_NAME(cuGraphExecDestroy)(CUgraphExec executable) {
   penstock_graph_memory_gone(executable);

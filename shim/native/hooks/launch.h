@@ -8,6 +8,7 @@
 
 #include "abi/gate.h"
 #include "driver.h"
+#include "hooks/limit.h"
 
 /* What a launch is, as far as its cost goes: launches of one kind are expected to cost alike. */
 typedef struct penstock_kind_key {
@@ -16,6 +17,13 @@ typedef struct penstock_kind_key {
   uint64_t block;
   uint64_t shape; /* shared memory, bytes of a memset, … */
 } penstock_kind_key;
+
+/* Sizes are told apart to an eighth: near sizes cost alike, and the kinds stay few. */
+static inline uint64_t penstock_size_class(uint64_t size) {
+  if (size < 16) return size;
+  unsigned low = 60 - (unsigned)__builtin_clzll(size);
+  return size >> low << low;
+}
 
 #define PENSTOCK_KIND_MEMSET ((const void *)1)
 #define PENSTOCK_KIND_COPY ((const void *)2)
@@ -28,6 +36,7 @@ struct gate_kind;
 typedef struct penstock_pass {
   struct gate_stream *stream; /* NULL: not gated (capture, no context) */
   struct gate_kind *kind;
+  uint32_t generation; /* of `kind`: its entry may be used for another one meanwhile */
   penstock_gate_slot *slot;
   uint64_t bracket;     /* number of the bracket that the launch was counted in; 0: none */
   uint64_t bracket_ns;  /* cost by experience of that bracket, this launch included */
@@ -37,10 +46,15 @@ typedef struct penstock_pass {
   uint64_t counted_ns;  /* when it was counted there */
   uint64_t turn_ns;     /* begin of the turn that it goes in, alone on the device; 0: none such */
   uint64_t
-      entered_ns;   /* its bracket is to be measured closely: when its call was entered; else 0 */
-  bool overlapping; /* programmatic stream serialisation: no marker directly before it */
-  bool alone;       /* its bracket is ended right behind it */
-  bool rolling;     /* its bracket's end is recorded anew behind it */
+      entered_ns;    /* its bracket is to be measured closely: when its call was entered; else 0 */
+  uint64_t place;    /* number of the bracket that it is counted in, sooner or later; 0: in none */
+  uint64_t ahead_ns; /* by so much later the stream should run dry */
+  penstock_local_raise raise; /* of its context's local memory, for this launch */
+  bool overlapping;           /* programmatic stream serialisation: no marker directly before it */
+  bool stray;                 /* counted while another thread was at work on the stream */
+  bool guessed;               /* its cost is unknown */
+  bool alone;                 /* its bracket is ended right behind it */
+  bool rolling;               /* its bracket's end is recorded anew behind it */
 } penstock_pass;
 
 /* Waits until the launch may go (never for any completion) and opens a bracket where one is due.
@@ -64,17 +78,26 @@ void penstock_gate_called_host(void);
 
 /* Before the driver destroys a stream: its work runs on and is charged when it ends. */
 void penstock_gate_forget_stream(CUstream stream);
-/* Around the driver's destroying a context, which waits for what runs or cancels it: its work is
- * charged until then at most. `leave` lets go of the events in it and answers what `left` takes;
- * NULL: nothing of it was gated. */
-struct gate_context *penstock_gate_context_leave(CUcontext context);
-void penstock_gate_context_left(struct gate_context *context);
+/* Around a call that may be the end of a context: `hold` keeps other threads from making driver
+ * calls for what the gate keeps in it, which is settled before if it still lives. Where the context
+ * lives on, nothing of that is touched; else its work is charged until now at most, and forgotten.
+ */
+typedef struct gate_hold {
+  struct gate_context *context; /* NULL: nothing of it was gated */
+  uint64_t life;
+  uint64_t number;
+  uint64_t since_ns;
+} gate_hold;
+gate_hold penstock_gate_context_hold(CUcontext handle, bool lives);
+void penstock_gate_context_let_go(gate_hold hold, bool gone);
 
 /* Whether a stream capture of this process may be under way: own calls must mind it then. */
 bool penstock_gate_sees_captures(void);
 
-/* A module or library was unloaded: function handles may come back with another meaning. */
-void penstock_gate_forget_functions(void);
+/* A module or library was unloaded: its functions' handles may come back with another meaning. */
+void penstock_gate_forget_functions(const void *owner);
+/* A function, or a kernel of no context, that `owner` goes with. */
+void penstock_gate_function_of(const void *what, const void *owner);
 /* The same for one handle: a graph executable that was destroyed. */
 void penstock_gate_forget_kind(const void *what);
 /* What a handle stands for was changed: the cost stays an estimate and is measured again. */

@@ -49,7 +49,7 @@ static gate_bracket *bracket_make(gate_state *state, const gate_stream *stream, 
   int grant = stream->context->grant;
   penstock_process *process = penstock_process_get();
   if (process) {
-    bracket->crowd = gate_others_ns(process, state, grant, now_ns, NULL) != 0;
+    bracket->crowd = gate_others_ns(process, state, grant, now_ns) != 0;
     bracket->quiet = gate_quiet_is_ours(process, grant, now_ns);
     penstock_gate_slot *slot = gate_slot(process, state, grant);
     note_unsettled(slot, now_ns);

@@ -2,11 +2,20 @@
 #include "hooks/launch_state.h"
 #include "mechanism/lock.h"
 
+const penstock_cost *gate_measured(const gate_part *part) {
+  static const penstock_cost nothing;
+  bool known = !gate_kind_is_gone(part->kind, part->generation) &&
+               !__atomic_load_n(&part->kind->estimated, __ATOMIC_RELAXED);
+  return known ? &part->kind->cost : &nothing;
+}
+
 uint64_t gate_learned_ns(const gate_bracket *bracket) {
   uint64_t ns = bracket->rest_ns;
   for (uint32_t i = 0; i < bracket->part_count; i++) {
     const gate_part *part = &bracket->parts[i];
-    ns += part->launches * penstock_cost_ns(&part->kind->cost, GATE_UNKNOWN_NS);
+    uint64_t each_ns = penstock_cost_ns(&part->kind->cost, GATE_UNKNOWN_NS);
+    bool gone = gate_kind_is_gone(part->kind, part->generation); /* then that was another's */
+    ns += gone ? part->cost_ns : part->launches * each_ns;
   }
   return ns;
 }
@@ -16,7 +25,7 @@ static uint64_t spread_ns(const gate_bracket *bracket) {
   uint64_t ns = 0;
   for (uint32_t i = 0; i < bracket->part_count; i++) {
     const gate_part *part = &bracket->parts[i];
-    ns += part->launches * __atomic_load_n(&part->kind->cost.spread_ns, __ATOMIC_RELAXED);
+    ns += part->launches * __atomic_load_n(&gate_measured(part)->spread_ns, __ATOMIC_RELAXED);
   }
   return ns;
 }
@@ -29,7 +38,7 @@ uint64_t gate_latest_ns(const gate_bracket *bracket, uint64_t begin_ns) {
   uint64_t longest = bracket->rest_ns;
   for (uint32_t i = 0; i < bracket->part_count; i++) {
     const gate_part *part = &bracket->parts[i];
-    longest += part->launches * __atomic_load_n(&part->kind->cost.longest_ns, __ATOMIC_RELAXED);
+    longest += part->launches * __atomic_load_n(&gate_measured(part)->longest_ns, __ATOMIC_RELAXED);
   }
   return begin_ns + longest + longest / 8 + GATE_LONGEST_WAKE_NS;
 }
@@ -40,11 +49,11 @@ void gate_learn(gate_state *state, const gate_bracket *bracket, uint64_t time_ns
   if (bracket->rest_ns || !bracket->part_count) return;
   double expected = (double)gate_learned_ns(bracket);
   uint32_t arrivals = __atomic_load_n(&state->arrivals, __ATOMIC_RELAXED);
-  penstock_lock_acquire(&state->lock);
+  penstock_lock_acquire(&state->kinds_lock);
   for (uint32_t i = 0; i < bracket->part_count; i++) {
     const gate_part *part = &bracket->parts[i];
     gate_kind *kind = part->kind;
-    if (part->generation != kind->generation || !part->launches) continue;
+    if (gate_kind_is_gone(kind, part->generation) || !part->launches) continue;
     double share =
         bracket->part_count == 1
             ? 1
@@ -55,6 +64,7 @@ void gate_learn(gate_state *state, const gate_bracket *bracket, uint64_t time_ns
     if (part->version == kind->version) {
       penstock_cost_learn(&kind->cost, part_ns, part->launches, disturbed, now_ns);
       __atomic_store_n(&kind->changed, false, __ATOMIC_RELAXED);
+      gate_kind_learned(kind);
     } else if (kind->changed) { /* what it was before it was changed is the best guess */
       __atomic_store_n(&kind->cost.mean_ns, part_ns / part->launches + 1, __ATOMIC_RELAXED);
     }
@@ -62,7 +72,7 @@ void gate_learn(gate_state *state, const gate_bracket *bracket, uint64_t time_ns
     uint64_t typical = state->typical_ns ? (7 * state->typical_ns + mean) / 8 : mean;
     __atomic_store_n(&state->typical_ns, typical, __ATOMIC_RELAXED);
   }
-  penstock_lock_release(&state->lock);
+  penstock_lock_release(&state->kinds_lock);
 }
 
 /* How much of the cost by experience turned out to be new busy time: admission counts with that,
@@ -113,7 +123,7 @@ static uint32_t least_permille(penstock_process *process, gate_state *state, int
   uint64_t now_ns = gate_tick_ns();
   bool even = bracket->part_count > 0, clustered = even;
   for (uint32_t i = 0; i < bracket->part_count; i++) {
-    const penstock_cost *cost = &bracket->parts[i].kind->cost;
+    const penstock_cost *cost = gate_measured(&bracket->parts[i]);
     even = even && penstock_cost_is_even(cost, now_ns);
     clustered = clustered && penstock_cost_is_clustered(cost);
   }
@@ -137,7 +147,7 @@ void gate_charge_in_crowd(gate_state *state, gate_stream *stream, const gate_bra
     penstock_gate_charge(gate, permille, cost_ns);
     return;
   }
-  uint64_t others = gate_others_ns(process, state, grant, 0, NULL);
+  uint64_t others = gate_others_ns(process, state, grant, 0);
   uint64_t long_ns = unexplained_ns(end_ns - begin_ns, cost_ns, others,
                                     1 + gate_neighbours_of(process, grant, bracket));
   uint64_t covered = penstock_gate_mark(gate, begin_ns, end_ns, UINT64_MAX);
@@ -156,18 +166,16 @@ bool gate_in_crowd(gate_state *state, const gate_stream *stream, const gate_brac
   enum { LATELY_NS = 1000000000 };
   penstock_process *process = penstock_process_get();
   int grant = stream->context->grant;
-  uint64_t settled = 0, now_ns = gate_tick_ns();
+  uint64_t now_ns = gate_tick_ns();
   if (!process) return true;
-  uint64_t others = gate_others_ns(process, state, grant, now_ns, &settled);
+  uint64_t others = gate_others_ns(process, state, grant, now_ns);
   bool alone = gate_neighbours_of(process, grant, bracket) == 0;
   note_company(state, grant, !alone);
   if (bracket->quiet) {
     bool still = gate_quiet_settled(process, state, grant, gate_now_ns());
     if (still && alone && !others && !bracket->crowd) return false;
   }
-  if (others || bracket->crowd ||
-      settled != __atomic_load_n(&state->others_settled[grant], __ATOMIC_RELAXED)) {
-    __atomic_store_n(&state->others_settled[grant], settled, __ATOMIC_RELAXED);
+  if (others || bracket->crowd || gate_others_settled(process, grant)) {
     __atomic_store_n(&state->others_seen_ns[grant], now_ns, __ATOMIC_RELAXED);
     return true;
   }

@@ -11,13 +11,7 @@
 
 /* How much was settled so far, by all processes of the tenant. */
 static uint64_t progress(const penstock_process *process, int grant) {
-  const penstock_usage_page *usage = process->region.usage;
-  uint64_t high = __atomic_load_n(&usage->slots_high, __ATOMIC_RELAXED), sum = 0;
-  if (high > PENSTOCK_MAX_SLOTS) high = PENSTOCK_MAX_SLOTS;
-  for (uint64_t i = 0; i < high; i++) {
-    sum += __atomic_load_n(&usage->slots[i].gate[grant].done, __ATOMIC_RELAXED);
-  }
-  return sum;
+  return __atomic_load_n(&gate_device(process, grant)->launches, __ATOMIC_RELAXED);
 }
 
 /* How many launches went as debt, of any process, with nothing settled since. */

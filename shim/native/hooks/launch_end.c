@@ -4,6 +4,9 @@
 #include "hooks/launch_state.h"
 #include "mechanism/lock.h"
 
+#define RETRY_NS 20000
+#define LONGEST_CLAIM_NS 100000000 /* a call of the driver that somebody makes for a stream */
+
 void gate_capture_ended(gate_state *state) {
   uint32_t count = __atomic_load_n(&state->captures, __ATOMIC_RELAXED);
   while (count && !__atomic_compare_exchange_n(&state->captures, &count, count - 1, true,
@@ -11,17 +14,40 @@ void gate_capture_ended(gate_state *state) {
   }
 }
 
-/* Takes `stream` out of use: nobody finds it any more, nobody works on it. */
-static void put_out_of_use(gate_state *state, gate_stream *stream) {
-  for (;;) {
+/* Takes `stream` out of use: nobody finds it any more, nobody works on it. False: somebody still
+ * does after all that time. It may be a thread that was cancelled in a call of the driver, or this
+ * one, further up, if a callback of the program's came in between: who waited for it would wait for
+ * ever. */
+static bool put_out_of_use(gate_state *state, gate_stream *stream) {
+  enum { TRIES = LONGEST_CLAIM_NS / RETRY_NS };
+  bool busy = true;
+  for (unsigned i = 0; busy && i < TRIES; i++) {
+    if (i) nanosleep(&(struct timespec){0, RETRY_NS}, NULL);
     penstock_lock_acquire(&stream->lock);
-    bool busy = stream->working;
+    busy = stream->working;
     stream->dead = true;
     penstock_lock_release(&stream->lock);
-    if (!busy) break;
-    nanosleep(&(struct timespec){0, 20000}, NULL);
   }
   if (__atomic_exchange_n(&stream->captures, false, __ATOMIC_RELAXED)) gate_capture_ended(state);
+  return !busy;
+}
+
+/* Of a stream that is not in use and that somebody still works on: its place is not used again, and
+ * nothing waits for the work that is counted there. */
+static void strand(gate_state *state, gate_stream *stream) {
+  penstock_lock_acquire(&stream->lock);
+  uint64_t estimate_ns = stream->stray_ns;
+  stream->stray_ns = 0;
+  if (stream->open) {
+    estimate_ns += stream->open->estimate_ns;
+    stream->open->estimate_ns = 0;
+  }
+  for (gate_bracket *bracket = stream->oldest; bracket; bracket = bracket->next) {
+    estimate_ns += bracket->estimate_ns;
+    bracket->estimate_ns = 0;
+  }
+  penstock_lock_release(&stream->lock);
+  gate_give_up(state, stream, estimate_ns, 0, 0);
 }
 
 static void stream_free(gate_state *state, gate_stream *stream) {
@@ -48,9 +74,17 @@ static void set_link(gate_stream **link, gate_stream *stream) {
   __atomic_store_n(link, stream, __ATOMIC_RELAXED);
 }
 
+/* It is in no table any more: what threads remember of it is stale. */
+static void note_taken(gate_stream *stream) {
+  __atomic_fetch_add(&stream->generation, 1, __ATOMIC_RELEASE);
+}
+
 /* A stream's work runs on when it is destroyed: it is settled later, like any other. */
 static void stream_goes(gate_state *state, gate_stream *stream) {
-  put_out_of_use(state, stream);
+  if (!put_out_of_use(state, stream)) {
+    strand(state, stream);
+    return;
+  }
   if (can_finish(state, stream)) {
     gate_stream_finish(state, stream);
   } else {
@@ -90,7 +124,7 @@ void gate_streams_sweep(gate_state *state) {
     if (stream) {
       set_link(link, stream->next);
       stream->dead = true;
-      __atomic_fetch_add(&state->generation, 1, __ATOMIC_RELEASE);
+      note_taken(stream);
     }
     penstock_lock_release(&state->lock);
     if (!stream) return;
@@ -99,11 +133,14 @@ void gate_streams_sweep(gate_state *state) {
   }
 }
 
-/* Takes the next stream with this handle (NULL: of this context) out of the tables. */
+/* Takes the next stream with this handle, which is no default stream's (NULL: of this context), out
+ * of the tables. */
 static gate_stream *take_stream(gate_state *state, CUstream handle, const gate_context *context) {
   gate_stream *stream = NULL;
+  unsigned first = handle ? gate_stream_list(handle, NULL, 0) : 0;
+  unsigned end = handle ? first + 1 : GATE_LISTS;
   penstock_lock_acquire(&state->lock);
-  for (unsigned i = 0; i < GATE_LISTS && !stream; i++) {
+  for (unsigned i = first; i < end && !stream; i++) {
     gate_stream **link = &state->streams[i];
     while (*link &&
            ((*link)->dead || (handle ? (*link)->handle != handle : (*link)->context != context))) {
@@ -112,7 +149,7 @@ static gate_stream *take_stream(gate_state *state, CUstream handle, const gate_c
     stream = *link;
     if (stream) set_link(link, stream->next);
   }
-  if (stream) __atomic_fetch_add(&state->generation, 1, __ATOMIC_RELEASE);
+  if (stream) note_taken(stream);
   penstock_lock_release(&state->lock);
   return stream;
 }
@@ -126,7 +163,7 @@ void gate_stream_retire(gate_state *state, gate_stream *stream) {
     found = *link != NULL;
     if (found) set_link(link, stream->next);
   }
-  if (found) __atomic_fetch_add(&state->generation, 1, __ATOMIC_RELEASE);
+  if (found) note_taken(stream);
   penstock_lock_release(&state->lock);
   if (found) stream_goes(state, stream);
 }
@@ -140,45 +177,127 @@ void penstock_gate_forget_stream(CUstream handle) {
   gate_settle_gone(state, gate_now_ns());
 }
 
-/* The events go with the context: what they would have told is learned from when the driver
- * returns, as from a program's own wait. */
-static void stream_leaves(gate_state *state, gate_stream *stream) {
-  put_out_of_use(state, stream);
-  gate_bracket_settle(state, stream);
-  uint64_t now_ns = gate_now_ns();
-  gate_bracket_expire(state, stream, now_ns);
-  gate_bracket_adopt(state, stream, now_ns);
-  gate_bracket_unmark(stream);
-  __atomic_store_n(&stream->waited_since_ns, now_ns, __ATOMIC_RELAXED);
+/* ---- contexts ---- */
+
+/* Whether the driver's call is the end of the context is not known before, nor can its events be
+ * used after. So its streams are held meanwhile, as by a thread that works on them: nobody else
+ * makes driver calls for them, and launches are counted apart. */
+static bool hold_streams(gate_state *state, const gate_hold *hold) {
+  bool all = true;
+  penstock_lock_acquire(&state->lock);
+  for (unsigned i = 0; i < GATE_LISTS; i++) {
+    for (gate_stream *stream = state->streams[i]; stream; stream = stream->next) {
+      if (stream->context != hold->context || stream->held == hold->number) continue;
+      if (gate_stream_claim(stream)) {
+        stream->held = hold->number;
+      } else {
+        all = false;
+      }
+    }
+  }
+  penstock_lock_release(&state->lock);
+  return all;
 }
 
-gate_context *penstock_gate_context_leave(CUcontext handle) {
+/* The next stream of the context, from the list `*i` on, behind `before`. */
+static gate_stream *next_held(gate_state *state, const gate_hold *hold, unsigned *i,
+                              const gate_stream *before) {
+  gate_stream *found = NULL;
+  penstock_lock_acquire(&state->lock);
+  for (; *i < GATE_LISTS && !found; found ? 0 : ++*i) {
+    gate_stream *stream = state->streams[*i];
+    while (before && stream && stream != before) stream = stream->next;
+    if (before && stream) stream = stream->next;
+    before = NULL;
+    while (stream && stream->held != hold->number) stream = stream->next;
+    found = stream;
+  }
+  penstock_lock_release(&state->lock);
+  return found;
+}
+
+gate_hold penstock_gate_context_hold(CUcontext handle, bool lives) {
+  static uint64_t last;
+  enum { TRIES = LONGEST_CLAIM_NS / RETRY_NS };
+  gate_hold hold = {.context = NULL};
   gate_state *state = gate_state_get();
-  if (!state || !handle) return NULL;
+  if (!state || !handle) return hold;
   penstock_lock_acquire(&state->lock);
   gate_context *context = state->contexts;
   while (context && context->handle != handle) context = context->next;
-  if (context) __atomic_store_n(&context->handle, GATE_LEAVING, __ATOMIC_RELEASE);
+  if (context) hold.life = context->life;
   penstock_lock_release(&state->lock);
-  if (!context) return NULL;
-  for (gate_stream *stream; (stream = take_stream(state, NULL, context));) {
-    stream_leaves(state, stream);
-    stream->next = context->leaving;
-    context->leaving = stream;
+  if (!context) return hold;
+  hold.context = context;
+  hold.number = __atomic_add_fetch(&last, 1, __ATOMIC_RELAXED);
+  for (unsigned i = 0; !hold_streams(state, &hold) && i < TRIES; i++) {
+    nanosleep(&(struct timespec){0, RETRY_NS}, NULL);
   }
-  gate_context_clear(context);
-  return context;
+  hold.since_ns = gate_now_ns();
+  unsigned i = 0;
+  for (gate_stream *stream = NULL; lives && (stream = next_held(state, &hold, &i, stream));) {
+    gate_bracket_settle(state, stream);
+    gate_bracket_expire(state, stream, hold.since_ns);
+  }
+  return hold;
 }
 
-void penstock_gate_context_left(gate_context *context) {
-  gate_state *state = context ? gate_state_get() : NULL;
-  if (!state) return;
-  uint64_t now_ns = gate_now_ns();
-  for (gate_stream *stream; (stream = context->leaving);) {
-    context->leaving = stream->next;
-    gate_bracket_drained(state, stream, now_ns);
-    gate_stream_abandon(state, stream);
-    stream_free(state, stream);
+static void let_go(gate_state *state, const gate_hold *hold) {
+  penstock_lock_acquire(&state->lock);
+  for (unsigned i = 0; i < GATE_LISTS; i++) {
+    for (gate_stream *stream = state->streams[i]; stream; stream = stream->next) {
+      if (stream->held != hold->number) continue;
+      stream->held = 0;
+      gate_stream_release(stream);
+    }
   }
-  __atomic_store_n(&context->handle, NULL, __ATOMIC_RELEASE);
+  penstock_lock_release(&state->lock);
+}
+
+/* The events went with the context: what they would have told is learned from when the driver
+ * returned, as from a program's own wait. */
+static void stream_went(gate_state *state, gate_stream *stream, const gate_hold *hold,
+                        uint64_t now_ns) {
+  penstock_lock_acquire(&stream->lock);
+  bool ours = stream->held == hold->number;
+  if (ours) {
+    stream->dead = true;
+    stream->working = false;
+    stream->held = 0;
+  }
+  penstock_lock_release(&stream->lock);
+  if (!put_out_of_use(state, stream)) {
+    strand(state, stream);
+    return;
+  }
+  gate_bracket_adopt(state, stream, now_ns);
+  gate_bracket_unmark(stream);
+  __atomic_store_n(&stream->waited_since_ns, hold->since_ns, __ATOMIC_RELAXED);
+  gate_bracket_drained(state, stream, now_ns);
+  gate_stream_abandon(state, stream);
+  stream_free(state, stream);
+}
+
+void penstock_gate_context_let_go(gate_hold hold, bool gone) {
+  gate_state *state = hold.context ? gate_state_get() : NULL;
+  if (!state) return;
+  if (!gone) {
+    let_go(state, &hold);
+    return;
+  }
+  penstock_lock_acquire(&state->lock);
+  bool first = hold.context->life == hold.life && hold.context->handle != GATE_LEAVING;
+  if (first) __atomic_store_n(&hold.context->handle, GATE_LEAVING, __ATOMIC_RELEASE);
+  penstock_lock_release(&state->lock);
+  if (!first) { /* another thread's call was the end of it as well, and its streams are gone */
+    let_go(state, &hold);
+    return;
+  }
+  uint64_t now_ns = gate_now_ns();
+  for (gate_stream *stream; (stream = take_stream(state, NULL, hold.context));) {
+    stream_went(state, stream, &hold, now_ns);
+  }
+  gate_context_clear(hold.context);
+  hold.context->life++;
+  __atomic_store_n(&hold.context->handle, NULL, __ATOMIC_RELEASE);
 }

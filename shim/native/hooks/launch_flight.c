@@ -2,6 +2,7 @@
 #include "hooks/launch_state.h"
 #include "mechanism/lock.h"
 #include "mechanism/slots.h"
+#include "mechanism/working.h"
 
 /* Work that runs on beyond its estimate counts as it passes, from this much on: brackets are
  * settled a little after their end, and beside others they take longer by turns of the device. */
@@ -26,36 +27,55 @@ static uint64_t slot_ns(const penstock_gate_slot *slot, uint64_t now_ns, uint64_
   return ran > estimate + slack ? ran - slack : estimate;
 }
 
-/* Slots are few, and a stale sum would let each of them overshoot by a burst. */
-uint64_t gate_others_ns(penstock_process *process, gate_state *state, int grant, uint64_t now_ns,
-                        uint64_t *settled) {
-  const penstock_usage_page *usage = process->region.usage;
+/* Those with work are few, and a stale sum would let each of them overshoot by a burst. */
+uint64_t gate_others_ns(penstock_process *process, gate_state *state, int grant, uint64_t now_ns) {
+  penstock_usage_page *usage = process->region.usage;
+  const penstock_gate_device *gate = gate_device(process, grant);
   const penstock_gate_slot *own = gate_slot(process, state, grant);
-  uint64_t high = load(&usage->slots_high), ns = 0, count = 0, share = 1;
-  if (high > PENSTOCK_MAX_SLOTS) high = PENSTOCK_MAX_SLOTS;
-  share += gate_neighbours(process, grant);
-  for (uint64_t i = 0; i < high; i++) {
-    const penstock_gate_slot *slot = &usage->slots[i].gate[grant];
-    if (slot == own) {
-      share += load(&slot->estimate_ns) != 0;
-      continue;
-    }
+  uint64_t ns = 0, share = 1 + gate_neighbours(process, grant);
+  if (now_ns) penstock_working_look(usage, (unsigned)grant, now_ns);
+  share += load(&own->estimate_ns) != 0;
+  for (penstock_working at = penstock_working_begin(gate); penstock_working_next(gate, &at);) {
+    const penstock_gate_slot *slot = &usage->slots[at.slot].gate[grant];
+    if (slot == own) continue;
     uint64_t one = slot_ns(slot, now_ns, share);
     share += one != 0;
     ns += one;
-    count += load(&slot->done);
   }
-  if (settled) *settled = count;
   return ns;
+}
+
+void gate_admitted(penstock_process *process, penstock_gate_slot *slot, int grant, uint64_t ns) {
+  __atomic_fetch_add(&slot->estimate_ns, ns, __ATOMIC_SEQ_CST);
+  int number = penstock_slot_owned(&process->region);
+  if (number >= 0) penstock_working_note(gate_device(process, grant), (uint32_t)number);
+}
+
+/* One that got no slot is told from those that did. */
+static uint32_t own_number(const penstock_process *process) {
+  int slot = penstock_slot_owned(&process->region);
+  return slot < 0 ? PENSTOCK_MAX_SLOTS + 1 : (uint32_t)slot + 1;
+}
+
+bool gate_others_settled(const penstock_process *process, int grant) {
+  uint32_t last = __atomic_load_n(&gate_device(process, grant)->settled_by, __ATOMIC_RELAXED);
+  return last && last != own_number(process);
+}
+
+void gate_settled(const penstock_process *process, int grant) {
+  uint32_t *last = &gate_device(process, grant)->settled_by, own = own_number(process);
+  if (__atomic_load_n(last, __ATOMIC_RELAXED) != own) {
+    __atomic_store_n(last, own, __ATOMIC_RELAXED);
+  }
 }
 
 uint32_t gate_busy_processes(penstock_process *process, gate_state *state, int grant) {
   const penstock_usage_page *usage = process->region.usage;
+  const penstock_gate_device *gate = gate_device(process, grant);
   const penstock_gate_slot *own = gate_slot(process, state, grant);
-  uint64_t high = load(&usage->slots_high);
   uint32_t count = 1;
-  for (uint64_t i = 0; i < high && i < PENSTOCK_MAX_SLOTS; i++) {
-    const penstock_gate_slot *slot = &usage->slots[i].gate[grant];
+  for (penstock_working at = penstock_working_begin(gate); penstock_working_next(gate, &at);) {
+    const penstock_gate_slot *slot = &usage->slots[at.slot].gate[grant];
     count += slot != own && load(&slot->estimate_ns) != 0;
   }
   return count;
@@ -64,7 +84,7 @@ uint32_t gate_busy_processes(penstock_process *process, gate_state *state, int g
 /* Streams side by side: at least as long as the one that is busy longest, by experience. */
 uint64_t gate_in_flight_ns(penstock_process *process, gate_state *state, int grant,
                            uint64_t now_ns) {
-  uint64_t others = gate_others_ns(process, state, grant, now_ns, NULL);
+  uint64_t others = gate_others_ns(process, state, grant, now_ns);
   uint64_t share = 1 + gate_neighbours(process, grant) + (others != 0);
   uint64_t own = slot_ns(gate_slot(process, state, grant), now_ns, share);
   uint64_t drained = load(&state->drained_ns[grant]);
@@ -74,5 +94,5 @@ uint64_t gate_in_flight_ns(penstock_process *process, gate_state *state, int gra
 
 uint64_t gate_estimates_ns(penstock_process *process, gate_state *state, int grant) {
   return load(&gate_slot(process, state, grant)->estimate_ns) +
-         gate_others_ns(process, state, grant, 0, NULL);
+         gate_others_ns(process, state, grant, 0);
 }

@@ -1,5 +1,6 @@
 /* The way of a launch through the gate: admitted, counted in a bracket, let go. */
 #include "hooks/launch_state.h"
+#include "hooks/local_memory.h"
 
 #include <pthread.h>
 
@@ -45,6 +46,8 @@ uint32_t gate_neighbours_of(const penstock_process *process, int grant,
 bool gate_is_suspended(const penstock_process *process) {
   return penstock_region_limits(&process->region)->flags & PENSTOCK_TENANT_SUSPENDED;
 }
+
+static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
 /* Does anything decide when launches go? */
 static bool is_gated(const penstock_process *process, int grant) {
@@ -206,11 +209,17 @@ static void prepare(gate_state *state, gate_stream *stream, penstock_pass *pass,
   if (open->sample || open->rolling) pass->entered_ns = open->opened_ns;
 }
 
+static bool is_of(const gate_part *part, const penstock_pass *pass) {
+  return part->kind == pass->kind && part->generation == pass->generation;
+}
+
 /* Counts the launch in the stream's open bracket, or on its stray account while another thread is
  * at work there. Under the stream's lock. */
 static void count(gate_stream *stream, penstock_pass *pass, uint64_t now_ns) {
   gate_bracket *open = stream->open;
   stream->launched++;
+  pass->stray = !open;
+  pass->place = 0;
   if (__builtin_expect(stream->dead || stream->gone, 0)) { /* nobody would ever settle it */
     __atomic_fetch_sub(&pass->slot->estimate_ns, pass->estimate_ns, __ATOMIC_RELAXED);
     return;
@@ -218,6 +227,7 @@ static void count(gate_stream *stream, penstock_pass *pass, uint64_t now_ns) {
   stream->queued++;
   stream->queued_ns += pass->cost_ns;
   stream->idle = false;
+  pass->place = open ? open->number : stream->number + 1; /* which takes the strays */
   if (!open) {
     if (!stream->stray_launches) stream->stray_since_ns = now_ns;
     stream->stray_ns += pass->estimate_ns;
@@ -229,16 +239,17 @@ static void count(gate_stream *stream, penstock_pass *pass, uint64_t now_ns) {
   open->cost_ns += pass->cost_ns;
   open->launches++;
   uint32_t i = 0;
-  while (i < open->part_count && open->parts[i].kind != pass->kind) i++;
+  while (i < open->part_count && !is_of(&open->parts[i], pass)) i++;
   if (i < GATE_PARTS) {
     if (i == open->part_count) {
       open->parts[i] =
           (gate_part){.kind = pass->kind,
-                      .generation = pass->kind->generation,
+                      .generation = pass->generation,
                       .version = __atomic_load_n(&pass->kind->version, __ATOMIC_RELAXED)};
       open->part_count++;
     }
     open->parts[i].launches++;
+    open->parts[i].cost_ns += pass->cost_ns;
   } else {
     open->rest_ns += pass->cost_ns;
   }
@@ -277,7 +288,8 @@ static void enlist(gate_state *state, gate_stream *stream, penstock_pass *pass, 
   count(stream, pass, now_ns);
   if (pass->rolling && !pass->entered_ns) pass->entered_ns = now_ns;
   uint64_t from = stream->drained_ns > now_ns ? stream->drained_ns : now_ns;
-  uint64_t drained = stream->drained_ns = from + pass->cost_ns * share;
+  pass->ahead_ns = pass->cost_ns * share;
+  uint64_t drained = stream->drained_ns = from + pass->ahead_ns;
   penstock_lock_release(&stream->lock);
   uint64_t *last = &state->drained_ns[stream->context->grant];
   if (drained > __atomic_load_n(last, __ATOMIC_RELAXED)) {
@@ -303,26 +315,60 @@ static uint64_t guess_ns(gate_state *state, gate_kind *kind) {
   return guess < most ? guess : most;
 }
 
+/* One that the driver refused will never be measured. */
+static void unguess(const penstock_pass *pass) {
+  gate_kind *kind = pass->kind;
+  if (gate_kind_is_gone(kind, pass->generation)) return;
+  uint32_t before = __atomic_load_n(&kind->unmeasured, __ATOMIC_RELAXED);
+  while (before && !__atomic_compare_exchange_n(&kind->unmeasured, &before, before - 1, true,
+                                                __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+  }
+}
+
 /* The estimate of such a launch: each process beside may be about to learn the same kernel. */
 static uint64_t for_all_ns(uint64_t guess_ns, uint64_t processes) {
   uint64_t all = guess_ns * processes, most = guess_ns > MOST_GUESS_NS ? guess_ns : MOST_GUESS_NS;
   return all < most ? all : most;
 }
 
+/* The first launch of a kind in a context. Where that raised its charge, the next launch looks
+ * again: this one may yet be refused. */
+static CUresult admit(penstock_pass *pass, const gate_stream *stream, gate_kind *kind,
+                      const penstock_kind_key *key, uint64_t admission) {
+  const gate_context *context = stream->context;
+  CUresult result = penstock_kernel_admit(key, context->handle, context->grant, &pass->raise);
+  if (result == CUDA_SUCCESS && !pass->raise.to) {
+    __atomic_store_n(&kind->admitted, admission, __ATOMIC_RELAXED);
+  }
+  return result;
+}
+
+/* The stream went while its launch waited at the gate. */
+static CUresult went_meanwhile(const penstock_pass *pass, CUstream handle) {
+  CUresult result = gate_stream_missing(handle);
+  if (result != CUDA_SUCCESS) penstock_local_memory_undo(&pass->raise);
+  return result;
+}
+
 CUresult penstock_gate_enter(penstock_pass *pass, CUstream handle, bool per_thread_default,
                              const penstock_kind_key *key) {
   pass->stream = NULL;
+  pass->raise.to = 0;
   penstock_process *process = penstock_process_get();
   if (__builtin_expect(!process, 0)) return CUDA_ERROR_SYSTEM_NOT_READY;
   gate_state *state = gate_state_get();
   if (__builtin_expect(!state, 0)) return CUDA_ERROR_OUT_OF_MEMORY;
   gate_stream *stream = gate_stream_get(state, handle, per_thread_default);
-  if (!stream) return CUDA_SUCCESS; /* no context or no such stream: the driver says so itself */
+  if (__builtin_expect(!stream, 0)) return gate_stream_missing(handle);
   int grant = stream->context->grant;
   if (grant < 0) return CUDA_ERROR_NOT_PERMITTED; /* a device that was not granted */
   if (gate_is_capturing(state, stream)) return CUDA_SUCCESS;
-  gate_kind *kind = gate_kind_get(state, key);
-  if (!kind) return CUDA_ERROR_OUT_OF_MEMORY;
+  gate_kind *kind = gate_kind_get(state, key, &pass->generation);
+  const uint64_t admission = penstock_admission_of(key->what, stream->context->birth);
+  if (__builtin_expect(__atomic_load_n(&kind->admitted, __ATOMIC_RELAXED) != admission, 0)) {
+    CUresult refused = admit(pass, stream, kind, key, admission);
+    if (refused != CUDA_SUCCESS) return refused;
+  }
   pass->kind = kind;
   pass->bracket = pass->bracket_ns = 0;
   pass->entered_ns = 0;
@@ -338,15 +384,15 @@ CUresult penstock_gate_enter(penstock_pass *pass, CUstream handle, bool per_thre
     gate_wait(process, state, stream, kind, wait_ns);
     state = gate_state_get(); /* looks up anew what went meanwhile */
     stream = gate_stream_get(state, handle, per_thread_default);
-    if (!stream) return CUDA_SUCCESS; /* the driver says so itself */
-    kind = pass->kind = gate_kind_get(state, key);
-    if (!kind) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!stream) return went_meanwhile(pass, handle);
+    kind = pass->kind = gate_kind_get(state, key, &pass->generation);
     now_ns = gate_now_ns();
     turns = gate_turns_on(process, grant);
   }
   pass->turn_ns = __builtin_expect(turns, 0) ? gate_turn_own(process, grant, now_ns) : 0;
   pass->cost_ns = penstock_cost_ns(&kind->cost, 0);
-  if (__builtin_expect(!is_known(kind), 0)) {
+  pass->guessed = !is_known(kind);
+  if (__builtin_expect(pass->guessed, 0)) {
     pass->estimate_ns = pass->cost_ns = guess_ns(state, kind);
     if (!penstock_cost_ns(&kind->cost, 0)) {
       pass->estimate_ns = for_all_ns(pass->cost_ns, gate_busy_processes(process, state, grant));
@@ -356,7 +402,7 @@ CUresult penstock_gate_enter(penstock_pass *pass, CUstream handle, bool per_thre
     pass->estimate_ns = pass->cost_ns * overlap / GATE_FULL_SCALE;
   }
   penstock_gate_slot *slot = gate_slot(process, state, grant);
-  __atomic_fetch_add(&slot->estimate_ns, pass->estimate_ns, __ATOMIC_RELAXED);
+  gate_admitted(process, slot, grant, pass->estimate_ns);
   pass->slot = slot;
   gate_note_blocking(stream);
   enlist(state, stream, pass, now_ns, 1 + gate_neighbours(process, grant));
@@ -365,24 +411,52 @@ CUresult penstock_gate_enter(penstock_pass *pass, CUstream handle, bool per_thre
   return CUDA_SUCCESS;
 }
 
-/* The driver refused: the launch never was. */
-static void uncount(penstock_pass *pass) {
+/* Takes the launch out of the bracket that it is counted in. */
+static void take_out(gate_bracket *bracket, const penstock_pass *pass) {
+  bracket->estimate_ns -= earlier(bracket->estimate_ns, pass->estimate_ns);
+  bracket->cost_ns -= earlier(bracket->cost_ns, pass->cost_ns);
+  if (bracket->launches) bracket->launches--;
+  if (bracket->ended > bracket->launches) bracket->ended = bracket->launches;
+  for (uint32_t i = 0; !pass->stray && i < bracket->part_count; i++) {
+    gate_part *part = &bracket->parts[i];
+    if (!is_of(part, pass) || !part->launches) continue;
+    part->launches--;
+    part->cost_ns -= earlier(part->cost_ns, pass->cost_ns);
+    return;
+  }
+  bracket->rest_ns -= earlier(bracket->rest_ns, pass->cost_ns);
+}
+
+/* The bracket that it is counted in by now; NULL: none yet, or one that is settled. */
+static gate_bracket *bracket_of(const gate_stream *stream, const penstock_pass *pass) {
+  gate_bracket *bracket = stream->oldest;
+  while (bracket && bracket->number != pass->place) bracket = bracket->next;
+  if (!bracket && stream->open && stream->open->number == pass->place) bracket = stream->open;
+  return bracket;
+}
+
+/* The driver refused: the launch never was. What was settled in between was given up then. */
+static void uncount(gate_state *state, const penstock_pass *pass) {
   gate_stream *stream = pass->stream;
   penstock_lock_acquire(&stream->lock);
-  gate_bracket *open = stream->open;
-  bool there = open && open->number == pass->bracket && open->cost_ns >= pass->cost_ns &&
-               open->estimate_ns >= pass->estimate_ns;
-  if (there) {
-    open->estimate_ns -= pass->estimate_ns;
-    open->cost_ns -= pass->cost_ns;
-    open->launches--;
-    stream->queued_ns -= stream->queued_ns < pass->cost_ns ? stream->queued_ns : pass->cost_ns;
-    for (uint32_t i = 0; i < open->part_count; i++) {
-      if (open->parts[i].kind == pass->kind) open->parts[i].launches--;
-    }
-    __atomic_fetch_sub(&pass->slot->estimate_ns, pass->estimate_ns, __ATOMIC_RELAXED);
+  gate_bracket *bracket = bracket_of(stream, pass);
+  bool apart = !bracket && stream->number < pass->place && stream->stray_launches;
+  if (bracket) take_out(bracket, pass);
+  if (apart) {
+    stream->stray_ns -= earlier(stream->stray_ns, pass->estimate_ns);
+    stream->stray_cost_ns -= earlier(stream->stray_cost_ns, pass->cost_ns);
+    stream->stray_launches--;
+  }
+  bool counted = pass->place && (bracket || apart);
+  if (counted) {
+    stream->queued_ns -= earlier(stream->queued_ns, pass->cost_ns);
+    stream->drained_ns -= earlier(stream->drained_ns, pass->ahead_ns);
+    if (stream->queued) stream->queued--;
   }
   penstock_lock_release(&stream->lock);
+  if (!counted) return;
+  gate_give_up(state, stream, pass->estimate_ns, 0, 0);
+  if (pass->guessed) unguess(pass);
 }
 
 /* Ends the launch's bracket, which is long enough, or was opened for this launch alone; rolls its
@@ -427,9 +501,11 @@ static void note_hold_up(const penstock_pass *pass) {
 }
 
 CUresult penstock_gate_leave(penstock_pass *pass, CUresult result) {
-  if (!pass->stream) return result;
   bool made = __builtin_expect(result == CUDA_SUCCESS, 1);
-  if (!made) uncount(pass);
+  if (!made) penstock_local_memory_undo(&pass->raise);
+  if (!pass->stream) return result;
+  gate_state *state = made ? NULL : gate_state_get();
+  if (state) uncount(state, pass);
   __atomic_fetch_add(&pass->stream->left, 1, __ATOMIC_RELEASE);
   if (made) {
     if (pass->entered_ns) note_hold_up(pass);

@@ -63,6 +63,19 @@ static CUdeviceptr words_on_device(const gate_context *context) {
   return __atomic_load_n(&context->done_device, __ATOMIC_ACQUIRE);
 }
 
+/* A context that was destroyed took its registration along; should a driver keep it, it is made
+ * anew. */
+static bool words_register(gate_context *context) {
+  const size_t bytes = GATE_DONE_WORDS * sizeof(uint64_t);
+  const unsigned flags = CU_MEMHOSTREGISTER_DEVICEMAP;
+  CUresult result = REAL(cuMemHostRegister_v2)(context->done, bytes, flags);
+  if (result == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED &&
+      REAL(cuMemHostUnregister)(context->done) == CUDA_SUCCESS) {
+    result = REAL(cuMemHostRegister_v2)(context->done, bytes, flags);
+  }
+  return result == CUDA_SUCCESS;
+}
+
 /* The context is current. Words lie in memory of our own, so that a destroyed context takes none
  * away; shared, so that a fork's copy-on-write does not part us from the device. */
 void gate_words_prepare(gate_context *context) {
@@ -79,9 +92,7 @@ void gate_words_prepare(gate_context *context) {
   if (REAL(cuCtxGetDevice)(&device) == CUDA_SUCCESS &&
       REAL(cuDeviceGetAttribute)(&able, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS,
                                  device) == CUDA_SUCCESS &&
-      able &&
-      REAL(cuMemHostRegister_v2)(context->done, GATE_DONE_WORDS * sizeof(uint64_t),
-                                 CU_MEMHOSTREGISTER_DEVICEMAP) == CUDA_SUCCESS) {
+      able && words_register(context)) {
     CUdeviceptr words = 0;
     if (REAL(cuMemHostGetDevicePointer_v2)(&words, context->done, 0) == CUDA_SUCCESS) {
       publish_words(context, NULL, words);
@@ -130,10 +141,13 @@ gate_marker *gate_marker_record(gate_context *context, CUstream stream) {
   if (!marker->event) marker->event = event_create(context);
   marker->references = 1;
   marker->recorded_ns = gate_now_ns();
-  if (marker->event && REAL(cuEventRecord)(marker->event, stream) == CUDA_SUCCESS) {
+  CUresult result =
+      marker->event ? REAL(cuEventRecord)(marker->event, stream) : CUDA_ERROR_OUT_OF_MEMORY;
+  if (result == CUDA_SUCCESS) {
     marker->took_ns = gate_now_ns() - marker->recorded_ns;
     return marker;
   }
+  if (result == CUDA_ERROR_CONTEXT_IS_DESTROYED) marker->event = NULL; /* it went as well */
   gate_marker_put(context, marker);
   return NULL;
 }
@@ -226,10 +240,9 @@ void gate_word_put(gate_context *context, uint32_t word) {
   penstock_lock_release(&context->lock);
 }
 
-/* The context's events go with it, so its markers become blanks. */
+/* The context's events went with it, so its markers become blanks. */
 void gate_context_clear(gate_context *context) {
   gate_clock_clear(context);
-  if (words_on_device(context)) REAL(cuMemHostUnregister)(context->done);
   publish_words(context, NULL, 0);
   penstock_lock_acquire(&context->lock);
   for (gate_marker *marker; (marker = context->markers);) {

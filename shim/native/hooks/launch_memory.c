@@ -5,15 +5,9 @@
 #include "hooks/launch_pass.h"
 #include "objects.h"
 
-/* Sizes are told apart to an eighth: near sizes cost alike, and the kinds stay few. */
-static uint64_t size_class(uint64_t bytes) {
-  if (bytes < 16) return bytes;
-  unsigned low = 60 - (unsigned)__builtin_clzll(bytes);
-  return bytes >> low << low;
-}
-
-#define MEMSET_KEY(bytes) ((penstock_kind_key){PENSTOCK_KIND_MEMSET, 0, 0, size_class(bytes)})
-#define COPY_KEY(bytes) ((penstock_kind_key){PENSTOCK_KIND_COPY, 0, 0, size_class(bytes)})
+#define MEMSET_KEY(bytes) \
+  ((penstock_kind_key){PENSTOCK_KIND_MEMSET, 0, 0, penstock_size_class(bytes)})
+#define COPY_KEY(bytes) ((penstock_kind_key){PENSTOCK_KIND_COPY, 0, 0, penstock_size_class(bytes)})
 #define LIST(...) __VA_ARGS__
 
 /* Memsets: element type, and the pointer and size types of the ABI version. */
@@ -54,11 +48,47 @@ MEMSET_FAMILY(8, unsigned char)
 MEMSET_FAMILY(16, unsigned short)
 MEMSET_FAMILY(32, unsigned int)
 
-/* A copy that stays inside the device. */
-#define INSIDE(symbol, stream, per_thread, bytes, parameters, arguments)                 \
-  CUresult CUDAAPI HOOK_NAME(symbol)(parameters) {                                       \
-    PENSTOCK_GATED(stream, per_thread, false, COPY_KEY(bytes), REAL(symbol)(arguments)); \
+/* By pointer: the table knows where allocations start, the driver what lies inside of one. */
+static bool points_to_device(CUdeviceptr pointer) {
+  CUmemorytype type = 0;
+  if (penstock_pointer_is_known(pointer)) return true;
+  return REAL(cuPointerGetAttribute)(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, pointer) ==
+             CUDA_SUCCESS &&
+         type == CU_MEMORYTYPE_DEVICE;
+}
+
+/* The grant of the device that holds it; -1: not known. Of pointers the table knows those that were
+ * handed out, the driver the rest. */
+static int place_of(CUdeviceptr pointer) {
+  penstock_object object;
+  int ordinal;
+  if (penstock_object_find(PENSTOCK_DEVICE_MEMORY, pointer, &object)) return object.grant;
+  return REAL(cuPointerGetAttribute)(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, pointer) ==
+                 CUDA_SUCCESS
+             ? penstock_grant_of(ordinal)
+             : -1;
+}
+
+/* Levels of mipmapped arrays have handles of their own. */
+static int place_of_array(CUarray array) {
+  penstock_object object;
+  uint64_t key = (uint64_t)(uintptr_t)array;
+  return penstock_object_find(PENSTOCK_ARRAY, key, &object) ? object.grant : -1;
+}
+
+static bool has_several_devices(void) {
+  static int count; /* does not change once the driver is initialised */
+  int known = __atomic_load_n(&count, __ATOMIC_RELAXED);
+  if (!known && REAL(cuDeviceGetCount)(&known) == CUDA_SUCCESS) {
+    __atomic_store_n(&count, known, __ATOMIC_RELAXED);
   }
+  return known > 1;
+}
+
+/* Between two devices copy engines do it, over whatever links those. */
+static bool are_apart(int place, int other) { return place >= 0 && other >= 0 && place != other; }
+#define WITHIN(d, s) (!has_several_devices() || !are_apart(d, s))
+
 /* A copy that a copy engine does. */
 #define BY_ENGINE(symbol, stream, per_thread, bytes, parameters, arguments) \
   CUresult CUDAAPI HOOK_NAME(symbol)(parameters) {                          \
@@ -68,15 +98,39 @@ MEMSET_FAMILY(32, unsigned int)
     return result;                                                          \
   }
 /* A copy of either sort: `inside` tells. */
-#define EITHER(symbol, inside, stream, per_thread, bytes, parameters, arguments)           \
-  CUresult CUDAAPI HOOK_NAME(symbol)(parameters) {                                         \
-    if (inside) {                                                                          \
-      PENSTOCK_GATED(stream, per_thread, false, COPY_KEY(bytes), REAL(symbol)(arguments)); \
-    }                                                                                      \
-    bool runs = penstock_gate_interrupt(stream, per_thread);                               \
-    CUresult result = REAL(symbol)(arguments);                                             \
-    if (runs && result == CUDA_SUCCESS) penstock_gate_copied(bytes);                       \
-    return result;                                                                         \
+#define DO_EITHER(inside, stream, per_thread, bytes, call)            \
+  if (inside) {                                                       \
+    PENSTOCK_GATED(stream, per_thread, false, COPY_KEY(bytes), call); \
+  }                                                                   \
+  bool runs = penstock_gate_interrupt(stream, per_thread);            \
+  CUresult result = call;                                             \
+  if (runs && result == CUDA_SUCCESS) penstock_gate_copied(bytes);    \
+  return result
+#define EITHER(symbol, inside, stream, per_thread, bytes, parameters, arguments) \
+  CUresult CUDAAPI HOOK_NAME(symbol)(parameters) {                               \
+    DO_EITHER(inside, stream, per_thread, bytes, REAL(symbol)(arguments));       \
+  }
+
+/* From and to device memory: inside of one device, or to another. */
+#define D_TO_D(symbol, stream, per_thread, bytes, parameters, arguments)   \
+  CUresult CUDAAPI HOOK_NAME(symbol)(parameters) {                         \
+    DO_EITHER(WITHIN(place_of(d), place_of(s)), stream, per_thread, bytes, \
+              REAL(symbol)(arguments));                                    \
+  }
+#define D_TO_A(symbol, stream, per_thread, bytes, parameters, arguments)         \
+  CUresult CUDAAPI HOOK_NAME(symbol)(parameters) {                               \
+    DO_EITHER(WITHIN(place_of_array(d), place_of(s)), stream, per_thread, bytes, \
+              REAL(symbol)(arguments));                                          \
+  }
+#define A_TO_D(symbol, stream, per_thread, bytes, parameters, arguments)         \
+  CUresult CUDAAPI HOOK_NAME(symbol)(parameters) {                               \
+    DO_EITHER(WITHIN(place_of(d), place_of_array(s)), stream, per_thread, bytes, \
+              REAL(symbol)(arguments));                                          \
+  }
+#define A_TO_A(symbol, stream, per_thread, bytes, parameters, arguments)               \
+  CUresult CUDAAPI HOOK_NAME(symbol)(parameters) {                                     \
+    DO_EITHER(WITHIN(place_of_array(d), place_of_array(s)), stream, per_thread, bytes, \
+              REAL(symbol)(arguments));                                                \
   }
 
 /* Linear: to the plain name's types, then to the newer version's and its per-thread twin. */
@@ -91,8 +145,8 @@ MEMSET_FAMILY(32, unsigned int)
            LIST(d, s, n, stream))                                                              \
           body(name##_v2_ptsz, stream, true, n, LIST(to d, from s, size_t n, CUstream stream), \
                LIST(d, s, n, stream))
-LINEAR(INSIDE, cuMemcpyDtoD, CUdeviceptr_v1, CUdeviceptr_v1, CUdeviceptr, CUdeviceptr)
-LINEAR_ASYNC(INSIDE, cuMemcpyDtoDAsync, CUdeviceptr_v1, CUdeviceptr_v1, CUdeviceptr, CUdeviceptr)
+LINEAR(D_TO_D, cuMemcpyDtoD, CUdeviceptr_v1, CUdeviceptr_v1, CUdeviceptr, CUdeviceptr)
+LINEAR_ASYNC(D_TO_D, cuMemcpyDtoDAsync, CUdeviceptr_v1, CUdeviceptr_v1, CUdeviceptr, CUdeviceptr)
 LINEAR(BY_ENGINE, cuMemcpyHtoD, CUdeviceptr_v1, const void *, CUdeviceptr, const void *)
 LINEAR_ASYNC(BY_ENGINE, cuMemcpyHtoDAsync, CUdeviceptr_v1, const void *, CUdeviceptr, const void *)
 LINEAR(BY_ENGINE, cuMemcpyDtoH, void *, CUdeviceptr_v1, void *, CUdeviceptr)
@@ -103,11 +157,11 @@ LINEAR_ASYNC(BY_ENGINE, cuMemcpyDtoHAsync, void *, CUdeviceptr_v1, void *, CUdev
   body(name, NULL, false, n, LIST(to_v1, from_v1, unsigned int n), LIST(arguments, n)) \
       body(name##_v2, NULL, false, n, LIST(to, from, size_t n), LIST(arguments, n))    \
           body(name##_v2_ptds, NULL, true, n, LIST(to, from, size_t n), LIST(arguments, n))
-ARRAY(INSIDE, cuMemcpyDtoA, LIST(CUarray d, unsigned int i), LIST(CUarray d, size_t i),
+ARRAY(D_TO_A, cuMemcpyDtoA, LIST(CUarray d, unsigned int i), LIST(CUarray d, size_t i),
       CUdeviceptr_v1 s, CUdeviceptr s, LIST(d, i, s))
-ARRAY(INSIDE, cuMemcpyAtoD, CUdeviceptr_v1 d, CUdeviceptr d, LIST(CUarray s, unsigned int i),
+ARRAY(A_TO_D, cuMemcpyAtoD, CUdeviceptr_v1 d, CUdeviceptr d, LIST(CUarray s, unsigned int i),
       LIST(CUarray s, size_t i), LIST(d, s, i))
-ARRAY(INSIDE, cuMemcpyAtoA, LIST(CUarray d, unsigned int i), LIST(CUarray d, size_t i),
+ARRAY(A_TO_A, cuMemcpyAtoA, LIST(CUarray d, unsigned int i), LIST(CUarray d, size_t i),
       LIST(CUarray s, unsigned int k), LIST(CUarray s, size_t k), LIST(d, i, s, k))
 ARRAY(BY_ENGINE, cuMemcpyHtoA, LIST(CUarray d, unsigned int i), LIST(CUarray d, size_t i),
       const void *s, const void *s, LIST(d, i, s))
@@ -126,15 +180,10 @@ ARRAY_ASYNC(cuMemcpyHtoAAsync, LIST(CUarray d, unsigned int i), LIST(CUarray d, 
 ARRAY_ASYNC(cuMemcpyAtoHAsync, void *d, void *d, LIST(CUarray s, unsigned int i),
             LIST(CUarray s, size_t i), LIST(d, s, i))
 
-/* By pointer: the table knows where allocations start, the driver what lies inside of one. */
-static bool points_to_device(CUdeviceptr pointer) {
-  CUmemorytype type = 0;
-  if (penstock_pointer_is_known(pointer)) return true;
-  return REAL(cuPointerGetAttribute)(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, pointer) ==
-             CUDA_SUCCESS &&
-         type == CU_MEMORYTYPE_DEVICE;
+static bool is_inside(CUdeviceptr to, CUdeviceptr from) {
+  return points_to_device(to) && points_to_device(from) && WITHIN(place_of(to), place_of(from));
 }
-#define BOTH_ON_DEVICE (points_to_device(d) && points_to_device(s))
+#define BOTH_ON_DEVICE is_inside(d, s)
 #define GENERIC_LIST LIST(CUdeviceptr d, CUdeviceptr s, size_t n)
 #define GENERIC_ASYNC LIST(CUdeviceptr d, CUdeviceptr s, size_t n, CUstream stream)
 EITHER(cuMemcpy, BOTH_ON_DEVICE, NULL, false, n, GENERIC_LIST, LIST(d, s, n))
@@ -147,8 +196,13 @@ static bool on_device(CUmemorytype type, CUdeviceptr pointer) {
   return type == CU_MEMORYTYPE_DEVICE || type == CU_MEMORYTYPE_ARRAY ||
          (type == CU_MEMORYTYPE_UNIFIED && points_to_device(pointer));
 }
-#define RECTANGLE_INSIDE \
-  (p && on_device(p->srcMemoryType, p->srcDevice) && on_device(p->dstMemoryType, p->dstDevice))
+static int place_in(CUmemorytype type, CUdeviceptr pointer, CUarray array) {
+  return type == CU_MEMORYTYPE_ARRAY ? place_of_array(array) : place_of(pointer);
+}
+#define RECTANGLE_INSIDE                                                                          \
+  (p && on_device(p->srcMemoryType, p->srcDevice) && on_device(p->dstMemoryType, p->dstDevice) && \
+   WITHIN(place_in(p->srcMemoryType, p->srcDevice, p->srcArray),                                  \
+          place_in(p->dstMemoryType, p->dstDevice, p->dstArray)))
 #define AREA (p ? (uint64_t)p->WidthInBytes * p->Height : 0)
 #define VOLUME (p ? (uint64_t)p->WidthInBytes * p->Height * p->Depth : 0)
 #define RECTANGLE(name, type, bytes)                                        \
@@ -171,9 +225,9 @@ RECTANGLE_ASYNC(cuMemcpy3DAsync, CUDA_MEMCPY3D, VOLUME)
 /* Between contexts: of one device, a copy like any other inside it. */
 static bool on_one_device(CUcontext a, CUcontext b) {
   penstock_object first, second;
-  return a == b || (penstock_object_find(PENSTOCK_CONTEXT, (uint64_t)(uintptr_t)a, &first) &&
-                    penstock_object_find(PENSTOCK_CONTEXT, (uint64_t)(uintptr_t)b, &second) &&
-                    first.grant == second.grant);
+  return a == b || !penstock_object_find(PENSTOCK_CONTEXT, (uint64_t)(uintptr_t)a, &first) ||
+         !penstock_object_find(PENSTOCK_CONTEXT, (uint64_t)(uintptr_t)b, &second) ||
+         first.grant == second.grant;
 }
 #define PEER LIST(CUdeviceptr d, CUcontext dc, CUdeviceptr s, CUcontext sc, size_t n)
 #define PEER_ASYNC LIST(PEER, CUstream stream)
@@ -219,13 +273,18 @@ static uint64_t batch_inside(const CUdeviceptr *to, const CUdeviceptr *from, con
                              size_t count) {
   uint64_t bytes = 0;
   for (size_t i = 0; to && from && sizes && i < count; i++) {
-    if (points_to_device(to[i]) && points_to_device(from[i])) bytes += sizes[i];
+    if (is_inside(to[i], from[i])) bytes += sizes[i];
   }
   return bytes;
 }
 
 static bool operand_on_device(const CUmemcpy3DOperand *operand) {
   return operand->type == CU_MEMCPY_OPERAND_TYPE_ARRAY || points_to_device(operand->op.ptr.ptr);
+}
+
+static int place_of_operand(const CUmemcpy3DOperand *operand) {
+  return operand->type == CU_MEMCPY_OPERAND_TYPE_ARRAY ? place_of_array(operand->op.array.array)
+                                                       : place_of(operand->op.ptr.ptr);
 }
 
 static uint64_t volume_of(const CUDA_MEMCPY3D_BATCH_OP *list, size_t count) {
@@ -240,7 +299,8 @@ static uint64_t volume_of(const CUDA_MEMCPY3D_BATCH_OP *list, size_t count) {
 static uint64_t batch_3d_inside(const CUDA_MEMCPY3D_BATCH_OP *list, size_t count) {
   uint64_t bytes = 0;
   for (size_t i = 0; list && i < count; i++) {
-    bool inside = operand_on_device(&list[i].src) && operand_on_device(&list[i].dst);
+    bool inside = operand_on_device(&list[i].src) && operand_on_device(&list[i].dst) &&
+                  WITHIN(place_of_operand(&list[i].src), place_of_operand(&list[i].dst));
     if (inside) bytes += volume_of(&list[i], 1);
   }
   return bytes;

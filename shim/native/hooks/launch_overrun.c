@@ -14,6 +14,7 @@
  * been running and when it is due; that is all others go by. */
 #include "hooks/launch_state.h"
 #include "mechanism/lock.h"
+#include "mechanism/working.h"
 
 /* Beyond what the work usually takes, and an eighth of that. */
 #define SLACK_NS 300000
@@ -42,7 +43,7 @@ uint64_t gate_usual_ns(const gate_bracket *bracket) {
   uint64_t ns = bracket->rest_ns;
   for (uint32_t i = 0; i < bracket->part_count; i++) {
     const gate_part *part = &bracket->parts[i];
-    uint64_t usual = least_usual_ns(penstock_cost_usual_ns(&part->kind->cost));
+    uint64_t usual = least_usual_ns(penstock_cost_usual_ns(gate_measured(part)));
     if (!usual) return UINT64_MAX;
     ns += part->launches * usual;
   }
@@ -152,18 +153,20 @@ typedef struct tenant_due {
 
 /* Which work of the tenant's is due first that may wait for a launch on `stream`: what is before it
  * on the stream itself does not. */
-static tenant_due due_first(penstock_process *process, gate_state *state, gate_stream *stream) {
+static tenant_due due_first(penstock_process *process, gate_state *state, gate_stream *stream,
+                            uint64_t now_ns) {
   int here = stream->context->grant;
-  const penstock_usage_page *usage = process->region.usage;
+  penstock_usage_page *usage = process->region.usage;
   const penstock_gate_slot *own = gate_slot(process, state, here);
   unsigned devices = penstock_region_device_count(&process->region);
-  uint64_t high = load(&usage->slots_high);
   first_due first = {.but = stream, .sharers = sharers(process, state, here)};
   each_busy(state, here, see_due, &first);
   tenant_due out = {first.due_ns, (unsigned)here};
-  for (uint64_t i = 0; i < high && i < PENSTOCK_MAX_SLOTS; i++) {
-    for (unsigned device = 0; device < devices; device++) {
-      const penstock_gate_slot *slot = &usage->slots[i].gate[device];
+  for (unsigned device = 0; device < devices; device++) {
+    const penstock_gate_device *gate = &usage->gate[device];
+    penstock_working_look(usage, device, now_ns);
+    for (penstock_working at = penstock_working_begin(gate); penstock_working_next(gate, &at);) {
+      const penstock_gate_slot *slot = &usage->slots[at.slot].gate[device];
       if (slot == own || !load(&slot->busy_since_ns)) continue;
       uint64_t due = load(&slot->due_ns);
       if (due && (!out.due_ns || due < out.due_ns)) out = (tenant_due){due, device};
@@ -182,7 +185,7 @@ static uint64_t next_look_ns(const penstock_process *process, int grant, uint64_
 bool gate_overrun_lets_go(penstock_process *process, gate_state *state, gate_stream *stream,
                           uint64_t now_ns, const gate_kind *kind, uint64_t *look_ns) {
   int grant = stream->context->grant;
-  tenant_due first = due_first(process, state, stream);
+  tenant_due first = due_first(process, state, stream, now_ns);
   uint64_t next = next_look_ns(process, grant, now_ns);
   bool overruns = first.due_ns && now_ns > first.due_ns;
   *look_ns = !overruns && first.due_ns && (!next || first.due_ns < next) ? first.due_ns : next;

@@ -56,7 +56,10 @@ void gate_give_up(gate_state *state, const gate_stream *stream, uint64_t ns, uin
                                         __ATOMIC_RELAXED));
   if (!left) __atomic_store_n(&state->drained_ns[grant], 0, __ATOMIC_RELAXED);
   __atomic_fetch_add(&slot->done, brackets, __ATOMIC_RELAXED);
-  if (brackets) note_settled(state, slot, grant);
+  if (brackets) {
+    note_settled(state, slot, grant);
+    gate_settled(process, grant);
+  }
   __atomic_fetch_add(&gate_device(process, grant)->launches, launches, __ATOMIC_RELAXED);
 }
 
@@ -96,9 +99,11 @@ static uint64_t seen_end(const gate_state *state, const gate_stream *stream, uin
   return waited ? waited_ns - wake : 0;
 }
 
-/* Was a launch of its first kind ever measured? */
+/* Were launches of all its kinds ever measured? */
 static bool is_measured(const gate_bracket *bracket) {
-  return bracket->part_count && penstock_cost_ns(&bracket->parts[0].kind->cost, 0);
+  uint32_t i = 0;
+  while (i < bracket->part_count && penstock_cost_ns(gate_measured(&bracket->parts[i]), 0)) i++;
+  return i && i == bracket->part_count;
 }
 
 typedef struct interval {
@@ -111,7 +116,7 @@ static bool of_all_kinds(const gate_bracket *bracket,
                          int (*is_so)(const penstock_cost *, uint64_t)) {
   uint64_t now_ns = gate_tick_ns();
   for (uint32_t i = 0; i < bracket->part_count; i++) {
-    if (!is_so(&bracket->parts[i].kind->cost, now_ns)) return false;
+    if (!is_so(gate_measured(&bracket->parts[i]), now_ns)) return false;
   }
   return !bracket->rest_ns;
 }
@@ -299,7 +304,7 @@ static void note_wake(gate_state *state, uint64_t wake_ns) {
 static uint64_t raise_one(gate_bracket *bracket, const gate_kind *kind) {
   const gate_part *part = &bracket->parts[0];
   if (bracket->part_count != 1 || bracket->rest_ns) return 0;
-  if (part->kind != kind || part->generation != kind->generation) return 0;
+  if (part->kind != kind || gate_kind_is_gone(kind, part->generation)) return 0;
   uint64_t cost = gate_learned_ns(bracket);
   uint64_t more = cost > bracket->cost_ns ? cost - bracket->cost_ns : 0;
   bracket->cost_ns += more;

@@ -1,4 +1,5 @@
-/* Tables of kinds, contexts and streams. */
+/* Tables of contexts and streams, and what each thread remembers of them. */
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -10,20 +11,8 @@
 
 static uint32_t births; /* survives a fork: no two states have the same number */
 
-/* What this thread looked up last, and in which state of the tables. */
-typedef struct recent_kind {
-  penstock_kind_key key;
-  gate_kind *kind;
-} recent_kind;
-/* Few: thread-local room is scarce in a library that may be opened late. */
-#define RECENT_KINDS 8
-static __thread struct {
-  uint64_t tables; /* ready | generation: anything older is stale */
-  CUstream handle;
-  const void *owner;
-  gate_stream *stream;
-  recent_kind kinds[RECENT_KINDS];
-} recent;
+static __thread gate_thread *mine; /* little: thread-local room is scarce in a library that may be
+                                      opened late */
 static __thread uint64_t thread_birth; /* its address names the thread, and its value which one of
                                         * those that had this address one after the other */
 
@@ -63,12 +52,6 @@ gate_state *gate_state_get(void) {
     }
     penstock_lock_release(&state->lock);
   }
-  uint64_t tables =
-      (uint64_t)state->ready << 32 | __atomic_load_n(&state->generation, __ATOMIC_ACQUIRE);
-  if (__builtin_expect(recent.tables != tables, 0)) {
-    memset(&recent, 0, sizeof recent);
-    recent.tables = tables;
-  }
   return state;
 }
 
@@ -95,87 +78,43 @@ static uint64_t mix(uint64_t hash, uint64_t value) {
   return hash ^ hash >> 29;
 }
 
-static uint64_t kind_hash(const penstock_kind_key *key) {
-  uint64_t hash = mix(0, (uint64_t)(uintptr_t)key->what);
-  hash = mix(hash, key->grid ^ key->block << 40 ^ key->shape << 20);
-  return mix(hash, key->shape + key->block);
-}
-
-static bool same_kind(const penstock_kind_key *a, const penstock_kind_key *b) {
-  return a->what == b->what && a->grid == b->grid && a->block == b->block && a->shape == b->shape;
-}
-
-static gate_kind *kind_find(gate_state *state, const penstock_kind_key *key, uint64_t hash) {
-  gate_kind **bucket = &state->kinds[hash % GATE_BUCKETS];
-  penstock_lock_acquire(&state->lock);
-  gate_kind *kind = *bucket;
-  while (kind && !same_kind(&kind->key, key)) kind = kind->next;
-  if (!kind) {
-    if (!state->free_kinds) REFILL(state->free_kinds, gate_kind);
-    kind = state->free_kinds;
-    if (kind) {
-      state->free_kinds = kind->next;
-      kind->generation++;
-      kind->key = *key;
-      kind->unmeasured = 0;
-      kind->changed = false;
-      memset(&kind->cost, 0, sizeof kind->cost);
-      kind->next = *bucket;
-      *bucket = kind;
-    }
-  }
-  penstock_lock_release(&state->lock);
-  return kind;
-}
-
-gate_kind *gate_kind_get(gate_state *state, const penstock_kind_key *key) {
-  uint64_t low = ((uint64_t)(uintptr_t)key->what >> 4) + key->grid + key->shape;
-  recent_kind *slot = &recent.kinds[(low ^ low >> 5) % RECENT_KINDS];
-  if (__builtin_expect(slot->kind && same_kind(&slot->key, key), 1)) return slot->kind;
-  gate_kind *kind = kind_find(state, key, kind_hash(key));
-  if (kind) {
-    slot->key = *key;
-    slot->kind = kind;
-  }
-  return kind;
-}
-
-static void forget_kinds(const void *what, bool all) {
+/* A thread ends: another may have its block. Called again should a later destructor launch. */
+static void thread_ends(void *block) {
   gate_state *state = gate_state_get();
+  gate_thread *thread = block;
+  mine = NULL;
   if (!state) return;
   penstock_lock_acquire(&state->lock);
-  for (unsigned i = 0; i < GATE_BUCKETS; i++) {
-    for (gate_kind **link = &state->kinds[i]; *link;) {
-      gate_kind *kind = *link;
-      if (all ? kind->key.what <= PENSTOCK_KIND_COPY : kind->key.what != what) {
-        link = &kind->next;
-        continue;
-      }
-      *link = kind->next;
-      kind->generation++;
-      kind->next = state->free_kinds;
-      state->free_kinds = kind;
-    }
-  }
-  __atomic_fetch_add(&state->generation, 1, __ATOMIC_RELEASE);
+  thread->next = state->free_threads;
+  state->free_threads = thread;
   penstock_lock_release(&state->lock);
 }
 
-void penstock_gate_forget_functions(void) { forget_kinds(NULL, true); }
-void penstock_gate_forget_kind(const void *what) { forget_kinds(what, false); }
-
-void penstock_gate_relearn_kind(const void *what) {
-  gate_state *state = gate_state_get();
-  penstock_kind_key key = {what, 0, 0, 0};
-  gate_kind *kind = state ? gate_kind_get(state, &key) : NULL;
-  if (!kind) return;
+/* A block for this thread. A forked child's list is empty: what its parent's other threads had
+ * stays unused. */
+static gate_thread *thread_block(gate_state *state) {
+  static pthread_key_t key;
+  static bool has_key; /* survives a fork, as the key does */
   penstock_lock_acquire(&state->lock);
-  uint64_t mean_ns = kind->cost.mean_ns;
-  penstock_cost_forget(&kind->cost);
-  __atomic_fetch_add(&kind->version, 1, __ATOMIC_RELAXED); /* what is out has the old cost */
-  __atomic_store_n(&kind->changed, mean_ns != 0, __ATOMIC_RELAXED);
-  kind->unmeasured = 0;
+  if (!has_key) has_key = pthread_key_create(&key, thread_ends) == 0;
+  if (!state->free_threads) REFILL(state->free_threads, gate_thread);
+  gate_thread *thread = state->free_threads;
+  if (thread) state->free_threads = thread->next;
   penstock_lock_release(&state->lock);
+  if (thread && has_key) pthread_setspecific(key, thread);
+  return thread;
+}
+
+static __attribute__((noinline)) gate_thread *thread_renew(gate_state *state) {
+  if (!mine) mine = thread_block(state);
+  if (!mine) return NULL;
+  memset(mine, 0, sizeof *mine);
+  mine->ready = state->ready;
+  return mine;
+}
+
+gate_thread *gate_thread_get(gate_state *state) {
+  return __builtin_expect(mine && mine->ready == state->ready, 1) ? mine : thread_renew(state);
 }
 
 /* Runs `call` with `context` current. */
@@ -210,8 +149,14 @@ static gate_context *context_get(gate_state *state, CUcontext handle) {
     context->next = state->contexts;
     state->contexts = context;
   }
+  if (fresh && context != fresh) { /* another thread was first */
+    fresh->next = state->contexts;
+    state->contexts = fresh;
+  }
   bool made = context && !context->handle;
   if (made) {
+    static uint64_t contexts_born; /* state->lock */
+    context->birth = ++contexts_born;
     context->handle = handle;
     context->grant = grant;
   }
@@ -226,28 +171,60 @@ static uint64_t birth(void) {
   return thread_birth;
 }
 
+unsigned gate_stream_list(CUstream handle, const void *owner, uint64_t thread) {
+  uint64_t hash = mix((uint64_t)(uintptr_t)handle, (uint64_t)(uintptr_t)owner);
+  return mix(hash, thread) % GATE_BUCKETS;
+}
+
+/* The first version of the question knows no streams of green contexts. */
+static CUresult context_of(CUstream handle, CUcontext *context) {
+  CUgreenCtx green = NULL;
+  CUstreamCaptureMode mode = gate_relax();
+  CUresult result = REAL(cuStreamGetCtx)(handle, context);
+  if (result == CUDA_ERROR_NOT_SUPPORTED) {
+    result = REAL(cuStreamGetCtx_v2)(handle, context, &green);
+    if (result == CUDA_SUCCESS && green) result = REAL(cuCtxFromGreenCtx)(context, green);
+  }
+  gate_restore(mode);
+  return result;
+}
+
+CUresult gate_stream_missing(CUstream handle) {
+  CUcontext context = NULL;
+  bool is_default = (uintptr_t)handle <= (uintptr_t)CU_STREAM_PER_THREAD;
+  CUresult result = is_default ? REAL(cuCtxGetCurrent)(&context) : context_of(handle, &context);
+  switch (result) {
+    case CUDA_SUCCESS:
+      return is_default && !context ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    case CUDA_ERROR_NOT_INITIALIZED:
+    case CUDA_ERROR_DEINITIALIZED:
+    case CUDA_ERROR_INVALID_CONTEXT:
+    case CUDA_ERROR_CONTEXT_IS_DESTROYED:
+    case CUDA_ERROR_INVALID_HANDLE:
+      return CUDA_SUCCESS;
+    default:
+      return result;
+  }
+}
+
+/* `*generation`: the stream's, while it was in the tables for certain. */
 static gate_stream *stream_find(gate_state *state, CUstream handle, const void *owner,
-                                uint64_t thread) {
-  uint64_t hash = mix(mix((uint64_t)(uintptr_t)handle, (uint64_t)(uintptr_t)owner), thread);
-  gate_stream **bucket = &state->streams[hash % GATE_BUCKETS];
+                                uint64_t thread, uint32_t *generation) {
+  gate_stream **bucket = &state->streams[gate_stream_list(handle, owner, thread)];
   penstock_lock_acquire(&state->lock);
   gate_stream *stream = *bucket;
   while (stream &&
          (stream->handle != handle || stream->owner != owner || stream->thread != thread)) {
     stream = stream->next;
   }
+  if (stream) *generation = stream->generation;
   penstock_lock_release(&state->lock);
   bool reborn = stream && thread && stream->birth != birth();
   if (stream && !reborn) return stream;
   if (reborn) gate_stream_retire(state, stream);
 
   CUcontext of = (CUcontext)(uintptr_t)owner;
-  if (!of) {
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    REAL(cuThreadExchangeStreamCaptureMode)(&mode);
-    if (REAL(cuStreamGetCtx)(handle, &of) != CUDA_SUCCESS) of = NULL;
-    REAL(cuThreadExchangeStreamCaptureMode)(&mode);
-  }
+  if (!of && context_of(handle, &of) != CUDA_SUCCESS) return NULL;
   gate_context *context = of ? context_get(state, of) : NULL;
   if (!context) return NULL;
   unsigned flags = CU_STREAM_NON_BLOCKING;
@@ -284,13 +261,20 @@ static gate_stream *stream_find(gate_state *state, CUstream handle, const void *
       __atomic_store_n(bucket, stream, __ATOMIC_RELEASE); /* empty ones are passed by unlocked */
     }
   }
+  if (stream) *generation = stream->generation;
   penstock_lock_release(&state->lock);
   return stream;
+}
+
+static bool is_current(const gate_recent_stream *recent, CUstream handle, const void *owner) {
+  return recent->stream && recent->handle == handle && recent->owner == owner &&
+         __atomic_load_n(&recent->stream->generation, __ATOMIC_ACQUIRE) == recent->generation;
 }
 
 gate_stream *gate_stream_get(gate_state *state, CUstream handle, bool per_thread_default) {
   const void *owner = NULL;
   uint64_t thread = 0;
+  uint32_t generation;
   if (__builtin_expect((uintptr_t)handle <= 2, 0)) {
     if (!handle) handle = per_thread_default ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
     if (handle == CU_STREAM_PER_THREAD) thread = (uint64_t)(uintptr_t)&thread_birth;
@@ -298,15 +282,13 @@ gate_stream *gate_stream_get(gate_state *state, CUstream handle, bool per_thread
     if (REAL(cuCtxGetCurrent)(&current) != CUDA_SUCCESS || !current) return NULL;
     owner = current;
   }
-  if (__builtin_expect(recent.stream && recent.handle == handle && recent.owner == owner, 1)) {
-    return recent.stream;
-  }
-  gate_stream *stream = stream_find(state, handle, owner, thread);
-  if (stream) {
-    recent.handle = handle;
-    recent.owner = owner;
-    recent.stream = stream;
-  }
+  gate_thread *own = gate_thread_get(state);
+  if (__builtin_expect(!own, 0)) return stream_find(state, handle, owner, thread, &generation);
+  uint64_t hash = mix((uint64_t)(uintptr_t)handle, (uint64_t)(uintptr_t)owner);
+  gate_recent_stream *recent = &own->streams[(hash >> 32) % GATE_RECENT_STREAMS];
+  if (__builtin_expect(is_current(recent, handle, owner), 1)) return recent->stream;
+  gate_stream *stream = stream_find(state, handle, owner, thread, &generation);
+  if (stream) *recent = (gate_recent_stream){handle, owner, stream, generation};
   return stream;
 }
 

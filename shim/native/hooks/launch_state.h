@@ -34,7 +34,7 @@
 #define GATE_DONE_WORDS 4096         /* streams a context whose completion is read from memory */
 #define GATE_HELD_UP_NS 20000        /* a call of the driver that takes longer was held up */
 #define GATE_DRY_SLACK_NS 5000       /* a stream counts as dry this long after it should be */
-/* In place of a handle: the driver is about to destroy the context, or destroys it right now. */
+/* In place of a handle: the driver destroyed the context, and it is being forgotten. */
 #define GATE_LEAVING ((CUcontext)(intptr_t)-1)
 #define GATE_SEVERAL UINT64_MAX /* in place of a thread */
 #define GATE_PARTS 4            /* kinds that one bracket tells apart */
@@ -48,16 +48,40 @@
 #define GATE_STALL_NS 100000000
 #define GATE_FULL_SCALE 1024 /* of gate_state.overlap */
 
+/* Two tables of a fixed size (launch_kind.c). */
+#define GATE_KINDS 8192
+#define GATE_FUNCTIONS 4096
+#define GATE_KIND_WAYS 8
+
+struct gate_function;
+
 typedef struct gate_kind {
-  struct gate_kind *next;
   penstock_kind_key key;
-  uint32_t generation; /* grows when the entry is reused for another kind */
+  uint32_t generation; /* even; grows when the entry is used for another kind, odd meanwhile */
   uint32_t unmeasured; /* launches before the first measurement was in */
   uint32_t version;    /* grows when what it stands for is changed: an executable's nodes */
-  bool changed;        /* … and not measured since: its cost is an estimate */
   uint32_t arrivals;   /* of neighbours, when it was learned last */
+  bool changed;        /* … and not measured since: its cost is an estimate … */
+  bool estimated;      /* … and not even one that was measured of this kind before */
+  bool used;           /* since somebody last looked for a place */
+  uint64_t admitted;   /* where what it needs is charged: penstock_admission_of */
   penstock_cost cost;
+  struct gate_function *function; /* under state->kinds_lock, as what follows; may be NULL … */
+  struct gate_kind *next;         /* … in its list */
+  uint64_t size;                  /* what its cost is expected to grow with */
 } gate_kind;
+
+typedef struct gate_function {
+  const void *what;  /* NULL: free */
+  const void *owner; /* the module or library that it goes with … */
+  bool sure;         /* … for certain */
+  bool used;
+  uint32_t count; /* of its kinds, since it is in the table */
+  gate_kind *kinds;
+  double ns;   /* decaying sum of what its kinds cost as they were measured … */
+  double size; /* … and of their sizes */
+  uint64_t longest_ns;
+} gate_function;
 
 typedef struct gate_marker {
   struct gate_marker *next;
@@ -69,8 +93,9 @@ typedef struct gate_marker {
 
 typedef struct gate_context {
   struct gate_context *next;
-  CUcontext handle;            /* NULL: free for reuse */
-  struct gate_stream *leaving; /* its streams, while the driver destroys it */
+  CUcontext handle; /* NULL: free for reuse */
+  uint64_t birth;   /* no two contexts have the same */
+  uint64_t life;    /* counts the contexts that this stood for */
   int grant;
   uint32_t lock;        /* guards the lists and `words_used` */
   gate_marker *markers; /* free ones */
@@ -94,6 +119,7 @@ typedef struct gate_part {
   uint32_t generation;
   uint32_t version;
   uint32_t launches;
+  uint64_t cost_ns; /* by experience, when they were launched */
 } gate_part;
 
 typedef struct gate_bracket {
@@ -136,6 +162,7 @@ typedef struct gate_stream {
   bool dead;
   bool gone; /* the program destroyed it: its last brackets are out, no new ones come */
   bool working;
+  uint64_t held;    /* … and this hold of its context has it (launch_end.c); 0: none */
   bool captures;    /* a capture began on it, and has not ended */
   bool blocking;    /* what is queued on the legacy stream waits for it, and it for that */
   bool interrupted; /* something else than compute was queued since the last bracket */
@@ -167,7 +194,33 @@ typedef struct gate_stream {
   /* Launches ever whose driver calls have returned, counted without the lock. It goes on counting
    * when the place is reused, as `launched` does: calls from before may be under way. */
   uint64_t left;
+  uint32_t
+      generation; /* grows when it is taken out of the tables: what threads remember is stale */
 } gate_stream;
+
+/* What a thread looked up last. One block a thread, reused by another when it ends. */
+#define GATE_RECENT_KINDS 64 /* two for each hash */
+#define GATE_RECENT_STREAMS 8
+
+typedef struct gate_recent_kind {
+  penstock_kind_key key;
+  gate_kind *kind;
+  uint32_t generation;
+} gate_recent_kind;
+
+typedef struct gate_recent_stream {
+  CUstream handle;
+  const void *owner;
+  gate_stream *stream;
+  uint32_t generation;
+} gate_recent_stream;
+
+typedef struct gate_thread {
+  struct gate_thread *next; /* a free one */
+  uint32_t ready;           /* of the state that it is about: none else after a fork */
+  gate_recent_stream streams[GATE_RECENT_STREAMS];
+  gate_recent_kind kinds[GATE_RECENT_KINDS];
+} gate_thread;
 
 #define GATE_BUCKETS 1024
 /* The last list holds the streams that were destroyed while their work ran on. */
@@ -177,20 +230,22 @@ typedef struct gate_stream {
 typedef struct gate_state {
   uint32_t ready;      /* this process's number; 0 after a fork */
   uint32_t lock;       /* guards the tables and free lists */
-  uint32_t generation; /* grows when anything is forgotten: per-thread caches are stale then */
+  uint32_t kinds_lock; /* guards those of kinds and functions, and what is learned */
   uint32_t captures;   /* stream captures under way in this process */
   bool few_queues;     /* CUDA_DEVICE_MAX_CONNECTIONS: streams wait for what others queued */
   bool launches_block; /* CUDA_LAUNCH_BLOCKING: launch calls return when their kernel is done */
-  gate_kind *kinds[GATE_BUCKETS];
+  uint32_t next_way;   /* where the next look for a place begins */
+  uint32_t kind_tags[GATE_KINDS]; /* of their keys' hashes; 0: free */
+  gate_kind kinds[GATE_KINDS];
+  gate_function functions[GATE_FUNCTIONS];
   gate_stream *streams[GATE_LISTS];
   gate_context *contexts;
-  gate_kind *free_kinds;
+  gate_thread *free_threads;
   gate_stream *free_streams;
   gate_bracket *free_brackets;
   uint32_t arrivals; /* how often a tenant that was alone on a device was not any more … */
   bool accompanied[PENSTOCK_MAX_DEVICES];        /* … and whether it is now */
-  uint64_t others_settled[PENSTOCK_MAX_DEVICES]; /* brackets of the tenant's other processes … */
-  uint64_t others_seen_ns[PENSTOCK_MAX_DEVICES]; /* … and when they were last seen at work */
+  uint64_t others_seen_ns[PENSTOCK_MAX_DEVICES]; /* when other processes were last seen at work */
   uint64_t drained_ns[PENSTOCK_MAX_DEVICES];     /* when all streams should be dry, by experience */
   uint32_t waiters[PENSTOCK_MAX_DEVICES];        /* threads that wait for work, or at the gate */
   uint64_t let_go_ns[PENSTOCK_MAX_DEVICES];      /* when a launch last went at a shut gate */
@@ -216,12 +271,27 @@ typedef struct gate_state {
 
 /* launch_state.c */
 gate_state *gate_state_get(void);
-gate_kind *gate_kind_get(gate_state *state, const penstock_kind_key *key);
+/* NULL: no memory, nothing can be remembered. */
+gate_thread *gate_thread_get(gate_state *state);
 gate_stream *gate_stream_get(gate_state *state, CUstream handle, bool per_thread_default);
+/* The list that such a stream is in. */
+unsigned gate_stream_list(CUstream handle, const void *owner, uint64_t thread);
+/* Why there is none, for a launch: CUDA_SUCCESS where the driver will refuse it itself, for want of
+ * a context or of such a stream; else what it is to be refused with. */
+CUresult gate_stream_missing(CUstream handle);
 gate_bracket *gate_bracket_get(gate_state *state);
 void gate_bracket_put(gate_state *state, gate_bracket *bracket);
 uint64_t gate_now_ns(void);  /* CLOCK_MONOTONIC */
 uint64_t gate_tick_ns(void); /* the same, at the last tick: a few ms old, but cheap */
+
+/* launch_kind.c */
+/* The kind, and the generation that goes with it: its entry may be another's at any time. */
+gate_kind *gate_kind_get(gate_state *state, const penstock_kind_key *key, uint32_t *generation);
+static inline bool gate_kind_is_gone(const gate_kind *kind, uint32_t generation) {
+  return __atomic_load_n(&kind->generation, __ATOMIC_ACQUIRE) != generation;
+}
+/* Its cost was just learned. Under state->kinds_lock. */
+void gate_kind_learned(gate_kind *kind);
 
 /* launch_end.c */
 void gate_capture_ended(gate_state *state);
@@ -246,6 +316,7 @@ void gate_restore(CUstreamCaptureMode mode);
 /* Device time between two markers that the device has passed, below zero the other way round. */
 bool gate_elapsed_ns(const gate_marker *from, const gate_marker *to, int64_t *ns);
 void gate_words_prepare(gate_context *context);
+/* The context is gone, and its events, its clock and the registration of its words with it. */
 void gate_context_clear(gate_context *context);
 /* A free done word of the context and what stands in it; UINT32_MAX: none. */
 uint32_t gate_word_take(gate_context *context, uint64_t *value);
@@ -269,6 +340,8 @@ bool gate_clock_place(gate_stream *stream, const gate_marker *marker, uint64_t *
 void gate_clock_clear(gate_context *context);
 
 /* launch_charge.c */
+/* What was measured of launches of that kind; all zero: nothing, or it is not known any more. */
+const penstock_cost *gate_measured(const gate_part *part);
 /* What the bracket's launches cost by experience. */
 uint64_t gate_learned_ns(const gate_bracket *bracket);
 /* Do launches of its kinds take so much alike that experience tells better than a host's clock? */
@@ -387,9 +460,14 @@ void gate_turn_wanted(penstock_process *process, gate_state *state, int grant, u
 void gate_turn_launched(penstock_process *process, int grant, uint64_t until_ns);
 
 /* launch_flight.c: admitted device time that is not charged yet. */
-/* Of the tenant's other processes. `settled` (may be NULL): how many brackets they ever settled. */
-uint64_t gate_others_ns(penstock_process *process, gate_state *state, int grant, uint64_t now_ns,
-                        uint64_t *settled);
+/* Of the tenant's other processes. `now_ns`: 0: their estimates alone. */
+uint64_t gate_others_ns(penstock_process *process, gate_state *state, int grant, uint64_t now_ns);
+/* Adds what was admitted to the estimate of this process's slot, where others see it. */
+void gate_admitted(penstock_process *process, penstock_gate_slot *slot, int grant, uint64_t ns);
+/* A bracket of this process is settled. */
+void gate_settled(const penstock_process *process, int grant);
+/* Did another process of the tenant settle one since this one did? */
+bool gate_others_settled(const penstock_process *process, int grant);
 /* Processes of the tenant that have work out, this one included. */
 uint32_t gate_busy_processes(penstock_process *process, gate_state *state, int grant);
 uint64_t gate_in_flight_ns(penstock_process *process, gate_state *state, int grant,

@@ -169,7 +169,8 @@ bool penstock_gate_sees_captures(void) {
 /* Also a capture that went wrong ends here; one that was called for wrongly goes on. */
 static bool capture_is_over(CUresult result) {
   return result == CUDA_SUCCESS || result == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED ||
-         result == CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
+         result == CUDA_ERROR_STREAM_CAPTURE_UNJOINED ||
+         result == CUDA_ERROR_GRAPH_RECAPTURE_FAILURE;
 }
 
 #define END_CAPTURE(symbol, per_thread)                                  \

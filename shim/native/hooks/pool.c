@@ -34,33 +34,47 @@ static CUresult current_reserve(CUstream stream, penstock_reserve **reserve) {
   return *reserve ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+static penstock_reserve *reserve_at(CUmemoryPool pool, const CUmemLocation *location,
+                                    CUmemAllocationType type) {
+  bool is_free = penstock_location_is_free(location, type);
+  CUdevice device = penstock_location_device(location);
+  penstock_reserve *reserve = penstock_reserve_of_pool(pool, device, is_free);
+  if (reserve) reserve->managed = type == CU_MEM_ALLOCATION_TYPE_MANAGED;
+  return reserve;
+}
+
 /* Where a pool lies that the shim did not see being made: drivers from CUDA 13 on say so. */
-static penstock_reserve *located_reserve(CUmemoryPool pool) {
+static penstock_reserve *located_reserve(CUmemoryPool pool, bool *is_located) {
   if (penstock_object_find(PENSTOCK_POOL_IMPORT, (uint64_t)(uintptr_t)pool, NULL)) return NULL;
-  int type = 0, id = 0;
-  if (REAL(cuMemPoolGetAttribute)(pool, CU_MEMPOOL_ATTR_LOCATION_TYPE, &type) != CUDA_SUCCESS ||
+  int where = 0, id = 0, type = CU_MEM_ALLOCATION_TYPE_MANAGED; /* which is never free of charge */
+  if (REAL(cuMemPoolGetAttribute)(pool, CU_MEMPOOL_ATTR_LOCATION_TYPE, &where) != CUDA_SUCCESS ||
       REAL(cuMemPoolGetAttribute)(pool, CU_MEMPOOL_ATTR_LOCATION_ID, &id) != CUDA_SUCCESS) {
     return NULL;
   }
-  CUmemLocation location = {.type = (CUmemLocationType)type, .id = id};
-  return penstock_reserve_of_pool(pool, penstock_location_device(&location),
-                                  penstock_location_is_host(&location));
+  *is_located = true;
+  REAL(cuMemPoolGetAttribute)(pool, CU_MEMPOOL_ATTR_ALLOCATION_TYPE, &type);
+  CUmemLocation location = {.type = (CUmemLocationType)where, .id = id};
+  return reserve_at(pool, &location, (CUmemAllocationType)type);
 }
 
-/* A pool that the program named: its own, or some device's default. NULL: imported from another
- * process, where it is charged; or invalid. */
-static penstock_reserve *named_reserve(CUmemoryPool pool) {
-  penstock_reserve *reserve = penstock_reserve_find(pool);
+/* A pool that the program named: its own, or some device's default. CUDA_SUCCESS and no reserve:
+ * imported from another process, which a driver takes nothing from; invalid; or of who knows whom:
+ * see `adopt`. */
+static CUresult named_reserve(CUmemoryPool pool, penstock_reserve **reserve) {
   int count = 0;
-  if (!reserve) reserve = located_reserve(pool);
-  if (reserve || REAL(cuDeviceGetCount)(&count) != CUDA_SUCCESS) return reserve;
+  bool is_located = false;
+  *reserve = penstock_reserve_find(pool);
+  if (!*reserve) *reserve = located_reserve(pool, &is_located);
+  if (*reserve || is_located) return *reserve ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+  if (REAL(cuDeviceGetCount)(&count) != CUDA_SUCCESS) return CUDA_SUCCESS;
   for (CUdevice device = 0; device < count; device++) {
     CUmemoryPool other;
     if (REAL(cuDeviceGetDefaultMemPool)(&other, device) == CUDA_SUCCESS && other == pool) {
-      return penstock_reserve_of_pool(pool, device, false);
+      *reserve = penstock_reserve_of_pool(pool, device, false);
+      return *reserve ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
     }
   }
-  return NULL;
+  return CUDA_SUCCESS;
 }
 
 /* A captured allocation becomes a graph node and takes nothing now. */
@@ -80,8 +94,7 @@ static void remember(CUdeviceptr pointer, size_t bytes, penstock_reserve *reserv
   if (!penstock_object_put(&object)) penstock_log("no memory to remember an allocation");
 }
 
-/* A name for the stream that no other ever has; drivers before CUDA 12 have none. */
-static uint64_t id_of(CUstream stream, bool per_thread) {
+uint64_t penstock_pool_stream_id(CUstream stream, bool per_thread) {
   unsigned long long id;
   CUresult result =
       per_thread ? REAL(cuStreamGetId_ptsz)(stream, &id) : REAL(cuStreamGetId)(stream, &id);
@@ -90,38 +103,58 @@ static uint64_t id_of(CUstream stream, bool per_thread) {
 
 /* The stream in which memory is free from now on: none when the free is only being captured. */
 static uint64_t id_to_free_in(CUstream stream, bool per_thread) {
-  return is_capturing(stream, per_thread) ? PENSTOCK_NO_STREAM : id_of(stream, per_thread);
+  return is_capturing(stream, per_thread) ? PENSTOCK_NO_STREAM
+                                          : penstock_pool_stream_id(stream, per_thread);
 }
 
-#define ALLOCATE_FROM(find, pointer, size, stream, per_thread, call, undo)                   \
-  do {                                                                                       \
-    penstock_reserve *reserve = NULL;                                                        \
-    penstock_admission admission;                                                            \
-    if (!(pointer) || !(size)) return call; /* takes nothing */                              \
-    CUresult result = find;                                                                  \
-    if (result != CUDA_SUCCESS) return result;                                               \
-    if (is_capturing(stream, per_thread)) {                                                  \
-      penstock_graph_memory_seen();                                                          \
-      return call;                                                                           \
-    }                                                                                        \
-    if (!reserve) return call;                                                               \
-    result = penstock_reserve_admit(reserve, (size), id_of(stream, per_thread), &admission); \
-    if (result != CUDA_SUCCESS) return result;                                               \
-    result = call;                                                                           \
-    if (result != CUDA_SUCCESS) {                                                            \
-      penstock_reserve_cancel(reserve, &admission);                                          \
-      return result;                                                                         \
-    }                                                                                        \
-    if (!penstock_reserve_complete(reserve, &admission)) {                                   \
-      undo;                                                                                  \
-      penstock_reserve_undone(reserve, &admission);                                          \
-      return CUDA_ERROR_OUT_OF_MEMORY;                                                       \
-    }                                                                                        \
-    remember(*(pointer), (size), reserve);                                                   \
-    return CUDA_SUCCESS;                                                                     \
-  } while (0)
+/* Memory that a driver gave from a pool of which nothing was known: the pool is charged from now on
+ * for all that it holds. False: the quota has no room for that. */
+static bool adopt(CUdeviceptr pointer, size_t bytes) {
+  CUmemoryPool pool = NULL;
+  unsigned type = CU_MEMORYTYPE_DEVICE;
+  int device = -1;
+  REAL(cuPointerGetAttribute)(&pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, pointer);
+  REAL(cuPointerGetAttribute)(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, pointer);
+  REAL(cuPointerGetAttribute)(&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, pointer);
+  penstock_reserve *reserve = penstock_reserve_of_pool(pool, device, type == CU_MEMORYTYPE_HOST);
+  if (!reserve || !penstock_reserve_adopt(reserve, bytes)) return false;
+  remember(pointer, bytes, reserve);
+  return true;
+}
 
-#define NAMED(pool) (reserve = named_reserve(pool), CUDA_SUCCESS)
+#define ALLOCATE_FROM(find, pointer, size, stream, per_thread, call, undo)                        \
+  do {                                                                                            \
+    penstock_reserve *reserve = NULL;                                                             \
+    penstock_admission admission;                                                                 \
+    if (!(pointer) || !(size)) return call; /* takes nothing */                                   \
+    CUresult result = find;                                                                       \
+    if (result != CUDA_SUCCESS) return result;                                                    \
+    if (is_capturing(stream, per_thread)) {                                                       \
+      penstock_graph_memory_seen();                                                               \
+      return call;                                                                                \
+    }                                                                                             \
+    if (!reserve) {                                                                               \
+      result = call;                                                                              \
+      if (result != CUDA_SUCCESS || adopt(*(pointer), (size))) return result;                     \
+      undo;                                                                                       \
+      return CUDA_ERROR_OUT_OF_MEMORY;                                                            \
+    }                                                                                             \
+    result = penstock_reserve_admit(reserve, (size), penstock_pool_stream_id(stream, per_thread), \
+                                    &admission);                                                  \
+    if (result != CUDA_SUCCESS) return result;                                                    \
+    result = call;                                                                                \
+    if (result != CUDA_SUCCESS) {                                                                 \
+      penstock_reserve_cancel(reserve, &admission);                                               \
+      return result;                                                                              \
+    }                                                                                             \
+    if (!penstock_reserve_complete(reserve, &admission)) {                                        \
+      undo;                                                                                       \
+      penstock_reserve_undone(reserve, &admission);                                               \
+      return CUDA_ERROR_OUT_OF_MEMORY;                                                            \
+    }                                                                                             \
+    remember(*(pointer), (size), reserve);                                                        \
+    return CUDA_SUCCESS;                                                                          \
+  } while (0)
 
 CUresult CUDAAPI HOOK_NAME(cuMemAllocAsync)(CUdeviceptr *pointer, size_t size, CUstream stream) {
   ALLOCATE_FROM(current_reserve(stream, &reserve), pointer, size, stream, false,
@@ -138,14 +171,14 @@ CUresult CUDAAPI HOOK_NAME(cuMemAllocAsync_ptsz)(CUdeviceptr *pointer, size_t si
 
 CUresult CUDAAPI HOOK_NAME(cuMemAllocFromPoolAsync)(CUdeviceptr *pointer, size_t size,
                                                     CUmemoryPool pool, CUstream stream) {
-  ALLOCATE_FROM(NAMED(pool), pointer, size, stream, false,
+  ALLOCATE_FROM(named_reserve(pool, &reserve), pointer, size, stream, false,
                 REAL(cuMemAllocFromPoolAsync)(pointer, size, pool, stream),
                 REAL(cuMemFreeAsync)(*pointer, stream));
 }
 
 CUresult CUDAAPI HOOK_NAME(cuMemAllocFromPoolAsync_ptsz)(CUdeviceptr *pointer, size_t size,
                                                          CUmemoryPool pool, CUstream stream) {
-  ALLOCATE_FROM(NAMED(pool), pointer, size, stream, true,
+  ALLOCATE_FROM(named_reserve(pool, &reserve), pointer, size, stream, true,
                 REAL(cuMemAllocFromPoolAsync_ptsz)(pointer, size, pool, stream),
                 REAL(cuMemFreeAsync_ptsz)(*pointer, stream));
 }
@@ -182,15 +215,12 @@ CUresult CUDAAPI HOOK_NAME(cuMemFreeAsync_ptsz)(CUdeviceptr pointer, CUstream st
 CUresult CUDAAPI HOOK_NAME(cuMemPoolCreate)(CUmemoryPool *pool, const CUmemPoolProps *properties) {
   CUresult result = REAL(cuMemPoolCreate)(pool, properties);
   if (result != CUDA_SUCCESS) return result;
-  const CUmemLocation *location = &properties->location;
-  bool on_host = penstock_location_is_host(location);
-  penstock_reserve *reserve =
-      penstock_reserve_of_pool(*pool, penstock_location_device(location), on_host);
+  penstock_reserve *reserve = reserve_at(*pool, &properties->location, properties->allocType);
   if (!reserve) {
     REAL(cuMemPoolDestroy)(*pool); /* a pool that nobody counts is no pool */
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  if (properties->handleTypes && !on_host) {
+  if (properties->handleTypes && !reserve->free_of_charge) {
     reserve->share = penstock_shares_make_empty(reserve->grant);
   }
   return CUDA_SUCCESS;

@@ -9,3 +9,6 @@
 penstock_freeing penstock_pool_free_begin(CUdeviceptr pointer);
 
 CUresult penstock_pool_free_end(const penstock_freeing *freeing, uint64_t stream, CUresult result);
+
+/* A name for the stream that no other ever has; PENSTOCK_NO_STREAM from drivers before CUDA 12. */
+uint64_t penstock_pool_stream_id(CUstream stream, bool per_thread);

@@ -9,16 +9,16 @@ CUresult CUDAAPI HOOK_NAME(cuMemPoolExportToShareableHandle)(void *shareable, CU
                                                              unsigned long long flags) {
   CUresult result = REAL(cuMemPoolExportToShareableHandle)(shareable, pool, type, flags);
   penstock_reserve *reserve = penstock_reserve_find(pool);
-  if (result == CUDA_SUCCESS && reserve && reserve->share) {
-    penstock_shares_rename(reserve->share, penstock_shares_key_of_handle(shareable, type));
-  }
+  if (result != CUDA_SUCCESS || !reserve) return result;
+  reserve->handed_out = !reserve->share;
+  penstock_shares_hand_out_pool(reserve->share, shareable, type);
   return result;
 }
 
 CUresult CUDAAPI HOOK_NAME(cuMemPoolImportFromShareableHandle)(CUmemoryPool *pool, void *shareable,
                                                                CUmemAllocationHandleType type,
                                                                unsigned long long flags) {
-  uint64_t share = penstock_shares_join(penstock_shares_key_of_import(shareable, type));
+  uint64_t share = penstock_shares_join_handle(shareable, type);
   CUresult result = REAL(cuMemPoolImportFromShareableHandle)(pool, shareable, type, flags);
   if (result != CUDA_SUCCESS) {
     penstock_shares_drop(share);

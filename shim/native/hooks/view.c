@@ -3,6 +3,7 @@
 #include "hooks/hook.h"
 #include "mechanism/ledger.h"
 #include "reserve.h"
+#include "shares.h"
 
 typedef struct memory_view {
   uint64_t total;
@@ -33,6 +34,7 @@ static int grant_here(void) {
     int grant = grant_here();                                         \
     if (!process || grant < 0) return CUDA_SUCCESS;                   \
     penstock_reserves_settle();                                       \
+    penstock_shares_look_after();                                     \
     memory_view view = view_of(process, grant, (free) ? *(free) : 0); \
     if (free) *(free) = (__typeof__(*(free)))view.free;               \
     if (total) *(total) = (__typeof__(*(total)))view.total;           \

@@ -12,6 +12,7 @@
 #include "hooks/hook.h"
 #include "hooks/vmm.h"
 #include "location.h"
+#include "shares.h"
 
 #define LARGEST_GRANULARITY ((size_t)2 << 20) /* of drivers so far; smaller ones are asked for */
 
@@ -109,14 +110,16 @@ CUresult CUDAAPI HOOK_NAME(cuMemRelease)(CUmemGenericAllocationHandle handle) {
   return result;
 }
 
-/* Charges of an imported allocation what becomes known of its size: mapped up to `end`. */
+/* Charges of an imported allocation what becomes known of its size: mapped up to `end`. What lies
+ * in a share is no larger than the share is charged for. */
 static CUresult charge_import(uint64_t number, uint64_t end, uint64_t *charged) {
   penstock_object allocation;
   *charged = 0;
-  if (!penstock_object_find(PENSTOCK_VMM_ALLOCATION, number, &allocation) || !allocation.imported ||
-      end <= allocation.bytes) {
-    return CUDA_SUCCESS;
+  if (!penstock_object_find(PENSTOCK_VMM_ALLOCATION, number, &allocation)) return CUDA_SUCCESS;
+  if (allocation.share && end > penstock_shares_bytes(allocation.share, allocation.grant)) {
+    return CUDA_ERROR_OUT_OF_MEMORY;
   }
+  if (!allocation.imported || end <= allocation.bytes) return CUDA_SUCCESS;
   CUresult result = penstock_charge(allocation.grant, end - allocation.bytes);
   if (result == CUDA_SUCCESS) *charged = end - allocation.bytes;
   return result;

@@ -47,6 +47,9 @@ int penstock_vmm_grant(const CUmemAllocationProp *properties);
  * does what was bound to it. */
 void penstock_vmm_gone(const penstock_object *allocation);
 
+/* A descriptor keeps the allocation `number`, beside what else holds it. */
+void penstock_vmm_keep_for(uint64_t number, int descriptor);
+
 /* The mapping that covers an address. */
 bool penstock_vmm_find_mapping(uint64_t address, penstock_object *mapping);
 

@@ -13,14 +13,15 @@ struct penstock_vmm_hold {
 void penstock_vmm_hold_at(const penstock_vmm_place *place, uint64_t number) {
   penstock_object gone;
   penstock_vmm_hold *hold = malloc(sizeof *hold);
-  if (!hold) return; /* given back with the handles: nothing better can be done */
   if (!penstock_vmm_lock()) {
     free(hold);
     return;
   }
   penstock_vmm_state *state = penstock_vmm_state_get();
-  *hold = (penstock_vmm_hold){*place, number, state->holds};
-  __atomic_store_n(&state->holds, hold, __ATOMIC_RELEASE);
+  if (hold) { /* else it stays charged until the process ends */
+    *hold = (penstock_vmm_hold){*place, number, state->holds};
+    __atomic_store_n(&state->holds, hold, __ATOMIC_RELEASE);
+  }
   penstock_vmm_count(number, PENSTOCK_VMM_MAPPINGS(1), 0, &gone);
   penstock_vmm_unlock();
 }

@@ -8,14 +8,25 @@
 #include "hooks/vmm.h"
 #include "shares.h"
 
-static void hand_out(uint64_t number, uint64_t key) {
+/* An imported allocation that this process pays for is handed on: nobody can tell how much of it,
+ * so what is charged stays charged until the process ends. A multicast object likewise: what is
+ * bound to it stays as long as any process has the object. */
+static void hand_out(uint64_t number, const void *shareable, CUmemAllocationHandleType type) {
   penstock_object allocation;
-  if (!key || !penstock_vmm_lock()) return;
+  if (!penstock_vmm_lock()) return;
   if (penstock_object_take(PENSTOCK_VMM_ALLOCATION, number, &allocation)) {
-    if (!allocation.imported) penstock_shares_make(&allocation, key);
+    if (allocation.share || (allocation.bytes && !allocation.imported)) {
+      penstock_shares_hand_out(&allocation, shareable, type);
+    } else {
+      allocation.detail += PENSTOCK_VMM_HANDLES(1);
+    }
     penstock_object_put(&allocation);
   }
   penstock_vmm_unlock();
+}
+
+void penstock_vmm_keep_for(uint64_t number, int descriptor) {
+  hand_out(number, &descriptor, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 }
 
 CUresult CUDAAPI HOOK_NAME(cuMemExportToShareableHandle)(void *shareable,
@@ -25,7 +36,7 @@ CUresult CUDAAPI HOOK_NAME(cuMemExportToShareableHandle)(void *shareable,
   CUresult result = REAL(cuMemExportToShareableHandle)(shareable, handle, type, flags);
   penstock_object entry;
   if (result == CUDA_SUCCESS && penstock_object_find(PENSTOCK_VMM_HANDLE, handle, &entry)) {
-    hand_out(entry.detail, penstock_shares_key_of_handle(shareable, type));
+    hand_out(entry.detail, shareable, type);
   }
   return result;
 }
@@ -72,7 +83,7 @@ CUresult CUDAAPI HOOK_NAME(cuMemImportFromShareableHandle)(CUmemGenericAllocatio
                                                            void *shareable,
                                                            CUmemAllocationHandleType type) {
   /* First: the exporter may end at any time. */
-  uint64_t share = penstock_shares_join(penstock_shares_key_of_import(shareable, type));
+  uint64_t share = penstock_shares_join_handle(shareable, type);
   CUresult result = REAL(cuMemImportFromShareableHandle)(handle, shareable, type);
   CUmemAllocationProp properties = {0};
   if (result != CUDA_SUCCESS ||

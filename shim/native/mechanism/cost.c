@@ -174,6 +174,11 @@ uint64_t penstock_cost_usual_ns(const penstock_cost *cost) {
   return usual && usual < mean ? usual : mean;
 }
 
+void penstock_cost_clear(penstock_cost *cost) {
+  __atomic_store_n(&cost->mean_ns, 0, __ATOMIC_RELAXED);
+  penstock_cost_forget(cost);
+}
+
 uint64_t penstock_cost_ns(const penstock_cost *cost, uint64_t otherwise_ns) {
   uint64_t mean = __atomic_load_n(&cost->mean_ns, __ATOMIC_RELAXED);
   return mean ? mean : otherwise_ns;

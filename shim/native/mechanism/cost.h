@@ -67,5 +67,8 @@ void penstock_cost_forget(penstock_cost *cost);
  * waiting for another one; this does not, unless most of them did. Safe beside a learner. */
 uint64_t penstock_cost_usual_ns(const penstock_cost *cost);
 
+/* Nothing is known any more. */
+void penstock_cost_clear(penstock_cost *cost);
+
 /* The cost of a launch, or `otherwise_ns` while it is unknown. Safe beside a learner. */
 uint64_t penstock_cost_ns(const penstock_cost *cost, uint64_t otherwise_ns);

@@ -72,6 +72,7 @@ static void clear_rest(penstock_slot *slot) {
   __atomic_store_n(&slot->claimed_ns, 0, __ATOMIC_RELAXED);
   __atomic_store_n(&slot->share_key, 0, __ATOMIC_RELAXED);
   __atomic_store_n(&slot->share_maker, 0, __ATOMIC_RELAXED);
+  __atomic_store_n(&slot->share_mark, 0, __ATOMIC_RELAXED);
   memset(slot->command, 0, sizeof slot->command);
   uint64_t *gate = (uint64_t *)slot->gate;
   for (size_t i = 0; i < sizeof slot->gate / 8; i++) {
@@ -210,6 +211,7 @@ unsigned penstock_reap_all(penstock_usage_page *usage, const penstock_quota_page
       }
     }
   }
+  reaped += penstock_shares_look(usage, &self);
   errno = saved_errno;
   return reaped;
 }

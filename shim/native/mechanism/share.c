@@ -1,11 +1,13 @@
 #include "mechanism/share.h"
 
 #include <errno.h>
+#include <string.h>
 
 #include "mechanism/lock.h"
 #include "mechanism/reap.h"
 
 #define HOLDER_WORDS (PENSTOCK_MAX_SLOTS / 64)
+#define SEVERAL_FILES UINT64_MAX
 #define JOIN_ATTEMPTS 64 /* while somebody looks whether the share is still held */
 
 static penstock_share name(uint32_t slot, uint64_t owner) {
@@ -34,11 +36,19 @@ static void clear_bit(penstock_slot *share, uint32_t holder) {
   __atomic_fetch_and(&share->holders[holder / 64], ~((uint64_t)1 << holder % 64), __ATOMIC_SEQ_CST);
 }
 
-bool penstock_share_is_held(const penstock_slot *slot) {
+static bool has_holder(const penstock_slot *slot) {
   for (unsigned i = 0; i < HOLDER_WORDS; i++) {
     if (__atomic_load_n(&slot->holders[i], __ATOMIC_SEQ_CST)) return true;
   }
   return false;
+}
+
+static uint64_t mark_of(const penstock_slot *slot) {
+  return __atomic_load_n(&slot->share_mark, __ATOMIC_SEQ_CST);
+}
+
+bool penstock_share_is_held(const penstock_slot *slot) {
+  return has_holder(slot) || mark_of(slot) != 0;
 }
 
 bool penstock_share_is_arriving(const penstock_usage_page *usage, uint32_t slot) {
@@ -128,6 +138,96 @@ void penstock_share_rename(penstock_region *region, penstock_share share, uint64
   __atomic_store_n(&slot->share_key, key, __ATOMIC_RELEASE);
 }
 
+/* Where the share's mark lies, if that is one node alone. */
+static penstock_mark read_mark(const penstock_slot *slot) {
+  penstock_mark mark = {.offset = mark_of(slot),
+                        .file = __atomic_load_n(&slot->image, __ATOMIC_ACQUIRE)};
+  if (mark.file == SEVERAL_FILES) mark.file = 0;
+  memcpy(mark.path, slot->command, sizeof mark.path);
+  return mark;
+}
+
+/* The node is told before the mark is there: who finds another one already says that they differ.
+ */
+static void tell_node(penstock_slot *slot, int descriptor) {
+  penstock_mark mine;
+  uint64_t seen = 0;
+  penstock_mark_describe(descriptor, &mine);
+  if (__atomic_compare_exchange_n(&slot->image, &seen, mine.file, 0, __ATOMIC_ACQ_REL,
+                                  __ATOMIC_ACQUIRE)) {
+    memcpy(slot->command, mine.path, sizeof slot->command);
+  } else if (seen != mine.file) {
+    __atomic_store_n(&slot->image, SEVERAL_FILES, __ATOMIC_RELEASE);
+  }
+}
+
+bool penstock_share_mark(penstock_region *region, penstock_share share, int descriptor) {
+  penstock_slot *slot = &region->usage->slots[penstock_share_slot(share)];
+  uint64_t offset = penstock_mark_draw(), seen = 0;
+  tell_node(slot, descriptor);
+  bool is_first = __atomic_compare_exchange_n(&slot->share_mark, &seen, offset, 0, __ATOMIC_SEQ_CST,
+                                              __ATOMIC_SEQ_CST);
+  if (penstock_mark_put(descriptor, is_first ? offset : seen)) return true;
+  if (is_first) {
+    __atomic_compare_exchange_n(&slot->share_mark, &offset, 0, 0, __ATOMIC_SEQ_CST,
+                                __ATOMIC_SEQ_CST);
+  }
+  return false;
+}
+
+uint64_t penstock_share_bytes(const penstock_region *region, penstock_share share,
+                              unsigned device) {
+  return penstock_ledger_charged(region, device, penstock_share_slot(share));
+}
+
+/* A share of which only descriptors may be left. True if it went. The descriptors are looked at
+ * before the bits are. */
+static bool look(penstock_usage_page *usage, const penstock_identity *self, uint32_t index,
+                 penstock_mark_look *with) {
+  penstock_slot *slot = &usage->slots[index];
+  uint64_t owner = __atomic_load_n(&slot->owner, __ATOMIC_SEQ_CST);
+  penstock_mark mark = read_mark(slot);
+  if (penstock_owner_state(owner) != PENSTOCK_SLOT_SHARED || has_holder(slot) ||
+      penstock_mark_is_open(with, &mark) || has_holder(slot)) {
+    return false;
+  }
+  __atomic_compare_exchange_n(&slot->share_mark, &mark.offset, 0, 0, __ATOMIC_SEQ_CST,
+                              __ATOMIC_SEQ_CST);
+  return penstock_reap_slot(usage, self, index, owner);
+}
+
+unsigned penstock_shares_look(penstock_usage_page *usage, const penstock_identity *self) {
+  unsigned gone = 0;
+  if (__atomic_load_n(&usage->shares_made, __ATOMIC_ACQUIRE) == 0) return 0;
+  penstock_mark_look with = {0};
+  uint32_t high = slots_high(usage);
+  for (uint32_t i = 1; i < high; i++) {
+    if (mark_of(&usage->slots[i])) gone += look(usage, self, i, &with);
+  }
+  penstock_mark_look_end(&with);
+  return gone;
+}
+
+bool penstock_share_has_other_holder(const penstock_region *region, penstock_share share) {
+  int own = penstock_slot_owned(region);
+  const penstock_slot *slot = &region->usage->slots[penstock_share_slot(share)];
+  for (unsigned i = 0; i < HOLDER_WORDS; i++) {
+    uint64_t word = __atomic_load_n(&slot->holders[i], __ATOMIC_SEQ_CST);
+    if (own >= 0 && (unsigned)own / 64 == i) word &= ~((uint64_t)1 << own % 64);
+    if (word) return true;
+  }
+  return false;
+}
+
+bool penstock_share_is_held_elsewhere(const penstock_region *region, penstock_share share) {
+  penstock_mark mark = read_mark(&region->usage->slots[penstock_share_slot(share)]);
+  penstock_mark_look with = {0};
+  if (penstock_share_has_other_holder(region, share)) return true;
+  bool is_open = penstock_mark_is_open(&with, &mark);
+  penstock_mark_look_end(&with);
+  return is_open;
+}
+
 /* Whether `slot` was joined: the bit first, then the look. */
 static bool join(penstock_region *region, uint32_t slot, uint32_t own, uint64_t owner) {
   penstock_slot *share = &region->usage->slots[slot];
@@ -148,7 +248,10 @@ penstock_share penstock_share_join(penstock_region *region, uint64_t key) {
   if (own < 0) return 0;
   uint32_t high = slots_high(usage);
   for (uint32_t slot = 1; slot < high; slot++) {
-    if (__atomic_load_n(&usage->slots[slot].share_key, __ATOMIC_ACQUIRE) != key) continue;
+    if (__atomic_load_n(&usage->slots[slot].share_key, __ATOMIC_ACQUIRE) != key &&
+        mark_of(&usage->slots[slot]) != key) {
+      continue;
+    }
     uint64_t owner = owner_of(region, slot);
     if (join(region, slot, (uint32_t)own, owner)) return name(slot, owner);
   }
@@ -161,8 +264,10 @@ void penstock_share_leave(penstock_region *region, penstock_share share) {
   if (own < 0 || share == 0 || slot >= PENSTOCK_MAX_SLOTS) return;
   uint64_t owner = owner_of(region, slot);
   clear_bit(&region->usage->slots[slot], (uint32_t)own);
-  if (is_named(owner, share) && !penstock_share_is_held(&region->usage->slots[slot])) {
-    penstock_reap_slot(region->usage, &region->claim->identity, slot, owner);
+  if (is_named(owner, share) && !has_holder(&region->usage->slots[slot])) {
+    penstock_mark_look with = {0};
+    look(region->usage, &region->claim->identity, slot, &with);
+    penstock_mark_look_end(&with);
   }
 }
 

@@ -16,10 +16,17 @@
  *
  * Joining sets the bit, then looks whether the share is still one; reaping a share makes it none,
  * then looks at the bits. One of the two sees the other.
+ *
+ * Memory that was handed out as a descriptor is held by the descriptor as well, in whatever process
+ * or socket that is. The share has a mark (mark.h) then, which all descriptors of its memory bear.
+ * While it is there the share is held; whoever finds all of them closed, and no process's bit,
+ * takes it away and reaps the share. A closed descriptor is not opened again: who joined by it did
+ * so before, and its bit is seen.
  */
 #pragma once
 
 #include "mechanism/ledger.h"
+#include "mechanism/mark.h"
 
 /* A share as its holders know it: slot and generation; 0: none. */
 typedef uint64_t penstock_share;
@@ -36,7 +43,19 @@ penstock_share penstock_share_make(penstock_region *region, unsigned device, uin
 /* From now on a share that this process made is known as `key` (not 0), and no other is. */
 void penstock_share_rename(penstock_region *region, penstock_share share, uint64_t key);
 
-/* Holds the share known as `key`. 0 when there is none. */
+/* From now on whoever has the file behind `descriptor` open holds the share, which this process
+ * holds, and can join it by the file's mark. False: the kernel bears no marks, and nothing has
+ * changed. Keeps errno. */
+bool penstock_share_mark(penstock_region *region, penstock_share share, int descriptor);
+
+/* What the share is charged on `device`. */
+uint64_t penstock_share_bytes(const penstock_region *region, penstock_share share, unsigned device);
+
+/* Whether another process holds the share; whether that or an open descriptor does. */
+bool penstock_share_has_other_holder(const penstock_region *region, penstock_share share);
+bool penstock_share_is_held_elsewhere(const penstock_region *region, penstock_share share);
+
+/* Holds the share known as `key`, or of that mark. 0 when there is none. */
 penstock_share penstock_share_join(penstock_region *region, uint64_t key);
 
 /* This process holds it no more. Once for each share, however often it was joined. Keeps errno. */
@@ -49,7 +68,11 @@ penstock_error penstock_share_attempt(penstock_region *region, penstock_share sh
 void penstock_share_release(penstock_region *region, penstock_share share, unsigned device,
                             uint64_t bytes);
 
-/* For reapers. Whether anybody holds the slot's memory. */
+/* Reaps shares whose memory descriptors alone held until these were closed; how many. Keeps errno.
+ */
+unsigned penstock_shares_look(penstock_usage_page *usage, const penstock_identity *self);
+
+/* For reapers. Whether anybody holds the slot's memory, or may. */
 bool penstock_share_is_held(const penstock_slot *slot);
 
 /* The process of `slot` is dead: its bits go. */

@@ -10,6 +10,7 @@
 #define __CUDA_API_VERSION_INTERNAL
 #define PROGRAM "penstock-latency"
 #include "workload/program.h"
+#include "workload/statistics.h"
 
 enum { DRAIN_EVERY = 256, ALLOCATION_BYTES = 1 << 20 };
 
@@ -40,23 +41,6 @@ static void find_functions(void) {
       {&cu.info, "cuMemGetInfo"},
   };
   load_driver(wanted, sizeof wanted / sizeof *wanted, CU_GET_PROC_ADDRESS_LEGACY_STREAM);
-}
-
-static int compare(const void *a, const void *b) {
-  const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-  return (x > y) - (x < y);
-}
-
-static void report(const char *call, uint64_t *samples, size_t count, const char *end) {
-  double sum = 0;
-  for (size_t i = 0; i < count; i++) sum += (double)samples[i];
-  qsort(samples, count, sizeof *samples, compare);
-  printf(
-      "  \"%s\": {\"calls\": %zu, \"median_ns\": %llu, \"p90_ns\": %llu, \"p99_ns\": %llu, "
-      "\"mean_ns\": %.1f}%s\n",
-      call, count, (unsigned long long)samples[count / 2],
-      (unsigned long long)samples[count * 9 / 10], (unsigned long long)samples[count * 99 / 100],
-      sum / (double)count, end);
 }
 
 static void time_launches(CUfunction kernel, uint64_t *samples, size_t calls) {
@@ -113,10 +97,10 @@ int main(int argc, char **argv) {
   time_allocations(allocs, frees, calls);
   time_refusals(refusals, calls);
   printf("{\n");
-  report("launch", launches, calls, ",");
-  report("allocate", allocs, calls, ",");
-  report("free", frees, calls, ",");
-  report("refuse", refusals, calls, "");
+  report_samples("launch", launches, calls, ",");
+  report_samples("allocate", allocs, calls, ",");
+  report_samples("free", frees, calls, ",");
+  report_samples("refuse", refusals, calls, "");
   printf("}\n");
   return 0;
 }

@@ -59,6 +59,19 @@ static void say_doors(const library *library, const char *path) {
 #endif
 }
 
+/* On how many devices an attribute is set. A driver that does not know it says nothing. */
+static void say_attribute(void *handle, const char *fact, CUdevice_attribute attribute,
+                          int devices) {
+  __typeof__(&cuDeviceGetAttribute) get = dlsym(handle, "cuDeviceGetAttribute");
+  long with_it = 0;
+  for (CUdevice device = 0; get && device < devices; device++) {
+    int value = 0;
+    if (get(&value, attribute, device) != CUDA_SUCCESS) return;
+    with_it += value != 0;
+  }
+  if (get) say_number("cuda", fact, with_it);
+}
+
 static void say_cuda(void *handle) {
   __typeof__(&cuInit) init = handle ? dlsym(handle, "cuInit") : NULL;
   __typeof__(&cuDriverGetVersion) version = handle ? dlsym(handle, "cuDriverGetVersion") : NULL;
@@ -68,7 +81,10 @@ static void say_cuda(void *handle) {
   if (!init) return;
   CUresult result = init(0);
   say_number("cuda", "init", result);
-  if (!result && count && count(&number) == CUDA_SUCCESS) say_number("cuda", "devices", number);
+  if (result || !count || count(&number) != CUDA_SUCCESS) return;
+  say_number("cuda", "devices", number);
+  say_attribute(handle, "integrated", CU_DEVICE_ATTRIBUTE_INTEGRATED, number);
+  say_attribute(handle, "mps", CU_DEVICE_ATTRIBUTE_MPS_ENABLED, number);
 }
 
 static void say_mig(void *handle, unsigned devices) {

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.gpu.sections import assumptions, compatibility, compute, cost, memory, suspend
+from tests.gpu.sections import (
+    assumptions,
+    compatibility,
+    compute,
+    cost,
+    doubts,
+    memory,
+    suspend,
+)
 
 if TYPE_CHECKING:
     from tests.gpu.budget import Check
@@ -12,5 +20,5 @@ if TYPE_CHECKING:
 
 def checks() -> list[Check]:
     """All of them; in a section the worthier ones come first."""
-    parts = (compatibility, memory, compute, cost, suspend, assumptions)
+    parts = (compatibility, memory, compute, cost, suspend, assumptions, doubts)
     return [check for part in parts for check in part.checks()]

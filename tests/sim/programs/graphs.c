@@ -371,3 +371,141 @@ CASE(a_cycle_cannot_be_instantiated) {
   OK(cuGraphAddDependencies_v2(graph, &b, &a, NULL, 1));
   GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphInstantiate(&exec, graph, 0));
 }
+
+/* ---- memory nodes ---- */
+
+static CUgraphNode alloc_node(CUgraph graph, size_t bytes, CUgraphNode *after, CUdeviceptr *at) {
+  CUgraphNode node;
+  CUDA_MEM_ALLOC_NODE_PARAMS wanted = {
+      .poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                    .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}},
+      .bytesize = bytes};
+  OK(cuGraphAddMemAllocNode(&node, graph, after, after != NULL, &wanted));
+  *at = wanted.dptr;
+  return node;
+}
+
+/* `count` allocations, each freed before the next one. */
+static CUgraphExec chain_of(size_t bytes, int count, uint64_t flags) {
+  CUgraph graph;
+  CUgraphExec exec;
+  CUgraphNode node, *after = NULL;
+  OK(cuGraphCreate(&graph, 0));
+  for (int i = 0; i < count; i++) {
+    CUdeviceptr at;
+    CUgraphNode taken = alloc_node(graph, bytes, after, &at);
+    OK(cuGraphAddMemFreeNode(&node, graph, &taken, 1, at));
+    after = &node;
+  }
+  OK(cuGraphInstantiate(&exec, graph, flags));
+  return exec;
+}
+
+static uint64_t reserved(void) {
+  uint64_t bytes;
+  OK(cuDeviceGetGraphMemAttribute(0, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &bytes));
+  return bytes;
+}
+
+CASE(memory_that_a_graph_freed_is_used_again_in_it) {
+  prepare();
+  OK(cuGraphLaunch(chain_of(64 * MIB, 10, 0), stream));
+  CHECK(reserved() == 64 * MIB);
+}
+
+CASE(graphs_share_their_memory_in_one_stream_and_not_in_two) {
+  prepare();
+  CUgraphExec one = chain_of(64 * MIB, 1, 0), two = chain_of(32 * MIB, 2, 0);
+  spin(stream, 100000000, 10);
+  OK(cuGraphLaunch(one, stream));
+  OK(cuGraphLaunch(two, stream));
+  CHECK(reserved() == 64 * MIB);
+  OK(cuGraphLaunch(chain_of(32 * MIB, 1, 0), other));
+  CHECK(reserved() == 96 * MIB);
+  OK(cuDeviceGraphMemTrim(0)); /* what runs keeps its own */
+  CHECK(reserved() >= 64 * MIB);
+  OK(cuCtxSynchronize());
+  OK(cuDeviceGraphMemTrim(0));
+  CHECK(reserved() == 0);
+}
+
+CASE(an_upload_at_instantiation_takes_memory) {
+  prepare();
+  CUgraphExec exec = chain_of(64 * MIB, 1, CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD);
+  cuuint64_t flags;
+  CHECK(reserved() == 64 * MIB);
+  OK(cuGraphExecGetFlags(exec, &flags));
+  CHECK(!flags);
+  OK(cuGraphExecDestroy(exec));
+  OK(cuDeviceGraphMemTrim(0));
+  CHECK(reserved() == 0);
+  exec = chain_of(32 * MIB, 1, 0);
+  CHECK(reserved() == 0);
+  OK(cuGraphUpload(exec, stream));
+  CHECK(reserved() == 32 * MIB);
+}
+
+/* ---- what the driver calls ---- */
+
+static int told;
+static void tell(void *data, CUlogLevel level, char *message, size_t length) {
+  CUdeviceptr pointer;
+  (void)data;
+  CHECK(level == CU_LOG_LEVEL_ERROR && strlen(message) == length);
+  OK(cuMemAlloc(&pointer, 100));                           /* calls are allowed */
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuMemFree(pointer + 1)); /* and told of to nobody */
+  OK(cuMemFree(pointer));
+  told++;
+}
+
+CASE(errors_are_told_before_the_call_returns) {
+  prepare();
+  CUlogsCallbackHandle handle;
+  OK(cuLogsRegisterCallback(tell, NULL, &handle));
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuMemFree(12345));
+  CHECK(told == 1);
+  OK(cuStreamSynchronize(stream));
+  spin(stream, 10000000, 1);
+  GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(stream));
+  CHECK(told == 1);
+  OK(cuLogsUnregisterCallback(handle));
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuMemFree(12345));
+  CHECK(told == 1);
+}
+
+static int asked;
+static CUresult ask(void *data, CUgraphNode node, const CUgraphNodeParams *before,
+                    const CUgraphNodeParams *now, CUgraphRecaptureStatus status) {
+  CHECK(node && status == CU_GRAPH_RECAPTURE_ELIGIBLE_FOR_UPDATE);
+  CHECK(before->type == CU_GRAPH_NODE_TYPE_KERNEL && now->type == CU_GRAPH_NODE_TYPE_KERNEL);
+  asked++;
+  return data ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+CASE(a_recapture_asks_about_nodes_that_differ) {
+  prepare();
+  CUgraph graph, again;
+  CUgraphExec exec;
+  OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+  spin(stream, 1000, 1);
+  spin(stream, 1000, 1);
+  OK(cuStreamEndCapture(stream, &graph));
+  OK(cuStreamBeginRecaptureToGraph(stream, CU_STREAM_CAPTURE_MODE_RELAXED, graph, ask, NULL));
+  spin(stream, 1000, 1);
+  CHECK(asked == 0);
+  spin(stream, 20000000, 1);
+  CHECK(asked == 1);
+  OK(cuStreamEndCapture(stream, &again));
+  CHECK(again == graph);
+  OK(cuGraphInstantiate(&exec, graph, 0));
+  uint64_t begun = now_ns();
+  OK(cuGraphLaunch(exec, stream));
+  OK(cuStreamSynchronize(stream));
+  CHECK(ms_since(begun) > 19);
+  uint64_t ns = 1;
+  void *parameters[] = {&ns};
+  OK(cuStreamBeginRecaptureToGraph(stream, CU_STREAM_CAPTURE_MODE_RELAXED, graph, ask, &ns));
+  GIVES(CUDA_ERROR_GRAPH_RECAPTURE_FAILURE,
+        cuLaunchKernel(spin_kernel(), 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL));
+  GIVES(CUDA_ERROR_GRAPH_RECAPTURE_FAILURE, cuStreamEndCapture(stream, &again));
+}

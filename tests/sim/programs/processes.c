@@ -1,6 +1,8 @@
 /* Several processes on one device, and what a process may not inherit. */
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include "check.h"
 
@@ -174,5 +176,28 @@ CASE(memory_exported_by_descriptor_stays_charged_until_nobody_holds_it) {
   OK(cuMemRelease(handle));
   CHECK(before - free_bytes() == 10 * MIB);
   OK(cuMemRelease(imported));
+  CHECK(before - free_bytes() == 10 * MIB); /* the descriptor keeps it */
+  int copy = dup(fd);
+  close(fd);
+  CHECK(before - free_bytes() == 10 * MIB);
+  close(copy);
   CHECK(free_bytes() == before);
+}
+
+CASE(descriptors_of_memory_are_files_of_one_character_device) {
+  begin();
+  CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                              .location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}},
+                              .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR};
+  CUmemGenericAllocationHandle handle;
+  int first, second;
+  struct stat one, two;
+  OK(cuMemCreate(&handle, 10 * MIB, &prop, 0));
+  OK(cuMemExportToShareableHandle(&first, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+  OK(cuMemExportToShareableHandle(&second, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+  CHECK(fstat(first, &one) == 0 && fstat(second, &two) == 0);
+  CHECK(S_ISCHR(one.st_mode) && one.st_ino == two.st_ino && one.st_rdev == two.st_rdev);
+  OK(cuMemRelease(handle));
+  close(first);
+  close(second);
 }

@@ -31,16 +31,56 @@ unsigned sim_format_bytes(CUarray_format format) {
   }
 }
 
+/* Formats of two planes, the second one half as high where the sampling is 4:2:0, and of texels of
+ * a fixed size: created, but not copied to or from. Bytes of a texel in each plane; 0: none of
+ * these. */
+static unsigned odd_format_bytes(CUarray_format format, unsigned *second, bool *half) {
+  *second = 0;
+  *half = format == CU_AD_FORMAT_NV12 || format == CU_AD_FORMAT_P010 || format == CU_AD_FORMAT_P016;
+  switch ((int)format) {
+    case CU_AD_FORMAT_NV12:
+    case CU_AD_FORMAT_NV16:
+      return *second = 1;
+    case CU_AD_FORMAT_P010:
+    case CU_AD_FORMAT_P016:
+    case CU_AD_FORMAT_P210:
+    case CU_AD_FORMAT_P216:
+      return *second = 2;
+    case CU_AD_FORMAT_UNORM_INT8X4:
+    case CU_AD_FORMAT_UNORM_INT16X2:
+      return 4;
+    case CU_AD_FORMAT_UNORM_INT16X4:
+    case CU_AD_FORMAT_SNORM_INT16X4:
+    case CU_AD_FORMAT_Y416:
+      return 8;
+    default:
+      return 0;
+  }
+}
+
+/* In columns of 64 bytes by 8 rows, up to 32 of them one above the other. */
+static uint64_t rows_of(uint64_t height) {
+  uint64_t column = 8;
+  if (height <= 1) return 1;
+  while (column < 256 && column < height) column *= 2;
+  return (height + column - 1) / column * column;
+}
+
 static CUresult lay_out(sim_array *a, uint64_t *bytes) {
   const CUDA_ARRAY3D_DESCRIPTOR *s = &a->shape;
-  unsigned element = sim_format_bytes(s->Format) * s->NumChannels;
-  REQUIRE(s->Width && (s->NumChannels == 1 || s->NumChannels == 2 || s->NumChannels == 4),
+  unsigned second = 0, element = sim_format_bytes(s->Format) * s->NumChannels;
+  bool half = false, odd = !element && (element = odd_format_bytes(s->Format, &second, &half));
+  REQUIRE(s->Width && (odd || s->NumChannels == 1 || s->NumChannels == 2 || s->NumChannels == 4),
           CUDA_ERROR_INVALID_VALUE);
-  REQUIRE(s->Width <= 131072 && s->Height <= 65536 && s->Depth <= 16384, CUDA_ERROR_INVALID_VALUE);
+  size_t side = s->Depth && !(s->Flags & CUDA_ARRAY3D_LAYERED) ? 16384 : 131072;
+  REQUIRE(s->Width <= side && s->Height <= side && s->Height <= 65536 && s->Depth <= 16384,
+          CUDA_ERROR_INVALID_VALUE);
   if (!element) return CUDA_ERROR_NOT_SUPPORTED;
-  /* In blocks of 64 bytes by 8 rows. */
   a->pitch = (s->Width * element + 63) & ~63ull;
-  a->slice = a->pitch * (s->Height > 1 ? (s->Height + 7) & ~7ull : 1);
+  a->slice = a->pitch * rows_of(s->Height);
+  if (odd && second)
+    a->slice +=
+        ((s->Width * second + 63) & ~63ull) * rows_of(half ? (s->Height + 1) / 2 : s->Height);
   *bytes = a->slice * (s->Depth ? s->Depth : 1);
   return CUDA_SUCCESS;
 }

@@ -15,6 +15,10 @@ struct sim_capture {
   uint64_t id;
   bool invalid;
   bool into_given_graph;
+  CUgraphRecaptureCallback callback; /* for nodes that differ from the given graph's */
+  void *data;
+  bool again;   /* its nodes are those that the graph has already … */
+  size_t place; /* … the next of them */
   sim_capture *next;
 };
 
@@ -165,10 +169,66 @@ static CUresult add_to_tail(sim_stream *stream, sim_node *const *nodes, size_t c
   return CUDA_SUCCESS;
 }
 
+static bool same_tail(const sim_node *node, const sim_stream *stream) {
+  bool same = node->from_count == stream->capture_tail_count;
+  for (size_t i = 0; i < node->from_count && same; i++) {
+    bool found = false;
+    for (size_t k = 0; k < stream->capture_tail_count; k++)
+      found |= stream->capture_tail[k] == node->from[i];
+    same = found;
+  }
+  return same;
+}
+
+/* Kernels are looked into; of other work only memory must be as it was. */
+static bool same_work(const sim_work *a, const sim_work *b) {
+  if (a->type != CU_GRAPH_NODE_TYPE_KERNEL) return true;
+  return a->kernel.function == b->kernel.function &&
+         !memcmp(a->kernel.grid, b->kernel.grid, sizeof a->kernel.grid) &&
+         !memcmp(a->kernel.block, b->kernel.block, sizeof a->kernel.block) &&
+         a->kernel.shared_bytes == b->kernel.shared_bytes &&
+         a->kernel.param_bytes == b->kernel.param_bytes &&
+         (!a->kernel.param_bytes ||
+          !memcmp(a->kernel.params, b->kernel.params, a->kernel.param_bytes));
+}
+
+/* The program decides about a node that differs; it may call the driver meanwhile. */
+static CUresult ask_about(sim_capture *c, sim_node *node, sim_work *kept) {
+  CUresult answer = CUDA_SUCCESS;
+  if (c->callback && !same_work(&node->work, kept)) {
+    CUgraphNodeParams before = {.type = node->work.type}, now = before;
+    sim_params_from_work(&node->work, &before);
+    sim_params_from_work(kept, &now);
+    SIM_CALL_BACK(answer = c->callback(c->data, (CUgraphNode)node, &before, &now,
+                                       CU_GRAPH_RECAPTURE_ELIGIBLE_FOR_UPDATE));
+  }
+  return answer;
+}
+
+static CUresult capture_again(sim_stream *stream, const sim_work *work) {
+  sim_capture *c = stream->capture;
+  sim_node *node = c->place < c->graph->count ? c->graph->nodes[c->place] : NULL;
+  bool fits = node && node->work.type == work->type && same_tail(node, stream) &&
+              work->type != CU_GRAPH_NODE_TYPE_MEM_ALLOC &&
+              work->type != CU_GRAPH_NODE_TYPE_MEM_FREE;
+  sim_work kept = *work;
+  fits = fits && sim_work_keep(&kept) && ask_about(c, node, &kept) == CUDA_SUCCESS;
+  if (!fits) {
+    invalidate(c);
+    return sim_fail(CUDA_ERROR_GRAPH_RECAPTURE_FAILURE);
+  }
+  c->place++;
+  sim_work before = node->work;
+  node->work = kept;
+  sim_work_release(&before);
+  return set_tail(stream, &node, 1);
+}
+
 CUresult sim_capture_add(sim_stream *stream, const sim_work *work) {
   sim_capture *c = stream->capture;
   sim_node *node;
   if (is_invalid(c)) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  if (c->again) return capture_again(stream, work);
   TRY(sim_graph_add(c->graph, stream->capture_tail, stream->capture_tail_count, work, &node));
   return set_tail(stream, &node, 1);
 }
@@ -274,6 +334,22 @@ CUresult CUDAAPI cuStreamBeginCaptureToGraph(CUstream handle, CUgraph graph,
   return begin(handle, graph, from, count, mode);
 }
 
+CUresult CUDAAPI cuStreamBeginRecaptureToGraph(CUstream handle, CUstreamCaptureMode mode,
+                                               CUgraph graph_handle,
+                                               CUgraphRecaptureCallback callback, void *data) {
+  ENTER_CONTEXT("cuStreamBeginRecaptureToGraph");
+  sim_stream *stream;
+  sim_graph *graph;
+  TRY(sim_graph_of(graph_handle, &graph));
+  TRY(begin(handle, graph_handle, NULL, 0, mode));
+  TRY(sim_stream_of(handle, ctx, &stream));
+  stream->capture->again = true;
+  stream->capture->callback = callback;
+  stream->capture->data = data;
+  sim_objects_drop(graph);
+  return CUDA_SUCCESS;
+}
+
 /* Takes the capture off every stream that takes part; true when all had been joined to the origin.
  */
 static bool leave_streams(sim_capture *c) {
@@ -312,9 +388,11 @@ CUresult CUDAAPI cuStreamEndCapture(CUstream handle, CUgraph *out) {
   bool joined = leave_streams(c);
   forget(c);
   sim_big_unlock();
-  CUresult result = is_invalid(c) ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
-                    : joined      ? CUDA_SUCCESS
-                                  : CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
+  bool short_of = c->again && c->place < c->graph->count;
+  CUresult result = c->again && (is_invalid(c) || short_of) ? CUDA_ERROR_GRAPH_RECAPTURE_FAILURE
+                    : is_invalid(c)                         ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+                    : joined                                ? CUDA_SUCCESS
+                                                            : CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
   *out = result == CUDA_SUCCESS ? (CUgraph)c->graph : NULL;
   if (result != CUDA_SUCCESS && !c->into_given_graph) sim_graph_free(c->graph);
   free(c);

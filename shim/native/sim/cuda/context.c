@@ -6,6 +6,10 @@
 #include "sim/machine/place.h"
 
 void sim_modules_of_context(sim_context *ctx);
+bool sim_libraries_enter(sim_context *ctx);
+
+static sim_context *contexts;
+sim_context *sim_contexts(void) { return contexts; }
 
 sim_context *sim_current(void) {
   return sim_self.depth ? sim_self.stack[sim_self.depth - 1] : NULL;
@@ -56,6 +60,8 @@ CUresult sim_context_make(sim_gpu *gpu, unsigned flags, bool primary, sim_contex
   ctx->shared_config = CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE;
   sim_default_limits(ctx);
   ctx->legacy = sim_stream_new(ctx, 0, 0, SIM_LANE_LEGACY);
+  ctx->next = contexts;
+  contexts = ctx;
   sim_handle_add(ctx, SIM_CONTEXT);
   *out = ctx;
   return CUDA_SUCCESS;
@@ -95,12 +101,21 @@ CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device) {
   TRY(sim_gpu_of(device, &gpu));
   sim_big_lock();
   CUresult result = CUDA_SUCCESS;
-  if (!gpu->primary) result = sim_context_make(gpu, gpu->primary_flags, true, &gpu->primary);
+  sim_context *dead = NULL;
+  if (!gpu->primary) {
+    result = sim_context_make(gpu, gpu->primary_flags, true, &gpu->primary);
+    if (result == CUDA_SUCCESS && !sim_libraries_enter(gpu->primary)) {
+      result = CUDA_ERROR_OUT_OF_MEMORY;
+      dead = gpu->primary;
+      gpu->primary = NULL;
+    }
+  }
   if (result == CUDA_SUCCESS) {
     gpu->primary_refs++;
     *out = (CUcontext)gpu->primary;
   }
   sim_big_unlock();
+  if (dead) sim_context_destroy(dead);
   return result;
 }
 
@@ -171,8 +186,13 @@ static CUresult create(CUcontext *out, unsigned flags, CUdevice device, unsigned
   sim_context *ctx = NULL;
   sim_big_lock();
   CUresult result = sim_context_make(gpu, flags, false, &ctx);
+  bool entered = result == CUDA_SUCCESS && sim_libraries_enter(ctx);
   sim_big_unlock();
   if (result != CUDA_SUCCESS) return result;
+  if (!entered) {
+    sim_context_destroy(ctx);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
   ctx->api_version = api_version;
   sim_self.stack[sim_self.depth++] = ctx;
   *out = (CUcontext)ctx;

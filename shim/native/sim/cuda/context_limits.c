@@ -1,54 +1,119 @@
 /* What a context can be told: limits, caches, peers. */
 #include "sim/cuda/core.h"
 
-/* What the limits reserve on the device beyond what the context itself comes with. */
-uint64_t sim_limit_bytes(const sim_context *ctx) {
-  const sim_profile *p = ctx->gpu->profile;
-  uint64_t threads = (uint64_t)p->sm_count * p->max_threads_per_sm;
-  uint64_t stack = ctx->limits[CU_LIMIT_STACK_SIZE], heap = ctx->limits[CU_LIMIT_MALLOC_HEAP_SIZE];
-  uint64_t fifo = ctx->limits[CU_LIMIT_PRINTF_FIFO_SIZE];
-  uint64_t bytes = 0;
-  if (stack > 1024) bytes += (stack - 1024) * threads;
-  if (heap > 8 * SIM_MIB) bytes += heap - 8 * SIM_MIB;
-  if (fifo > SIM_MIB) bytes += fifo - SIM_MIB;
-  uint64_t slab = p->slab_bytes;
+#define STACK_BYTES 1024
+#define SYNC_DEPTH 2
+#define MOST_SYNC_DEPTH 24
+#define PENDING_LAUNCHES 2048
+/* Of device memory for each level at which a kernel may wait for those that it launched: "up to
+ * 860MB … depending on the device configuration" (CUDA C++ Programming Guide 12, CDP1, Memory
+ * Footprint). */
+#define SYNC_LEVEL_BYTES (860 * SIM_MIB)
+/* Of a launch that is pending. No figure is published: a launch's parameters, at most 4 KiB, and as
+ * much again for the rest. */
+#define PENDING_LAUNCH_BYTES 8192
+/* Local memory is laid out in such steps a thread, for as many threads as the device holds at once,
+ * once a context (an engineer of NVIDIA's in developer forum thread 39558: "128 or 256 bytes"). */
+#define LOCAL_STEP_BYTES 256
+
+static uint64_t in_slabs(const sim_context *ctx, uint64_t bytes) {
+  uint64_t slab = ctx->gpu->profile->slab_bytes;
   return (bytes + slab - 1) / slab * slab;
 }
 
+static uint64_t above(uint64_t value, uint64_t standard) {
+  return value > standard ? value - standard : 0;
+}
+
+/* Beyond what the context itself comes with. */
+uint64_t sim_limit_bytes(const sim_context *ctx) {
+  const sim_profile *p = ctx->gpu->profile;
+  uint64_t threads = (uint64_t)p->sm_count * p->max_threads_per_sm;
+  const size_t *limits = ctx->limits;
+  uint64_t stack = limits[CU_LIMIT_STACK_SIZE];
+  if (stack < ctx->local_bytes) stack = ctx->local_bytes;
+  stack = (stack + LOCAL_STEP_BYTES - 1) / LOCAL_STEP_BYTES * LOCAL_STEP_BYTES;
+  return in_slabs(ctx, above(stack, STACK_BYTES) * threads) +
+         in_slabs(ctx, above(limits[CU_LIMIT_MALLOC_HEAP_SIZE], 8 * SIM_MIB)) +
+         in_slabs(ctx, above(limits[CU_LIMIT_PRINTF_FIFO_SIZE], SIM_MIB)) +
+         in_slabs(ctx,
+                  above(limits[CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH], SYNC_DEPTH) * SYNC_LEVEL_BYTES) +
+         in_slabs(ctx, above(limits[CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT], PENDING_LAUNCHES) *
+                           PENDING_LAUNCH_BYTES);
+}
+
+/* Takes or gives back what they reserve by now. False: the device has no room. Big lock held. */
+static bool settle(sim_context *ctx, uint64_t had) {
+  uint64_t needs = sim_limit_bytes(ctx);
+  sim_gpu *gpu = ctx->gpu;
+  if (needs > had && (sim_fault_hits(sim_here.machine, gpu->device, SIM_FAULT_OUT_OF_MEMORY,
+                                     sim_self.call, NULL) ||
+                      !sim_memory_take(sim_here.machine, gpu->device, gpu->client, needs - had)))
+    return false;
+  if (needs < had) sim_memory_give(sim_here.machine, gpu->device, gpu->client, had - needs);
+  ctx->charged_bytes += needs - had;
+  return true;
+}
+
+/* Before a kernel that needs so much of it a thread. It stays for the next ones. */
+CUresult sim_local_memory_take(sim_context *ctx, uint64_t bytes_per_thread) {
+  if (bytes_per_thread <= __atomic_load_n(&ctx->local_bytes, __ATOMIC_ACQUIRE)) return CUDA_SUCCESS;
+  sim_big_lock();
+  uint64_t before = ctx->local_bytes, had = sim_limit_bytes(ctx);
+  if (before < bytes_per_thread) ctx->local_bytes = bytes_per_thread;
+  bool settled = settle(ctx, had);
+  if (!settled) ctx->local_bytes = before;
+  sim_big_unlock();
+  return settled ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 void sim_default_limits(sim_context *ctx) {
-  ctx->limits[CU_LIMIT_STACK_SIZE] = 1024;
+  ctx->limits[CU_LIMIT_STACK_SIZE] = STACK_BYTES;
   ctx->limits[CU_LIMIT_PRINTF_FIFO_SIZE] = SIM_MIB;
   ctx->limits[CU_LIMIT_MALLOC_HEAP_SIZE] = 8 * SIM_MIB;
-  ctx->limits[CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH] = 2;
-  ctx->limits[CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT] = 2048;
+  ctx->limits[CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH] = SYNC_DEPTH;
+  ctx->limits[CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT] = PENDING_LAUNCHES;
   ctx->limits[CU_LIMIT_MAX_L2_FETCH_GRANULARITY] = 64;
   ctx->limits[CU_LIMIT_PERSISTING_L2_CACHE_SIZE] = 0;
+}
+
+/* Kernels wait for those that they launched on devices before 9.0 only. */
+static bool is_supported(const sim_context *ctx, CUlimit limit) {
+  if (limit == CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH && ctx->gpu->profile->compute_major >= 9)
+    return false;
+  return limit <= CU_LIMIT_PERSISTING_L2_CACHE_SIZE;
+}
+
+static size_t largest(CUlimit limit) {
+  switch (limit) {
+    case CU_LIMIT_STACK_SIZE:
+      return 512 * 1024;
+    case CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH:
+      return MOST_SYNC_DEPTH;
+    default:
+      return SIZE_MAX / 2 / PENDING_LAUNCH_BYTES;
+  }
 }
 
 CUresult CUDAAPI cuCtxSetLimit(CUlimit limit, size_t value) {
   ENTER_CONTEXT("cuCtxSetLimit");
   if ((unsigned)limit >= SIM_LIMITS || limit >= CU_LIMIT_MAX) return CUDA_ERROR_INVALID_VALUE;
-  if (limit > CU_LIMIT_PERSISTING_L2_CACHE_SIZE) return CUDA_ERROR_UNSUPPORTED_LIMIT;
-  if (limit == CU_LIMIT_STACK_SIZE && value > 512 * 1024) return CUDA_ERROR_INVALID_VALUE;
+  if (!is_supported(ctx, limit)) return CUDA_ERROR_UNSUPPORTED_LIMIT;
+  if (value > largest(limit)) return CUDA_ERROR_INVALID_VALUE;
+  sim_big_lock();
   size_t before = ctx->limits[limit];
   uint64_t had = sim_limit_bytes(ctx);
   ctx->limits[limit] = value;
-  uint64_t needs = sim_limit_bytes(ctx);
-  if (needs > had &&
-      !sim_memory_take(sim_here.machine, ctx->gpu->device, ctx->gpu->client, needs - had)) {
-    ctx->limits[limit] = before;
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  }
-  if (needs < had)
-    sim_memory_give(sim_here.machine, ctx->gpu->device, ctx->gpu->client, had - needs);
-  ctx->charged_bytes += needs - had;
-  return CUDA_SUCCESS;
+  bool settled = settle(ctx, had);
+  if (!settled) ctx->limits[limit] = before;
+  sim_big_unlock();
+  return settled ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult CUDAAPI cuCtxGetLimit(size_t *value, CUlimit limit) {
   ENTER_CONTEXT("cuCtxGetLimit");
   REQUIRE(value && (unsigned)limit < CU_LIMIT_MAX, CUDA_ERROR_INVALID_VALUE);
-  if (limit > CU_LIMIT_PERSISTING_L2_CACHE_SIZE) return CUDA_ERROR_UNSUPPORTED_LIMIT;
+  if (!is_supported(ctx, limit)) return CUDA_ERROR_UNSUPPORTED_LIMIT;
   *value = ctx->limits[limit];
   return CUDA_SUCCESS;
 }

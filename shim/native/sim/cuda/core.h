@@ -56,21 +56,24 @@ typedef struct sim_gpu {
   sim_context *primary; /* NULL while inactive */
   unsigned primary_refs, primary_flags;
   sim_pool *default_pool, *current_pool;
-  struct sim_slab *slabs; /* small allocations, all contexts */
+  struct sim_slab *slabs;           /* small allocations, all contexts */
+  struct sim_graph_use *graph_uses; /* by launches that run or are to run */
   uint64_t graph_bytes, graph_high_bytes, graph_used_bytes, graph_used_high_bytes;
 } sim_gpu;
 
 struct sim_context {
   sim_gpu *gpu;
-  uint64_t id;     /* never used again in this process */
-  uint32_t number; /* part of its streams' numbers */
+  sim_context *next; /* of all that there ever were */
+  uint64_t id;       /* never used again in this process */
+  uint32_t number;   /* part of its streams' numbers */
   uint32_t next_stream, next_queue;
   unsigned flags, api_version;
   bool primary, alive;
   int attached;    /* cuCtxAttach */
   CUresult sticky; /* error that stays until the context is destroyed */
   size_t limits[SIM_LIMITS];
-  uint64_t charged_bytes; /* the context's own and what its limits reserve */
+  uint64_t charged_bytes; /* the context's own, and what its limits and local memory reserve */
+  uint64_t local_bytes;   /* a thread's most, of all kernels launched so far */
   sim_stream *legacy;
   sim_stream *streams; /* all, the default ones included */
   unsigned capturing;  /* how many of them capture, */
@@ -118,7 +121,9 @@ typedef struct sim_thread {
   CUstreamCaptureMode mode; /* cuThreadExchangeStreamCaptureMode */
   char *param_bytes;        /* parameters of the launch under way; a node copies them */
   void **param_list;
-  int depth; /* of the context stack */
+  int calls;       /* that this thread is in: more than one where one makes another */
+  CUresult failed; /* what went wrong last in the outermost of them */
+  int depth;       /* of the context stack */
   sim_context *stack[32];
   struct {
     uint64_t ctx_id;
@@ -133,8 +138,10 @@ sim_thread *sim_thread_new(void);
 
 typedef struct sim_process {
   sim_machine *machine;
-  bool launches_block;  /* CUDA_LAUNCH_BLOCKING */
-  uint32_t connections; /* CUDA_DEVICE_MAX_CONNECTIONS: hardware queues of a context */
+  bool launches_block;          /* CUDA_LAUNCH_BLOCKING */
+  bool loads_lazily;            /* CUDA_MODULE_LOADING: all but EAGER */
+  bool forces_ptx, forbids_ptx; /* CUDA_FORCE_PTX_JIT, CUDA_DISABLE_PTX_JIT */
+  uint32_t connections;         /* CUDA_DEVICE_MAX_CONNECTIONS: hardware queues of a context */
   int gpu_count;
   sim_gpu gpus[SIM_MAX_DEVICES];
 } sim_process;
@@ -145,35 +152,58 @@ void sim_big_unlock(void);
 bool sim_initialized(void);
 CUresult sim_enter(const char *call);
 CUresult sim_enter_context(const char *call, sim_context **ctx);
+/* A call begins, and ends however its function is left: then those who want to hear of errors do.
+ */
+typedef struct sim_call {
+  CUresult result;
+} sim_call;
+sim_call sim_call_begin(const char *call, sim_context **ctx);
+void sim_call_end(sim_call *call);
+/* Runs what the program gave the driver to call, inside of a call: it may make calls itself. */
+#define SIM_CALL_BACK(what)                     \
+  do {                                          \
+    const char *call_ = sim_self.call;          \
+    uint64_t entered_ns_ = sim_self.entered_ns; \
+    bool per_thread_ = sim_self.per_thread;     \
+    int calls_ = sim_self.calls;                \
+    sim_self.calls = 0;                         \
+    what;                                       \
+    sim_self.calls = calls_;                    \
+    sim_self.call = call_;                      \
+    sim_self.entered_ns = entered_ns_;          \
+    sim_self.per_thread = per_thread_;          \
+  } while (0)
 void sim_spend(uint32_t ns); /* the call lasts at least this long since it was entered */
 
 /* Every exported function begins with one of these. */
-#define ENTER(call)                                \
-  do {                                             \
-    CUresult entered_ = sim_enter(call);           \
-    if (entered_ != CUDA_SUCCESS) return entered_; \
+#define SIM_CALL_OF(call, ctx)                                                                \
+  sim_call call_under_way __attribute__((cleanup(sim_call_end))) = sim_call_begin(call, ctx); \
+  if (call_under_way.result != CUDA_SUCCESS) return call_under_way.result
+#define ENTER(call) SIM_CALL_OF(call, NULL)
+#define ENTER_CONTEXT(call) \
+  sim_context *ctx;         \
+  SIM_CALL_OF(call, &ctx)
+#define TRY(expression)                                  \
+  do {                                                   \
+    CUresult tried_ = (expression);                      \
+    if (tried_ != CUDA_SUCCESS) return sim_fail(tried_); \
   } while (0)
-#define ENTER_CONTEXT(call)                            \
-  sim_context *ctx;                                    \
-  do {                                                 \
-    CUresult entered_ = sim_enter_context(call, &ctx); \
-    if (entered_ != CUDA_SUCCESS) return entered_;     \
+#define REQUIRE(condition, error)             \
+  do {                                        \
+    if (!(condition)) return sim_fail(error); \
   } while (0)
-#define TRY(expression)                        \
-  do {                                         \
-    CUresult tried_ = (expression);            \
-    if (tried_ != CUDA_SUCCESS) return tried_; \
-  } while (0)
-#define REQUIRE(condition, error)   \
-  do {                              \
-    if (!(condition)) return error; \
-  } while (0)
+
+/* An error that is going to be the call's. */
+static inline CUresult sim_fail(CUresult error) { return sim_self.failed = error; }
 
 /* handle.c: which pointers are live handles */
 void sim_handle_add(const void *handle, enum sim_type type);
 void sim_handle_remove(const void *handle);
 bool sim_handle_is(const void *handle, enum sim_type type);
 uint64_t sim_next_id(void);
+
+/* logs.c: an error goes to who asked for that; no lock held */
+void sim_logs_tell(CUresult error);
 
 /* init.c */
 CUresult sim_gpu_of(CUdevice device, sim_gpu **gpu);
@@ -182,6 +212,7 @@ CUresult sim_gpu_of(CUdevice device, sim_gpu **gpu);
 sim_context *sim_current(void);
 CUresult sim_context_error(sim_context *ctx); /* its sticky error, learned from the device */
 CUresult sim_attach_gpu(sim_gpu *gpu);
+sim_context *sim_contexts(void); /* also those that are destroyed: not alive. Big lock held. */
 /* Big lock held. */
 CUresult sim_context_make(sim_gpu *gpu, unsigned flags, bool primary, sim_context **out);
 void sim_context_destroy(sim_context *ctx); /* big lock not held */
@@ -279,6 +310,9 @@ void sim_allocs_of_context(sim_context *ctx); /* frees them all */
 /* Bytes of [address, address + bytes) whose contents are kept. 0 beyond. */
 uint64_t sim_kept_bytes(uint64_t address, uint64_t bytes);
 
+bool sim_is_managed(const sim_alloc *alloc);    /* managed.c */
+bool sim_pool_is_on_host(const sim_pool *pool); /* pool.c */
+
 /* copy.c */
 struct sim_move {
   uint64_t to, from, bytes; /* `from` 0: fill */
@@ -297,6 +331,7 @@ typedef struct sim_function {
   struct sim_kernel *kernel;
   sim_context *ctx;
   int max_dynamic_shared, carveout, cluster_allowed;
+  bool loaded; /* its code is on the device */
   int cluster[3];
   struct sim_old_launch *old_launch; /* launch_old.c; NULL: never launched that way */
   struct sim_function *bound;        /* of a CUkernel: functions made from it, one a context */
@@ -306,6 +341,7 @@ CUresult sim_function_of(CUfunction handle, sim_context *ctx, sim_function **fun
 int sim_blocks_per_sm(const sim_function *f, const sim_gpu *gpu, int threads, size_t dynamic_bytes);
 const char *sim_function_name(const sim_function *function);
 
-/* memory that a context's limits reserve */
+/* context_limits.c: memory that a context's limits and the local memory of its kernels reserve */
 uint64_t sim_limit_bytes(const sim_context *ctx);
+CUresult sim_local_memory_take(sim_context *ctx, uint64_t bytes_per_thread);
 void sim_default_limits(sim_context *ctx);

@@ -1,7 +1,10 @@
 /* Devices: names, sizes, attributes. */
 #define _GNU_SOURCE
+#include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "sim/cuda/core.h"
 
@@ -216,6 +219,7 @@ static const struct {
     {CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED, 1},
     {CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 1},
     {CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 1},
+    {CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, 1},
     {CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, 1},
     {CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR},
     {CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED, 1},
@@ -227,6 +231,18 @@ static const struct {
     {CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, 0},
 };
 
+/* As a real driver: a client of MPS is who finds a control daemon's pipe. Without the variable real
+ * ones look in /tmp/nvidia-mps; a daemon there serves the real devices of this machine. */
+static bool is_mps_client(void) {
+  const char *directory = getenv("CUDA_MPS_PIPE_DIRECTORY");
+  char path[PATH_MAX];
+  struct stat pipe;
+  if (!directory || !*directory) return false;
+  int length = snprintf(path, sizeof path, "%s/control", directory);
+  return length < (int)sizeof path && stat(path, &pipe) == 0 &&
+         (S_ISFIFO(pipe.st_mode) || S_ISSOCK(pipe.st_mode));
+}
+
 CUresult CUDAAPI cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device) {
   ENTER("cuDeviceGetAttribute");
   sim_gpu *gpu;
@@ -236,6 +252,7 @@ CUresult CUDAAPI cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, 
   *value = 0;
   for (size_t i = 0; i < sizeof fixed / sizeof fixed[0]; i++)
     if (fixed[i].attribute == attribute) *value = fixed[i].value;
+  if (attribute == CU_DEVICE_ATTRIBUTE_MPS_ENABLED) *value = is_mps_client();
   return CUDA_SUCCESS;
 }
 

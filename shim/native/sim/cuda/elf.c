@@ -10,6 +10,9 @@
 #define INFO_PARAMETER 0x17 /* .nv.info.<kernel>: one parameter */
 #define INFO_PARAMETER_BYTES 0x19
 #define INFO_MAX_THREADS 0x05
+#define INFO_FRAME_BYTES 0x11 /* .nv.info: a symbol, and its local memory */
+#define INFO_LEAST_STACK_BYTES 0x12
+#define MOST_LOCAL_BYTES (1u << 19)
 
 /* The file as far as it may be read. Nothing in it is believed: offsets may lie outside, names may
  * have no end, tables may be unaligned. */
@@ -46,6 +49,12 @@ static bool begins(const char *text, const char *with) {
 
 static const char *name_of(const elf *file, const Elf64_Shdr *section) {
   return text_at(file, &file->names, section->sh_name);
+}
+
+/* Variables and constants of the module, which are counted by their symbols; a kernel's constants
+ * have its name behind the number. */
+static bool is_data(const Elf64_Shdr *section, const char *name) {
+  return section->sh_flags & SHF_WRITE || (begins(name, ".nv.constant") && !strchr(name + 12, '.'));
 }
 
 static void read_symbols(const elf *file, const Elf64_Shdr *table, sim_image *image) {
@@ -104,6 +113,50 @@ static void read_info(const uint8_t *at, const uint8_t *end, sim_kernel *k) {
   }
 }
 
+static sim_kernel *kernel_named(sim_image *image, const char *name) {
+  for (sim_kernel *k = image->kernels; k; k = k->next)
+    if (!strcmp(k->name, name)) return k;
+  return NULL;
+}
+
+static sim_kernel *kernel_of_symbol(const elf *file, const Elf64_Shdr *table, uint32_t index,
+                                    sim_image *image) {
+  Elf64_Sym symbol;
+  Elf64_Shdr texts;
+  uint64_t at = (uint64_t)index * sizeof symbol;
+  if (!lies_within(file, table->sh_offset, table->sh_size) || at >= table->sh_size ||
+      table->sh_size - at < sizeof symbol || !read_section(file, table->sh_link, &texts))
+    return NULL;
+  memcpy(&symbol, file->data + table->sh_offset + at, sizeof symbol);
+  return kernel_named(image, text_at(file, &texts, symbol.st_name));
+}
+
+/* Local memory of kernels: attributes of all of them, each with the number of a symbol. */
+static void read_local(const elf *file, const Elf64_Shdr *section, sim_image *image) {
+  Elf64_Shdr table;
+  if (!lies_within(file, section->sh_offset, section->sh_size) ||
+      !read_section(file, section->sh_link, &table))
+    return;
+  const uint8_t *at = file->data + section->sh_offset, *end = at + section->sh_size;
+  while (end - at >= 4) {
+    uint8_t format = at[0], number = at[1];
+    uint16_t value;
+    memcpy(&value, at + 2, 2);
+    const uint8_t *body = at + 4;
+    if (format == 4 && value > end - body) return;
+    at = format == 4 ? body + value : body;
+    if (format != 4 || value < 8 ||
+        (number != INFO_FRAME_BYTES && number != INFO_LEAST_STACK_BYTES))
+      continue;
+    uint32_t index, bytes;
+    memcpy(&index, body, 4);
+    memcpy(&bytes, body + 4, 4);
+    sim_kernel *k = kernel_of_symbol(file, &table, index, image);
+    if (bytes > MOST_LOCAL_BYTES) bytes = MOST_LOCAL_BYTES;
+    if (k && bytes > k->local_bytes) k->local_bytes = bytes;
+  }
+}
+
 /* Newer cubins have the SM in bits 8..15 of e_flags, older ones in bits 0..7. Code runs on its own
  * major version, from its minor version up. */
 static bool fits_device(const Elf64_Ehdr *header, const sim_gpu *gpu) {
@@ -117,12 +170,14 @@ static void read_kernel(const char *name, const Elf64_Shdr *section, sim_image *
   sim_kernel *k = sim_image_add_kernel(image, name, strlen(name));
   if (k && section->sh_info >> 24) k->registers = section->sh_info >> 24;
   if (k && !k->params) k->params = calloc(1, sizeof *k->params);
+  if (k) k->code_bytes = section->sh_size;
 }
 
 /* What a section says of a kernel by its name. */
 static void read_about(const elf *file, const Elf64_Shdr *section, sim_image *image) {
   const char *name = name_of(file, section);
   bool info = begins(name, ".nv.info."), shared = begins(name, ".nv.shared.");
+  if (!strcmp(name, ".nv.info")) read_local(file, section, image);
   if (!info && !shared) return;
   if (info && !lies_within(file, section->sh_offset, section->sh_size)) return;
   const uint8_t *body = info ? file->data + section->sh_offset : NULL;
@@ -144,7 +199,7 @@ CUresult sim_read_elf(const uint8_t *data, uint64_t readable, const sim_gpu *gpu
   Elf64_Shdr section;
   for (unsigned i = 0; read_section(&file, i, &section); i++) {
     const char *name = name_of(&file, &section);
-    if (section.sh_flags & SHF_ALLOC && section.sh_type != SHT_NOBITS)
+    if (section.sh_flags & SHF_ALLOC && section.sh_type != SHT_NOBITS && !is_data(&section, name))
       image->bytes += section.sh_size < readable ? section.sh_size : readable;
     if (begins(name, ".text.")) read_kernel(name + 6, &section, image);
     if (section.sh_type == SHT_SYMTAB) read_symbols(&file, &section, image);

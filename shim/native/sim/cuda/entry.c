@@ -100,4 +100,18 @@ CUresult sim_enter_context(const char *call, sim_context **ctx) {
   return sim_context_error(*ctx);
 }
 
+sim_call sim_call_begin(const char *call, sim_context **ctx) {
+  if (sim_self.calls++ == 0) sim_self.failed = CUDA_SUCCESS;
+  CUresult result = ctx ? sim_enter_context(call, ctx) : sim_enter(call);
+  return (sim_call){sim_fail(result)};
+}
+
+void sim_call_end(sim_call *call) {
+  (void)call;
+  if (--sim_self.calls || !sim_self.failed) return;
+  CUresult error = sim_self.failed;
+  sim_self.failed = CUDA_SUCCESS;
+  if (error != CUDA_ERROR_NOT_READY) sim_logs_tell(error);
+}
+
 void sim_spend(uint32_t ns) { sim_spin_until(sim_self.entered_ns + ns); }

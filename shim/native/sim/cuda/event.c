@@ -19,6 +19,9 @@ CUresult CUDAAPI cuEventCreate(CUevent *out, unsigned int flags) {
   REQUIRE(out && !(flags & ~7u), CUDA_ERROR_INVALID_VALUE);
   REQUIRE(!(flags & CU_EVENT_INTERPROCESS) || flags & CU_EVENT_DISABLE_TIMING,
           CUDA_ERROR_INVALID_VALUE);
+  REQUIRE(!sim_fault_hits_named(sim_here.machine, ctx->gpu->device, SIM_FAULT_OUT_OF_MEMORY,
+                                sim_self.call),
+          CUDA_ERROR_OUT_OF_MEMORY);
   sim_event *e = calloc(1, sizeof *e);
   REQUIRE(e, CUDA_ERROR_OUT_OF_MEMORY);
   *e = (sim_event){.ctx = ctx,

@@ -14,7 +14,7 @@ CUresult sim_function_of(CUfunction handle, sim_context *ctx, sim_function **out
     sim_module *m;
     int limit = f->max_dynamic_shared;
     const char *name = f->kernel->name;
-    TRY(sim_library_module(f->library, ctx, &m));
+    TRY(sim_library_module(f->library, ctx, false, &m));
     TRY(sim_module_function(m, name, &f));
     if (limit > f->max_dynamic_shared) f->max_dynamic_shared = limit;
   }
@@ -124,6 +124,7 @@ CUresult CUDAAPI cuFuncGetAttribute(int *value, CUfunction_attribute attribute, 
   ENTER_CONTEXT("cuFuncGetAttribute");
   sim_function *f;
   TRY(sim_function_of(handle, ctx, &f));
+  TRY(sim_function_load(f));
   return get_attribute(value, attribute, f, ctx->gpu);
 }
 CUresult CUDAAPI cuFuncSetAttribute(CUfunction handle, CUfunction_attribute attribute, int value) {
@@ -199,6 +200,7 @@ CUresult CUDAAPI cuKernelGetFunction(CUfunction *out, CUkernel handle) {
   TRY(handle_of(handle, &f));
   REQUIRE(f->library, CUDA_ERROR_INVALID_HANDLE);
   TRY(sim_function_of((CUfunction)handle, ctx, &f));
+  TRY(sim_function_load(f));
   *out = (CUfunction)f;
   return CUDA_SUCCESS;
 }
@@ -253,13 +255,14 @@ CUresult CUDAAPI cuFuncIsLoaded(CUfunctionLoadingState *state, CUfunction handle
   sim_function *f;
   REQUIRE(state, CUDA_ERROR_INVALID_VALUE);
   TRY(handle_of(handle, &f));
-  *state = CU_FUNCTION_LOADING_STATE_LOADED;
+  *state = f->loaded ? CU_FUNCTION_LOADING_STATE_LOADED : CU_FUNCTION_LOADING_STATE_UNLOADED;
   return CUDA_SUCCESS;
 }
 CUresult CUDAAPI cuFuncLoad(CUfunction handle) {
-  ENTER("cuFuncLoad");
+  ENTER_CONTEXT("cuFuncLoad");
   sim_function *f;
-  return handle_of(handle, &f);
+  TRY(sim_function_of(handle, ctx, &f));
+  return sim_function_load(f);
 }
 
 /* ---- occupancy ---- */

@@ -154,17 +154,6 @@ bool sim_graph_leads(sim_node *const *from, size_t count, const sim_node *to) {
   return false;
 }
 
-uint64_t sim_graph_memory(const sim_graph *graph, const sim_gpu *gpu) {
-  uint64_t bytes = 0;
-  for (size_t i = 0; i < graph->count; i++) {
-    const sim_work *w = &graph->nodes[i]->work;
-    if (w->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC && w->take.gpu == gpu)
-      bytes += w->take.alloc->mapped_bytes;
-    if (w->type == CU_GRAPH_NODE_TYPE_GRAPH) bytes += sim_graph_memory(w->child.graph, gpu);
-  }
-  return bytes;
-}
-
 /* ---- calls ---- */
 
 CUresult CUDAAPI cuGraphCreate(CUgraph *out, unsigned int flags) {

@@ -51,10 +51,9 @@ CUresult sim_edge_add(sim_node *from, sim_node *to);
 bool sim_graph_sort(const sim_graph *graph, sim_node **order); /* false: a cycle */
 bool sim_graph_leads(sim_node *const *from, size_t count,
                      const sim_node *to); /* is `to` among or before them */
-/* What its allocation nodes take on this device. */
-uint64_t sim_graph_memory(const sim_graph *graph, const sim_gpu *gpu);
 
 /* graph_params.c */
+CUresult sim_params_from_work(const sim_work *work, CUgraphNodeParams *params);
 CUresult sim_work_from_params(const CUgraphNodeParams *params, sim_work *work);
 CUresult sim_node_add(CUgraphNode *out, CUgraph graph, const CUgraphNode *from, size_t count,
                       CUgraphNodeParams *params);
@@ -82,5 +81,9 @@ void sim_objects_drop(sim_graph *graph);
 /* graph_exec.c */
 CUresult sim_exec_run(sim_exec *exec, sim_stream *stream);
 CUresult sim_graph_run(sim_graph *graph, sim_stream *stream);
-CUresult sim_exec_take_memory(sim_exec *exec); /* big lock held */
+
+/* graph_memory.c; big lock held */
+CUresult sim_exec_take_memory(sim_exec *exec, const sim_stream *stream, bool upload);
+void sim_exec_memory_ends(sim_exec *exec, const sim_ref *end); /* of the launch that took it */
+void sim_exec_memory_forget(const sim_exec *exec);             /* it is destroyed */
 void sim_graph_memory_give(sim_gpu *gpu, uint64_t bytes);

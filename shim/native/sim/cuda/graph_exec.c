@@ -52,16 +52,52 @@ static CUgraphInstantiateResult check(const sim_graph *graph, uint64_t flags) {
                                                        : how;
 }
 
+/* What its kernels need: all of it before the first of them runs. */
+static CUresult prepare(const sim_graph *graph) {
+  for (size_t i = 0; i < graph->count; i++) {
+    const sim_work *work = &graph->nodes[i]->work;
+    if (work->type == CU_GRAPH_NODE_TYPE_KERNEL)
+      TRY(sim_work_prepare(work, work->kernel.function->ctx));
+    if (work->type == CU_GRAPH_NODE_TYPE_GRAPH) TRY(prepare(work->child.graph));
+    if (work->type != CU_GRAPH_NODE_TYPE_CONDITIONAL) continue;
+    for (unsigned k = 0; k < work->conditional.count; k++)
+      if (work->conditional.bodies[k]) TRY(prepare(work->conditional.bodies[k]));
+  }
+  return CUDA_SUCCESS;
+}
+
+static CUresult upload(sim_exec *exec, const sim_stream *stream) {
+  TRY(prepare(exec->graph));
+  sim_big_lock();
+  CUresult result = sim_exec_take_memory(exec, stream, true);
+  sim_big_unlock();
+  if (result == CUDA_SUCCESS) exec->uploaded = true;
+  return result;
+}
+
+static void exec_free(sim_exec *exec) {
+  sim_big_lock();
+  sim_exec_memory_forget(exec);
+  sim_big_unlock();
+  sim_graph_free(exec->graph);
+  free(exec);
+}
+
 static CUresult instantiate(CUgraphExec *out, CUgraph handle, uint64_t flags,
-                            CUgraphInstantiateResult *how) {
+                            CUstream stream_handle, CUgraphInstantiateResult *how) {
   enum {
     ON_DEVICE = CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH |
     CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH
   };
   sim_graph *graph;
+  sim_stream *stream = NULL;
   *how = CUDA_GRAPH_INSTANTIATE_ERROR;
   REQUIRE(out && !(flags & ~15ull) && (flags & ON_DEVICE) != ON_DEVICE, CUDA_ERROR_INVALID_VALUE);
   TRY(sim_graph_of(handle, &graph));
+  if (flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) {
+    REQUIRE(sim_current(), CUDA_ERROR_INVALID_CONTEXT);
+    TRY(sim_stream_of(stream_handle, sim_current(), &stream));
+  }
   *how = check(graph, flags);
   REQUIRE(*how == CUDA_GRAPH_INSTANTIATE_SUCCESS, CUDA_ERROR_INVALID_VALUE);
   sim_exec *exec = calloc(1, sizeof *exec);
@@ -72,9 +108,14 @@ static CUresult instantiate(CUgraphExec *out, CUgraph handle, uint64_t flags,
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   exec->graph->owned = true;
-  exec->flags = flags;
-  exec->uploaded = flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD;
+  exec->flags = flags & ~(uint64_t)CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD;
   exec->id = exec->graph->id;
+  CUresult result = stream ? upload(exec, stream) : CUDA_SUCCESS;
+  if (result != CUDA_SUCCESS) {
+    *how = CUDA_GRAPH_INSTANTIATE_ERROR;
+    exec_free(exec);
+    return result;
+  }
   sim_handle_add(exec, SIM_EXEC);
   *out = (CUgraphExec)exec;
   return CUDA_SUCCESS;
@@ -84,7 +125,7 @@ CUresult CUDAAPI cuGraphInstantiateWithFlags(CUgraphExec *out, CUgraph graph,
                                              unsigned long long flags) {
   ENTER("cuGraphInstantiateWithFlags");
   CUgraphInstantiateResult how;
-  return instantiate(out, graph, flags, &how);
+  return instantiate(out, graph, flags, NULL, &how);
 }
 CUresult CUDAAPI cuGraphInstantiate(CUgraphExec *out, CUgraph graph, CUgraphNode *error, char *log,
                                     size_t bytes) {
@@ -92,7 +133,7 @@ CUresult CUDAAPI cuGraphInstantiate(CUgraphExec *out, CUgraph graph, CUgraphNode
   if (error) *error = NULL;
   if (log && bytes) *log = 0;
   CUgraphInstantiateResult how;
-  return instantiate(out, graph, 0, &how);
+  return instantiate(out, graph, 0, NULL, &how);
 }
 CUresult CUDAAPI cuGraphInstantiate_v2(CUgraphExec *out, CUgraph graph, CUgraphNode *error,
                                        char *log, size_t bytes) {
@@ -100,14 +141,14 @@ CUresult CUDAAPI cuGraphInstantiate_v2(CUgraphExec *out, CUgraph graph, CUgraphN
   if (error) *error = NULL;
   if (log && bytes) *log = 0;
   CUgraphInstantiateResult how;
-  return instantiate(out, graph, 0, &how);
+  return instantiate(out, graph, 0, NULL, &how);
 }
 CUresult CUDAAPI cuGraphInstantiateWithParams(CUgraphExec *out, CUgraph graph,
                                               CUDA_GRAPH_INSTANTIATE_PARAMS *params) {
   ENTER("cuGraphInstantiateWithParams");
   REQUIRE(params, CUDA_ERROR_INVALID_VALUE);
   params->hErrNode_out = NULL;
-  return instantiate(out, graph, params->flags, &params->result_out);
+  return instantiate(out, graph, params->flags, params->hUploadStream, &params->result_out);
 }
 
 CUresult CUDAAPI cuGraphExecDestroy(CUgraphExec handle) {
@@ -115,8 +156,7 @@ CUresult CUDAAPI cuGraphExecDestroy(CUgraphExec handle) {
   sim_exec *exec;
   TRY(exec_of(handle, &exec));
   sim_handle_remove(exec);
-  sim_graph_free(exec->graph);
-  free(exec);
+  exec_free(exec);
   return CUDA_SUCCESS;
 }
 CUresult CUDAAPI cuGraphExecGetFlags(CUgraphExec handle, cuuint64_t *flags) {
@@ -137,16 +177,22 @@ CUresult CUDAAPI cuGraphExecGetId(CUgraphExec handle, unsigned int *id) {
 }
 
 CUresult sim_exec_run(sim_exec *exec, sim_stream *stream) {
+  TRY(prepare(exec->graph));
   sim_big_lock();
-  CUresult result = sim_exec_take_memory(exec);
+  CUresult result = sim_exec_take_memory(exec, stream, false);
   sim_big_unlock();
   if (result != CUDA_SUCCESS) return result;
   if (exec->last_end.seq)
-    TRY(sim_wait_on(stream, &exec->last_end)); /* one launch of it at a time */
+    result = sim_wait_on(stream, &exec->last_end); /* one launch of it at a time */
   sim_conditions_reset(exec->graph);
-  TRY(sim_graph_run(exec->graph, stream));
+  if (result == CUDA_SUCCESS) result = sim_graph_run(exec->graph, stream);
+  sim_ref end = sim_tail_of(stream);
+  sim_big_lock();
+  sim_exec_memory_ends(exec, &end);
+  sim_big_unlock();
+  if (result != CUDA_SUCCESS) return result;
   exec->uploaded = true;
-  exec->last_end = sim_tail_of(stream);
+  exec->last_end = end;
   return CUDA_SUCCESS;
 }
 
@@ -167,8 +213,7 @@ CUresult CUDAAPI cuGraphUpload(CUgraphExec handle, CUstream stream_handle) {
   sim_stream *stream;
   TRY(exec_of(handle, &exec));
   TRY(sim_stream_of(stream_handle, ctx, &stream));
-  exec->uploaded = true;
-  return CUDA_SUCCESS;
+  return upload(exec, stream);
 }
 
 /* ---- update ---- */

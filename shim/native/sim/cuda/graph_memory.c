@@ -1,71 +1,228 @@
-/* Memory nodes of graphs: the device keeps what launches needed until it is trimmed. */
+/* Memory nodes of graphs: the device keeps what launches needed until it is trimmed.
+ *
+ * An allocation uses again what nodes before it freed. Graphs on one stream use the same memory,
+ * one after the other; those on other streams may run beside them, and so have memory of their own
+ * while they do. What a launch leaves allocated is nobody else's until it is freed.
+ */
+#include <stdlib.h>
+
 #include "sim/cuda/graph.h"
+
+/* What a launch uses while it runs. */
+typedef struct sim_graph_use {
+  sim_exec *exec; /* NULL: destroyed since */
+  uint32_t lane;
+  uint64_t bytes;
+  bool launching; /* `end` is not known yet */
+  sim_ref end;
+  struct sim_graph_use *next;
+} sim_graph_use;
 
 void sim_graph_memory_give(sim_gpu *gpu, uint64_t bytes) {
   gpu->graph_used_bytes -= bytes < gpu->graph_used_bytes ? bytes : gpu->graph_used_bytes;
 }
 
+/* ---- what a graph needs ---- */
+
 static bool freed_inside(const sim_graph *graph, uint64_t address) {
-  for (size_t i = 0; i < graph->count; i++)
-    if (graph->nodes[i]->work.type == CU_GRAPH_NODE_TYPE_MEM_FREE &&
-        graph->nodes[i]->work.give.pointer == address)
-      return true;
+  for (size_t i = 0; i < graph->count; i++) {
+    const sim_work *w = &graph->nodes[i]->work;
+    if (w->type == CU_GRAPH_NODE_TYPE_MEM_FREE && w->give.pointer == address) return true;
+    if (w->type == CU_GRAPH_NODE_TYPE_GRAPH && freed_inside(w->child.graph, address)) return true;
+  }
   return false;
 }
 
+/* Takes from what was freed before `node`, nearest first; what is lacking. */
+static uint64_t lacking(const sim_node *node, uint64_t *idle, bool *seen, uint64_t bytes) {
+  for (size_t i = 0; i < node->from_count && bytes; i++) {
+    const sim_node *before = node->from[i];
+    if (seen[before->order]) continue;
+    seen[before->order] = true;
+    uint64_t part = idle[before->order] < bytes ? idle[before->order] : bytes;
+    idle[before->order] -= part;
+    bytes = lacking(before, idle, seen, bytes - part);
+  }
+  return bytes;
+}
+
+static const sim_node *allocation_of(const sim_graph *graph, const sim_gpu *gpu, uint64_t address) {
+  for (size_t i = 0; i < graph->count; i++) {
+    const sim_work *w = &graph->nodes[i]->work;
+    if (w->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC && w->take.gpu == gpu &&
+        w->take.alloc->address == address)
+      return graph->nodes[i];
+  }
+  return NULL;
+}
+
+typedef struct need {
+  uint64_t peak, kept;
+} need;
+
+static need need_of(const sim_graph *graph, const sim_gpu *gpu) {
+  need n = {0, 0};
+  sim_node **order = calloc(graph->count + 1, sizeof *order);
+  uint64_t *idle = calloc(graph->count + 1, sizeof *idle);
+  bool *seen = calloc(graph->count + 1, sizeof *seen);
+  if (!order || !idle || !seen || !sim_graph_sort(graph, order)) abort();
+  for (size_t i = 0; i < graph->count; i++) {
+    const sim_node *node = order[i];
+    const sim_work *w = &node->work;
+    uint64_t takes = 0, gives = 0;
+    if (w->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC && w->take.gpu == gpu)
+      n.kept += takes = w->take.alloc->mapped_bytes;
+    const sim_node *of =
+        w->type == CU_GRAPH_NODE_TYPE_MEM_FREE ? allocation_of(graph, gpu, w->give.pointer) : NULL;
+    if (of) n.kept -= gives = of->work.take.alloc->mapped_bytes;
+    if (w->type == CU_GRAPH_NODE_TYPE_GRAPH) {
+      need inner = need_of(w->child.graph, gpu);
+      takes = inner.peak;
+      gives = inner.peak - inner.kept;
+      n.kept += inner.kept;
+    }
+    for (size_t k = 0; takes && k < graph->count; k++) seen[k] = false;
+    n.peak += lacking(node, idle, seen, takes);
+    idle[node->order] += gives;
+  }
+  free(order);
+  free(idle);
+  free(seen);
+  return n;
+}
+
+/* ---- what the device keeps for graphs ---- */
+
 /* What an earlier launch left allocated is freed, or this one is refused. */
-static CUresult leave_none(const sim_exec *exec) {
-  for (size_t i = 0; i < exec->graph->count; i++) {
-    const sim_work *w = &exec->graph->nodes[i]->work;
+static CUresult leave_none(const sim_graph *graph, bool frees) {
+  for (size_t i = 0; i < graph->count; i++) {
+    const sim_work *w = &graph->nodes[i]->work;
+    if (w->type == CU_GRAPH_NODE_TYPE_GRAPH) TRY(leave_none(w->child.graph, frees));
     if (w->type != CU_GRAPH_NODE_TYPE_MEM_ALLOC || !w->take.alloc->flags) continue;
-    REQUIRE(exec->flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH,
-            CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(frees, CUDA_ERROR_INVALID_VALUE);
     w->take.alloc->flags = 0;
     sim_graph_memory_give(w->take.gpu, w->take.alloc->mapped_bytes);
   }
   return CUDA_SUCCESS;
 }
 
-/* The device's memory for graphs has room for `needs` more than is in use. */
-static CUresult grow(sim_gpu *gpu, uint64_t needs) {
-  uint64_t wanted = gpu->graph_used_bytes + needs;
+static bool runs(const sim_graph_use *use) {
+  return use->launching || (use->end.seq && !sim_done_quick(sim_here.machine, &use->end));
+}
+
+/* What all graphs use that run or are to run; those of one stream one after the other. */
+static uint64_t in_use(sim_gpu *gpu) {
+  uint64_t sum = gpu->graph_used_bytes;
+  for (sim_graph_use **link = &gpu->graph_uses; *link;) {
+    sim_graph_use *use = *link;
+    if (runs(use)) {
+      link = &use->next;
+      continue;
+    }
+    *link = use->next;
+    free(use);
+  }
+  for (const sim_graph_use *use = gpu->graph_uses; use; use = use->next) {
+    bool most = true;
+    for (const sim_graph_use *other = gpu->graph_uses; other && most; other = other->next)
+      most = other == use || other->lane != use->lane || other->bytes < use->bytes ||
+             (other->bytes == use->bytes && other > use);
+    if (most) sum += use->bytes;
+  }
+  return sum;
+}
+
+static CUresult grow(sim_gpu *gpu) {
+  uint64_t wanted = in_use(gpu);
   TRY(sim_attach_gpu(gpu));
   if (wanted <= gpu->graph_bytes) return CUDA_SUCCESS;
-  if (!sim_memory_take(sim_here.machine, gpu->device, gpu->client, wanted - gpu->graph_bytes))
+  if (sim_fault_hits(sim_here.machine, gpu->device, SIM_FAULT_OUT_OF_MEMORY, sim_self.call, NULL) ||
+      !sim_memory_take(sim_here.machine, gpu->device, gpu->client, wanted - gpu->graph_bytes))
     return CUDA_ERROR_OUT_OF_MEMORY;
   gpu->graph_bytes = wanted;
   if (wanted > gpu->graph_high_bytes) gpu->graph_high_bytes = wanted;
   return CUDA_SUCCESS;
 }
 
-/* Each device's memory for graphs grows to what this launch needs there; big lock held. */
-CUresult sim_exec_take_memory(sim_exec *exec) {
-  uint64_t needs[SIM_MAX_DEVICES], sum = 0;
+/* The place for what `exec` uses: its earlier launch ends before this one begins. */
+static sim_graph_use *use_of(sim_gpu *gpu, sim_exec *exec) {
+  sim_graph_use *use = gpu->graph_uses;
+  while (use && use->exec != exec) use = use->next;
+  if (use) return use;
+  use = calloc(1, sizeof *use);
+  if (!use) abort();
+  *use = (sim_graph_use){.exec = exec, .next = gpu->graph_uses};
+  return gpu->graph_uses = use;
+}
+
+void sim_exec_memory_ends(sim_exec *exec, const sim_ref *end) {
   for (int i = 0; i < sim_here.gpu_count; i++)
-    sum += needs[i] = sim_graph_memory(exec->graph, &sim_here.gpus[i]);
-  if (!sum) return CUDA_SUCCESS;
-  TRY(leave_none(exec));
+    for (sim_graph_use *use = sim_here.gpus[i].graph_uses; use; use = use->next)
+      if (use->exec == exec && use->launching) {
+        use->launching = false;
+        use->end = *end;
+      }
+}
+
+void sim_exec_memory_forget(const sim_exec *exec) {
   for (int i = 0; i < sim_here.gpu_count; i++)
-    if (needs[i]) TRY(grow(&sim_here.gpus[i], needs[i]));
-  for (int i = 0; i < sim_here.gpu_count; i++) {
-    sim_gpu *gpu = &sim_here.gpus[i];
-    gpu->graph_used_bytes += needs[i];
-    if (gpu->graph_used_bytes > gpu->graph_used_high_bytes)
-      gpu->graph_used_high_bytes = gpu->graph_used_bytes;
-  }
-  for (size_t i = 0; i < exec->graph->count; i++) {
-    const sim_work *w = &exec->graph->nodes[i]->work;
-    if (w->type == CU_GRAPH_NODE_TYPE_MEM_FREE) { /* of another launch's memory */
+    for (sim_graph_use *use = sim_here.gpus[i].graph_uses; use; use = use->next)
+      if (use->exec == exec) use->exec = NULL;
+}
+
+static void note_used(sim_gpu *gpu) {
+  if (gpu->graph_used_bytes > gpu->graph_used_high_bytes)
+    gpu->graph_used_high_bytes = gpu->graph_used_bytes;
+}
+
+/* What the launch leaves allocated, and what it frees of others. */
+static void keep(const sim_graph *graph, const sim_graph *root) {
+  for (size_t i = 0; i < graph->count; i++) {
+    const sim_work *w = &graph->nodes[i]->work;
+    if (w->type == CU_GRAPH_NODE_TYPE_GRAPH) keep(w->child.graph, root);
+    if (w->type == CU_GRAPH_NODE_TYPE_MEM_FREE) {
       sim_alloc *alloc = sim_alloc_find(w->give.pointer);
       if (alloc && alloc->kind == SIM_GRAPH_MEMORY && alloc->flags)
         sim_graph_memory_give(alloc->gpu, alloc->mapped_bytes), alloc->flags = 0;
     }
-    if (w->type != CU_GRAPH_NODE_TYPE_MEM_ALLOC) continue;
-    if (freed_inside(exec->graph, w->take.alloc->address))
-      sim_graph_memory_give(w->take.gpu, w->take.alloc->mapped_bytes);
-    else
-      w->take.alloc->flags = 1; /* in use until it is freed */
+    if (w->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC && !freed_inside(root, w->take.alloc->address)) {
+      w->take.alloc->flags = 1;
+      w->take.gpu->graph_used_bytes += w->take.alloc->mapped_bytes;
+    }
   }
+}
+
+/* Each device's memory for graphs grows to what this launch needs there; big lock held. An upload
+ * maps it, and uses none of it. */
+CUresult sim_exec_take_memory(sim_exec *exec, const sim_stream *stream, bool upload) {
+  CUresult result = CUDA_SUCCESS;
+  if (!upload)
+    TRY(leave_none(exec->graph, exec->flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH));
+  for (int i = 0; i < sim_here.gpu_count && result == CUDA_SUCCESS; i++) {
+    sim_gpu *gpu = &sim_here.gpus[i];
+    need n = need_of(exec->graph, gpu);
+    if (!n.peak) continue;
+    sim_graph_use *use = use_of(gpu, exec), before = *use;
+    use->lane = stream->lane;
+    use->bytes = n.peak;
+    use->launching = true;
+    result = grow(gpu);
+    if (upload || result != CUDA_SUCCESS) {
+      before.next = use->next;
+      *use = before;
+    } else {
+      use->bytes = n.peak - n.kept;
+    }
+    uint64_t used = gpu->graph_used_bytes;
+    gpu->graph_used_bytes += n.peak;
+    note_used(gpu);
+    gpu->graph_used_bytes = used;
+  }
+  if (result != CUDA_SUCCESS) {
+    sim_exec_memory_ends(exec, &(sim_ref){0});
+    return result;
+  }
+  if (!upload) keep(exec->graph, exec->graph);
   return CUDA_SUCCESS;
 }
 
@@ -74,9 +231,9 @@ CUresult CUDAAPI cuDeviceGraphMemTrim(CUdevice device) {
   sim_gpu *gpu;
   TRY(sim_gpu_of(device, &gpu));
   if (gpu->client == SIM_NONE) return CUDA_SUCCESS;
-  sim_wait_all(sim_here.machine, gpu->device, gpu->client);
   sim_big_lock();
-  uint64_t spare = gpu->graph_bytes - gpu->graph_used_bytes;
+  sim_unlock(sim_lock(sim_here.machine, gpu->device)); /* what has ended is seen to have */
+  uint64_t used = in_use(gpu), spare = gpu->graph_bytes > used ? gpu->graph_bytes - used : 0;
   gpu->graph_bytes -= spare;
   if (spare) sim_memory_give(sim_here.machine, gpu->device, gpu->client, spare);
   sim_big_unlock();

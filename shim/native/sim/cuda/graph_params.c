@@ -124,6 +124,8 @@ CUresult sim_work_from_params(const CUgraphNodeParams *p, sim_work *work) {
 static void kernel_params(const sim_work *w, CUDA_KERNEL_NODE_PARAMS *p) {
   *p = (CUDA_KERNEL_NODE_PARAMS){
       .func = (CUfunction)w->kernel.function,
+      .kern = w->kernel.as_given->library ? (CUkernel)w->kernel.as_given : NULL,
+      .ctx = (CUcontext)w->kernel.function->ctx,
       .gridDimX = w->kernel.grid[0],
       .gridDimY = w->kernel.grid[1],
       .gridDimZ = w->kernel.grid[2],
@@ -135,7 +137,7 @@ static void kernel_params(const sim_work *w, CUDA_KERNEL_NODE_PARAMS *p) {
   };
 }
 
-static CUresult params_from_work(const sim_work *w, CUgraphNodeParams *p) {
+CUresult sim_params_from_work(const sim_work *w, CUgraphNodeParams *p) {
   memset(p, 0, sizeof *p);
   p->type = w->type;
   switch (w->type) {
@@ -208,7 +210,7 @@ CUresult sim_node_get(CUgraphNode handle, CUgraphNodeType type, CUgraphNodeParam
   sim_node *node;
   TRY(sim_node_of(handle, &node));
   REQUIRE(type == CU_GRAPH_NODE_TYPE_EMPTY || node->work.type == type, CUDA_ERROR_INVALID_VALUE);
-  return params_from_work(&node->work, params);
+  return sim_params_from_work(&node->work, params);
 }
 
 CUresult sim_node_replace(sim_node *node, const CUgraphNodeParams *params) {

@@ -64,37 +64,67 @@ static uint32_t u32(const uint8_t *p) {
 }
 static uint64_t u64(const uint8_t *p) { return u32(p) | (uint64_t)u32(p + 4) << 32; }
 
-/* Entries: kind (1 PTX, 2 cubin) at 0, header size at 4, payload size at 8, compressed size at 16,
- * flags at 40. A compressed payload is not unpacked: any kernel name is believed then. */
+static uint64_t ptx_code_bytes(uint64_t length) { return length / 4 + 4096; } /* what it becomes */
+
+/* An entry of a fat binary: kind (1 PTX, 2 cubin) at 0, header size at 4, payload size at 8,
+ * compressed size at 16, architecture at 28, flags at 40, size as unpacked at 56. */
+typedef struct entry {
+  const uint8_t *body;
+  uint64_t bytes, unpacked_bytes;
+  unsigned kind, architecture;
+  bool packed;
+} entry;
+
+#define ENTRY_BYTES 64
+
+static bool read_entry(const uint8_t *at, const uint8_t *end, entry *e) {
+  if (end - at < ENTRY_BYTES) return false;
+  uint64_t header = u32(at + 4);
+  *e = (entry){.body = at + header,
+               .bytes = u64(at + 8),
+               .unpacked_bytes = u64(at + 56),
+               .kind = at[0] | (unsigned)at[1] << 8,
+               .architecture = u32(at + 28),
+               .packed = u64(at + 40) & 0xe000 || u32(at + 16)};
+  return header >= ENTRY_BYTES && header <= (uint64_t)(end - at) &&
+         e->bytes <= (uint64_t)(end - e->body);
+}
+
+/* How well an entry suits the device; 0: not at all. A cubin of its own architecture comes first,
+ * then of a lower minor version of the same major one, then PTX of the newest one that it knows. */
+static unsigned rank(const entry *e, const sim_gpu *gpu) {
+  unsigned device = gpu->profile->compute_major * 10 + gpu->profile->compute_minor;
+  if (e->architecture > device) return 0;
+  if (e->kind == 1) return sim_here.forbids_ptx ? 0 : 1 + e->architecture;
+  if (e->kind != 2 || e->architecture / 10 != device / 10 || sim_here.forces_ptx) return 0;
+  return 100000 + e->architecture;
+}
+
+/* The device takes one of the images. What is packed is not unpacked: any kernel name is believed
+ * then. */
 static CUresult read_fatbin(const uint8_t *data, uint64_t readable, const sim_gpu *gpu,
                             sim_image *image) {
   if (readable < 16) return CUDA_ERROR_INVALID_IMAGE;
   uint64_t header = data[6] | data[7] << 8, size = u64(data + 8);
   if (header > readable || size > readable - header) return CUDA_ERROR_INVALID_IMAGE;
   const uint8_t *at = data + header, *end = at + size;
-  CUresult result = CUDA_ERROR_NO_BINARY_FOR_GPU;
-  while (end - at >= 64) {
-    uint32_t kind = at[0] | (uint32_t)at[1] << 8, entry_header = u32(at + 4);
-    uint64_t payload = u64(at + 8), flags = u64(at + 40);
-    if (!entry_header || entry_header > (uint64_t)(end - at)) break;
-    const uint8_t *body = at + entry_header;
-    if (payload > (uint64_t)(end - body)) break;
-    CUresult one = CUDA_ERROR_NO_BINARY_FOR_GPU;
-    if (flags & 0xe000 || u32(at + 16)) {
-      image->any_name = true;
-      one = CUDA_SUCCESS;
-    } else if (kind == 1) {
-      one = sim_read_ptx((const char *)body, payload, gpu, image);
-    } else if (kind == 2) {
-      one = sim_read_elf(body, payload, gpu, image);
-    }
-    if (one == CUDA_SUCCESS) {
-      result = one;
-      image->bytes += payload;
-    }
-    at = body + payload;
+  entry one, best = {.body = NULL};
+  for (unsigned best_rank = 0; read_entry(at, end, &one); at = one.body + one.bytes) {
+    unsigned its = rank(&one, gpu);
+    if (its <= best_rank) continue;
+    best_rank = its;
+    best = one;
   }
-  return result;
+  if (!best.body) return CUDA_ERROR_NO_BINARY_FOR_GPU;
+  uint64_t bytes = best.packed ? best.unpacked_bytes : best.bytes;
+  if (best.kind == 1) image->bytes = ptx_code_bytes(bytes);
+  if (best.packed) {
+    image->any_name = true;
+    if (best.kind == 2) image->bytes = bytes;
+    return CUDA_SUCCESS;
+  }
+  return best.kind == 1 ? sim_read_ptx((const char *)best.body, bytes, gpu, image)
+                        : sim_read_elf(best.body, bytes, gpu, image);
 }
 
 static CUresult read_any(const uint8_t *data, uint64_t known_bytes, const sim_gpu *gpu,
@@ -112,7 +142,7 @@ static CUresult read_any(const uint8_t *data, uint64_t known_bytes, const sim_gp
   if (data[0] >= 0x7f || data[0] < '\t') return CUDA_ERROR_INVALID_IMAGE;
   uint64_t length =
       known_bytes ? strnlen((const char *)data, known_bytes) : strlen((const char *)data);
-  image->bytes = length / 4 + 4096; /* what PTX becomes */
+  image->bytes = ptx_code_bytes(length);
   return sim_read_ptx((const char *)data, length, gpu, image);
 }
 

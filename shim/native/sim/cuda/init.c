@@ -76,8 +76,8 @@ static void choose_visible(void) {
   }
 }
 
-static bool asked_to_block(void) {
-  const char *text = getenv("CUDA_LAUNCH_BLOCKING");
+static bool is_set(const char *variable) {
+  const char *text = getenv(variable);
   return text && atoi(text);
 }
 
@@ -85,6 +85,15 @@ static uint32_t asked_connections(void) {
   const char *text = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
   long count = text ? strtol(text, NULL, 10) : 0;
   return count < 1 ? 8 : count > 32 ? 32 : (uint32_t)count;
+}
+
+static void read_settings(void) {
+  const char *loading = getenv("CUDA_MODULE_LOADING");
+  sim_here.launches_block = is_set("CUDA_LAUNCH_BLOCKING");
+  sim_here.loads_lazily = !loading || strcmp(loading, "EAGER") != 0;
+  sim_here.forces_ptx = is_set("CUDA_FORCE_PTX_JIT");
+  sim_here.forbids_ptx = is_set("CUDA_DISABLE_PTX_JIT");
+  sim_here.connections = asked_connections();
 }
 
 CUresult CUDAAPI cuInit(unsigned int flags) {
@@ -102,8 +111,7 @@ CUresult CUDAAPI cuInit(unsigned int flags) {
       result = CUDA_ERROR_NO_DEVICE;
     } else {
       if (!sim_here.gpu_count) choose_visible();
-      sim_here.launches_block = asked_to_block();
-      sim_here.connections = asked_connections();
+      read_settings();
       if (!sim_here.gpu_count)
         result = CUDA_ERROR_NO_DEVICE;
       else if (!sim_heap_start() || !sim_set_initialized())

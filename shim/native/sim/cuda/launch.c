@@ -94,6 +94,7 @@ CUresult sim_kernel_work(sim_context *ctx, CUfunction handle, const unsigned gri
   TRY(check_shape(f, ctx->gpu, grid, block, shared_bytes, cluster, cooperative));
   *work = (sim_work){.type = CU_GRAPH_NODE_TYPE_KERNEL};
   work->kernel.function = f;
+  work->kernel.as_given = (sim_function *)handle;
   memcpy(work->kernel.grid, grid, sizeof work->kernel.grid);
   memcpy(work->kernel.block, block, sizeof work->kernel.block);
   memcpy(work->kernel.cluster, cluster, sizeof work->kernel.cluster);

@@ -1,13 +1,19 @@
 /* Managed memory hints, batches of copies, copies between contexts in three dimensions. */
 #include <string.h>
 
+#include "sim/cuda/pool.h"
 #include "sim/cuda/work.h"
+
+bool sim_is_managed(const sim_alloc *alloc) {
+  return alloc->kind == SIM_MANAGED ||
+         (alloc->kind == SIM_POOLED && alloc->pool->type == CU_MEM_ALLOCATION_TYPE_MANAGED);
+}
 
 static CUresult managed(CUdeviceptr pointer, size_t bytes) {
   sim_big_lock();
   sim_alloc *alloc = sim_alloc_find(pointer);
-  bool fine = alloc && alloc->kind == SIM_MANAGED && bytes &&
-              pointer - alloc->address + bytes <= alloc->bytes;
+  bool fine =
+      alloc && sim_is_managed(alloc) && bytes && pointer - alloc->address + bytes <= alloc->bytes;
   sim_big_unlock();
   return fine ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

@@ -17,7 +17,7 @@ static CUresult allocate(sim_context *ctx, CUdeviceptr *out, uint64_t bytes,
   bool slab = alloc && alloc->charged_bytes;
   sim_big_unlock();
   sim_spend(slab ? ctx->gpu->profile->memory_slab_ns : ctx->gpu->profile->memory_call_ns);
-  return alloc ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+  return alloc ? CUDA_SUCCESS : sim_fail(CUDA_ERROR_OUT_OF_MEMORY);
 }
 
 CUresult CUDAAPI cuMemAlloc_v2(CUdeviceptr *out, size_t bytes) {
@@ -59,7 +59,7 @@ static CUresult free_device(sim_context *ctx, CUdeviceptr pointer) {
        (alloc->kind == SIM_GRAPH_MEMORY && alloc->flags));
   sim_context *owner = ours && alloc->ctx ? alloc->ctx : ctx;
   sim_big_unlock();
-  if (!ours) return CUDA_ERROR_INVALID_VALUE;
+  REQUIRE(ours, CUDA_ERROR_INVALID_VALUE);
   /* Work under way may still use it: a driver waits. */
   TRY(sim_synchronize_context(owner));
   sim_big_lock();
@@ -236,7 +236,7 @@ CUresult CUDAAPI cuMemHostGetFlags(unsigned int *flags, void *pointer) {
 
 static CUresult pointer_attribute(void *out, CUpointer_attribute attribute, const sim_alloc *a,
                                   uint64_t pointer) {
-  bool host = a->host_pointer != 0;
+  bool host = a->host_pointer || (a->kind == SIM_POOLED && sim_pool_is_on_host(a->pool));
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
       if (!a->ctx) return CUDA_ERROR_INVALID_VALUE;
@@ -249,7 +249,7 @@ static CUresult pointer_attribute(void *out, CUpointer_attribute attribute, cons
       *(uint64_t *)out = pointer;
       break;
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
-      if (!host && a->kind != SIM_MANAGED) return CUDA_ERROR_INVALID_VALUE;
+      if (!host && !sim_is_managed(a)) return CUDA_ERROR_INVALID_VALUE;
       *(uint64_t *)out = pointer;
       break;
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
@@ -259,7 +259,7 @@ static CUresult pointer_attribute(void *out, CUpointer_attribute attribute, cons
       *(uint64_t *)out = a->id;
       break;
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
-      *(unsigned *)out = a->kind == SIM_MANAGED;
+      *(unsigned *)out = sim_is_managed(a);
       break;
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
       *(int *)out = a->gpu->ordinal;

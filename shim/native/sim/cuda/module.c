@@ -5,65 +5,149 @@
 #include "sim/cuda/module.h"
 
 static sim_module *modules; /* all of this process; big lock */
+static sim_library *libraries;
 
-#define VARIABLE_ALIGN 256
+#define MOST_ALIGN 256
+
+/* As variables of this size are aligned in an array of them. */
+static uint64_t align_of(uint64_t bytes) {
+  uint64_t align = bytes & -bytes;
+  return align && align < MOST_ALIGN ? align : MOST_ALIGN;
+}
 
 /* How far into the data of its kind a variable lies; `end` NULL: how much data there is. */
 static uint64_t data_offset(const sim_image *image, bool managed, const sim_global *end) {
   uint64_t at = 0;
   for (const sim_global *g = image->globals; g && g != end; g = g->next) {
     if (g->managed != managed) continue;
-    if (__builtin_add_overflow(at, g->bytes, &at) || at > UINT64_MAX - VARIABLE_ALIGN)
+    uint64_t align = align_of(g->bytes);
+    at = (at + align - 1) / align * align;
+    if (__builtin_add_overflow(at, g->bytes, &at) || at > UINT64_MAX - MOST_ALIGN)
       return UINT64_MAX;
-    at = (at + VARIABLE_ALIGN - 1) / VARIABLE_ALIGN * VARIABLE_ALIGN;
   }
+  if (end) at = (at + align_of(end->bytes) - 1) / align_of(end->bytes) * align_of(end->bytes);
   return at;
 }
 
-/* Code and variables have their memory from the start. Big lock held. */
-static bool place(sim_module *m, sim_image *image) {
+/* ---- what is loaded when (big lock held) ----
+ *
+ * Lazy loading, the default since CUDA 12.2: a module's variables have their memory as soon as the
+ * module is loaded, its code kernel by kernel as cuModuleGetFunction or a launch asks for it. A
+ * library's module is loaded into a context when that first needs one of its kernels or variables.
+ * Eager loading: all of it at once, a library's into every context.
+ *
+ * Code that is no larger than half a slab lies in one with others; of larger code the kernels that
+ * are loaded lie one behind the other in whole slabs. */
+
+bool sim_loads_lazily(void) { return sim_here.loads_lazily; }
+
+static bool load_data(sim_module *m) {
   sim_context *ctx = m->ctx;
-  m->code = sim_alloc_new(ctx->gpu, ctx, image->bytes ? image->bytes : 4096, SIM_GLOBAL);
-  if (!m->code) return false;
   for (int managed = 0; managed < 2; managed++) {
-    uint64_t bytes = data_offset(image, managed, NULL);
-    if (!bytes) continue;
+    uint64_t bytes = data_offset(m->image, managed, NULL);
+    if (!bytes || m->data[managed]) continue;
     m->data[managed] = sim_alloc_new(ctx->gpu, ctx, bytes, managed ? SIM_MANAGED : SIM_GLOBAL);
     if (!m->data[managed]) return false;
   }
+  m->has_data = true;
   return true;
 }
 
+/* What comes with the first kernel: what the kernels share. */
+static uint64_t shared_code_bytes(const sim_image *image) {
+  uint64_t bytes = image->bytes;
+  for (const sim_kernel *k = image->kernels; k; k = k->next)
+    bytes -= k->code_bytes < bytes ? k->code_bytes : bytes;
+  return bytes;
+}
+
+static bool load_code(sim_module *m, uint64_t bytes) {
+  sim_gpu *gpu = m->ctx->gpu;
+  uint64_t all = m->image->bytes ? m->image->bytes : 4096, slab = gpu->profile->slab_bytes;
+  if (all <= slab / 2) {
+    if (!m->code) m->code = sim_alloc_new(gpu, m->ctx, all, SIM_GLOBAL);
+    return m->code != NULL;
+  }
+  if (!m->code_bytes) bytes += shared_code_bytes(m->image);
+  uint64_t loaded = bytes < all - m->code_bytes ? m->code_bytes + bytes : all;
+  uint64_t more = (loaded + slab - 1) / slab * slab - m->code_taken;
+  if (loaded > UINT64_MAX - slab ||
+      (more && (sim_fault_hits(sim_here.machine, gpu->device, SIM_FAULT_OUT_OF_MEMORY,
+                               sim_self.call, NULL) ||
+                !sim_memory_take(sim_here.machine, gpu->device, gpu->client, more))))
+    return false;
+  m->code_bytes = loaded;
+  m->code_taken += more;
+  return true;
+}
+
+static bool load_all(sim_module *m) { return load_data(m) && load_code(m, m->image->bytes); }
+
+static bool load_function(sim_function *f) {
+  if (f->loaded) return true;
+  sim_module *m = f->module;
+  uint64_t bytes = f->kernel->code_bytes ? f->kernel->code_bytes : m->image->bytes;
+  f->loaded = (m->has_data || load_data(m)) && load_code(m, bytes);
+  return f->loaded;
+}
+
 static void displace(sim_module *m) {
+  sim_gpu *gpu = m->ctx->gpu;
   if (m->data[1]) sim_alloc_free(m->data[1]);
   if (m->data[0]) sim_alloc_free(m->data[0]);
   if (m->code) sim_alloc_free(m->code);
+  if (m->code_taken) sim_memory_give(sim_here.machine, gpu->device, gpu->client, m->code_taken);
+}
+
+static sim_module *new_module(sim_context *ctx, sim_image *image, sim_library *library, bool load) {
+  sim_module *m = calloc(1, sizeof *m);
+  if (!m) return NULL;
+  *m = (sim_module){.ctx = ctx, .library = library, .image = image};
+  if (load && !(sim_loads_lazily() ? load_data(m) : load_all(m))) {
+    displace(m);
+    free(m);
+    return NULL;
+  }
+  image->references++;
+  m->next = modules;
+  modules = m;
+  sim_handle_add(m, SIM_MODULE);
+  return m;
+}
+
+static sim_module *module_in(const sim_library *library, const sim_context *ctx) {
+  sim_module *m = modules;
+  while (m && !(m->library == library && m->ctx == ctx)) m = m->next;
+  return m;
+}
+
+bool sim_libraries_enter(sim_context *ctx) {
+  if (sim_loads_lazily()) return true;
+  for (sim_library *library = libraries; library; library = library->next)
+    if (!module_in(library, ctx) && !new_module(ctx, library->image, library, true)) return false;
+  return true;
+}
+
+static bool enter_contexts(sim_library *library) {
+  for (sim_context *ctx = sim_contexts(); ctx; ctx = ctx->next)
+    if (ctx->alive && !ctx->green_of && !new_module(ctx, library->image, library, true))
+      return false;
+  return true;
+}
+
+CUresult sim_function_load(sim_function *f) {
+  sim_big_lock();
+  bool loaded = load_function(f);
+  sim_big_unlock();
+  return loaded ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult sim_module_new(sim_context *ctx, sim_image *image, sim_library *library,
                         sim_module **out) {
-  sim_module *m = calloc(1, sizeof *m);
-  REQUIRE(m, CUDA_ERROR_OUT_OF_MEMORY);
   sim_big_lock();
-  m->ctx = ctx;
-  m->library = library;
-  bool placed = place(m, image);
-  if (placed) {
-    m->image = image;
-    image->references++;
-    m->next = modules;
-    modules = m;
-    sim_handle_add(m, SIM_MODULE);
-  } else {
-    displace(m);
-  }
+  *out = new_module(ctx, image, library, true);
   sim_big_unlock();
-  if (!placed) {
-    free(m);
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  }
-  *out = m;
-  return CUDA_SUCCESS;
+  return *out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 /* Big lock held. */
@@ -93,12 +177,13 @@ void sim_modules_of_context(sim_context *ctx) {
   }
 }
 
-CUresult sim_library_module(sim_library *library, sim_context *ctx, sim_module **out) {
+CUresult sim_library_module(sim_library *library, sim_context *ctx, bool load, sim_module **out) {
   sim_big_lock();
-  sim_module *m = modules;
-  while (m && !(m->library == library && m->ctx == ctx)) m = m->next;
+  sim_module *m = module_in(library, ctx);
+  if (!m) m = new_module(ctx, library->image, library, load);
+  bool ready = m && (!load || m->has_data || load_data(m));
   sim_big_unlock();
-  if (!m) return sim_module_new(ctx, library->image, library, out);
+  if (!ready) return CUDA_ERROR_OUT_OF_MEMORY;
   *out = m;
   return CUDA_SUCCESS;
 }
@@ -115,6 +200,7 @@ CUresult sim_module_function(sim_module *m, const char *name, sim_function **out
                           .ctx = m->ctx,
                           .max_dynamic_shared = 49152,
                           .carveout = -1,
+                          .loaded = m->has_data && !sim_loads_lazily(),
                           .next = m->functions};
       m->functions = f;
       sim_handle_add(f, SIM_FUNCTION);
@@ -197,7 +283,7 @@ CUresult CUDAAPI cuModuleUnload(CUmodule handle) {
 CUresult CUDAAPI cuModuleGetLoadingMode(CUmoduleLoadingMode *mode) {
   ENTER("cuModuleGetLoadingMode");
   REQUIRE(mode, CUDA_ERROR_INVALID_VALUE);
-  *mode = CU_MODULE_EAGER_LOADING;
+  *mode = sim_loads_lazily() ? CU_MODULE_LAZY_LOADING : CU_MODULE_EAGER_LOADING;
   return CUDA_SUCCESS;
 }
 CUresult CUDAAPI cuModuleGetFunction(CUfunction *out, CUmodule handle, const char *name) {
@@ -208,6 +294,7 @@ CUresult CUDAAPI cuModuleGetFunction(CUfunction *out, CUmodule handle, const cha
   REQUIRE(out && name && *name, CUDA_ERROR_INVALID_VALUE);
   TRY(module_of(handle, &m));
   TRY(sim_module_function(m, name, &f));
+  TRY(sim_function_load(f));
   *out = (CUfunction)f;
   return CUDA_SUCCESS;
 }
@@ -236,6 +323,7 @@ CUresult CUDAAPI cuModuleEnumerateFunctions(CUfunction *out, unsigned int room, 
   for (sim_kernel *k = m->image->kernels; k && n < room; k = k->next) {
     sim_function *f;
     TRY(sim_module_function(m, k->name, &f));
+    TRY(sim_function_load(f));
     out[n++] = (CUfunction)f;
   }
   return CUDA_SUCCESS;
@@ -257,6 +345,13 @@ static CUresult library_of(CUlibrary handle, sim_library **library) {
   return CUDA_SUCCESS;
 }
 
+static void leave_contexts(sim_library *library) {
+  for (sim_module *m = modules, *next; m; m = next) {
+    next = m->next;
+    if (m->library == library) sim_module_free(m);
+  }
+}
+
 static CUresult add_library(sim_image *image, CUlibrary *out) {
   sim_library *library = calloc(1, sizeof *library);
   if (!library) {
@@ -264,7 +359,19 @@ static CUresult add_library(sim_image *image, CUlibrary *out) {
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   library->image = image;
-  sim_handle_add(library, SIM_LIBRARY);
+  sim_big_lock();
+  bool entered = sim_loads_lazily() || enter_contexts(library);
+  if (entered) {
+    library->next = libraries;
+    libraries = library;
+    sim_handle_add(library, SIM_LIBRARY);
+  } else {
+    leave_contexts(library);
+    sim_image_release(image);
+    free(library);
+  }
+  sim_big_unlock();
+  if (!entered) return CUDA_ERROR_OUT_OF_MEMORY;
   *out = (CUlibrary)library;
   return CUDA_SUCCESS;
 }
@@ -305,9 +412,11 @@ CUresult CUDAAPI cuLibraryUnload(CUlibrary handle) {
     if (sim_here.gpus[i].client != SIM_NONE)
       sim_wait_all(sim_here.machine, sim_here.gpus[i].device, sim_here.gpus[i].client);
   sim_big_lock();
-  for (sim_module *m = modules, *next; m; m = next) {
-    next = m->next;
-    if (m->library == library) sim_module_free(m);
+  leave_contexts(library);
+  for (sim_library **link = &libraries; *link; link = &(*link)->next) {
+    if (*link != library) continue;
+    *link = library->next;
+    break;
   }
   while (library->kernels) {
     sim_function *f = library->kernels;
@@ -374,7 +483,7 @@ CUresult CUDAAPI cuLibraryGetModule(CUmodule *out, CUlibrary handle) {
   sim_module *m;
   REQUIRE(out, CUDA_ERROR_INVALID_VALUE);
   TRY(library_of(handle, &library));
-  TRY(sim_library_module(library, ctx, &m));
+  TRY(sim_library_module(library, ctx, true, &m));
   *out = (CUmodule)m;
   return CUDA_SUCCESS;
 }
@@ -384,7 +493,7 @@ CUresult CUDAAPI cuLibraryGetGlobal(CUdeviceptr *address, size_t *bytes, CUlibra
   sim_library *library;
   sim_module *m;
   TRY(library_of(handle, &library));
-  TRY(sim_library_module(library, ctx, &m));
+  TRY(sim_library_module(library, ctx, true, &m));
   return find_global(m, name, false, address, bytes);
 }
 CUresult CUDAAPI cuLibraryGetManaged(CUdeviceptr *address, size_t *bytes, CUlibrary handle,
@@ -393,6 +502,6 @@ CUresult CUDAAPI cuLibraryGetManaged(CUdeviceptr *address, size_t *bytes, CUlibr
   sim_library *library;
   sim_module *m;
   TRY(library_of(handle, &library));
-  TRY(sim_library_module(library, ctx, &m));
+  TRY(sim_library_module(library, ctx, true, &m));
   return find_global(m, name, true, address, bytes);
 }

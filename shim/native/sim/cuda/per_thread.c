@@ -73,6 +73,7 @@ PER_THREAD(cuStreamBatchMemOp_v2, "_ptsz");
 PER_THREAD(cuStreamBeginCaptureToGraph, "_ptsz");
 PER_THREAD(cuStreamBeginCapture, "_ptsz");
 PER_THREAD(cuStreamBeginCapture_v2, "_ptsz");
+PER_THREAD(cuStreamBeginRecaptureToGraph, "_ptsz");
 PER_THREAD(cuStreamCopyAttributes, "_ptsz");
 PER_THREAD(cuStreamEndCapture, "_ptsz");
 PER_THREAD(cuStreamGetAttribute, "_ptsz");

@@ -6,7 +6,6 @@
  */
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "sim/cuda/graph.h"
 #include "sim/cuda/pool.h"
@@ -21,8 +20,9 @@ sim_pool *sim_pool_new(sim_gpu *gpu, uint64_t most) {
   sim_pool *p = calloc(1, sizeof *p);
   if (!p) return NULL;
   *p = (sim_pool){.gpu = gpu,
+                  .location = {CU_MEM_LOCATION_TYPE_DEVICE, {gpu->ordinal}},
+                  .type = CU_MEM_ALLOCATION_TYPE_PINNED,
                   .most = most,
-                  .fd = -1,
                   .reuse_event = 1,
                   .reuse_opportunistic = 1,
                   .reuse_internal = 1,
@@ -32,11 +32,24 @@ sim_pool *sim_pool_new(sim_gpu *gpu, uint64_t most) {
   return p;
 }
 
+sim_pool *sim_pool_at(const CUmemLocation *location, CUmemAllocationType type, bool current) {
+  bool anywhere = location->type == CU_MEM_LOCATION_TYPE_NONE ||
+                  location->type == CU_MEM_LOCATION_TYPE_HOST; /* no numbers there */
+  sim_pool *p = pools;
+  while (p && (p->dying || p->type != type || p->location.type != location->type ||
+               (!anywhere && p->location.id != location->id) ||
+               !(current ? p->is_current : p->is_default)))
+    p = p->next;
+  return p;
+}
+
 sim_pool *sim_pool_default(sim_gpu *gpu) {
   if (!gpu->default_pool && (gpu->default_pool = sim_pool_new(gpu, 0)))
     gpu->default_pool->is_default = true;
   return gpu->default_pool;
 }
+
+bool sim_pool_is_on_host(const sim_pool *pool) { return pool->on_host; }
 
 CUresult sim_pool_of(CUmemoryPool handle, sim_pool **pool) {
   if (!sim_handle_is(handle, SIM_POOL)) return CUDA_ERROR_INVALID_VALUE;
@@ -46,13 +59,29 @@ CUresult sim_pool_of(CUmemoryPool handle, sim_pool **pool) {
 
 /* ---- chunks and blocks; big lock held ---- */
 
+static bool take_device(const sim_pool *p, uint64_t bytes) {
+  return p->on_host || sim_memory_take(sim_here.machine, p->gpu->device, p->gpu->client, bytes);
+}
+
+static void give_device(const sim_pool *p, uint64_t bytes) {
+  if (!p->on_host) sim_memory_give(sim_here.machine, p->gpu->device, p->gpu->client, bytes);
+}
+
 static bool empty(const sim_chunk *c) {
   for (const sim_block *b = c->first; b; b = b->after)
     if (b->used || !sim_done_quick(sim_here.machine, &b->freed)) return false;
   return true;
 }
 
+void sim_pool_hand_out_chunk(sim_pool *p, sim_chunk *c, bool with_pool) {
+  if (c->of_pool == with_pool || c->shared) return;
+  c->of_pool = with_pool;
+  sim_shared_grow(sim_here.machine, p->gpu->device, p->gpu->client, p->shared,
+                  with_pool ? (int64_t)c->bytes : -(int64_t)c->bytes);
+}
+
 void sim_pool_drop_chunk(sim_pool *p, sim_chunk *c) {
+  if (!c->left) sim_pool_hand_out_chunk(p, c, false);
   for (sim_chunk **link = &p->chunks; *link; link = &(*link)->next) {
     if (*link != c) continue;
     *link = c->next;
@@ -66,19 +95,21 @@ void sim_pool_drop_chunk(sim_pool *p, sim_chunk *c) {
   sim_pages_give(c->address, c->bytes);
   if (c->shared)
     sim_shared_leave(sim_here.machine, p->gpu->device, p->gpu->client, c->shared);
-  else
-    sim_memory_give(sim_here.machine, p->gpu->device, p->gpu->client, c->bytes);
+  else if (!c->left)
+    give_device(p, c->bytes);
   free(c);
 }
 
 void sim_pool_free(sim_pool *p) {
+  /* What a handed out pool holds stays while a descriptor is open, or another process has it. */
+  for (sim_chunk *c = p->chunks; c; c = c->next) c->left = c->of_pool;
   while (p->chunks) sim_pool_drop_chunk(p, p->chunks);
+  if (p->shared) sim_shared_leave(sim_here.machine, p->gpu->device, p->gpu->client, p->shared);
   for (sim_pool **link = &pools; *link; link = &(*link)->next) {
     if (*link != p) continue;
     *link = p->next;
     break;
   }
-  if (p->fd >= 0) close(p->fd);
   free(p);
 }
 
@@ -93,19 +124,20 @@ void sim_pool_trim(sim_pool *p, uint64_t keep) {
 
 static sim_chunk *new_chunk(sim_pool *p, uint64_t bytes) {
   if (p->most && p->reserved + bytes > p->most) return NULL;
-  if (!sim_memory_take(sim_here.machine, p->gpu->device, p->gpu->client, bytes)) return NULL;
+  if (!take_device(p, bytes)) return NULL;
   sim_chunk *c = calloc(1, sizeof *c);
   sim_block *b = calloc(1, sizeof *b);
   uint64_t address = c && b ? sim_pages_take(bytes) : 0;
   if (!address) {
     free(c);
     free(b);
-    sim_memory_give(sim_here.machine, p->gpu->device, p->gpu->client, bytes);
+    give_device(p, bytes);
     return NULL;
   }
   *b = (sim_block){.address = address, .bytes = bytes, .chunk = c};
   *c = (sim_chunk){.address = address, .bytes = bytes, .first = b, .next = p->chunks};
   p->chunks = c;
+  if (p->shared) sim_pool_hand_out_chunk(p, c, true);
   p->reserved += bytes;
   if (p->reserved > p->reserved_high) p->reserved_high = p->reserved;
   return c;
@@ -241,6 +273,7 @@ static CUresult capture_take(sim_pool *p, sim_stream *stream, size_t bytes, CUde
   params.alloc.poolProps.location = (CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, {p->gpu->ordinal}};
   params.alloc.bytesize = bytes;
   sim_work work;
+  if (p->on_host || p->type != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_NOT_SUPPORTED;
   TRY(sim_work_from_params(&params, &work));
   TRY(sim_capture_add(stream, &work));
   *out = params.alloc.dptr;

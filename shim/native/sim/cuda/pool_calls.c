@@ -1,20 +1,64 @@
 /* Pools as the program handles them: create, trim, ask, set, and which one a device uses. */
+#include <stdlib.h>
+
 #include "sim/cuda/pool.h"
 
 /* ---- pools ---- */
 
+/* Which device's memory a pool of this location and type takes. Managed memory is where it is used:
+ * here, of the current device from the start, or of the preferred one, as cuMemAllocManaged takes
+ * it. */
+static CUresult place(const CUmemLocation *location, CUmemAllocationType type, sim_gpu **gpu,
+                      bool *on_host) {
+  bool managed = type == CU_MEM_ALLOCATION_TYPE_MANAGED;
+  REQUIRE(managed || type == CU_MEM_ALLOCATION_TYPE_PINNED, CUDA_ERROR_INVALID_VALUE);
+  *on_host = false;
+  *gpu = sim_current() ? sim_current()->gpu : &sim_here.gpus[0];
+  switch (location->type) {
+    case CU_MEM_LOCATION_TYPE_DEVICE:
+      return sim_gpu_of(location->id, gpu);
+    case CU_MEM_LOCATION_TYPE_HOST_NUMA:
+      REQUIRE(location->id == 0, CUDA_ERROR_INVALID_VALUE); /* a host of one node */
+      *on_host = !managed;
+      return CUDA_SUCCESS;
+    case CU_MEM_LOCATION_TYPE_HOST:
+      *on_host = !managed;
+      return CUDA_SUCCESS;
+    case CU_MEM_LOCATION_TYPE_NONE:
+      return managed ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
+  }
+}
+
+/* Big lock held. */
+static sim_pool *pool_at(const CUmemLocation *location, CUmemAllocationType type, sim_gpu *gpu,
+                         bool on_host) {
+  sim_pool *p = sim_pool_new(gpu, 0);
+  if (!p) return NULL;
+  p->location = *location;
+  p->type = type;
+  p->on_host = on_host;
+  return p;
+}
+
 CUresult CUDAAPI cuMemPoolCreate(CUmemoryPool *out, const CUmemPoolProps *props) {
   ENTER("cuMemPoolCreate");
   sim_gpu *gpu;
-  REQUIRE(out && props && props->allocType == CU_MEM_ALLOCATION_TYPE_PINNED,
-          CUDA_ERROR_INVALID_VALUE);
-  if (props->location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
-      (props->handleTypes && props->handleTypes != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR))
+  bool on_host;
+  REQUIRE(out && props, CUDA_ERROR_INVALID_VALUE);
+  TRY(place(&props->location, props->allocType, &gpu, &on_host));
+  bool managed = props->allocType == CU_MEM_ALLOCATION_TYPE_MANAGED;
+  REQUIRE(!managed || (!props->maxSize && !props->usage), CUDA_ERROR_INVALID_VALUE);
+  REQUIRE(!props->handleTypes || (!managed && !on_host), CUDA_ERROR_INVALID_VALUE);
+  if (props->handleTypes && props->handleTypes != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
     return CUDA_ERROR_NOT_SUPPORTED;
-  TRY(sim_gpu_of(props->location.id, &gpu));
   sim_big_lock();
-  sim_pool *p = sim_pool_new(gpu, props->maxSize);
-  if (p) p->exportable = props->handleTypes;
+  sim_pool *p = pool_at(&props->location, props->allocType, gpu, on_host);
+  if (p) {
+    p->most = props->maxSize;
+    p->exportable = props->handleTypes;
+  }
   *out = (CUmemoryPool)p;
   sim_big_unlock();
   return *out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
@@ -71,16 +115,18 @@ static CUresult get_attribute(sim_pool *p, CUmemPool_attribute attribute, void *
       *(uint64_t *)value = p->used_high;
       break;
     case CU_MEMPOOL_ATTR_ALLOCATION_TYPE:
-      *(int *)value = CU_MEM_ALLOCATION_TYPE_PINNED;
+      *(int *)value = p->type;
       break;
     case CU_MEMPOOL_ATTR_EXPORT_HANDLE_TYPES:
       *(int *)value = p->exportable ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR : 0;
       break;
     case CU_MEMPOOL_ATTR_LOCATION_ID:
-      *(int *)value = p->gpu->ordinal;
+      if (getenv("PENSTOCK_SIM_BEFORE_13")) return CUDA_ERROR_INVALID_VALUE;
+      *(int *)value = p->location.id;
       break;
     case CU_MEMPOOL_ATTR_LOCATION_TYPE:
-      *(int *)value = CU_MEM_LOCATION_TYPE_DEVICE;
+      if (getenv("PENSTOCK_SIM_BEFORE_13")) return CUDA_ERROR_INVALID_VALUE;
+      *(int *)value = p->location.type;
       break;
     case CU_MEMPOOL_ATTR_MAX_POOL_SIZE:
       *(uint64_t *)value = p->most;
@@ -182,32 +228,57 @@ CUresult CUDAAPI cuDeviceSetMemPool(CUdevice device, CUmemoryPool handle) {
   sim_pool *p;
   TRY(sim_gpu_of(device, &gpu));
   TRY(sim_pool_of(handle, &p));
-  REQUIRE(p->gpu == gpu, CUDA_ERROR_INVALID_VALUE);
+  REQUIRE(p->gpu == gpu && p->location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
+              p->type == CU_MEM_ALLOCATION_TYPE_PINNED,
+          CUDA_ERROR_INVALID_VALUE);
   gpu->current_pool = p;
   return CUDA_SUCCESS;
 }
 
-static CUresult plain_location(const CUmemLocation *location, CUmemAllocationType type) {
-  REQUIRE(location, CUDA_ERROR_INVALID_VALUE);
-  bool plain =
-      location->type == CU_MEM_LOCATION_TYPE_DEVICE && type == CU_MEM_ALLOCATION_TYPE_PINNED;
-  return plain ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
+static bool is_devices_own(const CUmemLocation *location, CUmemAllocationType type) {
+  return location->type == CU_MEM_LOCATION_TYPE_DEVICE && type == CU_MEM_ALLOCATION_TYPE_PINNED;
+}
+
+static CUresult give_pool_at(CUmemoryPool *out, const CUmemLocation *location,
+                             CUmemAllocationType type, bool current) {
+  sim_gpu *gpu;
+  bool on_host;
+  REQUIRE(out && location, CUDA_ERROR_INVALID_VALUE);
+  TRY(place(location, type, &gpu, &on_host));
+  if (is_devices_own(location, type)) return give_pool(out, location->id, current);
+  sim_big_lock();
+  sim_pool *p = current ? sim_pool_at(location, type, true) : NULL;
+  if (!p) p = sim_pool_at(location, type, false);
+  if (!p && (p = pool_at(location, type, gpu, on_host))) p->is_default = true;
+  *out = (CUmemoryPool)p;
+  sim_big_unlock();
+  return p ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 CUresult CUDAAPI cuMemGetDefaultMemPool(CUmemoryPool *out, CUmemLocation *location,
                                         CUmemAllocationType type) {
   ENTER("cuMemGetDefaultMemPool");
-  TRY(plain_location(location, type));
-  return give_pool(out, location->id, false);
+  return give_pool_at(out, location, type, false);
 }
 CUresult CUDAAPI cuMemGetMemPool(CUmemoryPool *out, CUmemLocation *location,
                                  CUmemAllocationType type) {
   ENTER("cuMemGetMemPool");
-  TRY(plain_location(location, type));
-  return give_pool(out, location->id, true);
+  return give_pool_at(out, location, type, true);
 }
 CUresult CUDAAPI cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type,
                                  CUmemoryPool handle) {
   ENTER("cuMemSetMemPool");
-  TRY(plain_location(location, type));
-  return cuDeviceSetMemPool(location->id, handle);
+  sim_gpu *gpu;
+  sim_pool *p;
+  bool on_host;
+  REQUIRE(location, CUDA_ERROR_INVALID_VALUE);
+  TRY(place(location, type, &gpu, &on_host));
+  TRY(sim_pool_of(handle, &p));
+  if (is_devices_own(location, type)) return cuDeviceSetMemPool(location->id, handle);
+  REQUIRE(p->type == type && p->location.type == location->type, CUDA_ERROR_INVALID_VALUE);
+  sim_big_lock();
+  sim_pool *before = sim_pool_at(&p->location, type, true);
+  if (before) before->is_current = false;
+  p->is_current = true;
+  sim_big_unlock();
+  return CUDA_SUCCESS;
 }

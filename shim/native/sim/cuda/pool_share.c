@@ -10,16 +10,9 @@
 #include <unistd.h>
 
 #include "sim/cuda/pool.h"
+#include "sim/cuda/vmm.h"
 
-#define POOL_MAGIC 0x314c4f4f504d4953ull
 #define POINTER_MAGIC 0x31525450u
-
-typedef struct pool_file {
-  uint64_t magic;
-  uint64_t pool; /* of its maker: tells pointers of one pool from those of another */
-  int32_t pid;
-  uint32_t device;
-} pool_file;
 
 typedef struct pointer_data {
   uint32_t magic;
@@ -28,6 +21,17 @@ typedef struct pointer_data {
   uint64_t pool, offset, bytes, shared;
 } pointer_data;
 _Static_assert(sizeof(pointer_data) <= sizeof(CUmemPoolPtrExportData), "fits the driver's");
+
+/* Big lock held. */
+static CUresult share(sim_pool *p) {
+  if (p->shared) return CUDA_SUCCESS;
+  TRY(sim_attach_gpu(p->gpu));
+  p->shared = sim_shared_make(sim_here.machine, p->gpu->device, p->gpu->client, 0);
+  sim_shared_name(sim_here.machine, p->gpu->device, p->shared, (uint64_t)p);
+  REQUIRE(p->shared, CUDA_ERROR_OUT_OF_MEMORY);
+  for (sim_chunk *c = p->chunks; c; c = c->next) sim_pool_hand_out_chunk(p, c, true);
+  return CUDA_SUCCESS;
+}
 
 CUresult CUDAAPI cuMemPoolExportToShareableHandle(void *out, CUmemoryPool handle,
                                                   CUmemAllocationHandleType type,
@@ -38,40 +42,40 @@ CUresult CUDAAPI cuMemPoolExportToShareableHandle(void *out, CUmemoryPool handle
           CUDA_ERROR_INVALID_VALUE);
   TRY(sim_pool_of(handle, &p));
   REQUIRE(p->exportable, CUDA_ERROR_INVALID_VALUE);
-  pool_file file = {POOL_MAGIC, (uint64_t)p, (int32_t)getpid(), p->gpu->device};
-  if (p->fd < 0) {
-    p->fd = memfd_create("cuda-sim-pool", MFD_CLOEXEC);
-    if (p->fd < 0 || write(p->fd, &file, sizeof file) != sizeof file)
-      return CUDA_ERROR_OPERATING_SYSTEM;
-  }
-  int fd = dup(p->fd);
-  REQUIRE(fd >= 0, CUDA_ERROR_OPERATING_SYSTEM);
-  *(int *)out = fd;
-  return CUDA_SUCCESS;
+  sim_big_lock();
+  CUresult result = share(p);
+  sim_big_unlock();
+  TRY(result);
+  return sim_hand_out(p->gpu, p->shared, SIM_OF_POOL, out);
 }
 
 CUresult CUDAAPI cuMemPoolImportFromShareableHandle(CUmemoryPool *out, void *os_handle,
                                                     CUmemAllocationHandleType type,
                                                     unsigned long long flags) {
   ENTER("cuMemPoolImportFromShareableHandle");
+  uint32_t device;
+  uint64_t shared, maker, bytes;
   REQUIRE(out && !flags && type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
           CUDA_ERROR_INVALID_VALUE);
-  pool_file file;
-  int fd = (int)(intptr_t)os_handle;
-  REQUIRE(pread(fd, &file, sizeof file, 0) == sizeof file && file.magic == POOL_MAGIC,
+  REQUIRE(sim_descriptor_read((int)(intptr_t)os_handle, SIM_OF_POOL, &device, &shared),
           CUDA_ERROR_INVALID_VALUE);
   sim_gpu *gpu = NULL;
   for (int i = 0; i < sim_here.gpu_count; i++)
-    if (sim_here.gpus[i].device == file.device) gpu = &sim_here.gpus[i];
+    if (sim_here.gpus[i].device == device) gpu = &sim_here.gpus[i];
   REQUIRE(gpu, CUDA_ERROR_INVALID_DEVICE);
   sim_big_lock();
   CUresult attached = sim_attach_gpu(gpu);
   sim_pool *p = attached == CUDA_SUCCESS ? sim_pool_new(gpu, 0) : NULL;
-  if (p) p->maker = file.pool;
+  if (p && sim_shared_join(sim_here.machine, device, gpu->client, shared) &&
+      sim_shared_find(sim_here.machine, device, shared, &maker, &bytes)) {
+    p->maker = maker;
+    p->shared = shared;
+  }
   sim_big_unlock();
   TRY(attached);
   *out = (CUmemoryPool)p;
-  return p ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+  REQUIRE(p, CUDA_ERROR_OUT_OF_MEMORY);
+  return p->maker ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult CUDAAPI cuMemPoolExportPointer(CUmemPoolPtrExportData *out, CUdeviceptr pointer) {
@@ -83,6 +87,7 @@ CUresult CUDAAPI cuMemPoolExportPointer(CUmemPoolPtrExportData *out, CUdeviceptr
               alloc->pool->exportable && sim_heap_fd() >= 0;
   if (fine) {
     sim_chunk *chunk = alloc->block->chunk;
+    sim_pool_hand_out_chunk(alloc->pool, chunk, false);
     if (!chunk->shared)
       chunk->shared =
           sim_shared_make(sim_here.machine, alloc->gpu->device, alloc->gpu->client, chunk->bytes);

@@ -124,12 +124,14 @@ static void read_variable(text *t, const char **name, size_t *name_length, uint6
   if (!*align) *align = element ? element : 1;
 }
 
-static void read_entry(text *t, sim_image *image) {
+#define MOST_LOCAL_BYTES (1u << 19)
+
+static sim_kernel *read_entry(text *t, sim_image *image) {
   const char *from;
   size_t length = word(t, &from);
-  if (!length) return;
+  if (!length) return NULL;
   sim_kernel *k = sim_image_add_kernel(image, from, length);
-  if (!k) return;
+  if (!k) return NULL;
   k->param_count = 0; /* it may have been declared before */
   uint64_t offset = 0;
   if (word(t, &from) && *from == '(') {
@@ -148,7 +150,7 @@ static void read_entry(text *t, sim_image *image) {
       }
       offset = (offset + align - 1) / align * align;
       void *more = realloc(k->params, (k->param_count + 1) * sizeof *k->params);
-      if (!more) return;
+      if (!more) return k;
       k->params = more;
       /* Above 4 GiB they say little, but more than any launch may pass. */
       k->params[k->param_count].offset = offset < UINT32_MAX ? (uint32_t)offset : UINT32_MAX;
@@ -166,6 +168,7 @@ static void read_entry(text *t, sim_image *image) {
       if (limit && limit <= UINT32_MAX) k->max_threads = (unsigned)limit;
       (void)before;
     }
+  return k;
 }
 
 static uint64_t hundredths(const char *from, size_t length) {
@@ -183,9 +186,11 @@ CUresult sim_read_ptx(const char *data, uint64_t length_all, const sim_gpu *gpu,
   int depth = 0;
   bool versioned = false;
   sim_kernel *inside = NULL;
+  const char *began = data; /* where that kernel's text does */
   while ((length = word(&t, &from))) {
     if (*from == '{') depth++;
     if (*from == '}') depth--;
+    if (*from == '}' && depth == 0 && inside) inside->code_bytes = (uint64_t)(t.at - began) / 4 + 1;
     if (is(from, length, ".version")) {
       length = word(&t, &from);
       versioned = true;
@@ -196,9 +201,9 @@ CUresult sim_read_ptx(const char *data, uint64_t length_all, const sim_gpu *gpu,
       if (target > gpu->profile->compute_major * 10 + gpu->profile->compute_minor)
         return CUDA_ERROR_NO_BINARY_FOR_GPU;
     } else if (depth == 0 && is(from, length, ".entry")) {
-      read_entry(&t, image);
+      began = t.at;
+      inside = read_entry(&t, image);
       depth = t.at > data && t.at[-1] == '{';
-      inside = image->kernels;
     } else if (depth == 0 && (is(from, length, ".global") || is(from, length, ".const"))) {
       const char *name;
       size_t name_length;
@@ -207,14 +212,16 @@ CUresult sim_read_ptx(const char *data, uint64_t length_all, const sim_gpu *gpu,
       read_variable(&t, &name, &name_length, &bytes, &align);
       bool managed = memmem(space, (size_t)(t.at - space), ".managed", 8) != NULL;
       if (name && bytes) sim_image_add_global(image, name, name_length, bytes, managed);
-    } else if (depth > 0 && inside && is(from, length, ".shared")) {
+    } else if (depth > 0 && inside && (is(from, length, ".shared") || is(from, length, ".local"))) {
+      bool shared = from[1] == 's';
       const char *name;
       size_t name_length;
       uint64_t bytes, align;
       read_variable(&t, &name, &name_length, &bytes, &align);
-      sim_kernel *last = image->kernels;
-      while (last && last->next) last = last->next;
-      if (last) last->shared_bytes += (unsigned)bytes;
+      if (shared) inside->shared_bytes += (unsigned)bytes;
+      if (!shared && bytes > MOST_LOCAL_BYTES) bytes = MOST_LOCAL_BYTES;
+      if (!shared) inside->local_bytes += (unsigned)bytes;
+      if (inside->local_bytes > MOST_LOCAL_BYTES) inside->local_bytes = MOST_LOCAL_BYTES;
     }
   }
   return versioned ? CUDA_SUCCESS : CUDA_ERROR_INVALID_PTX;

@@ -244,6 +244,9 @@ CUresult CUDAAPI cuStreamGetId(CUstream handle, unsigned long long *id) {
 CUresult CUDAAPI cuStreamGetCtx(CUstream handle, CUcontext *out) {
   ENTER_NAMED_STREAM("cuStreamGetCtx");
   REQUIRE(out, CUDA_ERROR_INVALID_VALUE);
+  REQUIRE(!sim_fault_hits_named(sim_here.machine, ctx->gpu->device, SIM_FAULT_OUT_OF_MEMORY,
+                                sim_self.call),
+          CUDA_ERROR_OUT_OF_MEMORY);
   *out = (CUcontext)stream->ctx;
   return CUDA_SUCCESS;
 }
@@ -296,7 +299,7 @@ CUresult CUDAAPI cuStreamAttachMemAsync(CUstream handle, CUdeviceptr pointer, si
   if (stream->capture) return sim_capture_forbids_stream(stream);
   sim_big_lock();
   sim_alloc *alloc = sim_alloc_find(pointer);
-  bool managed = alloc && alloc->kind == SIM_MANAGED;
+  bool managed = alloc && sim_is_managed(alloc);
   sim_big_unlock();
   return managed ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

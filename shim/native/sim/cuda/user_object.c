@@ -19,7 +19,7 @@ static void release(struct sim_user_object *object, unsigned count) {
   object->references = object->references > count ? object->references - count : 0;
   if (object->references) return;
   sim_handle_remove(object);
-  if (object->destroy) object->destroy(object->pointer);
+  if (object->destroy) SIM_CALL_BACK(object->destroy(object->pointer));
   free(object);
 }
 

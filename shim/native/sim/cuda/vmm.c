@@ -1,25 +1,28 @@
 /* Virtual memory management: addresses reserved, physical memory created, one mapped on the other.
  *
  * Physical memory lives as long as anything refers to it: handles, mappings, and, once exported,
- * other processes. What is exportable has a file of its own (contents, then a trailer page that
- * says what the device knows it as), so that the descriptor is all another process needs.
+ * descriptors and other processes. What is exportable has a file of its own: contents, then a page
+ * that says what it is. An importer finds it through /proc at any process that has the memory; when
+ * descriptors alone have kept it, its contents read as zero.
  */
 #define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/log.h"
 #include "sim/cuda/vmm.h"
 
 #define TRAILER_MAGIC 0x3144455241485356ull
 #define TRAILER_BYTES 4096
 
-typedef struct sim_trailer {
-  uint64_t magic, bytes;
-  uint64_t shared; /* what the device knows it as; 0: not exported yet, or host memory */
-  uint32_t device;
+typedef struct trailer {
+  uint64_t magic, bytes, shared;
   CUmemAllocationProp prop;
 } trailer;
 
@@ -122,20 +125,20 @@ CUresult CUDAAPI cuMemGetAllocationGranularity(size_t *out, const CUmemAllocatio
 
 static bool back_with_file(sim_physical *p) {
   p->fd = memfd_create("cuda-sim-shared", MFD_CLOEXEC);
-  if (p->fd < 0 || ftruncate(p->fd, (off_t)(p->bytes + TRAILER_BYTES))) return false;
-  p->shared = mmap(NULL, TRAILER_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, p->fd, (off_t)p->bytes);
-  if (p->shared == MAP_FAILED) return p->shared = NULL, false;
-  *p->shared = (trailer){.magic = TRAILER_MAGIC, .bytes = p->bytes, .prop = p->prop};
-  if (p->gpu) p->shared->device = p->gpu->device;
-  return true;
+  return p->fd >= 0 && !ftruncate(p->fd, (off_t)(p->bytes + TRAILER_BYTES));
+}
+
+static bool write_trailer(const sim_physical *p) {
+  trailer t = {TRAILER_MAGIC, p->bytes, p->shared, p->prop};
+  return p->fd < 0 || pwrite(p->fd, &t, sizeof t, (off_t)p->bytes) == sizeof t;
 }
 
 /* Big lock held. */
 static void uncharge(const sim_physical *p) {
-  if (!p->gpu || p->team) return;
-  if (p->shared && p->shared->shared)
-    sim_shared_leave(sim_here.machine, p->gpu->device, p->gpu->client, p->shared->shared);
-  else
+  if (p->team) return;
+  if (p->shared)
+    sim_shared_leave(sim_here.machine, p->home->device, p->home->client, p->shared);
+  else if (p->gpu)
     sim_memory_give(sim_here.machine, p->gpu->device, p->gpu->client, p->bytes);
 }
 
@@ -145,7 +148,6 @@ void sim_physical_let_go(sim_physical *p) {
   uncharge(p);
   sim_team_free(p->team);
   if (p->backing) sim_pages_give(p->backing, p->bytes);
-  if (p->shared) munmap(p->shared, TRAILER_BYTES);
   if (p->fd >= 0) close(p->fd);
   free(p);
 }
@@ -340,6 +342,26 @@ CUresult CUDAAPI cuMemGetAccess(unsigned long long *flags, const CUmemLocation *
 
 /* ---- between processes ---- */
 
+CUresult sim_hand_out(sim_gpu *gpu, uint64_t shared, uint8_t kind, int *descriptor) {
+  *descriptor = sim_descriptor_make(sim_here.machine, gpu->device, shared, kind);
+  if (*descriptor >= 0) return CUDA_SUCCESS;
+  penstock_log("simulated GPU: no descriptor for memory: no pseudo-terminal to be had (%s)",
+               strerror(errno));
+  return CUDA_ERROR_OPERATING_SYSTEM;
+}
+
+CUresult sim_physical_share(sim_physical *p) {
+  if (p->shared) return CUDA_SUCCESS;
+  p->home = p->gpu ? p->gpu : &sim_here.gpus[0];
+  TRY(sim_attach_gpu(p->home));
+  p->shared =
+      sim_shared_make(sim_here.machine, p->home->device, p->home->client, p->gpu ? p->bytes : 0);
+  REQUIRE(p->shared && write_trailer(p), CUDA_ERROR_OUT_OF_MEMORY);
+  if (p->fd >= 0)
+    sim_shared_file(sim_here.machine, p->home->device, p->home->client, p->shared, p->fd);
+  return CUDA_SUCCESS;
+}
+
 CUresult CUDAAPI cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle handle,
                                               CUmemAllocationHandleType type,
                                               unsigned long long flags) {
@@ -350,15 +372,10 @@ CUresult CUDAAPI cuMemExportToShareableHandle(void *out, CUmemGenericAllocationH
   TRY(sim_physical_of(handle, &p));
   REQUIRE(p->fd >= 0 && p->prop.requestedHandleTypes & type, CUDA_ERROR_INVALID_VALUE);
   sim_big_lock();
-  if (p->gpu && !p->shared->shared)
-    p->shared->shared = sim_shared_make(sim_here.machine, p->gpu->device, p->gpu->client, p->bytes);
-  bool fine = !p->gpu || p->shared->shared;
+  CUresult result = sim_physical_share(p);
   sim_big_unlock();
-  REQUIRE(fine, CUDA_ERROR_OUT_OF_MEMORY);
-  int fd = dup(p->fd);
-  REQUIRE(fd >= 0, CUDA_ERROR_OPERATING_SYSTEM);
-  *(int *)out = fd;
-  return CUDA_SUCCESS;
+  TRY(result);
+  return sim_hand_out(p->home, p->shared, SIM_OF_MEMORY, out);
 }
 
 static sim_gpu *gpu_of_device(uint32_t device) {
@@ -367,39 +384,120 @@ static sim_gpu *gpu_of_device(uint32_t device) {
   return NULL;
 }
 
+/* The file of any process that has the memory. False: none has it, or it cannot be reached. */
+static bool find_contents(sim_physical *p) {
+  int32_t pid, file;
+  for (int i = 0; sim_shared_look(sim_here.machine, p->home->device, p->shared, i, &pid, &file);
+       i++) {
+    char path[64];
+    trailer t;
+    struct stat status;
+    if (!file) continue;
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", pid, file);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd >= 0 && !fstat(fd, &status) && status.st_size > TRAILER_BYTES &&
+        pread(fd, &t, sizeof t, status.st_size - TRAILER_BYTES) == sizeof t &&
+        t.magic == TRAILER_MAGIC && t.shared == p->shared) {
+      p->fd = fd;
+      p->bytes = t.bytes;
+      p->prop.type = t.prop.type;
+      p->prop.requestedHandleTypes = t.prop.requestedHandleTypes;
+      p->prop.location = t.prop.location;
+      return true;
+    }
+    if (fd >= 0) close(fd);
+  }
+  return false;
+}
+
+/* Memory of a device that descriptors alone have kept. */
+static bool make_contents(sim_physical *p) {
+  uint64_t what;
+  if (!sim_shared_find(sim_here.machine, p->home->device, p->shared, &what, &p->bytes) || !p->bytes)
+    return false;
+  p->prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  p->prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  p->prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  return back_with_file(p) && write_trailer(p);
+}
+
+static CUresult import(sim_physical *p) {
+  sim_machine *m = sim_here.machine;
+  sim_big_lock();
+  CUresult attached = sim_attach_gpu(p->home);
+  sim_big_unlock();
+  TRY(attached);
+  REQUIRE(sim_shared_join(m, p->home->device, p->home->client, p->shared),
+          CUDA_ERROR_INVALID_VALUE);
+  if (!find_contents(p) && !make_contents(p)) {
+    sim_shared_leave(m, p->home->device, p->home->client, p->shared);
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  sim_shared_file(m, p->home->device, p->home->client, p->shared, p->fd);
+  if (p->prop.location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
+    p->gpu = p->home;
+    p->prop.location.id = p->home->ordinal;
+  }
+  return CUDA_SUCCESS;
+}
+
 CUresult CUDAAPI cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, void *os_handle,
                                                 CUmemAllocationHandleType type) {
   ENTER("cuMemImportFromShareableHandle");
+  uint32_t device;
+  uint64_t shared;
   REQUIRE(out && type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, CUDA_ERROR_INVALID_VALUE);
-  int fd = (int)(intptr_t)os_handle;
-  struct stat status;
-  REQUIRE(!fstat(fd, &status) && status.st_size > TRAILER_BYTES, CUDA_ERROR_INVALID_VALUE);
+  REQUIRE(sim_descriptor_read((int)(intptr_t)os_handle, SIM_OF_MEMORY, &device, &shared) &&
+              gpu_of_device(device),
+          CUDA_ERROR_INVALID_VALUE);
   sim_physical *p = calloc(1, sizeof *p);
   REQUIRE(p, CUDA_ERROR_OUT_OF_MEMORY);
-  p->bytes = (uint64_t)status.st_size - TRAILER_BYTES;
-  p->shared = mmap(NULL, TRAILER_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)p->bytes);
-  if (p->shared == MAP_FAILED || p->shared->magic != TRAILER_MAGIC ||
-      p->shared->bytes != p->bytes) {
-    if (p->shared != MAP_FAILED) munmap(p->shared, TRAILER_BYTES);
+  *p = (sim_physical){.home = gpu_of_device(device), .shared = shared, .fd = -1, .handles = 1};
+  CUresult result = import(p);
+  if (result != CUDA_SUCCESS) {
     free(p);
-    return CUDA_ERROR_INVALID_VALUE;
+    return result;
   }
-  p->prop = p->shared->prop;
-  p->gpu = p->prop.location.type == CU_MEM_LOCATION_TYPE_DEVICE ? gpu_of_device(p->shared->device)
-                                                                : NULL;
-  sim_big_lock();
-  CUresult attached = p->gpu ? sim_attach_gpu(p->gpu) : CUDA_SUCCESS;
-  sim_big_unlock();
-  /* No longer anybody's: the exporter has ended and the descriptor is all that is left. */
-  if (attached != CUDA_SUCCESS || (p->gpu && !sim_shared_join(sim_here.machine, p->gpu->device,
-                                                              p->gpu->client, p->shared->shared))) {
-    munmap(p->shared, TRAILER_BYTES);
-    free(p);
-    return attached != CUDA_SUCCESS ? attached : CUDA_ERROR_INVALID_VALUE;
-  }
-  p->fd = dup(fd);
-  p->handles = 1;
   sim_handle_add(p, SIM_PHYSICAL);
   *out = (CUmemGenericAllocationHandle)p;
   return CUDA_SUCCESS;
+}
+
+/* ---- for other drivers of the kernel ---- */
+
+/* Big lock held. The device's name for what lies there; 0: small memory, which nothing outlives. */
+static CUresult share_range(CUdeviceptr address, size_t bytes, sim_gpu **gpu, uint64_t *shared) {
+  sim_alloc *alloc = sim_alloc_find(address);
+  REQUIRE(alloc && bytes <= alloc->bytes && address - alloc->address <= alloc->bytes - bytes,
+          CUDA_ERROR_INVALID_VALUE);
+  *gpu = alloc->gpu;
+  if (alloc->kind == SIM_RESERVED_MAP) {
+    REQUIRE(alloc->physical->gpu && !alloc->physical->team, CUDA_ERROR_INVALID_VALUE);
+    TRY(sim_physical_share(alloc->physical));
+    *shared = alloc->physical->shared;
+    return CUDA_SUCCESS;
+  }
+  REQUIRE(alloc->kind == SIM_DEVICE, CUDA_ERROR_INVALID_VALUE);
+  if (alloc->charged_bytes && !alloc->shared)
+    alloc->shared = sim_shared_make(sim_here.machine, alloc->gpu->device, alloc->gpu->client,
+                                    alloc->charged_bytes);
+  *shared = alloc->shared;
+  return CUDA_SUCCESS;
+}
+
+/* One mapping's worth at a time. */
+CUresult CUDAAPI cuMemGetHandleForAddressRange(void *out, CUdeviceptr address, size_t bytes,
+                                               CUmemRangeHandleType type,
+                                               unsigned long long flags) {
+  ENTER("cuMemGetHandleForAddressRange");
+  sim_gpu *gpu = NULL;
+  uint64_t shared = 0;
+  REQUIRE(out && bytes && !((address | bytes) % 4096) && !flags &&
+              type == CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD,
+          CUDA_ERROR_INVALID_VALUE);
+  sim_big_lock();
+  CUresult result = share_range(address, bytes, &gpu, &shared);
+  sim_big_unlock();
+  TRY(result);
+  return sim_hand_out(gpu, shared, SIM_OF_DMA_BUF, out);
 }

@@ -25,11 +25,19 @@ typedef struct sim_physical {
   uint64_t bytes;
   uint64_t backing; /* pages of the heap that hold the contents; 0: a file of its own */
   int fd;
-  struct sim_trailer *shared; /* of that file */
-  unsigned handles, maps;     /* mappings, and what else holds it */
-  sim_team *team;             /* NULL: not a multicast object */
+  uint64_t shared;        /* what the device knows it as; 0: not handed out yet */
+  sim_gpu *home;          /* the device that knows it: of host memory, the first */
+  unsigned handles, maps; /* mappings, and what else holds it */
+  sim_team *team;         /* NULL: not a multicast object */
 } sim_physical;
 
+/* Kinds of descriptors. */
+#define SIM_OF_MEMORY 1
+#define SIM_OF_POOL 2
+#define SIM_OF_DMA_BUF 3
+CUresult sim_hand_out(sim_gpu *gpu, uint64_t shared, uint8_t kind, int *descriptor);
+
+CUresult sim_physical_share(sim_physical *physical); /* big lock held */
 CUresult sim_physical_of(CUmemGenericAllocationHandle handle, sim_physical **physical);
 void sim_physical_let_go(sim_physical *physical); /* frees it when nothing refers to it any more */
 void sim_team_free(sim_team *team);

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "sim/cuda/module.h"
 #include "sim/cuda/work.h"
 
 /* A kernel that runs until a word in memory says so, and says itself that it has begun. */
@@ -89,6 +90,13 @@ static CUresult run_host(sim_stream *stream, const sim_work *work) {
   return result;
 }
 
+CUresult sim_work_prepare(const sim_work *work, sim_context *ctx) {
+  if (work->type != CU_GRAPH_NODE_TYPE_KERNEL) return CUDA_SUCCESS;
+  sim_function *f = work->kernel.function;
+  TRY(sim_function_load(f));
+  return sim_local_memory_take(ctx, f->kernel->local_bytes);
+}
+
 CUresult sim_run(sim_stream *stream, const sim_work *work) {
   sim_op op;
   sim_ref ref;
@@ -104,6 +112,7 @@ CUresult sim_run(sim_stream *stream, const sim_work *work) {
     default:
       break;
   }
+  TRY(sim_work_prepare(work, stream->ctx));
   if (!sim_work_op(work, &op)) return CUDA_SUCCESS;
   CUresult result = sim_submit_work(stream, &op, &ref);
   if (result != CUDA_SUCCESS) {

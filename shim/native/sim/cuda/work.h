@@ -6,7 +6,7 @@ typedef struct sim_work {
   CUgraphNodeType type;
   union {
     struct {
-      sim_function *function;
+      sim_function *function, *as_given; /* a CUkernel may be given */
       unsigned grid[3], block[3], shared_bytes, cluster[3];
       bool cooperative;
       bool early;   /* programmatic stream serialisation */
@@ -80,6 +80,8 @@ bool sim_kernel_rule_parse(const char *text, size_t length, sim_kernel_rule *rul
 bool sim_kernels_launch_graphs(void); /* is there a rule that has any do so? */
 void sim_condition_set(uint64_t handle, uint64_t value);
 
+/* Before a kernel runs in a context: its code is loaded, and there is the local memory for it. */
+CUresult sim_work_prepare(const sim_work *work, sim_context *ctx);
 /* Captures into the stream's graph when it is capturing, else runs. */
 CUresult sim_issue(sim_stream *stream, const sim_work *work);
 CUresult sim_run(sim_stream *stream, const sim_work *work);

@@ -34,8 +34,8 @@ int sim_machine_inject(sim_machine *m, uint32_t device, const sim_fault *fault) 
   return result;
 }
 
-bool sim_fault_hits(sim_machine *m, uint32_t device, uint32_t kind, const char *call,
-                    uint64_t *value_ns) {
+static bool hits(sim_machine *m, uint32_t device, uint32_t kind, const char *call, bool named,
+                 uint64_t *value_ns) {
   sim_device *d = &m->devices[device];
   if (!__atomic_load_n(&d->fault_count, __ATOMIC_ACQUIRE)) return false;
   sim_lock_bare(m, device);
@@ -43,7 +43,7 @@ bool sim_fault_hits(sim_machine *m, uint32_t device, uint32_t kind, const char *
   for (uint32_t i = 0; i < d->fault_count && !hit; i++) {
     sim_fault *f = &d->faults[i];
     if (f->kind != kind || !f->count || (f->pid && f->pid != getpid())) continue;
-    if (f->call[0] && fnmatch(f->call, call, 0)) continue;
+    if (f->call[0] ? fnmatch(f->call, call, 0) : named) continue;
     if (f->skip) {
       f->skip--;
       continue;
@@ -54,6 +54,15 @@ bool sim_fault_hits(sim_machine *m, uint32_t device, uint32_t kind, const char *
   }
   sim_unlock(d);
   return hit;
+}
+
+bool sim_fault_hits(sim_machine *m, uint32_t device, uint32_t kind, const char *call,
+                    uint64_t *value_ns) {
+  return hits(m, device, kind, call, false, value_ns);
+}
+
+bool sim_fault_hits_named(sim_machine *m, uint32_t device, uint32_t kind, const char *call) {
+  return hits(m, device, kind, call, true, NULL);
 }
 
 /* XID errors of programs, which leave the device as it was (NVIDIA's XID catalogue). */

@@ -19,7 +19,7 @@
 #include "sim/machine/binding.h"
 
 #define SIM_MAGIC 0x31454e494843414dull /* "MACHINE1" */
-#define SIM_VERSION 6
+#define SIM_VERSION 7
 #define SIM_CLIENTS 4096
 #define SIM_OPS 4096    /* operations a process can have under way on a device, all streams */
 #define SIM_LANES 1024  /* streams of a process with work under way */
@@ -28,8 +28,9 @@
 #define SIM_CELLS 32768 /* events of a process on a device */
 #define SIM_FAULTS 8
 #define SIM_ENGINES 2
-#define SIM_SHARED 1024 /* pieces of memory of a device that several processes refer to */
-#define SIM_HOLDERS 16  /* processes that refer to one */
+#define SIM_SHARED 1024      /* pieces of memory of a device that several processes refer to */
+#define SIM_HOLDERS 16       /* processes that refer to one */
+#define SIM_DESCRIPTORS 2048 /* open ones that keep such memory */
 #define SIM_NONE 0xffffu
 #define SIM_STREAM_BITS 20 /* of a stream's number: within its context; the rest is the context */
 
@@ -152,14 +153,24 @@ typedef struct sim_engine {
 typedef struct sim_holder {
   uint32_t client;
   uint32_t count; /* references; 0: the place is free */
+  int32_t file;   /* descriptor, in that process, of the file with the contents; 0: has none */
 } sim_holder;
+
+/* A descriptor that keeps memory, wherever it is open. */
+typedef struct sim_descriptor {
+  uint64_t shared; /* 0: the place is free */
+  uint64_t folder; /* device number of the pseudo-terminals' file system */
+  uint32_t number; /* of its pseudo-terminal */
+} sim_descriptor;
 
 /* Memory that several processes refer to. */
 typedef struct sim_shared {
   uint64_t id; /* never given twice; 0: the place is free */
   uint64_t bytes;
-  uint32_t payer; /* the client whose memory it is counted as */
-  uint32_t reserved;
+  uint64_t what; /* its maker's name for it, of what is more than memory */
+  uint32_t
+      payer; /* the client whose memory it is counted as; SIM_NONE: descriptors alone keep it */
+  uint32_t descriptors;
   sim_holder holders[SIM_HOLDERS];
 } sim_shared;
 
@@ -195,6 +206,8 @@ typedef struct sim_device {
   uint32_t wants_reset, mig_count;
   sim_mig mig[SIM_MIG_INSTANCES];
   sim_shared shared[SIM_SHARED];
+  uint32_t descriptor_count;
+  sim_descriptor descriptors[SIM_DESCRIPTORS];
   sim_client clients[SIM_CLIENTS];
 } __attribute__((aligned(4096))) sim_device;
 

@@ -14,7 +14,8 @@ bool sim_memory_take(sim_machine *m, uint32_t device, uint32_t client, uint64_t 
   sim_client *c = &d->clients[client];
   bool taken = take(d, c, bytes);
   if (!taken) {
-    sim_reap(m, d); /* somebody may have died just now */
+    sim_reap(m, d); /* somebody may have died just now, or closed what kept memory */
+    sim_descriptors_look(d);
     taken = take(d, c, bytes);
     c->refused += !taken;
   }
@@ -35,6 +36,7 @@ void sim_memory_give(sim_machine *m, uint32_t device, uint32_t client, uint64_t 
 
 void sim_memory_info(sim_machine *m, uint32_t device, uint64_t *free_bytes, uint64_t *total_bytes) {
   sim_device *d = sim_lock(m, device);
+  sim_descriptors_look(d);
   *free_bytes = d->profile.memory_bytes - d->memory_used;
   *total_bytes = d->profile.memory_bytes;
   sim_unlock(d);

@@ -100,10 +100,26 @@ uint64_t sim_shared_make(sim_machine *m, uint32_t device, uint32_t client, uint6
 bool sim_shared_join(sim_machine *m, uint32_t device, uint32_t client, uint64_t id);
 void sim_shared_leave(sim_machine *m, uint32_t device, uint32_t client, uint64_t id);
 void sim_shared_forget(sim_device *d, uint32_t client); /* (locked) the process has ended */
+void sim_shared_name(sim_machine *m, uint32_t device, uint64_t id, uint64_t what);
+bool sim_shared_find(sim_machine *m, uint32_t device, uint64_t id, uint64_t *what, uint64_t *bytes);
+/* `bytes` more of what is counted for `client`, who made it, are of this memory from now on. */
+void sim_shared_grow(sim_machine *m, uint32_t device, uint32_t client, uint64_t id, int64_t bytes);
+/* Where the contents lie: this process's file, and that of the holder `index` (false: no more). */
+void sim_shared_file(sim_machine *m, uint32_t device, uint32_t client, uint64_t id, int file);
+bool sim_shared_look(sim_machine *m, uint32_t device, uint64_t id, int index, int32_t *pid,
+                     int32_t *file);
+void sim_shared_described(sim_device *d, uint64_t id, int change); /* (locked) descriptors of it */
+
+/* descriptor.c: what another process is handed, of the kinds in sim/cuda. -1: cannot be had. */
+int sim_descriptor_make(sim_machine *m, uint32_t device, uint64_t shared, uint8_t kind);
+bool sim_descriptor_read(int descriptor, uint8_t kind, uint32_t *device, uint64_t *shared);
+void sim_descriptors_look(sim_device *d); /* (locked) which of them have been closed */
 
 /* fault.c: true when a fault of `kind` hits this call now; *value_ns gets its value. */
 bool sim_fault_hits(sim_machine *m, uint32_t device, uint32_t kind, const char *call,
                     uint64_t *value_ns);
+/* Only a fault that names the call: for calls that take no memory worth the name. */
+bool sim_fault_hits_named(sim_machine *m, uint32_t device, uint32_t kind, const char *call);
 
 /* checkpoint.c: by pid, on every device of the machine. The state, or -1: no such process. */
 int sim_checkpoint_state(sim_machine *m, int32_t pid);

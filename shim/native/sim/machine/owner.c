@@ -114,7 +114,7 @@ uint64_t sim_owner_run(sim_machine *m, uint32_t device, uint32_t client, sim_own
   uint32_t from = 0;
   __atomic_store_n(&c->watching, 0, __ATOMIC_RELAXED);
   while (next_owned(c, a, &from, &op, &slot)) {
-    __atomic_store_n(&c->watching, 1, __ATOMIC_SEQ_CST); /* before it looks */
+    __atomic_exchange_n(&c->watching, 1, __ATOMIC_SEQ_CST); /* before it looks */
     sim_unlock(d);
     bool resolved = act(&op);
     d = sim_lock(m, device);
@@ -129,8 +129,9 @@ uint64_t sim_owner_run(sim_machine *m, uint32_t device, uint32_t client, sim_own
   return next;
 }
 
+/* Of who asks and who begins to watch one comes first: either the watcher is seen here, or it sees
+ * what was written before. */
 void sim_ring_watchers(sim_machine *m) {
-  __atomic_thread_fence(__ATOMIC_SEQ_CST);
   for (uint32_t device = 0; device < m->file->device_count; device++) {
     sim_device *d = &m->devices[device];
     uint32_t high = __atomic_load_n(&d->clients_high, __ATOMIC_RELAXED);
@@ -138,7 +139,7 @@ void sim_ring_watchers(sim_machine *m) {
       for (uint64_t bits = __atomic_load_n(&d->live[word], __ATOMIC_RELAXED); bits;
            bits &= bits - 1) {
         sim_client *c = &d->clients[word * 64 + (uint32_t)__builtin_ctzll(bits)];
-        if (!__atomic_load_n(&c->watching, __ATOMIC_SEQ_CST)) continue;
+        if (!__atomic_fetch_add(&c->watching, 0, __ATOMIC_SEQ_CST)) continue;
         __atomic_add_fetch(&c->bell, 1, __ATOMIC_RELEASE);
         sim_futex_wake(&c->bell);
       }

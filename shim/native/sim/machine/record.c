@@ -30,6 +30,7 @@ int sim_machine_usage(sim_machine *m, uint32_t device, sim_device_usage *usage) 
   if (!m || device >= m->file->device_count) return -1;
   sim_device *d = sim_lock(m, device);
   sim_reap(m, d);
+  sim_descriptors_look(d);
   *usage = (sim_device_usage){
       .at_ns = d->t_ns,
       .created_ns = d->created_ns,
@@ -73,6 +74,7 @@ int sim_machine_record(sim_machine *m, uint32_t device, sim_process_record *reco
   if (!m || device >= m->file->device_count) return -1;
   sim_device *d = sim_lock(m, device);
   sim_reap(m, d);
+  sim_descriptors_look(d);
   int count = 0;
   for (uint32_t client = 0; client < d->clients_high; client++) {
     const sim_client *c = &d->clients[client];

@@ -68,6 +68,8 @@ void sim_repair(sim_machine *m, sim_device *d) {
   memset(d->want_copy, 0, sizeof d->want_copy);
   memset(d->live, 0, sizeof d->live);
   d->memory_used = d->profile.reserved_bytes;
+  for (int i = 0; i < SIM_SHARED; i++)
+    if (d->shared[i].id && d->shared[i].payer == SIM_NONE) d->memory_used += d->shared[i].bytes;
   for (uint32_t client = 0; client < d->clients_high; client++) {
     sim_client *c = &d->clients[client];
     if (c->state != SIM_CLIENT_LIVE) continue;

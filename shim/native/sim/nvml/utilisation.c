@@ -1,4 +1,4 @@
-/* Utilisation: averages over sample periods, in whole percent, with the real library's coarseness.
+/* Utilisation over sample periods, in whole percent, with the real library's coarseness.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -29,18 +29,15 @@ EXPORT nvmlReturn_t nvmlDeviceGetDecoderUtilization(nvmlDevice_t device, unsigne
   return idle_engine(device, percent, period_us);
 }
 
-/* One process's average over its samples newer than `last_seen_us`; false when it has none, or was
- * idle in all of them. */
-static bool average_since(nvmlDevice_t device, int32_t pid, uint64_t last_seen_us,
-                          nvmlProcessUtilizationSample_t *out) {
+/* What one process did in the last sample period, where that ended after `last_seen_us`. False when
+ * it has none such, or was idle in it. */
+static bool sample_since(nvmlDevice_t device, int32_t pid, uint64_t last_seen_us,
+                         nvmlProcessUtilizationSample_t *out) {
   sim_sample samples[SIM_SAMPLES];
   int count = sim_machine_samples(sim_nvml_machine(), device->index, pid, samples, SIM_SAMPLES);
   if (count < 2) return false;
-  const sim_sample *last = &samples[count - 1];
+  const sim_sample *last = &samples[count - 1], *before = &samples[count - 2];
   if (sim_nvml_timestamp_us(last->at_ns) <= last_seen_us) return false;
-  int first = count - 2;
-  while (first > 0 && sim_nvml_timestamp_us(samples[first].at_ns) > last_seen_us) first--;
-  const sim_sample *before = &samples[first];
   uint64_t length_ns = last->at_ns - before->at_ns;
   uint64_t busy_ns = last->busy_ns - before->busy_ns;
   uint64_t memory_ns = last->memory_busy_ns - before->memory_busy_ns;
@@ -53,7 +50,7 @@ static bool average_since(nvmlDevice_t device, int32_t pid, uint64_t last_seen_u
   return true;
 }
 
-/* One entry a process that did something since then; free() the result. */
+/* One entry a process that did something in the period that was sampled last; free() the result. */
 static nvmlReturn_t collect(nvmlDevice_t device, uint64_t last_seen_us,
                             nvmlProcessUtilizationSample_t **out, unsigned *count) {
   unsigned processes, found = 0;
@@ -62,7 +59,7 @@ static nvmlReturn_t collect(nvmlDevice_t device, uint64_t last_seen_us,
   if (!records) return NVML_ERROR_MEMORY;
   nvmlProcessUtilizationSample_t *entries = calloc(processes + 1, sizeof *entries);
   for (unsigned i = 0; entries && i < processes; i++) {
-    if (records[i].alive && average_since(device, records[i].pid, last_seen_us, &entries[found])) {
+    if (records[i].alive && sample_since(device, records[i].pid, last_seen_us, &entries[found])) {
       found++;
     }
   }

@@ -1,0 +1,352 @@
+"""Work that meets its peers under a quota: ranks over several devices, and streams of one device.
+
+A step is five kernels of a millisecond and then one that waits for the peers' steps, as in training
+over several devices. Gates that open at different moments make ranks wait for each other inside
+kernels, and that wait is charged: a tenant may get far less than its quota, and less with every
+step. What is asked is `LEAST_PERCENT` of the quota's share of full speed, also after a rank was
+held up: stopped (SIGSTOP) where it is a process, asleep between two steps where it is a thread.
+While it is, its peers' kernels wait on their devices: a tenant has to pay for that. Therefore what
+follows is measured from when steps end again, and how long that takes stands beside it.
+
+Each measurement is bounded in time. The page that the ranks share says how far they are.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+import struct
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+from penstock.bench.figure import Figure
+from penstock.bench.interleaved import load_average
+from penstock.bench.stage import Stage, StageError
+from penstock_shim import paths
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from typing_extensions import Self
+
+    from penstock.bench.stage import StageTenant
+
+Ranks = Literal["threads", "processes", "streams"]  # streams: of one thread, on one device
+
+QUOTAS = (10, 30, 50, 70, 90, 95)
+LEAST_PERCENT = 80.0  # of the quota's share of full speed
+OVER_POINTS = 3.0  # that a device may be busy beyond the quota
+HOLD_UPS_S = (0.03, 1.0)
+PATIENCE = 2.5  # a measurement that takes this many times as long as it should is ended
+WARM_UP = 0.25  # of a measurement
+RECOVERED_STEPS = 3  # that have ended since one was held up: then it goes on
+RECOVERY_S = 1.0  # at most, beside what the waiting kernels have to pay
+START_S = 20.0
+FULL_STRETCHES = 3
+LINE = struct.Struct("4Q")  # arrived, steps, ended_ns, hold_ns: shim/native/workload/collective.c
+LINE_BYTES, PAGE_BYTES = 64, 4096
+HOLD_OFFSET = 24
+FEWEST_STEPS = 8
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One set of ranks under one quota."""
+
+    quota: float  # percent
+    devices: int
+    ranks: Ranks
+
+    @property
+    def count(self) -> int:
+        """Of the ranks: one a device, but two streams on one."""
+        return 2 if self.ranks == "streams" else self.devices
+
+
+def _cells() -> tuple[Cell, ...]:
+    """Every quota on two devices in both ways; on four and eight each quota in one way; streams."""
+    ways: tuple[Ranks, Ranks] = ("threads", "processes")
+    two = [Cell(quota, 2, ranks) for quota in QUOTAS for ranks in ways]
+    more = [
+        Cell(quota, devices, ways[(i + k) % 2])
+        for k, devices in enumerate((4, 8))
+        for i, quota in enumerate(QUOTAS)
+    ]
+    return (*two, *more, *(Cell(quota, 1, "streams") for quota in QUOTAS))
+
+
+CELLS = _cells()
+
+
+@dataclass(frozen=True)
+class CollectiveRow:
+    """One set of ranks at one quota, undisturbed or after one of them was held up."""
+
+    devices: int
+    ranks: Ranks
+    quota: float  # percent
+    held_up_ms: float  # one rank, before the measurement; 0: none
+    recovered_ms: float  # from its end until steps ended again
+    full_steps_per_s: float  # without the shim
+    steps_per_s: float
+    of_quota_percent: float  # steps a second, of what the quota's share of full speed would be
+    busiest_percent: float  # the busiest device's time, of all that passed
+    ended: bool  # within `bound_s`
+    steps: int  # that ended
+    wanted_steps: int
+    bound_s: float
+    load: float
+
+
+@dataclass(frozen=True)
+class _Goal:
+    """What a measurement waits for."""
+
+    full: float  # steps a second without the shim
+    rate: float  # steps a second where the quota is kept and nothing lost
+    steps: int
+    bound_s: float
+
+    @classmethod
+    def of(cls, cell: Cell, full: float, seconds: float) -> _Goal:
+        rate = full * cell.quota / 100
+        steps = max(FEWEST_STEPS, round(seconds * rate))
+        return cls(full, rate, steps, PATIENCE * steps / rate)
+
+
+class _Page:
+    """The file that the ranks share."""
+
+    def __init__(self, path: Path, count: int) -> None:
+        path.write_bytes(bytes(PAGE_BYTES))
+        self.path = path
+        self.count = count
+        with path.open("r+b") as file:
+            self._map = mmap.mmap(file.fileno(), PAGE_BYTES)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._map.close()
+
+    def steps(self) -> int:
+        """That all ranks have ended."""
+        lines = (LINE.unpack_from(self._map, LINE_BYTES * i) for i in range(self.count))
+        return min(int(line[1]) for line in lines)
+
+    def hold(self, rank: int, seconds: float) -> None:
+        """Before its next step the rank sleeps."""
+        struct.pack_into("Q", self._map, LINE_BYTES * rank + HOLD_OFFSET, round(seconds * 1e9))
+
+    def wait_for(self, steps: int, give_up: float) -> bool:
+        """Returns whether all ranks had ended so many steps before `give_up` (time.monotonic)."""
+        while self.steps() < steps:
+            if time.monotonic() > give_up:
+                return False
+            time.sleep(0.001)
+        return True
+
+
+class _Team:
+    """Ranks at work."""
+
+    def __init__(self, stage: Stage, tenant: StageTenant | None, cell: Cell, page: _Page) -> None:
+        self._page = page
+        self._stage = stage
+        self._alone = cell.ranks == "processes"
+        program = str(paths.workload_path("penstock-collective"))
+        words = [str(page.path), str(cell.count)]
+        words += ["--one-device"] if cell.ranks == "streams" else []
+        each = [["--rank", str(i)] for i in range(cell.count)] if self._alone else [[]]
+        self._programs: list[subprocess.Popen[str]] = [
+            stage.start(tenant, [*words, *own], program=program) for own in each
+        ]
+
+    def hold_up(self, seconds: float) -> None:
+        """Holds the last rank up for so long, and returns when it goes on."""
+        if not self._alone:
+            self._page.hold(self._page.count - 1, seconds)
+            time.sleep(seconds)
+            return
+        pid = self._programs[-1].pid
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            time.sleep(seconds)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+    def end(self) -> None:
+        """Ends all ranks."""
+        for program in self._programs:
+            self._stage.kill(program)
+
+
+def run(
+    *,
+    simulate: str = "h200",
+    cells: Sequence[Cell] = CELLS,
+    hold_ups_s: Sequence[float] = HOLD_UPS_S,
+    seconds: float = 1.2,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[CollectiveRow]:
+    """Measure each cell: undisturbed, then after each hold-up, unless it has come to a stand.
+
+    Args:
+        simulate: profile of the simulated devices.
+        cells: ranks and quotas.
+        hold_ups_s: how long one rank is held up, one after the other.
+        seconds: what a measurement is to take where the quota is kept.
+        progress: called with (cells done, cells).
+
+    Raises:
+        StageError: a program failed.
+    """
+    full: dict[tuple[int, Ranks], float] = {}
+    rows: list[CollectiveRow] = []
+    for done, cell in enumerate(cells):
+        kind = (cell.devices, cell.ranks)
+        if kind not in full:
+            full[kind] = _full_speed(simulate, cell, seconds)
+        rows += _measure(simulate, cell, full[kind], hold_ups_s, seconds)
+        if progress:
+            progress(done + 1, len(cells))
+    return rows
+
+
+def _full_speed(simulate: str, cell: Cell, seconds: float) -> float:
+    """Steps a second without the shim: the devices', in the best of some stretches of time."""
+    with (
+        Stage(f"{simulate},{cell.devices}") as stage,
+        _Page(stage.directory / "page", cell.count) as page,
+    ):
+        team = _Team(stage, None, cell, page)
+        _begin(stage, page, cell)
+        rates = []
+        for _ in range(FULL_STRETCHES):
+            first, began = page.steps(), time.monotonic()
+            time.sleep(seconds / 2)
+            rates.append((page.steps() - first) / (time.monotonic() - began))
+        team.end()
+        return max(rates)
+
+
+def _begin(stage: Stage, page: _Page, cell: Cell) -> None:
+    if not page.wait_for(1, time.monotonic() + START_S):
+        stage.check_programs()
+        raise StageError(f"{cell.count} ranks ended no step within {START_S:g} s")
+
+
+def _measure(
+    simulate: str, cell: Cell, full: float, hold_ups_s: Sequence[float], seconds: float
+) -> list[CollectiveRow]:
+    rows = []
+    goal = _Goal.of(cell, full, seconds)
+    with (
+        Stage(f"{simulate},{cell.devices}") as stage,
+        _Page(stage.directory / "page", cell.count) as page,
+    ):
+        team = _Team(stage, stage.tenant("ranks", cell.quota), cell, page)
+        _begin(stage, page, cell)
+        page.wait_for(page.steps() + round(WARM_UP * goal.steps), time.monotonic() + goal.bound_s)
+        # Streams of one thread are held up together: nothing waits for anything meanwhile.
+        for held_up_s in (0.0, *(() if cell.ranks == "streams" else hold_ups_s)):
+            recovered_s = _hold_up(team, page, cell, held_up_s) if held_up_s else 0.0
+            row = replace(_phase(stage, page, cell, goal), held_up_ms=1000 * held_up_s,
+                          recovered_ms=round(1000 * recovered_s, 1))  # fmt: skip
+            rows.append(row)
+            if not row.ended:
+                break
+        team.end()
+    return rows
+
+
+def _hold_up(team: _Team, page: _Page, cell: Cell, seconds: float) -> float:
+    """Holds one rank up; returns how many seconds after its end steps ended again."""
+    team.hold_up(seconds)
+    began = time.monotonic()
+    most_s = RECOVERY_S + seconds / (cell.quota / 100)
+    page.wait_for(page.steps() + RECOVERED_STEPS, began + most_s)
+    return time.monotonic() - began
+
+
+def _phase(stage: Stage, page: _Page, cell: Cell, goal: _Goal) -> CollectiveRow:
+    first, before = page.steps(), [stage.sample(i) for i in range(cell.devices)]
+    began = time.monotonic()
+    ended = page.wait_for(first + goal.steps, began + goal.bound_s)
+    took_s, steps = time.monotonic() - began, page.steps() - first
+    stage.check_programs()  # where one has failed, its peers wait for ever
+    after = [stage.sample(i) for i in range(cell.devices)]
+    busiest = max(
+        100 * (b.busy_ns.get("ranks", 0) - a.busy_ns.get("ranks", 0)) / (b.at_ns - a.at_ns)
+        for a, b in zip(before, after, strict=True)
+    )
+    return CollectiveRow(
+        devices=cell.devices,
+        ranks=cell.ranks,
+        quota=cell.quota,
+        held_up_ms=0.0,
+        recovered_ms=0.0,
+        full_steps_per_s=round(goal.full, 1),
+        steps_per_s=round(steps / took_s, 2),
+        of_quota_percent=round(100 * steps / took_s / goal.rate, 1),
+        busiest_percent=round(busiest, 1),
+        ended=ended,
+        steps=steps,
+        wanted_steps=goal.steps,
+        bound_s=round(goal.bound_s, 1),
+        load=load_average(),
+    )
+
+
+def reached(row: CollectiveRow) -> bool:
+    """Whether the row has what is asked."""
+    return row.ended and row.of_quota_percent >= LEAST_PERCENT
+
+
+def figures(rows: Sequence[CollectiveRow]) -> list[Figure]:
+    """Rows of the table: ranks, the same after hold-ups, streams, and devices above the quota."""
+    across = [row for row in rows if row.ranks != "streams"]
+    sets = (
+        ("ranks on 2, 4, 8 devices that meet", [row for row in across if not row.held_up_ms]),
+        ("the same after one rank was held up", [row for row in across if row.held_up_ms]),
+        ("two streams that hand over to each other", [r for r in rows if r.ranks == "streams"]),
+    )
+    return [*(_share(what, those) for what, those in sets if those), _excess(rows)]
+
+
+def _name(row: CollectiveRow) -> str:
+    held_up = f", held up {row.held_up_ms:g} ms" if row.held_up_ms else ""
+    devices = "one device" if row.devices == 1 else f"{row.devices} devices"
+    return f"{row.quota:g} %, {row.ranks}, {devices}{held_up}"
+
+
+def _excess(rows: Sequence[CollectiveRow]) -> Figure:
+    worst = max(rows, key=lambda row: row.busiest_percent - row.quota)
+    good = [row for row in rows if row.busiest_percent - row.quota <= OVER_POINTS]
+    return Figure(
+        "ranks and streams that meet: busiest device, above the quota",
+        f"<= {OVER_POINTS:g} points",
+        f"worst {worst.busiest_percent - worst.quota:+.1f} ({_name(worst)})",
+        f"{len(good)} of {len(rows)} cells",
+        len(good) == len(rows),
+    )
+
+
+def _share(what: str, rows: Sequence[CollectiveRow]) -> Figure:
+    worst = min(rows, key=lambda row: (row.ended, row.of_quota_percent))
+    good = [row for row in rows if reached(row)]
+    said = f"{worst.of_quota_percent:.0f} %"
+    if not worst.ended:
+        said = f"not ended in {worst.bound_s:g} s ({worst.steps} of {worst.wanted_steps} steps)"
+    return Figure(
+        f"{what}: share of full speed, of the quota",
+        f">= {LEAST_PERCENT:g} %",
+        f"worst {said} ({_name(worst)})",
+        f"{len(good)} of {len(rows)} cells, load {max(row.load for row in rows):g}",
+        len(good) == len(rows),
+    )

@@ -1,0 +1,382 @@
+/* Kinds of launches, and the functions that they are launches of.
+ *
+ * Both tables are of a fixed size: sets of WAYS places, and who needs one in a full set takes that
+ * of an entry that was not used since somebody last needed one there. A kind that loses its place
+ * is learned anew, should it come again; `generation` tells those who still hold its address.
+ *
+ * Finding a kind takes no lock. A writer makes the generation odd, changes the entry and makes it
+ * even again; a reader who sees the same even one before and after has read one entry's key.
+ *
+ * A function with many kinds has its further ones told apart by size only, to an eighth, so that
+ * variable shapes share their experience. And a new kind begins with an estimate by what the
+ * function's launches cost so far for their size. */
+#include "hooks/launch_state.h"
+#include "mechanism/lock.h"
+#include "objects.h"
+
+#define WAYS GATE_KIND_WAYS
+#define KIND_SETS (GATE_KINDS / WAYS)
+#define FUNCTION_SETS (GATE_FUNCTIONS / WAYS)
+#define EXACT_KINDS 32                 /* of a function; further ones are classes of sizes */
+#define OF_A_CLASS ((uint64_t)1 << 63) /* in `block`, whose third number is 64 at most */
+/* Threads that a device runs at once, of common order: fewer take as long. */
+#define FILLING_THREADS 131072
+#define LONGEST_ESTIMATE_NS 20000000 /* unless the function's launches take longer */
+
+static uint64_t get(const uint64_t *word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
+static void put(uint64_t *word, uint64_t value) { __atomic_store_n(word, value, __ATOMIC_RELEASE); }
+
+static uint64_t mix(uint64_t hash, uint64_t value) {
+  hash ^= value;
+  hash *= 0x9e3779b97f4a7c15u;
+  return hash ^ hash >> 29;
+}
+
+static uint64_t kind_hash(const penstock_kind_key *key) {
+  uint64_t hash = mix(0, (uint64_t)(uintptr_t)key->what);
+  hash = mix(hash, key->grid ^ key->block << 40 ^ key->shape << 20);
+  return mix(hash, key->shape + key->block);
+}
+
+static uint32_t tag_of(uint64_t hash) { return (uint32_t)(hash >> 32) | 1; /* 0: free */ }
+
+static bool has_key(const gate_kind *kind, const penstock_kind_key *key) {
+  return __atomic_load_n(&kind->key.what, __ATOMIC_ACQUIRE) == key->what &&
+         get(&kind->key.grid) == key->grid && get(&kind->key.block) == key->block &&
+         get(&kind->key.shape) == key->shape;
+}
+
+static gate_kind *find(gate_state *state, const penstock_kind_key *key, uint32_t *generation) {
+  uint64_t hash = kind_hash(key);
+  unsigned first = hash % KIND_SETS * WAYS;
+  for (unsigned i = first; i < first + WAYS; i++) {
+    if (__atomic_load_n(&state->kind_tags[i], __ATOMIC_ACQUIRE) != tag_of(hash)) continue;
+    gate_kind *kind = &state->kinds[i];
+    *generation = __atomic_load_n(&kind->generation, __ATOMIC_ACQUIRE);
+    if (*generation & 1 || !has_key(kind, key) || gate_kind_is_gone(kind, *generation)) continue;
+    if (!__atomic_load_n(&kind->used, __ATOMIC_RELAXED)) {
+      __atomic_store_n(&kind->used, true, __ATOMIC_RELAXED);
+    }
+    return kind;
+  }
+  return NULL;
+}
+
+/* ---- what follows is under state->kinds_lock, unless it says otherwise ---- */
+
+static void set_key(gate_state *state, gate_kind *kind, const penstock_kind_key *key,
+                    uint32_t tag) {
+  __atomic_store_n(&kind->generation, kind->generation + 1, __ATOMIC_RELAXED);
+  __atomic_store_n(&kind->key.what, key->what, __ATOMIC_RELEASE);
+  put(&kind->key.grid, key->grid);
+  put(&kind->key.block, key->block);
+  put(&kind->key.shape, key->shape);
+  __atomic_store_n(&kind->unmeasured, 0, __ATOMIC_RELAXED);
+  __atomic_store_n(&kind->changed, false, __ATOMIC_RELAXED);
+  __atomic_store_n(&kind->estimated, false, __ATOMIC_RELAXED);
+  penstock_cost_clear(&kind->cost);
+  __atomic_store_n(&kind->generation, kind->generation + 1, __ATOMIC_RELEASE);
+  __atomic_store_n(&state->kind_tags[kind - state->kinds], tag, __ATOMIC_RELEASE);
+}
+
+static void forget(gate_state *state, gate_kind *kind) {
+  gate_kind **link = kind->function ? &kind->function->kinds : NULL;
+  while (link && *link && *link != kind) link = &(*link)->next;
+  if (link && *link) *link = kind->next;
+  kind->function = NULL;
+  kind->next = NULL;
+  set_key(state, kind, &(penstock_kind_key){0}, 0);
+}
+
+/* A place in the key's set: a free one, or one that was not used lately. */
+static gate_kind *place_for(gate_state *state, uint64_t hash) {
+  unsigned first = hash % KIND_SETS * WAYS, way = state->next_way++ % WAYS;
+  for (unsigned i = first; i < first + WAYS; i++) {
+    if (!state->kind_tags[i]) return &state->kinds[i];
+  }
+  for (unsigned tries = 0; tries < WAYS; tries++, way++) {
+    if (!__atomic_exchange_n(&state->kinds[first + way % WAYS].used, false, __ATOMIC_RELAXED))
+      break;
+  }
+  gate_kind *kind = &state->kinds[first + way % WAYS];
+  forget(state, kind);
+  return kind;
+}
+
+/* An estimate, until it is measured. */
+static void estimate(gate_kind *kind, uint64_t ns) {
+  penstock_cost_forget(&kind->cost);
+  __atomic_store_n(&kind->unmeasured, 0, __ATOMIC_RELAXED);
+  __atomic_store_n(&kind->estimated, true, __ATOMIC_RELAXED);
+  __atomic_store_n(&kind->changed, true, __ATOMIC_RELAXED);
+  __atomic_store_n(&kind->cost.mean_ns, ns, __ATOMIC_RELEASE);
+}
+
+/* Threads, or as many as fill a device. */
+static uint64_t product(uint64_t three) {
+  return (three & UINT32_MAX) * (three >> 32 & 0xffff) * (three >> 48);
+}
+static uint64_t size_of(const penstock_kind_key *key) {
+  uint64_t blocks = product(key->grid), each = product(key->block), threads;
+  if (!each) each = 1; /* the first API's functions have their block's shape in themselves */
+  if (__builtin_mul_overflow(blocks, each, &threads)) threads = UINT64_MAX;
+  return threads > FILLING_THREADS ? threads : FILLING_THREADS;
+}
+
+static uint64_t estimate_ns(const gate_function *function, uint64_t size) {
+  if (function->size <= 0) return 0;
+  double ns = function->ns / function->size * (double)size;
+  double most = (double)function->longest_ns;
+  if (most < LONGEST_ESTIMATE_NS) most = LONGEST_ESTIMATE_NS;
+  return ns < 1 ? 1 : ns > most ? (uint64_t)most : (uint64_t)ns;
+}
+
+/* `function`: NULL: what is launched is none, but a graph, a memset, a copy. */
+static gate_kind *kind_make(gate_state *state, gate_function *function,
+                            const penstock_kind_key *key, uint64_t size) {
+  uint64_t hash = kind_hash(key);
+  gate_kind *kind = place_for(state, hash);
+  __atomic_store_n(&kind->used, true, __ATOMIC_RELAXED);
+  kind->size = size;
+  set_key(state, kind, key, tag_of(hash));
+  if (!function) return kind;
+  kind->function = function;
+  kind->next = function->kinds;
+  function->kinds = kind;
+  function->count++;
+  uint64_t ns = estimate_ns(function, size);
+  if (ns) estimate(kind, ns);
+  return kind;
+}
+
+static unsigned function_set(const void *what) {
+  return mix(0, (uint64_t)(uintptr_t)what) % FUNCTION_SETS * WAYS;
+}
+
+static gate_function *function_find(gate_state *state, const void *what) {
+  unsigned first = function_set(what);
+  for (unsigned i = first; i < first + WAYS; i++) {
+    if (state->functions[i].what == what) return &state->functions[i];
+  }
+  return NULL;
+}
+
+/* Was it, or one of its kinds, since somebody last asked? */
+static bool was_used(gate_function *function) {
+  bool used = function->used;
+  function->used = false;
+  for (gate_kind *kind = function->kinds; kind; kind = kind->next) {
+    used |= __atomic_exchange_n(&kind->used, false, __ATOMIC_RELAXED);
+  }
+  return used;
+}
+
+static void function_forget(gate_state *state, gate_function *function) {
+  while (function->kinds) forget(state, function->kinds);
+  *function = (gate_function){0};
+}
+
+static gate_function *function_make(gate_state *state, const void *what) {
+  unsigned first = function_set(what), way = state->next_way++ % WAYS;
+  gate_function *function = NULL;
+  for (unsigned i = first; i < first + WAYS && !function; i++) {
+    if (!state->functions[i].what) function = &state->functions[i];
+  }
+  for (unsigned tries = 0; !function; tries++, way++) {
+    gate_function *one = &state->functions[first + way % WAYS];
+    if (!was_used(one) || tries == WAYS) function = one;
+  }
+  function_forget(state, function);
+  function->what = what;
+  return function;
+}
+
+/* ---- from here on, without ---- */
+
+typedef struct origin {
+  const void *owner;
+  bool sure;
+} origin;
+
+static bool came_with(penstock_kind kind, const void *what, origin *from) {
+  penstock_object entry;
+  if (!penstock_object_find(kind, (uint64_t)(uintptr_t)what, &entry)) return false;
+  *from = (origin){(const void *)(uintptr_t)entry.detail, true};
+  return true;
+}
+
+/* A function is launched that is not in the table: what is to be asked of the driver about it,
+ * once, is asked here. No lock is held. The answer need not be kept long: the table may drop it.
+ * A kernel is not asked about: that may load it into the context before it is charged. */
+static origin first_sight(const void *what) {
+  CUmodule module = NULL;
+  origin from;
+  if (came_with(PENSTOCK_KERNEL, what, &from) || came_with(PENSTOCK_FUNCTION, what, &from)) {
+    return from;
+  }
+  if (REAL(cuFuncGetModule)(&module, (CUfunction)what) != CUDA_SUCCESS) module = NULL;
+  /* The module of a library is not what is unloaded; nor can one be known that nobody saw loaded.
+   */
+  bool sure = module && penstock_object_find(PENSTOCK_MODULE, (uint64_t)(uintptr_t)module, NULL);
+  return (origin){module, sure};
+}
+
+static void introduce(gate_state *state, const void *what, origin from) {
+  penstock_lock_acquire(&state->kinds_lock);
+  gate_function *function = function_find(state, what);
+  if (!function) function = function_make(state, what);
+  if (from.sure && function->sure && function->owner != from.owner) { /* the handle came back */
+    function_forget(state, function);
+    function->what = what;
+  }
+  if (from.sure || !function->sure) {
+    function->owner = from.owner;
+    function->sure = from.sure;
+  }
+  penstock_lock_release(&state->kinds_lock);
+}
+
+static bool is_kernel(const penstock_kind_key *key) {
+  return key->what > PENSTOCK_KIND_COPY && (key->grid || key->block || key->shape);
+}
+
+static penstock_kind_key class_of(const penstock_kind_key *key) {
+  uint64_t blocks = product(key->grid);
+  return (penstock_kind_key){key->what, penstock_size_class(blocks), key->block | OF_A_CLASS,
+                             key->shape};
+}
+
+static gate_kind *make(gate_state *state, const penstock_kind_key *key,
+                       const penstock_kind_key *class_key, uint32_t *generation) {
+  gate_function *function = NULL;
+  uint64_t size = class_key ? size_of(key) : 0;
+  penstock_lock_acquire(&state->kinds_lock);
+  if (class_key) {
+    function = function_find(state, key->what);
+    if (!function) function = function_make(state, key->what);
+    function->used = true;
+    if (function->count >= EXACT_KINDS) key = class_key;
+  }
+  gate_kind *kind = find(state, key, generation); /* another thread may have been first */
+  if (!kind) {
+    kind = kind_make(state, function, key, size);
+    *generation = kind->generation;
+  }
+  penstock_lock_release(&state->kinds_lock);
+  return kind;
+}
+
+static gate_kind *look_up(gate_state *state, const penstock_kind_key *key, uint32_t *generation) {
+  gate_kind *kind = find(state, key, generation);
+  if (kind) return kind;
+  if (!is_kernel(key)) return make(state, key, NULL, generation);
+  penstock_kind_key class_key = class_of(key);
+  kind = find(state, &class_key, generation);
+  if (kind) return kind;
+  penstock_lock_acquire(&state->kinds_lock);
+  bool known = function_find(state, key->what) != NULL;
+  penstock_lock_release(&state->kinds_lock);
+  if (!known) introduce(state, key->what, first_sight(key->what));
+  return make(state, key, &class_key, generation);
+}
+
+/* What this thread looked up last lies in two places by the key, the later one first. */
+static gate_recent_kind *recent_places(gate_thread *thread, const penstock_kind_key *key) {
+  uint64_t hash = mix((uint64_t)(uintptr_t)key->what, key->grid + (key->block ^ key->shape << 7));
+  return &thread->kinds[(hash >> 32) % (GATE_RECENT_KINDS / 2) * 2];
+}
+
+static bool is_current(const gate_recent_kind *recent, const penstock_kind_key *key) {
+  return recent->kind && recent->key.what == key->what && recent->key.grid == key->grid &&
+         recent->key.block == key->block && recent->key.shape == key->shape &&
+         !gate_kind_is_gone(recent->kind, recent->generation);
+}
+
+gate_kind *gate_kind_get(gate_state *state, const penstock_kind_key *key, uint32_t *generation) {
+  gate_thread *thread = gate_thread_get(state);
+  if (__builtin_expect(!thread, 0)) return look_up(state, key, generation);
+  gate_recent_kind *recent = recent_places(thread, key);
+  for (unsigned i = 0; i < 2; i++) {
+    if (!is_current(&recent[i], key)) continue;
+    gate_kind *kind = recent[i].kind;
+    if (!__atomic_load_n(&kind->used, __ATOMIC_RELAXED)) {
+      __atomic_store_n(&kind->used, true, __ATOMIC_RELAXED);
+    }
+    *generation = recent[i].generation;
+    return kind;
+  }
+  gate_kind *kind = look_up(state, key, generation);
+  recent[1] = recent[0];
+  recent[0] = (gate_recent_kind){*key, kind, *generation};
+  return kind;
+}
+
+void gate_kind_learned(gate_kind *kind) {
+  const double kept = 15.0 / 16.0;
+  gate_function *function = kind->function;
+  uint64_t mean_ns = penstock_cost_ns(&kind->cost, 0);
+  __atomic_store_n(&kind->estimated, false, __ATOMIC_RELAXED);
+  if (!function || !mean_ns) return;
+  function->ns = function->ns * kept + (double)mean_ns;
+  function->size = function->size * kept + (double)kind->size;
+  uint64_t longest_ns = function->longest_ns - function->longest_ns / 64;
+  function->longest_ns = mean_ns > longest_ns ? mean_ns : longest_ns;
+}
+
+/* What is known of its kinds is an estimate from now on. */
+static void doubt(gate_function *function) {
+  for (gate_kind *kind = function->kinds; kind; kind = kind->next) {
+    uint64_t mean_ns = penstock_cost_ns(&kind->cost, 0);
+    __atomic_fetch_add(&kind->version, 1, __ATOMIC_RELAXED);
+    if (mean_ns) estimate(kind, mean_ns);
+  }
+}
+
+void penstock_gate_forget_functions(const void *owner) {
+  gate_state *state = gate_state_get();
+  if (!state) return;
+  penstock_lock_acquire(&state->kinds_lock);
+  for (unsigned i = 0; i < GATE_FUNCTIONS; i++) {
+    gate_function *function = &state->functions[i];
+    if (!function->what) continue;
+    if (function->owner == owner) {
+      function_forget(state, function);
+    } else if (!function->sure) {
+      doubt(function);
+    }
+  }
+  penstock_lock_release(&state->kinds_lock);
+}
+
+void penstock_gate_function_of(const void *what, const void *owner) {
+  gate_state *state = what ? gate_state_get() : NULL;
+  if (state) introduce(state, what, (origin){owner, true});
+}
+
+void penstock_gate_forget_kind(const void *what) {
+  gate_state *state = gate_state_get();
+  penstock_kind_key key = {what, 0, 0, 0};
+  uint32_t generation;
+  if (!state) return;
+  penstock_lock_acquire(&state->kinds_lock);
+  gate_kind *kind = find(state, &key, &generation);
+  if (kind) forget(state, kind);
+  penstock_lock_release(&state->kinds_lock);
+}
+
+void penstock_gate_relearn_kind(const void *what) {
+  gate_state *state = gate_state_get();
+  penstock_kind_key key = {what, 0, 0, 0};
+  uint32_t generation;
+  if (!state) return;
+  penstock_lock_acquire(&state->kinds_lock);
+  gate_kind *kind = find(state, &key, &generation);
+  if (kind) {
+    bool known = penstock_cost_ns(&kind->cost, 0) != 0;
+    penstock_cost_forget(&kind->cost);
+    __atomic_fetch_add(&kind->version, 1, __ATOMIC_RELAXED); /* what is out has the old cost */
+    __atomic_store_n(&kind->changed, known, __ATOMIC_RELAXED);
+    __atomic_store_n(&kind->unmeasured, 0, __ATOMIC_RELAXED);
+  }
+  penstock_lock_release(&state->kinds_lock);
+}

@@ -1,0 +1,135 @@
+#include "hooks/local_memory.h"
+
+#include <stdlib.h>
+
+#include "charge.h"
+#include "hooks/hook.h"
+#include "hooks/library.h"
+#include "objects.h"
+
+#define DEEPEST_GRAPH 16
+
+uint64_t penstock_functions_gone;
+
+void penstock_functions_go(void) {
+  __atomic_fetch_add(&penstock_functions_gone, 1, __ATOMIC_ACQ_REL);
+}
+
+/* Of a thread, in the current context. What the driver does not know it refuses to launch. */
+static uint64_t local_bytes(CUfunction function) {
+  const CUfunction_attribute local = CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES;
+  int bytes = 0;
+  CUdevice device;
+  CUresult result;
+  if (!penstock_is_kernel(function)) {
+    result = REAL(cuFuncGetAttribute)(&bytes, local, function);
+  } else {
+    result = REAL(cuCtxGetDevice)(&device);
+    if (result == CUDA_SUCCESS) {
+      result = REAL(cuKernelGetAttribute)(&bytes, local, (CUkernel)function, device);
+    }
+  }
+  return result == CUDA_SUCCESS && bytes > 0 ? (uint64_t)bytes : 0;
+}
+
+static CUresult admit(CUfunction function, CUcontext context, int grant,
+                      penstock_local_raise *raise) {
+  CUcontext current = NULL, popped;
+  CUresult result = penstock_library_use(function, context, grant);
+  if (result != CUDA_SUCCESS) return result;
+  REAL(cuCtxGetCurrent)(&current);
+  bool other = current != context;
+  if (other && REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS) return CUDA_SUCCESS;
+  result = penstock_local_memory_admit(context, grant, local_bytes(function), raise);
+  if (other) REAL(cuCtxPopCurrent_v2)(&popped);
+  return result;
+}
+
+/* Kernels alone have a grid. */
+CUresult penstock_kernel_admit(const penstock_kind_key *key, CUcontext context, int grant,
+                               penstock_local_raise *raise) {
+  raise->to = 0;
+  if (key->grid == 0 || key->what <= PENSTOCK_KIND_COPY) return CUDA_SUCCESS;
+  return admit((CUfunction)(uintptr_t)key->what, context, grant, raise);
+}
+
+/* ---- graphs ---- */
+
+static CUresult admit_in(CUfunction function, CUcontext context) {
+  penstock_object entry;
+  penstock_local_raise raise;
+  if (!context && REAL(cuCtxGetCurrent)(&context) != CUDA_SUCCESS) return CUDA_SUCCESS;
+  if (!penstock_object_find(PENSTOCK_CONTEXT, (uint64_t)(uintptr_t)context, &entry)) {
+    return CUDA_SUCCESS; /* the driver says what is wrong with it */
+  }
+  return admit(function, context, entry.grant, &raise);
+}
+
+/* A function belongs to a context; a kernel runs in the one that its node names. Of a kernel, a
+ * driver may tell the function as well. */
+CUresult penstock_node_admit(CUfunction function, CUkernel kernel, CUcontext named) {
+  CUcontext own = function ? penstock_function_context(function) : NULL;
+  CUresult result = function ? admit_in(function, own ? own : named) : CUDA_SUCCESS;
+  if (result != CUDA_SUCCESS || !kernel) return result;
+  return admit_in((CUfunction)kernel, named);
+}
+
+/* Drivers before CUDA 12 have the first version alone. */
+static CUresult admit_kernel_node(CUgraphNode node) {
+  CUDA_KERNEL_NODE_PARAMS now;
+  CUDA_KERNEL_NODE_PARAMS_v1 before;
+  if (REAL(cuGraphKernelNodeGetParams_v2)(node, &now) == CUDA_SUCCESS) {
+    return penstock_node_admit(now.func, now.kern, now.ctx);
+  }
+  if (REAL(cuGraphKernelNodeGetParams)(node, &before) == CUDA_SUCCESS) {
+    return penstock_node_admit(before.func, NULL, NULL);
+  }
+  return CUDA_SUCCESS;
+}
+
+static CUresult admit_graph(CUgraph graph, int depth);
+
+static CUresult admit_bodies(CUgraphNode node, int depth) {
+  CUgraphNodeParams parameters;
+  CUresult result = CUDA_SUCCESS;
+  if (REAL(cuGraphNodeGetParams)(node, &parameters) != CUDA_SUCCESS) return result;
+  const CUDA_CONDITIONAL_NODE_PARAMS *inner = &parameters.conditional;
+  for (unsigned i = 0; i < inner->size && result == CUDA_SUCCESS; i++) {
+    if (inner->phGraph_out) result = admit_graph(inner->phGraph_out[i], depth + 1);
+  }
+  return result;
+}
+
+static CUresult admit_node(CUgraphNode node, int depth) {
+  CUgraphNodeType type;
+  CUgraph child;
+  if (REAL(cuGraphNodeGetType)(node, &type) != CUDA_SUCCESS) return CUDA_SUCCESS;
+  switch (type) {
+    case CU_GRAPH_NODE_TYPE_KERNEL:
+      return admit_kernel_node(node);
+    case CU_GRAPH_NODE_TYPE_GRAPH:
+      return REAL(cuGraphChildGraphNodeGetGraph)(node, &child) == CUDA_SUCCESS
+                 ? admit_graph(child, depth + 1)
+                 : CUDA_SUCCESS;
+    case CU_GRAPH_NODE_TYPE_CONDITIONAL:
+      return admit_bodies(node, depth);
+    default:
+      return CUDA_SUCCESS;
+  }
+}
+
+static CUresult admit_graph(CUgraph graph, int depth) {
+  size_t count = 0;
+  if (REAL(cuGraphGetNodes)(graph, NULL, &count) != CUDA_SUCCESS || count == 0) return CUDA_SUCCESS;
+  CUgraphNode *nodes = depth < DEEPEST_GRAPH ? calloc(count, sizeof *nodes) : NULL;
+  if (!nodes) return CUDA_ERROR_OUT_OF_MEMORY;
+  CUresult result = CUDA_SUCCESS;
+  if (REAL(cuGraphGetNodes)(graph, nodes, &count) != CUDA_SUCCESS) count = 0;
+  for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++) {
+    result = admit_node(nodes[i], depth);
+  }
+  free(nodes);
+  return result;
+}
+
+CUresult penstock_graph_kernels_admit(CUgraph graph) { return admit_graph(graph, 0); }

@@ -1,0 +1,54 @@
+/* Which processes of a tenant have gate work now, so that a launch looks at those alone and not at
+ * all slots that were ever used: most may be of shares, or of processes that are gone or idle.
+ *
+ * A bit in the device's gate words stands for a few neighbouring slots. A process sets it when it
+ * admits a launch: work first, bit second. Nobody clears it but a *look* at all slots, which the
+ * first launch after PENSTOCK_WORKING_LOOK_NS makes: bit first, then work once more. So work
+ * without a bit is seen by the next look at the latest, be it of a process that was killed between
+ * the two or of one whose release knows no bits; and a bit without work costs one slot's walk until
+ * then.
+ */
+#pragma once
+
+#include "mechanism/region.h"
+
+#define PENSTOCK_WORKING_LOOK_NS (96 * PENSTOCK_WORKING_TICK_NS)
+
+/* The process of `slot` has just added to its estimate on the device. */
+static inline void penstock_working_note(penstock_gate_device *gate, uint32_t slot) {
+  uint32_t group = slot / PENSTOCK_WORKING_SLOTS;
+  uint64_t *word = &gate->working[group / 64], bit = (uint64_t)1 << group % 64;
+  if (__builtin_expect(!(__atomic_load_n(word, __ATOMIC_SEQ_CST) & bit), 0)) {
+    __atomic_fetch_or(word, bit, __ATOMIC_SEQ_CST);
+  }
+}
+
+/* Looks at all slots if nobody did so lately. */
+void penstock_working_look(penstock_usage_page *usage, unsigned device, uint64_t now_ns);
+
+/* A walk over the slots that may have work:
+ *   for (penstock_working at = penstock_working_begin(gate); penstock_working_next(gate, &at);)
+ *     … at.slot … */
+typedef struct penstock_working {
+  uint64_t bits; /* of the word at hand that are still to come */
+  uint32_t word;
+  uint32_t slot; /* always below PENSTOCK_MAX_SLOTS */
+} penstock_working;
+
+static inline penstock_working penstock_working_begin(const penstock_gate_device *gate) {
+  penstock_working at = {.slot = PENSTOCK_WORKING_SLOTS - 1};
+  at.bits = __atomic_load_n(&gate->working[0], __ATOMIC_SEQ_CST);
+  return at;
+}
+
+static inline bool penstock_working_next(const penstock_gate_device *gate, penstock_working *at) {
+  enum { WORDS = sizeof gate->working / sizeof *gate->working };
+  if (++at->slot % PENSTOCK_WORKING_SLOTS) return true;
+  while (!at->bits) {
+    if (++at->word >= WORDS) return false;
+    at->bits = __atomic_load_n(&gate->working[at->word], __ATOMIC_SEQ_CST);
+  }
+  at->slot = (at->word * 64 + (uint32_t)__builtin_ctzll(at->bits)) * PENSTOCK_WORKING_SLOTS;
+  at->bits &= at->bits - 1;
+  return true;
+}
