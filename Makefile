@@ -95,7 +95,7 @@ gpu-check-offline: ## gpu-check on a machine without network, from build/gpu-whe
 	  --no-build-isolation .
 	build/gpu-venv/bin/python -m tests.gpu
 
-bench: setup ## All figures as measured on this machine (some twelve minutes)
+bench: setup ## All figures as measured on this machine (some twenty minutes)
 	$(BIN)/penstock bench
 
 bench-kube: setup ## Pods a second on 500 nodes of 8 devices, nothing given twice (root, a real cluster; ten minutes)
