@@ -60,7 +60,7 @@ def fill(folder: Path) -> None:
     [
         ("64k", "cannot make the simulated machine"),
         ("900k", "cannot make the simulated machine"),
-        ("2500k", "usage cannot be written"),
+        ("2500k", "cannot make the simulated machine"),
         ("4900k", "usage cannot be written"),
     ],
 )

@@ -25,10 +25,6 @@ NOT_TIGHT_YET = frozenset({"pools", "shared pools"})
 EXPECTED: dict[str, str] = {
     "a-blocking-stream-waits-beside-the-legacy-stream": "A2",
     "threads-meet-beside-blocking-streams": "A2 or B9: a launch waits at the gate for ever",
-    "memory-in-a-child-of-a-graph": "graph memory of children is given back, though it is held",
-    "two-devices-meet-again-and-again": "A1",
-    "a-library-with-variables-that-nobody-uses": "charged as it is loaded, not as it is used",
-    "the-maker-of-an-imported-pool-is-killed": "charged for as long as anybody has the pool",
     "limits-set-by-threads-at-once": "cuCtxSetLimit: read, charged and noted without a lock",
 }
 NOW_AND_THEN = frozenset({"limits-set-by-threads-at-once"})  # of these: may also do well

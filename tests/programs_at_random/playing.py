@@ -82,6 +82,7 @@ class Run:
         devices = max(1, self._script.count("# device "))
         with simulator.create_machine(self._folder / "machine", f"h200,{devices}") as machine:
             self._machine = machine
+            self._own = {d.index: self._used(d.index) for d in machine.devices()}
             self._tenant = self._folder / "tenant"
             with contextlib.ExitStack() as stack:
                 if self.outcome.setting.cores:
@@ -183,12 +184,16 @@ class Run:
                 program.stdin.flush()
         program.wait()
 
+    def _used(self, device: int) -> int:
+        """Memory of the device, what descriptors alone keep included."""
+        return self._machine.usage(device).memory_used_bytes
+
     def _compare_memory(self, when: str, *, ended: bool = False) -> None:
         self._usage.reap(self._tenant / "quota")
         charged = self._usage.snapshot().devices
         for device in self._machine.devices():
             holders = [r.memory_bytes for r in self._machine.record(device.index) if r.alive]
-            held = sum(holders)
+            held = self._used(device.index) - self._own[device.index]
             ledger = charged[device.index].total_bytes
             # Code, which nobody sees, may lie in slabs with small allocations that are seen, or in
             # slabs of its own: that is charged.
