@@ -10,12 +10,14 @@
 #define RIPE_NS 1000000 /* a renewal is looked at when it is this old */
 /* A base this old tells the time too coarsely, and by another clock than the host's. */
 #define FAR_NS 10000000000
-/* Clocks differ by up to so much; by how much, a few renewals tell, of which the first come soon.
- */
+/* Clocks run apart by up to so much; by how much, is known to PROMPT_NS over the time that they
+ * were compared for. Until that is long enough, bases are renewed soon. */
 #define MOST_PPM 50
-#define KNOWN_PPM 5
-#define ENOUGH_DRIFTS 4
+#define LEAST_PPM 2
+#define COMPARED_NS 1000000000
 #define SOON_NS (RENEW_NS / 8)
+/* Rates change with the temperature: after so long they are compared anew. */
+#define ANEW_NS 60000000000
 #define PROMPT_NS 20000 /* a renewal that was passed no later than this after its call */
 
 void gate_clock_prepare(gate_context *context) {
@@ -34,14 +36,25 @@ static int64_t host_time_ns(const gate_context *context, int64_t device_ns) {
 
 /* By how much what a base this old tells may be wrong. */
 static uint64_t error_ns(const gate_context *context, uint64_t age_ns) {
-  return age_ns / 1000000 * (context->drifts < ENOUGH_DRIFTS ? MOST_PPM : KNOWN_PPM);
+  uint64_t ppm = MOST_PPM;
+  if (context->compared_ns) ppm = LEAST_PPM + PROMPT_NS * UINT64_C(1000000) / context->compared_ns;
+  return age_ns / 1000000 * (ppm < MOST_PPM ? ppm : MOST_PPM);
 }
 
-/* Under the context's lock. */
-static void note_drift(gate_context *context, uint64_t host_ns, int64_t device_ns) {
-  double drift = (double)(int64_t)host_ns / (double)device_ns - 1;
-  if (context->drifts < 2 * ENOUGH_DRIFTS) context->drifts++;
-  context->drift += (drift - context->drift) / context->drifts;
+/* A renewal: `between` of device time after the base, on the host at `told_ns`. One that was passed
+ * late says nothing of the rate, but its device time counts; if the base was, all begins anew.
+ * Under the context's lock. */
+static void compare_clocks(gate_context *context, uint64_t told_ns, int64_t between, bool prompt,
+                           bool anew) {
+  context->device_ns += (uint64_t)between;
+  if (!context->host_ns || anew || context->device_ns > ANEW_NS) {
+    context->host_ns = told_ns;
+    context->device_ns = 0;
+  } else if (prompt && context->device_ns >= COMPARED_NS) {
+    double passed = (double)(int64_t)(told_ns - context->host_ns);
+    context->drift = passed / (double)context->device_ns - 1;
+    context->compared_ns = context->device_ns;
+  }
 }
 
 /* Puts the ripe renewal in the base's place. When it was passed late, or its call was held up, its
@@ -51,11 +64,12 @@ static void adopt(gate_context *context, gate_marker *base, uint64_t base_ns, ui
   int64_t between = 0;
   uint64_t at = renewal->recorded_ns, told = gate_marker_told_ns(renewal), host_ns = told;
   uint64_t late_after_ns = told - at;
-  bool prompt = false;
+  bool prompt = false, early = !base || at >= base->recorded_ns + FAR_NS;
   if (base && at < base->recorded_ns + FAR_NS) {
     if (!gate_elapsed_ns(base, renewal, &between)) return; /* not passed yet */
     uint64_t by_base = base_ns + (uint64_t)host_time_ns(context, between);
     uint64_t apart = by_base > told ? by_base - told : told - by_base;
+    early = by_base + PROMPT_NS < at; /* so the base was passed late */
     prompt = apart <= PROMPT_NS + error_ns(context, told - base_ns) + late_ns;
     if (!prompt || late_after_ns > late_ns) {
       host_ns = by_base > at ? by_base : at;
@@ -66,7 +80,7 @@ static void adopt(gate_context *context, gate_marker *base, uint64_t base_ns, ui
   penstock_lock_acquire(&context->lock);
   bool ours = context->renewal == renewal && context->base == base;
   if (ours) {
-    if (prompt && between > SOON_NS / 2) note_drift(context, told - base_ns, between);
+    if (base) compare_clocks(context, told, between, prompt, early);
     context->base = renewal; /* its reference goes with it */
     context->base_ns = host_ns;
     context->base_late_ns = late_after_ns;
@@ -88,7 +102,7 @@ void gate_clock_renew(gate_stream *stream, uint64_t now_ns) {
   penstock_lock_acquire(&context->lock);
   gate_marker *base = hold(context->base), *renewal = hold(context->renewal);
   uint64_t base_ns = context->base_ns, late_ns = context->base_late_ns;
-  uint64_t renew_ns = context->drifts < ENOUGH_DRIFTS ? SOON_NS : RENEW_NS;
+  uint64_t renew_ns = context->compared_ns ? RENEW_NS : SOON_NS;
   penstock_lock_release(&context->lock);
   if (renewal && (!base || now_ns > renewal->recorded_ns + RIPE_NS)) {
     CUstreamCaptureMode mode = gate_relax();
@@ -137,6 +151,6 @@ void gate_clock_clear(gate_context *context) {
   gate_marker_put(context, context->renewal);
   context->base = context->renewal = NULL;
   context->drift = 0;
-  context->drifts = 0;
+  context->host_ns = context->device_ns = context->compared_ns = 0;
   __atomic_store_n(&context->clock, NULL, __ATOMIC_RELEASE); /* it goes with its context */
 }

@@ -106,8 +106,10 @@ typedef struct gate_context {
   CUstream clock;        /* the shim's own, always idle: where `base` is recorded */
   gate_marker *base;     /* device times are counted from this event … */
   uint64_t base_ns;      /* … which happened at this CLOCK_MONOTONIC … */
-  double drift;          /* host time that passes beyond each ns of device time … */
-  uint32_t drifts;       /* … as so many renewals told */
+  double drift;          /* host time that passes beyond each ns of device time, … */
+  uint64_t compared_ns;  /* … known from comparing them for so long; 0: not yet … */
+  uint64_t host_ns;      /* … since this moment, … */
+  uint64_t device_ns;    /* … so much device time ago */
   uint64_t base_late_ns; /* … or up to so much before */
   uint64_t
       blocking; /* which thread queues on blocking streams of it; 0: none, GATE_SEVERAL: more */
