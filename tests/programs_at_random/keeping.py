@@ -23,8 +23,6 @@ NOT_TIGHT_YET = frozenset({"pools", "shared pools"})
 
 # Kept scripts that still fail, and why: a line goes with the fault.
 EXPECTED: dict[str, str] = {
-    "a-blocking-stream-waits-beside-the-legacy-stream": "A2",
-    "threads-meet-beside-blocking-streams": "A2 or B9: a launch waits at the gate for ever",
     "limits-set-by-threads-at-once": "cuCtxSetLimit: read, charged and noted without a lock",
 }
 NOW_AND_THEN = frozenset({"limits-set-by-threads-at-once"})  # of these: may also do well

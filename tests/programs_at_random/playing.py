@@ -193,13 +193,15 @@ class Run:
         charged = self._usage.snapshot().devices
         for device in self._machine.devices():
             holders = [r.memory_bytes for r in self._machine.record(device.index) if r.alive]
-            held = self._used(device.index) - self._own[device.index]
+            # What descriptors alone keep is in no process's record.
+            held = sum(holders)
+            kept = max(held, self._used(device.index) - self._own[device.index])
             ledger = charged[device.index].total_bytes
             # Code, which nobody sees, may lie in slabs with small allocations that are seen, or in
             # slabs of its own: that is charged.
             # At the brink of a quota a few MiB too many may stay charged: threads meet there.
             exact = "\n# exact\n" in self._script and not self.outcome.setting.tight
-            most = held + (0 if exact else UNSEEN_BYTES * sum(map(bool, holders)))
+            most = kept + (0 if exact else UNSEEN_BYTES * sum(map(bool, holders)))
             if not held <= ledger <= most or (ended and held):
                 self.outcome.faults.append(
                     f"{when}: device {device.index} holds {held / MIB:.1f} MiB, "

@@ -53,6 +53,8 @@ BROKEN: dict[str, str] = {
     "across processes": "likewise",
     "legacy before meetings": "the gate's own marker on the legacy stream (A2)",
     "limits": "cuCtxSetLimit by two threads at once: read, charged and noted without a lock",
+    "shared pools": "a descriptor of a pool is taken to keep the pool's memory after its end; "
+    "on the simulated device it does not: a real one must tell",
     "small parts shared": "simulated device: closing what does not begin with a page maps its own "
     "pages elsewhere, and what comes to lie there next is written into the other's memory",
     "variables of libraries": "charged as a library is loaded, on the device from the first use on",
