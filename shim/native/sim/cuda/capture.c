@@ -212,8 +212,9 @@ static CUresult capture_again(sim_stream *stream, const sim_work *work) {
               work->type != CU_GRAPH_NODE_TYPE_MEM_ALLOC &&
               work->type != CU_GRAPH_NODE_TYPE_MEM_FREE;
   sim_work kept = *work;
-  fits = fits && sim_work_keep(&kept) && ask_about(c, node, &kept) == CUDA_SUCCESS;
-  if (!fits) {
+  bool owned = fits && sim_work_keep(&kept);
+  if (!owned || ask_about(c, node, &kept) != CUDA_SUCCESS) {
+    if (owned) sim_work_release(&kept);
     invalidate(c);
     return sim_fail(CUDA_ERROR_GRAPH_RECAPTURE_FAILURE);
   }
