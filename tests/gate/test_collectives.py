@@ -12,7 +12,7 @@ from penstock.bench.stage import Stage
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-pytestmark = pytest.mark.timed
+pytestmark = [pytest.mark.timed, pytest.mark.alone]  # eight ranks on two processors
 
 KERNELS = 5
 KERNEL_US = 1000

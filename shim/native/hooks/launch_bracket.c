@@ -6,7 +6,8 @@
 /* So many brackets must be ended by events before a stream counts as one that fills them. */
 #define LEFT_OPEN 16
 /* How soon to ask again for a stream that is busy. */
-#define ASK_AGAIN_NS 100000
+#define ASK_AGAIN_NS 300000
+#define ASK_LATER_NS 1000000
 
 static bool claim(gate_stream *stream, bool only_busy) {
   penstock_lock_acquire(&stream->lock);
@@ -200,11 +201,16 @@ void gate_bracket_end(gate_state *state, gate_stream *stream, bool word) {
 }
 
 /* Asks the driver whether the stream has run dry, where no event may tell. False: that cannot be
- * asked here, or not now. A bracket that is still running stays open. */
+ * asked here. A bracket that is still running stays open. */
 static bool ask(gate_state *state, gate_stream *stream, bool handle_is_ours, uint64_t now_ns) {
-  if (!gate_is_asked(state, stream) || !handle_is_ours || gate_is_capturing(state, stream) ||
-      !gate_may_call(stream, now_ns, 1, 0)) {
+  if (!gate_is_asked(state, stream) || !handle_is_ours || gate_is_capturing(state, stream)) {
     return false;
+  }
+  if (!gate_may_call(stream, now_ns, 1, 0)) { /* later: what is not seen must not pass for over */
+    penstock_lock_acquire(&stream->lock);
+    stream->drained_ns = now_ns + ASK_LATER_NS;
+    penstock_lock_release(&stream->lock);
+    return true;
   }
   penstock_lock_acquire(&stream->lock);
   uint64_t launched = stream->launched, entering = gate_stream_entering(stream);
