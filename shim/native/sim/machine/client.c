@@ -131,7 +131,7 @@ uint32_t sim_attach(sim_machine *m, uint32_t device, const char *tag) {
     c->free_head = c->deliver_head = c->deliver_tail = SIM_NONE;
     hold_alive(c);
     sim_bit_set(d->live, place);
-    if (place >= d->clients_high) d->clients_high = place + 1;
+    if (place >= d->clients_high) __atomic_store_n(&d->clients_high, place + 1, __ATOMIC_RELAXED);
     __atomic_store_n(&c->state, SIM_CLIENT_LIVE, __ATOMIC_RELEASE);
   }
   sim_unlock(d);

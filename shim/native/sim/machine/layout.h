@@ -232,9 +232,12 @@ struct sim_machine {
 static inline sim_area *sim_area_of(const sim_machine *m, uint32_t device, uint32_t client) {
   return (sim_area *)(m->areas + ((size_t)device * SIM_CLIENTS + client) * sizeof(sim_area));
 }
-static inline void sim_bit_set(uint64_t *bits, uint32_t i) { bits[i / 64] |= 1ull << (i % 64); }
+/* Set and cleared under the device's lock; who rings watchers reads some of them without it. */
+static inline void sim_bit_set(uint64_t *bits, uint32_t i) {
+  __atomic_store_n(&bits[i / 64], bits[i / 64] | 1ull << (i % 64), __ATOMIC_RELAXED);
+}
 static inline void sim_bit_clear(uint64_t *bits, uint32_t i) {
-  bits[i / 64] &= ~(1ull << (i % 64));
+  __atomic_store_n(&bits[i / 64], bits[i / 64] & ~(1ull << (i % 64)), __ATOMIC_RELAXED);
 }
 static inline bool sim_bit_test(const uint64_t *bits, uint32_t i) {
   return bits[i / 64] >> (i % 64) & 1;
