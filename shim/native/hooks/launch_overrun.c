@@ -79,7 +79,8 @@ static uint64_t sharers(penstock_process *process, gate_state *state, int grant)
   return beside + gate_busy_processes(process, state, grant);
 }
 
-uint64_t gate_due_ns(uint64_t since_ns, uint64_t usual_ns, uint64_t sharers) {
+/* When work that began then should be through at the latest; 0: nobody knows. */
+static uint64_t due_ns(uint64_t since_ns, uint64_t usual_ns, uint64_t sharers) {
   const uint64_t most_ns = 1000000000000; /* longer is no kernel, but an overflow in the making */
   if (!since_ns || usual_ns > most_ns) return 0;
   uint64_t slack = sharers > 1 ? CROWD_SLACK_NS : SLACK_NS;
@@ -111,7 +112,7 @@ static void see_due(gate_stream *stream, void *to) {
   work one = work_on(stream, false);
   if (!one.since_ns) return;
   first->since_ns = first->since_ns ? earlier(first->since_ns, one.since_ns) : one.since_ns;
-  uint64_t due = gate_due_ns(one.since_ns, one.usual_ns, first->sharers);
+  uint64_t due = due_ns(one.since_ns, one.usual_ns, first->sharers);
   if (due) first->due_ns = first->due_ns ? earlier(first->due_ns, due) : due;
 }
 
@@ -127,7 +128,7 @@ void gate_watch_look(penstock_process *process, gate_state *state, int grant, ga
   if (stream) {
     work all = work_on(stream, true);
     first.since_ns = all.since_ns;
-    first.due_ns = gate_due_ns(all.since_ns, all.usual_ns, first.sharers);
+    first.due_ns = due_ns(all.since_ns, all.usual_ns, first.sharers);
   } else {
     each_busy(state, grant, see_due, &first);
   }

@@ -487,8 +487,6 @@ void gate_watch_look(penstock_process *process, gate_state *state, int grant, ga
 void gate_watch_end(penstock_process *process, gate_state *state, int grant);
 /* What the bracket's launches usually take; UINT64_MAX: of some nobody knows. */
 uint64_t gate_usual_ns(const gate_bracket *bracket);
-/* When work that began then should be through at the latest; 0: nobody knows. */
-uint64_t gate_due_ns(uint64_t since_ns, uint64_t usual_ns, uint64_t sharers);
 /* May a launch of the kind on the stream go at the shut gate, for other work of the tenant's runs
  * on longer than it should? `*look_ns`: if not, when to look again at the latest; 0: no need to. */
 bool gate_overrun_lets_go(penstock_process *process, gate_state *state, gate_stream *stream,
