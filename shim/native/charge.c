@@ -29,6 +29,12 @@ bool penstock_charge_if_it_fits(uint64_t share, int grant, uint64_t bytes) {
   return process && grant >= 0 && attempt(&process->region, share, grant, bytes) == PENSTOCK_OK;
 }
 
+/* Counts anew what frees itself without a call of ours. Was anything given back? */
+static bool look_after_all(void) {
+  bool reserves = penstock_reserves_settle(), shares = penstock_shares_look_after();
+  return reserves || shares;
+}
+
 CUresult penstock_charge_in(uint64_t share, int grant, uint64_t bytes) {
   penstock_process *process = penstock_process_get();
   if (!process) return CUDA_ERROR_SYSTEM_NOT_READY;
@@ -39,8 +45,7 @@ CUresult penstock_charge_in(uint64_t share, int grant, uint64_t bytes) {
   }
   penstock_error error = attempt(&process->region, share, grant, bytes);
   if (__builtin_expect(error == PENSTOCK_OK, 1)) return CUDA_SUCCESS;
-  if (error == PENSTOCK_E_OVER_LIMIT &&
-      (penstock_reserves_settle() | penstock_shares_look_after())) {
+  if (error == PENSTOCK_E_OVER_LIMIT && look_after_all()) {
     error = attempt(&process->region, share, grant, bytes);
     if (error == PENSTOCK_OK) return CUDA_SUCCESS;
   }

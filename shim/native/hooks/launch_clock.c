@@ -30,14 +30,14 @@ void gate_clock_prepare(gate_context *context) {
 }
 
 /* Device time since a base on the host's clock, which the device's runs beside at its own rate. */
-static int64_t host_time_ns(const gate_context *context, int64_t device_ns) {
-  return device_ns + (int64_t)((double)device_ns * context->drift);
+static int64_t host_time_ns(const gate_base *base, int64_t device_ns) {
+  return device_ns + (int64_t)((double)device_ns * base->drift);
 }
 
 /* By how much what a base this old tells may be wrong. */
-static uint64_t error_ns(const gate_context *context, uint64_t age_ns) {
+static uint64_t error_ns(const gate_base *base, uint64_t age_ns) {
   uint64_t ppm = MOST_PPM;
-  if (context->compared_ns) ppm = LEAST_PPM + PROMPT_NS * UINT64_C(1000000) / context->compared_ns;
+  if (base->compared_ns) ppm = LEAST_PPM + PROMPT_NS * UINT64_C(1000000) / base->compared_ns;
   return age_ns / 1000000 * (ppm < MOST_PPM ? ppm : MOST_PPM);
 }
 
@@ -52,42 +52,41 @@ static void compare_clocks(gate_context *context, uint64_t told_ns, int64_t betw
     context->device_ns = 0;
   } else if (prompt && context->device_ns >= COMPARED_NS) {
     double passed = (double)(int64_t)(told_ns - context->host_ns);
-    context->drift = passed / (double)context->device_ns - 1;
-    context->compared_ns = context->device_ns;
+    context->base.drift = passed / (double)context->device_ns - 1;
+    context->base.compared_ns = context->device_ns;
   }
 }
 
 /* Puts the ripe renewal in the base's place. When it was passed late, or its call was held up, its
  * time follows from the old base, unless that is less exact; never is it earlier than its call. */
-static void adopt(gate_context *context, gate_marker *base, uint64_t base_ns, uint64_t late_ns,
-                  gate_marker *renewal) {
+static void adopt(gate_context *context, const gate_base *base, gate_marker *renewal) {
   int64_t between = 0;
   uint64_t at = renewal->recorded_ns, told = gate_marker_told_ns(renewal), host_ns = told;
-  uint64_t late_after_ns = told - at;
-  bool prompt = false, early = !base || at >= base->recorded_ns + FAR_NS;
-  if (base && at < base->recorded_ns + FAR_NS) {
-    if (!gate_elapsed_ns(base, renewal, &between)) return; /* not passed yet */
-    uint64_t by_base = base_ns + (uint64_t)host_time_ns(context, between);
+  uint64_t late_ns = told - at;
+  bool old = !base->marker || at >= base->marker->recorded_ns + FAR_NS, prompt = false, anew = old;
+  if (!old) {
+    if (!gate_elapsed_ns(base->marker, renewal, &between)) return; /* not passed yet */
+    uint64_t by_base = base->ns + (uint64_t)host_time_ns(base, between);
     uint64_t apart = by_base > told ? by_base - told : told - by_base;
-    early = by_base + PROMPT_NS < at; /* so the base was passed late */
-    prompt = apart <= PROMPT_NS + error_ns(context, told - base_ns) + late_ns;
-    if (!prompt || late_after_ns > late_ns) {
+    anew = by_base + PROMPT_NS < at; /* so the base was passed late */
+    prompt = apart <= PROMPT_NS + error_ns(base, told - base->ns) + base->late_ns;
+    if (!prompt || late_ns > base->late_ns) {
       host_ns = by_base > at ? by_base : at;
-      late_after_ns = late_ns;
+      late_ns = base->late_ns;
       prompt = false;
     }
   }
   penstock_lock_acquire(&context->lock);
-  bool ours = context->renewal == renewal && context->base == base;
+  bool ours = context->renewal == renewal && context->base.marker == base->marker;
   if (ours) {
-    if (base) compare_clocks(context, told, between, prompt, early);
-    context->base = renewal; /* its reference goes with it */
-    context->base_ns = host_ns;
-    context->base_late_ns = late_after_ns;
+    if (base->marker) compare_clocks(context, told, between, prompt, anew);
+    context->base.marker = renewal; /* its reference goes with it */
+    context->base.ns = host_ns;
+    context->base.late_ns = late_ns;
     context->renewal = NULL;
   }
   penstock_lock_release(&context->lock);
-  if (ours && base) gate_marker_put(context, base);
+  if (ours) gate_marker_put(context, base->marker);
 }
 
 static gate_marker *hold(gate_marker *marker) {
@@ -95,21 +94,29 @@ static gate_marker *hold(gate_marker *marker) {
   return marker;
 }
 
+/* The base as it is, and the next one where there is one; whoever asks holds both markers. */
+static gate_base hold_base(gate_context *context, gate_marker **renewal) {
+  penstock_lock_acquire(&context->lock);
+  gate_base base = context->base;
+  hold(base.marker);
+  if (renewal) *renewal = hold(context->renewal);
+  penstock_lock_release(&context->lock);
+  return base;
+}
+
 void gate_clock_renew(gate_stream *stream, uint64_t now_ns) {
   gate_context *context = stream->context;
   CUstream clock = __atomic_load_n(&context->clock, __ATOMIC_ACQUIRE);
   if (!clock) return;
-  penstock_lock_acquire(&context->lock);
-  gate_marker *base = hold(context->base), *renewal = hold(context->renewal);
-  uint64_t base_ns = context->base_ns, late_ns = context->base_late_ns;
-  uint64_t renew_ns = context->compared_ns ? RENEW_NS : SOON_NS;
-  penstock_lock_release(&context->lock);
-  if (renewal && (!base || now_ns > renewal->recorded_ns + RIPE_NS)) {
+  gate_marker *renewal;
+  gate_base base = hold_base(context, &renewal);
+  uint64_t renew_ns = base.compared_ns ? RENEW_NS : SOON_NS;
+  if (renewal && (!base.marker || now_ns > renewal->recorded_ns + RIPE_NS)) {
     CUstreamCaptureMode mode = gate_relax();
-    adopt(context, base, base_ns, late_ns, renewal);
+    adopt(context, &base, renewal);
     gate_restore(mode);
     gate_called(stream, 1);
-  } else if (!renewal && (!base || now_ns > base->recorded_ns + renew_ns)) {
+  } else if (!renewal && (!base.marker || now_ns > base.marker->recorded_ns + renew_ns)) {
     gate_marker *fresh = gate_marker_record_promptly(stream, clock);
     penstock_lock_acquire(&context->lock);
     if (!context->renewal) {
@@ -119,38 +126,35 @@ void gate_clock_renew(gate_stream *stream, uint64_t now_ns) {
     bool ripens = context->renewal != NULL;
     penstock_lock_release(&context->lock);
     gate_marker_put(context, fresh);
-    if (!base && ripens) gate_clock_renew(stream, now_ns);
+    if (!base.marker && ripens) gate_clock_renew(stream, now_ns);
   }
-  gate_marker_put(context, base);
+  gate_marker_put(context, base.marker);
   gate_marker_put(context, renewal);
 }
 
 bool gate_clock_place(gate_stream *stream, const gate_marker *marker, uint64_t *ns,
                       uint64_t *wrong_ns) {
   gate_context *context = stream->context;
-  penstock_lock_acquire(&context->lock);
-  gate_marker *base = hold(context->base);
-  uint64_t base_ns = context->base_ns;
-  penstock_lock_release(&context->lock);
+  gate_base base = hold_base(context, NULL);
   int64_t since;
   /* The device's clock runs some parts in a million faster or slower than the host's. */
-  bool near = base && marker->recorded_ns < base->recorded_ns + FAR_NS;
-  bool known = near && gate_elapsed_ns(base, marker, &since);
+  bool near = base.marker && marker->recorded_ns < base.marker->recorded_ns + FAR_NS;
+  bool known = near && gate_elapsed_ns(base.marker, marker, &since);
   if (known) {
     uint64_t now_ns = gate_now_ns();
-    *ns = base_ns + (uint64_t)host_time_ns(context, since);
+    *ns = base.ns + (uint64_t)host_time_ns(&base, since);
     if (*ns > now_ns) *ns = now_ns; /* it has been passed */
-    *wrong_ns = *ns > base_ns ? error_ns(context, *ns - base_ns) : 0;
+    *wrong_ns = *ns > base.ns ? error_ns(&base, *ns - base.ns) : 0;
   }
-  gate_marker_put(context, base);
+  gate_marker_put(context, base.marker);
   return known;
 }
 
 void gate_clock_clear(gate_context *context) {
-  gate_marker_put(context, context->base);
+  gate_marker_put(context, context->base.marker);
   gate_marker_put(context, context->renewal);
-  context->base = context->renewal = NULL;
-  context->drift = 0;
-  context->host_ns = context->device_ns = context->compared_ns = 0;
+  context->base = (gate_base){0};
+  context->renewal = NULL;
+  context->host_ns = context->device_ns = 0;
   __atomic_store_n(&context->clock, NULL, __ATOMIC_RELEASE); /* it goes with its context */
 }

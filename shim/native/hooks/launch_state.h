@@ -91,6 +91,15 @@ typedef struct gate_marker {
   uint64_t took_ns;     /* the call; a long one leaves open when the device was told */
 } gate_marker;
 
+/* What device times are told on the host's clock by. */
+typedef struct gate_base {
+  gate_marker *marker;  /* device times are counted from this event … */
+  uint64_t ns;          /* … which happened at this CLOCK_MONOTONIC, … */
+  uint64_t late_ns;     /* … or up to so much before */
+  double drift;         /* host time that passes beyond each ns of device time, … */
+  uint64_t compared_ns; /* … known from comparing them for so long; 0: not yet */
+} gate_base;
+
 typedef struct gate_context {
   struct gate_context *next;
   CUcontext handle; /* NULL: free for reuse */
@@ -103,17 +112,13 @@ typedef struct gate_context {
   uint64_t *done;       /* words that the device writes; NULL: completion is asked for by event */
   CUdeviceptr done_device;
   uint64_t words_used[GATE_DONE_WORDS / 64];
-  CUstream clock;        /* the shim's own, always idle: where `base` is recorded */
-  gate_marker *base;     /* device times are counted from this event … */
-  uint64_t base_ns;      /* … which happened at this CLOCK_MONOTONIC … */
-  double drift;          /* host time that passes beyond each ns of device time, … */
-  uint64_t compared_ns;  /* … known from comparing them for so long; 0: not yet … */
-  uint64_t host_ns;      /* … since this moment, … */
-  uint64_t device_ns;    /* … so much device time ago */
-  uint64_t base_late_ns; /* … or up to so much before */
-  uint64_t
-      blocking; /* which thread queues on blocking streams of it; 0: none, GATE_SEVERAL: more */
-  gate_marker *renewal; /* the next base, recorded but not yet looked at */
+  CUstream clock; /* the shim's own, always idle: where bases are recorded */
+  gate_base base;
+  gate_marker *renewal; /* the next base's, recorded but not yet looked at */
+  uint64_t host_ns;     /* since this moment the clocks have been compared, … */
+  uint64_t device_ns;   /* … so much device time ago */
+  /* which thread queues on blocking streams of it; 0: none, GATE_SEVERAL: more */
+  uint64_t blocking;
 } gate_context;
 
 typedef struct gate_part {
