@@ -11,7 +11,7 @@
 
 static bool claim(gate_stream *stream, bool only_busy) {
   penstock_lock_acquire(&stream->lock);
-  bool busy = stream->oldest || stream->open || stream->stray_launches;
+  bool busy = stream->oldest || stream->open || stream->stray_launches || stream->arrears.count;
   bool mine = (busy || !only_busy) && !stream->working && !stream->dead;
   if (mine) stream->working = true;
   penstock_lock_release(&stream->lock);
@@ -99,8 +99,8 @@ void gate_bracket_open(gate_state *state, gate_stream *stream, bool sample, uint
   penstock_starved_begin(now_ns);
   gate_clock_renew(stream, now_ns);
   bool interrupted = __atomic_exchange_n(&stream->interrupted, false, __ATOMIC_RELAXED);
-  if (sample ||
-      (interrupted && gate_may_mark(state, stream) && gate_may_call(stream, now_ns, 4, 16))) {
+  bool marked = interrupted && !stream->presumed && gate_may_mark(state, stream);
+  if (sample || (marked && gate_may_call(stream, now_ns, 4, 16))) {
     bracket->start = gate_marker_record_promptly(stream, stream->handle);
   }
   bracket->opened_ns = gate_now_ns(); /* what was done here is not the launch's */
@@ -263,6 +263,7 @@ static bool handle_is_ours(const gate_stream *stream) {
 }
 
 void gate_bracket_expire(gate_state *state, gate_stream *stream, uint64_t now_ns) {
+  gate_arrears_charge(state, stream);
   if (!is_past(stream, now_ns)) return;
   gate_bracket_adopt(state, stream, now_ns);
   gate_bracket_close(state, stream, handle_is_ours(stream));
@@ -287,6 +288,7 @@ void gate_bracket_settle(gate_state *state, gate_stream *stream) {
 }
 
 void gate_bracket_drained(gate_state *state, gate_stream *stream, uint64_t waited_ns) {
+  gate_arrears_charge(state, stream);
   for (gate_bracket *bracket; (bracket = take_oldest(stream));) {
     gate_settle_measured(state, stream, bracket, stream->oldest ? 0 : waited_ns);
   }
@@ -322,6 +324,7 @@ void gate_bracket_unmark(gate_stream *stream) {
 }
 
 void gate_stream_abandon(gate_state *state, gate_stream *stream) {
+  gate_arrears_charge(state, stream);
   for (gate_bracket *bracket; (bracket = take_oldest(stream));) {
     gate_settle_presumed(state, stream, bracket, 0);
   }

@@ -43,6 +43,21 @@ uint64_t gate_latest_ns(const gate_bracket *bracket, uint64_t begin_ns) {
   return begin_ns + longest + longest / 8 + GATE_LONGEST_WAKE_NS;
 }
 
+bool gate_is_well_known(const gate_bracket *bracket, uint64_t now_ns) {
+  uint32_t i = 0;
+  while (i < bracket->part_count &&
+         penstock_cost_is_even(gate_measured(&bracket->parts[i]), now_ns)) {
+    i++;
+  }
+  return i && i == bracket->part_count && !bracket->rest_ns;
+}
+
+bool gate_may_be_much_longer(const gate_bracket *bracket) {
+  enum { UNEVEN = 4, UNEVEN_NS = 1000000 };
+  uint64_t cost_ns = gate_learned_ns(bracket);
+  return gate_latest_ns(bracket, 0) >= UNEVEN * cost_ns + UNEVEN_NS;
+}
+
 /* Shares a measured time out among the bracket's kinds, in proportion to what is known of them. */
 void gate_learn(gate_state *state, const gate_bracket *bracket, uint64_t time_ns, bool disturbed,
                 uint64_t now_ns) {
@@ -89,15 +104,19 @@ static void note_overlap(gate_state *state, uint64_t charged_ns, uint64_t cost_n
   penstock_lock_release(&state->lock);
 }
 
+void gate_charge_fresh(gate_state *state, penstock_process *process, int grant, uint64_t ns,
+                       uint64_t cost_ns) {
+  penstock_gate_charge(gate_device(process, grant), gate_permille(process, grant), ns);
+  note_overlap(state, ns, cost_ns);
+}
+
 void gate_charge(gate_state *state, gate_stream *stream, uint64_t begin_ns, uint64_t end_ns,
                  uint64_t cost_ns) {
   penstock_process *process = penstock_process_get();
   int grant = stream->context->grant;
   if (!process || grant < 0) return;
-  penstock_gate_device *gate = gate_device(process, grant);
-  uint64_t fresh = penstock_gate_mark(gate, begin_ns, end_ns, UINT64_MAX);
-  penstock_gate_charge(gate, gate_permille(process, grant), fresh);
-  note_overlap(state, fresh, cost_ns);
+  uint64_t fresh = penstock_gate_mark(gate_device(process, grant), begin_ns, end_ns, UINT64_MAX);
+  gate_charge_fresh(state, process, grant, fresh, cost_ns);
 }
 
 /* The part of an interval that nobody beside can explain: it is the own work's, whatever experience
@@ -121,11 +140,9 @@ static uint32_t least_permille(penstock_process *process, gate_state *state, int
   enum { EVEN = 250, WAITED = 940, QUEUED = 980, CLUSTERED = 100, TURNS = 800 };
   uint32_t neighbours = gate_neighbours_of(process, grant, bracket);
   uint64_t now_ns = gate_tick_ns();
-  bool even = bracket->part_count > 0, clustered = even;
+  bool even = gate_is_well_known(bracket, now_ns), clustered = bracket->part_count > 0;
   for (uint32_t i = 0; i < bracket->part_count; i++) {
-    const penstock_cost *cost = gate_measured(&bracket->parts[i]);
-    even = even && penstock_cost_is_even(cost, now_ns);
-    clustered = clustered && penstock_cost_is_clustered(cost);
+    clustered = clustered && penstock_cost_is_clustered(gate_measured(&bracket->parts[i]));
   }
   if (!neighbours) return even ? EVEN : bracket->waited ? WAITED : QUEUED;
   if (clustered) return CLUSTERED;

@@ -173,6 +173,7 @@ static bool is_unclear(const gate_stream *stream, uint64_t now_ns) {
 /* Opens, ends and settles what is due before a launch. One that is changed all the time is measured
  * as often as the budget of calls allows. */
 static void prepare(gate_state *state, gate_stream *stream, penstock_pass *pass, uint64_t now_ns) {
+  gate_arrears_charge(state, stream);
   if (stream->oldest) gate_bracket_settle(state, stream);
   bool unknown =
       !is_known(pass->kind) && (!__atomic_load_n(&pass->kind->changed, __ATOMIC_RELAXED) ||
@@ -189,9 +190,9 @@ static void prepare(gate_state *state, gate_stream *stream, penstock_pass *pass,
   bool due = unknown, rolls = false, dry = look_dry(stream, now_ns, &idle);
   bool may = !pass->overlapping && gate_may_mark(state, stream);
   if (may && dry) {
-    due = due || (idle && stream->probed) || gate_sample_due(state, stream, now_ns);
+    due = due || (idle && stream->probed) || gate_sample_due(state, stream, pass->kind, now_ns);
   } else if (may && stream->left_open) { /* it begins where the one before it ends: that is known */
-    rolls = gate_sample_due(state, stream, now_ns);
+    rolls = gate_sample_due(state, stream, pass->kind, now_ns);
   }
   bool watched = may && !due && !rolls && is_unclear(stream, now_ns) && may_watch(stream, now_ns);
   stream->probed = due && !idle; /* is it idle indeed? The next one will be the sample */
@@ -200,13 +201,13 @@ static void prepare(gate_state *state, gate_stream *stream, penstock_pass *pass,
   if (!open) return;
   pass->alone = unknown;
   rolls = rolls || watched || stream->probed ||
-          (open->sample && (stream->prompt || state->launches_block));
+          (open->start && (stream->prompt || state->launches_block));
   penstock_lock_acquire(&stream->lock); /* other threads' launches join it already */
   open->turn_ns = pass->turn_ns;
   open->rolling = rolls && !unknown && !pass->overlapping;
   open->watched = watched;
   penstock_lock_release(&stream->lock);
-  if (open->sample || open->rolling) pass->entered_ns = open->opened_ns;
+  if (open->start || open->rolling) pass->entered_ns = open->opened_ns;
 }
 
 static bool is_of(const gate_part *part, const penstock_pass *pass) {
@@ -261,23 +262,44 @@ static void count(gate_stream *stream, penstock_pass *pass, uint64_t now_ns) {
 
 /* Can the launch join the stream's open bracket as it is, with nothing due before? This is what
  * makes most launches cheap. Under the stream's lock, so the driver is not asked here. */
-static bool can_join(const gate_stream *stream, const penstock_pass *pass, uint64_t now_ns) {
+static bool can_join(const gate_stream *stream, uint64_t now_ns) {
   enum { SPARE = 32 };
   const gate_bracket *oldest = stream->oldest;
-  if (!stream->open || stream->working || !is_known(pass->kind)) return false;
-  if (stream->open->turn_ns != pass->turn_ns) return false;
+  if (stream->working) return false;
   if (oldest && (gate_asks_driver(stream, oldest) ? gate_may_call(stream, now_ns, 1, SPARE)
                                                   : gate_is_through(stream, oldest))) {
     return false;
   }
-  return !is_dry(stream, now_ns);
+  return true;
+}
+
+/* The same behind a pause: the open bracket stands for this launch from now on. */
+static bool can_follow(gate_state *state, const gate_stream *stream, const penstock_pass *pass,
+                       uint64_t now_ns) {
+  return !pass->overlapping && gate_arrears_may_grow(state, stream, pass->kind, now_ns);
+}
+
+/* Readies the open bracket for the launch, where no driver call is due before it. Under the
+ * stream's lock. */
+static bool is_ready(gate_state *state, gate_stream *stream, const penstock_pass *pass,
+                     uint64_t *now_ns) {
+  if (!is_known(pass->kind)) return false;
+  const gate_bracket *open = stream->open;
+  if (!open || open->turn_ns != pass->turn_ns) return false;
+  if (open->start || open->rolling) *now_ns = gate_now_ns(); /* what is measured ends in time */
+  if (!is_dry(stream, *now_ns)) return can_join(stream, *now_ns);
+  if (!can_follow(state, stream, pass, *now_ns)) return false;
+  *now_ns = gate_now_ns();
+  gate_arrears_grow(stream, *now_ns);
+  return true;
 }
 
 /* Counts the launch, after doing what is due before it. */
 static void enlist(gate_state *state, gate_stream *stream, penstock_pass *pass, uint64_t now_ns,
                    uint32_t share) {
   penstock_lock_acquire(&stream->lock);
-  if (!can_join(stream, pass, now_ns) && !stream->working && !stream->dead && !stream->gone) {
+  if (!is_ready(state, stream, pass, &now_ns) && !stream->working && !stream->dead &&
+      !stream->gone) {
     stream->working = true;
     penstock_lock_release(&stream->lock);
     now_ns = gate_now_ns();

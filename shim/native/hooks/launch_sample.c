@@ -2,13 +2,21 @@
  *
  * Drawn by count with random gaps, so that each launch is as likely as another: a draw by time
  * would take the short launch after each long one, and so would a draw that mostly waits for the
- * budget of driver calls. So the mean gap grows as soon as draws find no budget. Where launches are
- * few, each is measured. */
+ * budget of driver calls. So the mean gap grows as soon as draws find no budget, and where more is
+ * measured than is learned from. Of a kind that little is known of each launch is measured while
+ * there is budget; of others some eighty a second, so that what comes singly costs little. */
 #include "hooks/launch_state.h"
 
 #define SAMPLE_CALLS 4
 #define SPARE_CALLS 16
-#define MOST_GAP 256
+/* Gaps are counted in launches of kinds that are well known; one of another kind counts as many:
+ * while the gap is the least, each of those is drawn. */
+#define LEAST_GAP 16
+#define OTHER_WEIGHT (2 * LEAST_GAP)
+#define MOST_GAP 4096
+/* Samples of well known kinds in a window: more teach nothing new. */
+#define KNOWN_LEAST 2
+#define KNOWN_MOST 4
 #define WINDOW_NS 50000000
 /* A draw this long after the last sample needs no budget. Launches that wait at the gate make calls
  * that must be; if they wait because a cost was learned too high, only a sample tells. */
@@ -30,14 +38,15 @@ static void adapt(gate_state *state, uint64_t now_ns) {
   if (now_ns < since + WINDOW_NS) return;
   __atomic_store_n(&state->sample_window_ns, now_ns, __ATOMIC_RELAXED);
   uint32_t gap = get(&state->sample_gap), missed = get(&state->samples_missed);
-  if (!gap) gap = 1;
-  if (missed > get(&state->samples_drawn) / 16) {
-    gap += gap / 2 + 1;
-  } else if (!missed && gap > 1) {
-    gap -= (gap + 7) / 8;
+  uint32_t known = get(&state->samples_known);
+  if (missed > get(&state->samples_drawn) / 16 || known > KNOWN_MOST) {
+    gap += gap / 2;
+  } else if (!missed && known < KNOWN_LEAST) {
+    gap -= gap / 8;
   }
-  put(&state->sample_gap, gap < MOST_GAP ? gap : MOST_GAP);
+  put(&state->sample_gap, gap < LEAST_GAP ? LEAST_GAP : gap < MOST_GAP ? gap : MOST_GAP);
   put(&state->samples_drawn, 0);
+  put(&state->samples_known, 0);
   put(&state->samples_missed, 0);
 }
 
@@ -47,24 +56,33 @@ static bool in_company(const gate_state *state, const gate_stream *stream, uint6
   return seen && now_ns < seen + 1000000000;
 }
 
-bool gate_sample_due(gate_state *state, const gate_stream *stream, uint64_t now_ns) {
+static uint32_t weight(const gate_kind *kind, uint64_t now_ns) {
+  return penstock_cost_is_sure(&kind->cost, now_ns) ? 1 : OTHER_WEIGHT;
+}
+
+bool gate_sample_is_far(gate_state *state, const gate_kind *kind, uint64_t now_ns) {
+  uint32_t countdown = get(&state->sample_countdown), counts = weight(kind, now_ns);
+  if (countdown <= counts) return false;
+  put(&state->sample_countdown, countdown - counts);
+  return true;
+}
+
+bool gate_sample_due(gate_state *state, const gate_stream *stream, const gate_kind *kind,
+                     uint64_t now_ns) {
   penstock_process *process = penstock_process_get();
   if (process && in_company(state, stream, now_ns) &&
       gate_quiet_is_ours(process, stream->context->grant, now_ns)) {
     return gate_may_call(stream, now_ns, SAMPLE_CALLS, 0);
   }
-  uint32_t countdown = get(&state->sample_countdown);
-  if (countdown > 1) {
-    put(&state->sample_countdown, countdown - 1);
-    return false;
-  }
+  if (gate_sample_is_far(state, kind, now_ns)) return false;
   bool may = gate_may_call(stream, now_ns, SAMPLE_CALLS, SPARE_CALLS);
   put(&state->samples_drawn, get(&state->samples_drawn) + 1);
+  if (weight(kind, now_ns) == 1) put(&state->samples_known, get(&state->samples_known) + 1);
   if (!may) put(&state->samples_missed, get(&state->samples_missed) + 1);
   may = may || now_ns > __atomic_load_n(&state->sampled_ns, __ATOMIC_RELAXED) + STARVED_NS;
   if (may) __atomic_store_n(&state->sampled_ns, now_ns, __ATOMIC_RELAXED);
   adapt(state, now_ns);
   uint32_t gap = get(&state->sample_gap);
-  put(&state->sample_countdown, draw(state, gap ? gap : 1));
+  put(&state->sample_countdown, draw(state, gap));
   return may;
 }

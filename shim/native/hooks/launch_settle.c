@@ -111,12 +111,11 @@ typedef struct interval {
   uint64_t end_ns;
 } interval;
 
-/* Is it so of what is known of all its kinds? */
-static bool of_all_kinds(const gate_bracket *bracket,
-                         int (*is_so)(const penstock_cost *, uint64_t)) {
+/* Are there enough undisturbed samples of all its kinds to rely on their means? */
+static bool is_sure(const gate_bracket *bracket) {
   uint64_t now_ns = gate_tick_ns();
   for (uint32_t i = 0; i < bracket->part_count; i++) {
-    if (!is_so(gate_measured(&bracket->parts[i]), now_ns)) return false;
+    if (!penstock_cost_is_sure(gate_measured(&bracket->parts[i]), now_ns)) return false;
   }
   return !bracket->rest_ns;
 }
@@ -128,7 +127,7 @@ static bool of_all_kinds(const gate_bracket *bracket,
 static bool looks_stopped(gate_state *state, const gate_stream *stream, const gate_bracket *bracket,
                           uint64_t waited_ns, uint64_t late_ns) {
   const uint64_t seldom_ns = 60000000000;
-  if (late_ns < GATE_STALL_NS || !of_all_kinds(bracket, penstock_cost_is_even)) return false;
+  if (late_ns < GATE_STALL_NS || !gate_is_well_known(bracket, gate_tick_ns())) return false;
   uint64_t last_ns = __atomic_load_n(&state->forgiven_ns, __ATOMIC_RELAXED);
   if (last_ns && waited_since_ns(stream) <= last_ns) return true;
   if (last_ns && waited_ns < last_ns + seldom_ns) return false;
@@ -148,12 +147,6 @@ static uint64_t without_hold_up(gate_state *state, const gate_stream *stream,
   return looks_stopped(state, stream, bracket, waited_ns, late) ? latest : latest + late;
 }
 
-/* Were launches of its kinds much longer of late than they mostly are? */
-static bool may_be_much_longer(uint64_t longest_ns, uint64_t cost_ns) {
-  enum { UNEVEN = 4, UNEVEN_NS = 1000000 };
-  return longest_ns >= UNEVEN * cost_ns + UNEVEN_NS;
-}
-
 /* The interval of a bracket of which no end was measured, from the wait for its stream. It took
  * what it takes by experience, if launches of its kinds take alike, of late all of them; else, or
  * if nothing was ever measured of them, until the wait returned. What is longer than any that was
@@ -163,12 +156,12 @@ static interval by_wait(const gate_state *state, const gate_stream *stream,
                         const gate_bracket *bracket, uint64_t waited_ns) {
   interval out = {.begin_ns = begin_ns(stream, bracket)};
   uint64_t cost = gate_learned_ns(bracket), seen = seen_end(state, stream, waited_ns);
-  uint64_t latest = gate_latest_ns(bracket, out.begin_ns), longest = latest - out.begin_ns;
+  uint64_t latest = gate_latest_ns(bracket, out.begin_ns);
   uint64_t last = seen ? waited_ns : later(waited_since_ns(stream), out.begin_ns);
   out.end_ns = earlier(out.begin_ns + cost, last);
   if (seen && (seen > latest + LATE_NS || !is_measured(bracket))) {
     out.end_ns = seen;
-  } else if (bracket->lost || (gate_is_even(bracket) && !may_be_much_longer(longest, cost))) {
+  } else if (bracket->lost || (gate_is_even(bracket) && !gate_may_be_much_longer(bracket))) {
     if (bracket->lost && seen) out.end_ns = seen;
     out.begin_ns = out.end_ns > cost ? out.end_ns - cost : 0;
   } else if (seen && seen < latest) {
@@ -182,7 +175,7 @@ static interval by_wait(const gate_state *state, const gate_stream *stream,
  * which this thread was not let go on launching pass as work. */
 static uint64_t unseen_end(const gate_bracket *bracket, uint64_t begin_ns, uint64_t cost_ns) {
   uint64_t latest = gate_latest_ns(bracket, begin_ns), even = begin_ns + cost_ns;
-  if (!may_be_much_longer(latest - begin_ns, cost_ns)) return even;
+  if (!gate_may_be_much_longer(bracket)) return even;
   uint64_t now_ns = gate_now_ns();
   if (now_ns > even + WORTH_A_LOOK_NS) now_ns -= penstock_starved_ns(bracket->opened_ns);
   return later(even, earlier(latest, now_ns));
@@ -274,13 +267,22 @@ static uint64_t late_begin_ns(gate_stream *stream, const gate_bracket *bracket,
   return again && stream->stalled ? 0 : late;
 }
 
-static bool measure_by_clock(gate_stream *stream, const gate_bracket *bracket, measure *out) {
+/* Did the device pass the bracket's start as soon as it was told, and so before the launch? Then
+ * the bracket is as good as a sample, though nobody knew the stream to be idle. */
+static bool was_idle(const gate_bracket *bracket, uint64_t passed_ns, uint64_t wrong_ns) {
+  return passed_ns < bracket->opened_ns + GATE_START_NS &&
+         passed_ns < gate_marker_told_ns(bracket->start) + GATE_START_NS + wrong_ns;
+}
+
+static bool measure_by_clock(gate_stream *stream, const gate_bracket *bracket, uint64_t waited_ns,
+                             measure *out) {
   int64_t between;
   if (!gate_clock_place(stream, bracket->end, &out->end_ns, &out->wrong_ns)) return false;
   out->begin_ns = begin_ns(stream, bracket);
   out->exact = stream->exact && out->begin_ns == stream->last_end_ns;
   if (bracket->start && gate_elapsed_ns(bracket->start, bracket->end, &between) && between >= 0) {
     uint64_t since = out->end_ns - (uint64_t)between; /* when `start` was passed */
+    if (was_idle(bracket, since, out->wrong_ns)) return measure_sample(bracket, waited_ns, out);
     out->begin_ns = later(since, out->begin_ns);
     out->exact = since >= bracket->opened_ns + GATE_START_NS;
   }
@@ -369,7 +371,7 @@ void gate_settle_measured(gate_state *state, gate_stream *stream, gate_bracket *
   }
   CUstreamCaptureMode mode = gate_relax();
   bool measured = bracket->sample ? measure_sample(bracket, waited_ns, &seen)
-                                  : measure_by_clock(stream, bracket, &seen);
+                                  : measure_by_clock(stream, bracket, waited_ns, &seen);
   gate_called(stream, bracket->start && !bracket->sample ? 2 : 1);
   gate_restore(mode);
   if (!measured) {
@@ -424,8 +426,7 @@ void gate_settle_measured(gate_state *state, gate_stream *stream, gate_bracket *
   }
   if (crowd) {
     /* The lesser of both would be less than the mean in the mean. A guess is no experience. */
-    bool sure = of_all_kinds(bracket, penstock_cost_is_sure);
-    uint64_t due = sure ? cost : earlier(cost, length);
+    uint64_t due = is_sure(bracket) ? cost : earlier(cost, length);
     gate_charge_in_crowd(state, stream, bracket, seen.begin_ns, seen.end_ns, due);
   } else {
     gate_charge(state, stream, seen.begin_ns, seen.end_ns, bracket->cost_ns);

@@ -157,6 +157,21 @@ typedef struct gate_bracket {
   gate_part parts[GATE_PARTS];
 } gate_bracket;
 
+/* Presumed intervals that are not charged yet: those of brackets with a pause behind, by
+ * experience. Launches that come singly are charged many at a time. */
+#define GATE_ARREARS 16
+typedef struct gate_arrears {
+  uint32_t count;
+  uint32_t launches;
+  uint64_t since_ns;    /* the first began then */
+  uint64_t estimate_ns; /* their part of the slot's estimate */
+  uint64_t cost_ns;
+  struct {
+    uint64_t begin_ns;
+    uint64_t end_ns;
+  } of[GATE_ARREARS];
+} gate_arrears;
+
 typedef struct gate_stream {
   struct gate_stream *next;
   CUstream handle;   /* canonical: the default streams are CU_STREAM_LEGACY or _PER_THREAD */
@@ -172,7 +187,8 @@ typedef struct gate_stream {
   uint64_t held;    /* … and this hold of its context has it (launch_end.c); 0: none */
   bool captures;    /* a capture began on it, and has not ended */
   bool blocking;    /* what is queued on the legacy stream waits for it, and it for that */
-  bool interrupted; /* something else than compute was queued since the last bracket */
+  bool interrupted; /* something else than compute was queued since the last bracket … */
+  bool presumed;    /* … which was not measured, as the next one need not be */
   bool idle;        /* certainly nothing is queued: it was waited for, or its last end was seen */
   bool prompt;      /* a program that waits late or never: a sample's end rolls */
   bool exact;       /* last_end_ns was measured */
@@ -198,6 +214,7 @@ typedef struct gate_stream {
   uint64_t stray_cost_ns;
   uint32_t stray_launches; /* … how many they are … */
   uint64_t stray_since_ns; /* … and when the first was counted */
+  gate_arrears arrears;
   /* Launches ever whose driver calls have returned, counted without the lock. It goes on counting
    * when the place is reused, as `launched` does: calls from before may be under way. */
   uint64_t left;
@@ -262,6 +279,7 @@ typedef struct gate_state {
   uint32_t sample_gap; /* mean number of brackets on idle streams between two samples */
   uint32_t sample_countdown;
   uint32_t samples_drawn;  /* since sample_window_ns … */
+  uint32_t samples_known;  /* … of them of kinds that are well known … */
   uint32_t samples_missed; /* … and of them without budget */
   uint64_t sample_window_ns;
   uint64_t sampled_ns; /* the last time that a draw was let have one */
@@ -355,6 +373,13 @@ uint64_t gate_learned_ns(const gate_bracket *bracket);
 bool gate_is_even(const gate_bracket *bracket);
 /* When the bracket should have ended, by the longest launches of its kinds that were measured. */
 uint64_t gate_latest_ns(const gate_bracket *bracket, uint64_t begin_ns);
+/* Do undisturbed samples of late say that launches of all its kinds take alike? */
+bool gate_is_well_known(const gate_bracket *bracket, uint64_t now_ns);
+/* Were launches of its kinds much longer of late than they mostly are? */
+bool gate_may_be_much_longer(const gate_bracket *bracket);
+/* Charges busy time of the device that nobody was charged for. `cost_ns`: by experience. */
+void gate_charge_fresh(gate_state *state, penstock_process *process, int grant, uint64_t ns,
+                       uint64_t cost_ns);
 /* Charges what of [begin, end) is not charged yet. `cost_ns`: of its launches by experience. */
 void gate_charge(gate_state *state, gate_stream *stream, uint64_t begin_ns, uint64_t end_ns,
                  uint64_t cost_ns);
@@ -378,7 +403,22 @@ bool gate_quiet_is_ours(penstock_process *process, int grant, uint64_t now_ns);
 bool gate_quiet_settled(penstock_process *process, gate_state *state, int grant, uint64_t now_ns);
 
 /* launch_sample.c: which brackets on idle streams are measured. */
-bool gate_sample_due(gate_state *state, const gate_stream *stream, uint64_t now_ns);
+/* Is the next one due, if it begins with a launch of the kind? */
+bool gate_sample_due(gate_state *state, const gate_stream *stream, const gate_kind *kind,
+                     uint64_t now_ns);
+/* Is it not due yet? Then this one is counted. */
+bool gate_sample_is_far(gate_state *state, const gate_kind *kind, uint64_t now_ns);
+
+/* launch_arrears.c */
+/* A launch of the kind comes behind a pause. Could the open bracket, which would be presumed to be
+ * over, stand for the launch from now on, with its own interval among the arrears? Under the
+ * stream's lock. */
+bool gate_arrears_may_grow(gate_state *state, const gate_stream *stream, const gate_kind *kind,
+                           uint64_t now_ns);
+/* Has it so. */
+void gate_arrears_grow(gate_stream *stream, uint64_t now_ns);
+/* Charges the stream's arrears. The caller holds its `working` flag. */
+void gate_arrears_charge(gate_state *state, gate_stream *stream);
 
 /* launch_bracket.c: all take a stream whose `working` flag the caller holds. */
 void gate_bracket_open(gate_state *state, gate_stream *stream, bool sample, uint64_t now_ns);

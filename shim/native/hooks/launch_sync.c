@@ -3,7 +3,8 @@
 #include "mechanism/lock.h"
 #include "mechanism/starved.h"
 
-/* Ends what is measured on the stream, and lets nothing be measured across what comes. */
+/* Ends what is measured on the stream, and lets nothing be measured across what comes. What is well
+ * known is measured behind it only when a sample is due. */
 static void interrupt(gate_state *state, gate_stream *stream) {
   __atomic_store_n(&stream->interrupted, true, __ATOMIC_RELAXED);
   gate_note_blocking(stream);
@@ -13,8 +14,12 @@ static void interrupt(gate_state *state, gate_stream *stream) {
   penstock_lock_release(&stream->lock);
   if (!any || !gate_stream_claim(stream)) return;
   uint64_t now_ns = gate_now_ns();
+  const gate_bracket *open = stream->open;
+  bool known = open && gate_is_well_known(open, now_ns);
+  bool measured = open && (open->start || open->end || open->rolling || !known);
+  stream->presumed = known && gate_sample_is_far(state, open->parts[0].kind, now_ns);
   gate_bracket_expire(state, stream, now_ns);
-  if (gate_may_call(stream, now_ns, 3, 0)) {
+  if (measured && gate_may_call(stream, now_ns, 3, 0)) {
     gate_bracket_end(state, stream, true);
   } else {
     gate_bracket_presume(state, stream);

@@ -1,0 +1,71 @@
+"""Launches that come one by one cost little: what is well known is measured only now and then."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from programs import output_of
+
+from penstock.bench.stage import Stage
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable
+
+MOST_RECORDS = 100  # of events, for the program's 300 launches
+LEAST_RECORDS = 3
+SLOW_NS = 500_000_000
+
+
+def reach(child: subprocess.Popen[str], told: str) -> None:
+    assert child.stdout
+    assert child.stdout.readline() == f"{told}\n"
+
+
+def go_on(child: subprocess.Popen[str]) -> None:
+    assert child.stdin
+    child.stdin.write("\n")
+    child.stdin.flush()
+
+
+@pytest.mark.parametrize("cores", [50, 100])
+@pytest.mark.parametrize("records", [LEAST_RECORDS, MOST_RECORDS])
+@pytest.mark.parametrize(
+    "case", ["launches_come_singly", "launches_come_behind_events_of_another_stream"]
+)
+def test_of_what_is_well_known_few_launches_are_measured_but_some_always(
+    program: Callable[[str], str], case: str, cores: float, records: int
+) -> None:
+    """Before, two events were recorded for each."""
+    with Stage("h200") as stage:
+        child = stage.start(stage.tenant("tenant", cores), [case], program=program("singly"))
+        reach(child, "learned")
+        stage.machine.inject("slow", delay_ns=SLOW_NS, skip=records, count=1, call="cuEventRecord")
+        go_on(child)
+        assert int(output_of(child)) == (records == LEAST_RECORDS)
+
+
+def test_what_launches_that_come_singly_take_is_charged_as_it_changes(
+    program: Callable[[str], str],
+) -> None:
+    """Each takes thirty times as long from one launch to the next, and nobody waits for any."""
+    with Stage("h200") as stage:
+        tenant = stage.tenant("tenant", 90)
+        case = "launches_that_come_singly_grow_longer"
+        child = stage.start(tenant, [case], program=program("singly"))
+
+        def charged_and_used_ns() -> tuple[int, int]:
+            used = sum(record.busy_ns for record in stage.machine.record(0))
+            return tenant.usage.snapshot().devices[0].spent_ns, used
+
+        reach(child, "longer")
+        go_on(child)
+        reach(child, "from here")
+        charged_before, used_before = charged_and_used_ns()
+        go_on(child)
+        reach(child, "done")
+        charged, used = charged_and_used_ns()
+        go_on(child)
+        output_of(child)
+    assert 0.85 <= (charged - charged_before) / (used - used_before) <= 1.15
