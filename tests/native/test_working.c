@@ -27,7 +27,8 @@ static unsigned walk(const penstock_region *region, uint64_t *ns) {
   const penstock_gate_device *gate = &region->usage->gate[0];
   unsigned slots = 0;
   *ns = 0;
-  for (penstock_working at = penstock_working_begin(gate); penstock_working_next(gate, &at);) {
+  for (penstock_working at = penstock_working_begin(region->usage, 0);
+       penstock_working_next(gate, &at);) {
     CHECK(at.slot < PENSTOCK_MAX_SLOTS);
     *ns += region->usage->slots[at.slot].gate[0].estimate_ns;
     slots++;
@@ -39,7 +40,7 @@ TEST(shares_add_nothing_to_the_slots_that_a_launch_walks) {
   penstock_region region = tenant_open("t", 1, 64 * MIB);
   uint64_t ns;
   admit(&region, 5);
-  CHECK_EQUAL(walk(&region, &ns), PENSTOCK_WORKING_SLOTS);
+  CHECK_EQUAL(walk(&region, &ns), 1);
   for (unsigned i = 0; i < 760; i++) CHECK(penstock_share_make(&region, 0, 0, i + 1));
   CHECK(region.usage->slots_high > 760);
   penstock_working_look(region.usage, 0, 10 * LOOK_NS);
@@ -94,12 +95,12 @@ TEST(work_without_a_bit_is_walked_from_the_next_look_on) {
   region.usage->slots[slot].gate[0].estimate_ns = 9;
   CHECK_EQUAL(walk(&region, &ns), 0);
   penstock_working_look(region.usage, 0, 11 * LOOK_NS);
-  CHECK_EQUAL(walk(&region, &ns), PENSTOCK_WORKING_SLOTS);
+  CHECK_EQUAL(walk(&region, &ns), 1);
   CHECK_EQUAL(ns, 9);
   region.usage->slots[slot].gate[0].estimate_ns = 0;
   region.usage->slots[slot].gate[0].busy_since_ns = 1; /* it runs on beyond its estimate */
   penstock_working_look(region.usage, 0, 12 * LOOK_NS);
-  CHECK_EQUAL(walk(&region, &ns), PENSTOCK_WORKING_SLOTS);
+  CHECK_EQUAL(walk(&region, &ns), 1);
 }
 
 TEST(bits_of_any_kind_lead_to_no_slot_outside_the_page_and_go_by_themselves) {
@@ -109,7 +110,10 @@ TEST(bits_of_any_kind_lead_to_no_slot_outside_the_page_and_go_by_themselves) {
   for (unsigned i = 0; i < sizeof gate->working / 8; i++) gate->working[i] = UINT64_MAX;
   gate->working_looked =
       50 * LOOK_NS / PENSTOCK_WORKING_TICK_NS; /* as after a jump back of the clock */
+  CHECK_EQUAL(walk(&region, &ns), PENSTOCK_MAX_SLOTS / PENSTOCK_WORKING_SLOTS);
+  region.usage->slots_high = UINT64_MAX;
   CHECK_EQUAL(walk(&region, &ns), PENSTOCK_MAX_SLOTS);
+  region.usage->slots_high = 0;
   penstock_working_look(region.usage, 0, 10 * LOOK_NS);
   CHECK_EQUAL(walk(&region, &ns), 0);
 }

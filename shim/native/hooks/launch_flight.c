@@ -27,22 +27,28 @@ static uint64_t slot_ns(const penstock_gate_slot *slot, uint64_t now_ns, uint64_
   return ran > estimate + slack ? ran - slack : estimate;
 }
 
-/* Those with work are few, and a stale sum would let each of them overshoot by a burst. */
-uint64_t gate_others_ns(penstock_process *process, gate_state *state, int grant, uint64_t now_ns) {
+/* Of the tenant's processes but that of `own`. Those with work are few, and a stale sum would let
+ * each of them overshoot by a burst. */
+static uint64_t beside_ns(penstock_process *process, int grant, const penstock_gate_slot *own,
+                          uint64_t now_ns) {
   penstock_usage_page *usage = process->region.usage;
   const penstock_gate_device *gate = gate_device(process, grant);
-  const penstock_gate_slot *own = gate_slot(process, state, grant);
-  uint64_t ns = 0, share = 1 + gate_neighbours(process, grant);
+  uint64_t ns = 0, share = 0;
   if (now_ns) penstock_working_look(usage, (unsigned)grant, now_ns);
-  share += load(&own->estimate_ns) != 0;
-  for (penstock_working at = penstock_working_begin(gate); penstock_working_next(gate, &at);) {
+  for (penstock_working at = penstock_working_begin(usage, (unsigned)grant);
+       penstock_working_next(gate, &at);) {
     const penstock_gate_slot *slot = &usage->slots[at.slot].gate[grant];
     if (slot == own) continue;
+    if (!share) share = 1 + gate_neighbours(process, grant) + (load(&own->estimate_ns) != 0);
     uint64_t one = slot_ns(slot, now_ns, share);
     share += one != 0;
     ns += one;
   }
   return ns;
+}
+
+uint64_t gate_others_ns(penstock_process *process, gate_state *state, int grant, uint64_t now_ns) {
+  return beside_ns(process, grant, gate_slot(process, state, grant), now_ns);
 }
 
 void gate_admitted(penstock_process *process, penstock_gate_slot *slot, int grant, uint64_t ns) {
@@ -74,7 +80,8 @@ uint32_t gate_busy_processes(penstock_process *process, gate_state *state, int g
   const penstock_gate_device *gate = gate_device(process, grant);
   const penstock_gate_slot *own = gate_slot(process, state, grant);
   uint32_t count = 1;
-  for (penstock_working at = penstock_working_begin(gate); penstock_working_next(gate, &at);) {
+  for (penstock_working at = penstock_working_begin(usage, (unsigned)grant);
+       penstock_working_next(gate, &at);) {
     const penstock_gate_slot *slot = &usage->slots[at.slot].gate[grant];
     count += slot != own && load(&slot->estimate_ns) != 0;
   }
@@ -84,9 +91,10 @@ uint32_t gate_busy_processes(penstock_process *process, gate_state *state, int g
 /* Streams side by side: at least as long as the one that is busy longest, by experience. */
 uint64_t gate_in_flight_ns(penstock_process *process, gate_state *state, int grant,
                            uint64_t now_ns) {
-  uint64_t others = gate_others_ns(process, state, grant, now_ns);
+  const penstock_gate_slot *slot = gate_slot(process, state, grant);
+  uint64_t others = beside_ns(process, grant, slot, now_ns);
   uint64_t share = 1 + gate_neighbours(process, grant) + (others != 0);
-  uint64_t own = slot_ns(gate_slot(process, state, grant), now_ns, share);
+  uint64_t own = slot_ns(slot, now_ns, share);
   uint64_t drained = load(&state->drained_ns[grant]);
   uint64_t left = drained > now_ns ? (drained - now_ns) / share : 0;
   return others + (own > left ? own : left);

@@ -166,7 +166,8 @@ static tenant_due due_first(penstock_process *process, gate_state *state, gate_s
   for (unsigned device = 0; device < devices; device++) {
     const penstock_gate_device *gate = &usage->gate[device];
     penstock_working_look(usage, device, now_ns);
-    for (penstock_working at = penstock_working_begin(gate); penstock_working_next(gate, &at);) {
+    for (penstock_working at = penstock_working_begin(usage, device);
+         penstock_working_next(gate, &at);) {
       const penstock_gate_slot *slot = &usage->slots[at.slot].gate[device];
       if (slot == own || !load(&slot->busy_since_ns)) continue;
       uint64_t due = load(&slot->due_ns);

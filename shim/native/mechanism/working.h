@@ -27,23 +27,27 @@ static inline void penstock_working_note(penstock_gate_device *gate, uint32_t sl
 void penstock_working_look(penstock_usage_page *usage, unsigned device, uint64_t now_ns);
 
 /* A walk over the slots that may have work:
- *   for (penstock_working at = penstock_working_begin(gate); penstock_working_next(gate, &at);)
+ *   for (penstock_working at = penstock_working_begin(usage, device);
+ *        penstock_working_next(gate, &at);)
  *     … at.slot … */
 typedef struct penstock_working {
   uint64_t bits; /* of the word at hand that are still to come */
   uint32_t word;
-  uint32_t slot; /* always below PENSTOCK_MAX_SLOTS */
+  uint32_t slot; /* always below PENSTOCK_MAX_SLOTS … */
+  uint32_t high; /* … and, but for the first of a group, below the high mark */
 } penstock_working;
 
-static inline penstock_working penstock_working_begin(const penstock_gate_device *gate) {
+static inline penstock_working penstock_working_begin(const penstock_usage_page *usage,
+                                                      unsigned device) {
   penstock_working at = {.slot = PENSTOCK_WORKING_SLOTS - 1};
-  at.bits = __atomic_load_n(&gate->working[0], __ATOMIC_SEQ_CST);
+  at.bits = __atomic_load_n(&usage->gate[device].working[0], __ATOMIC_SEQ_CST);
+  at.high = (uint32_t)__atomic_load_n(&usage->slots_high, __ATOMIC_ACQUIRE);
   return at;
 }
 
 static inline bool penstock_working_next(const penstock_gate_device *gate, penstock_working *at) {
   enum { WORDS = sizeof gate->working / sizeof *gate->working };
-  if (++at->slot % PENSTOCK_WORKING_SLOTS) return true;
+  if (++at->slot % PENSTOCK_WORKING_SLOTS && at->slot < at->high) return true;
   while (!at->bits) {
     if (++at->word >= WORDS) return false;
     at->bits = __atomic_load_n(&gate->working[at->word], __ATOMIC_SEQ_CST);
