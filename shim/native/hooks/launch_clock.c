@@ -150,6 +150,15 @@ bool gate_clock_place(gate_stream *stream, const gate_marker *marker, uint64_t *
   return known;
 }
 
+uint64_t gate_clock_passed_ns(gate_stream *stream, uint64_t device_ns, uint64_t *wrong_ns) {
+  gate_context *context = stream->context;
+  penstock_lock_acquire(&context->lock);
+  gate_base base = context->base;
+  penstock_lock_release(&context->lock);
+  *wrong_ns = error_ns(&base, device_ns);
+  return (uint64_t)host_time_ns(&base, (int64_t)device_ns);
+}
+
 void gate_clock_clear(gate_context *context) {
   gate_marker_put(context, context->base.marker);
   gate_marker_put(context, context->renewal);

@@ -2,21 +2,18 @@
  *
  * Drawn by count with random gaps, so that each launch is as likely as another: a draw by time
  * would take the short launch after each long one, and so would a draw that mostly waits for the
- * budget of driver calls. So the mean gap grows as soon as draws find no budget, and where more is
- * measured than is learned from. Of a kind that little is known of each launch is measured while
- * there is budget; of others some eighty a second, so that what comes singly costs little. */
+ * budget of driver calls. So the mean gap grows as soon as draws find no budget. Of kinds that are
+ * well known it also grows where more is measured than is learned from: some eighty samples a
+ * second are enough. Where launches are few, each is measured. */
 #include "hooks/launch_state.h"
 
 #define SAMPLE_CALLS 4
 #define SPARE_CALLS 16
-/* Gaps are counted in launches of kinds that are well known; one of another kind counts as many:
- * while the gap is the least, each of those is drawn. */
-#define LEAST_GAP 16
-#define OTHER_WEIGHT (2 * LEAST_GAP)
-#define MOST_GAP 4096
-/* Samples of well known kinds in a window: more teach nothing new. */
-#define KNOWN_LEAST 2
-#define KNOWN_MOST 4
+#define MOST_GAP 256
+#define KNOWN_FIRST_GAP 16
+#define KNOWN_MOST_GAP 4096
+#define KNOWN_LEAST 3 /* samples of well known kinds in a window … */
+#define KNOWN_MOST 5
 #define WINDOW_NS 50000000
 /* A draw this long after the last sample needs no budget. Launches that wait at the gate make calls
  * that must be; if they wait because a cost was learned too high, only a sample tells. */
@@ -33,21 +30,21 @@ static uint32_t draw(gate_state *state, uint32_t mean) {
 }
 
 /* Looks at the last draws, now and then. */
-static void adapt(gate_state *state, uint64_t now_ns) {
-  uint64_t since = __atomic_load_n(&state->sample_window_ns, __ATOMIC_RELAXED);
-  if (now_ns < since + WINDOW_NS) return;
-  __atomic_store_n(&state->sample_window_ns, now_ns, __ATOMIC_RELAXED);
-  uint32_t gap = get(&state->sample_gap), missed = get(&state->samples_missed);
-  uint32_t known = get(&state->samples_known);
-  if (missed > get(&state->samples_drawn) / 16 || known > KNOWN_MOST) {
-    gap += gap / 2;
-  } else if (!missed && known < KNOWN_LEAST) {
-    gap -= gap / 8;
+static void adapt(gate_draws *draws, bool known, uint64_t now_ns) {
+  if (now_ns < __atomic_load_n(&draws->window_ns, __ATOMIC_RELAXED) + WINDOW_NS) return;
+  __atomic_store_n(&draws->window_ns, now_ns, __ATOMIC_RELAXED);
+  uint32_t gap = get(&draws->gap), missed = get(&draws->missed), drawn = get(&draws->drawn);
+  uint32_t most = known ? KNOWN_MOST_GAP : MOST_GAP;
+  if (!gap) {
+    gap = known ? KNOWN_FIRST_GAP : 1;
+  } else if (missed > drawn / 16 || (known && drawn > KNOWN_MOST)) {
+    gap += gap / 2 + 1;
+  } else if (!missed && gap > 1 && !(known && drawn >= KNOWN_LEAST)) {
+    gap -= (gap + 7) / 8;
   }
-  put(&state->sample_gap, gap < LEAST_GAP ? LEAST_GAP : gap < MOST_GAP ? gap : MOST_GAP);
-  put(&state->samples_drawn, 0);
-  put(&state->samples_known, 0);
-  put(&state->samples_missed, 0);
+  put(&draws->gap, gap < most ? gap : most);
+  put(&draws->drawn, 0);
+  put(&draws->missed, 0);
 }
 
 /* Beside others a sample counts only in a quiet turn, or by luck. */
@@ -56,14 +53,11 @@ static bool in_company(const gate_state *state, const gate_stream *stream, uint6
   return seen && now_ns < seen + 1000000000;
 }
 
-static uint32_t weight(const gate_kind *kind, uint64_t now_ns) {
-  return penstock_cost_is_sure(&kind->cost, now_ns) ? 1 : OTHER_WEIGHT;
-}
-
 bool gate_sample_is_far(gate_state *state, const gate_kind *kind, uint64_t now_ns) {
-  uint32_t countdown = get(&state->sample_countdown), counts = weight(kind, now_ns);
-  if (countdown <= counts) return false;
-  put(&state->sample_countdown, countdown - counts);
+  gate_draws *draws = &state->draws[penstock_cost_is_sure(&kind->cost, now_ns)];
+  uint32_t countdown = get(&draws->countdown);
+  if (countdown <= 1) return false;
+  put(&draws->countdown, countdown - 1);
   return true;
 }
 
@@ -75,14 +69,15 @@ bool gate_sample_due(gate_state *state, const gate_stream *stream, const gate_ki
     return gate_may_call(stream, now_ns, SAMPLE_CALLS, 0);
   }
   if (gate_sample_is_far(state, kind, now_ns)) return false;
+  bool known = penstock_cost_is_sure(&kind->cost, now_ns);
+  gate_draws *draws = &state->draws[known];
   bool may = gate_may_call(stream, now_ns, SAMPLE_CALLS, SPARE_CALLS);
-  put(&state->samples_drawn, get(&state->samples_drawn) + 1);
-  if (weight(kind, now_ns) == 1) put(&state->samples_known, get(&state->samples_known) + 1);
-  if (!may) put(&state->samples_missed, get(&state->samples_missed) + 1);
+  put(&draws->drawn, get(&draws->drawn) + 1);
+  if (!may) put(&draws->missed, get(&draws->missed) + 1);
   may = may || now_ns > __atomic_load_n(&state->sampled_ns, __ATOMIC_RELAXED) + STARVED_NS;
   if (may) __atomic_store_n(&state->sampled_ns, now_ns, __ATOMIC_RELAXED);
-  adapt(state, now_ns);
-  uint32_t gap = get(&state->sample_gap);
-  put(&state->sample_countdown, draw(state, gap));
+  adapt(draws, known, now_ns);
+  uint32_t gap = get(&draws->gap);
+  put(&draws->countdown, draw(state, gap ? gap : 1));
   return may;
 }

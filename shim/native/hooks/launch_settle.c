@@ -221,16 +221,17 @@ typedef struct measure {
   bool exact;         /* its length is */
 } measure;
 
-static bool measure_sample(const gate_bracket *bracket, uint64_t waited_ns, measure *out) {
-  int64_t between;
-  if (!gate_elapsed_ns(bracket->start, bracket->end, &between) || between < 0) return false;
+static bool measure_sample(gate_stream *stream, const gate_bracket *bracket, uint64_t waited_ns,
+                           measure *out) {
+  int64_t elapsed;
+  if (!gate_elapsed_ns(bracket->start, bracket->end, &elapsed) || elapsed < 0) return false;
+  uint64_t between = gate_clock_passed_ns(stream, (uint64_t)elapsed, &out->wrong_ns);
   uint64_t told = gate_marker_told_ns(bracket->start);
   uint64_t lead = bracket->opened_ns - told + GATE_START_NS;
-  uint64_t length = (uint64_t)between > lead ? (uint64_t)between - lead : SHORTEST_NS;
+  uint64_t length = between > lead ? between - lead : SHORTEST_NS;
   out->begin_ns = bracket->opened_ns + GATE_START_NS;
   out->end_ns = out->begin_ns + length;
-  out->passed_ns = told + (uint64_t)between;
-  out->wrong_ns = 0;
+  out->passed_ns = told + between;
   if (waited_ns && gate_marker_is_slow(bracket->start)) { /* it may have been passed long before */
     out->end_ns = later(out->begin_ns + SHORTEST_NS, earlier(out->end_ns, waited_ns));
   }
@@ -282,7 +283,8 @@ static bool measure_by_clock(gate_stream *stream, const gate_bracket *bracket, u
   out->exact = stream->exact && out->begin_ns == stream->last_end_ns;
   if (bracket->start && gate_elapsed_ns(bracket->start, bracket->end, &between) && between >= 0) {
     uint64_t since = out->end_ns - (uint64_t)between; /* when `start` was passed */
-    if (was_idle(bracket, since, out->wrong_ns)) return measure_sample(bracket, waited_ns, out);
+    if (was_idle(bracket, since, out->wrong_ns))
+      return measure_sample(stream, bracket, waited_ns, out);
     out->begin_ns = later(since, out->begin_ns);
     out->exact = since >= bracket->opened_ns + GATE_START_NS;
   }
@@ -370,7 +372,7 @@ void gate_settle_measured(gate_state *state, gate_stream *stream, gate_bracket *
     return;
   }
   CUstreamCaptureMode mode = gate_relax();
-  bool measured = bracket->sample ? measure_sample(bracket, waited_ns, &seen)
+  bool measured = bracket->sample ? measure_sample(stream, bracket, waited_ns, &seen)
                                   : measure_by_clock(stream, bracket, waited_ns, &seen);
   gate_called(stream, bracket->start && !bracket->sample ? 2 : 1);
   gate_restore(mode);

@@ -251,6 +251,16 @@ typedef struct gate_thread {
 #define GATE_GONE GATE_BUCKETS
 #define GATE_LISTS (GATE_BUCKETS + 1)
 
+/* Which brackets on idle streams are samples, of those that begin with a launch of a kind that is
+ * well known (the second), or is not (the first). */
+typedef struct gate_draws {
+  uint32_t gap;       /* mean number of brackets between two samples */
+  uint32_t countdown; /* brackets to the next */
+  uint32_t drawn;     /* since window_ns … */
+  uint32_t missed;    /* … and of them without budget */
+  uint64_t window_ns;
+} gate_draws;
+
 typedef struct gate_state {
   uint32_t ready;      /* this process's number; 0 after a fork */
   uint32_t lock;       /* guards the tables and free lists */
@@ -276,12 +286,7 @@ typedef struct gate_state {
   uint64_t quiet_next_ns[PENSTOCK_MAX_DEVICES];  /* the next quiet turn, not before */
   uint64_t quiet_turns[PENSTOCK_MAX_DEVICES];    /* begun by this process */
   uint32_t quiet_settled[PENSTOCK_MAX_DEVICES];  /* brackets settled in the one under way */
-  uint32_t sample_gap; /* mean number of brackets on idle streams between two samples */
-  uint32_t sample_countdown;
-  uint32_t samples_drawn;  /* since sample_window_ns … */
-  uint32_t samples_known;  /* … of them of kinds that are well known … */
-  uint32_t samples_missed; /* … and of them without budget */
-  uint64_t sample_window_ns;
+  gate_draws draws[2];
   uint64_t sampled_ns; /* the last time that a draw was let have one */
   uint32_t random;
   uint32_t overlap;   /* charged / cost by experience, in 1/1024: below 1 when streams overlap */
@@ -362,6 +367,8 @@ void gate_clock_renew(gate_stream *stream, uint64_t now_ns);
 /* `*wrong_ns`: by how much that may be wrong. */
 bool gate_clock_place(gate_stream *stream, const gate_marker *marker, uint64_t *ns,
                       uint64_t *wrong_ns);
+/* How much time passed on the host's clock while that much did on the device's. */
+uint64_t gate_clock_passed_ns(gate_stream *stream, uint64_t device_ns, uint64_t *wrong_ns);
 void gate_clock_clear(gate_context *context);
 
 /* launch_charge.c */
