@@ -48,6 +48,7 @@ bool gate_is_suspended(const penstock_process *process) {
 }
 
 static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
+static uint64_t later(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
 /* Does anything decide when launches go? */
 static bool is_gated(const penstock_process *process, int grant) {
@@ -325,12 +326,21 @@ uint64_t gate_likely_ns(const gate_state *state, const gate_kind *kind) {
   return penstock_cost_ns(&kind->cost, typical ? typical : GATE_UNKNOWN_NS);
 }
 
+static uint32_t queued_on(gate_stream *stream) {
+  penstock_lock_acquire(&stream->lock);
+  uint32_t queued = stream->queued;
+  penstock_lock_release(&stream->lock);
+  return queued;
+}
+
 /* What a launch of unknown cost is taken to cost: as much as others do, or as before it was
  * changed. Each further launch of the kind before it was measured counts four times as much as the
- * one before it, so that a long kernel cannot flood the device. */
-static uint64_t guess_ns(gate_state *state, gate_kind *kind) {
+ * one before it, so that a long kernel cannot flood the device; and where nothing is measured until
+ * the stream has run dry, each further launch there. */
+static uint64_t guess_ns(gate_state *state, gate_stream *stream, gate_kind *kind) {
   enum { MOST_FOURFOLD = 6 };
   uint32_t before = __atomic_fetch_add(&kind->unmeasured, 1, __ATOMIC_RELAXED);
+  if (gate_is_asked(state, stream)) before = (uint32_t)later(before, queued_on(stream));
   uint64_t mean = gate_likely_ns(state, kind);
   uint64_t guess = mean << 2 * (before < MOST_FOURFOLD ? before : MOST_FOURFOLD);
   uint64_t most = mean > MOST_GUESS_NS ? mean : MOST_GUESS_NS;
@@ -415,7 +425,7 @@ CUresult penstock_gate_enter(penstock_pass *pass, CUstream handle, bool per_thre
   pass->cost_ns = penstock_cost_ns(&kind->cost, 0);
   pass->guessed = !is_known(kind);
   if (__builtin_expect(pass->guessed, 0)) {
-    pass->estimate_ns = pass->cost_ns = guess_ns(state, kind);
+    pass->estimate_ns = pass->cost_ns = guess_ns(state, stream, kind);
     if (!penstock_cost_ns(&kind->cost, 0)) {
       pass->estimate_ns = for_all_ns(pass->cost_ns, gate_busy_processes(process, state, grant));
     }

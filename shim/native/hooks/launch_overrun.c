@@ -22,6 +22,8 @@
 /* How often to look for work of others that may wait for this launch. */
 #define TOGETHER_LOOK_NS 500000
 #define APART_LOOK_NS 2000000
+/* Of what was never measured few go before that is seen to: it may be anything. */
+#define UNKNOWN_NS (PENSTOCK_GATE_OVERDRAFT_NS / 4)
 
 static uint64_t load(const uint64_t *word) { return __atomic_load_n(word, __ATOMIC_RELAXED); }
 static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
@@ -184,6 +186,13 @@ static uint64_t next_look_ns(const penstock_process *process, int grant, uint64_
   return penstock_region_device_count(&process->region) > 1 ? now_ns + APART_LOOK_NS : 0;
 }
 
+/* What the launch counts as that is let go. */
+static uint64_t overdraft_ns(const gate_kind *kind) {
+  if (__atomic_load_n(&kind->estimated, __ATOMIC_RELAXED)) return UNKNOWN_NS;
+  uint64_t usual = least_usual_ns(penstock_cost_usual_ns(&kind->cost));
+  return usual ? usual : UNKNOWN_NS;
+}
+
 bool gate_overrun_lets_go(penstock_process *process, gate_state *state, gate_stream *stream,
                           uint64_t now_ns, const gate_kind *kind, uint64_t *look_ns) {
   int grant = stream->context->grant;
@@ -192,11 +201,9 @@ bool gate_overrun_lets_go(penstock_process *process, gate_state *state, gate_str
   bool overruns = first.due_ns && now_ns > first.due_ns;
   *look_ns = !overruns && first.due_ns && (!next || first.due_ns < next) ? first.due_ns : next;
   if (gate_is_suspended(process)) return false;
-  uint64_t usual = least_usual_ns(penstock_cost_usual_ns(&kind->cost));
-  bool may = penstock_gate_let_go(process->region.usage->gate,
-                                  penstock_region_device_count(&process->region), (unsigned)grant,
-                                  overruns ? (int)first.device : -1, now_ns - first.due_ns,
-                                  usual ? usual : gate_likely_ns(state, kind), now_ns);
+  bool may = penstock_gate_let_go(
+      process->region.usage->gate, penstock_region_device_count(&process->region), (unsigned)grant,
+      overruns ? (int)first.device : -1, now_ns - first.due_ns, overdraft_ns(kind), now_ns);
   if (may) __atomic_store_n(&state->let_go_ns[grant], now_ns, __ATOMIC_RELAXED);
   return may;
 }

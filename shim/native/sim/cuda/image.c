@@ -149,9 +149,9 @@ static CUresult read_any(const uint8_t *data, uint64_t known_bytes, const sim_gp
 /* `known_bytes` 0: the caller gave no length. */
 CUresult sim_image_read(const void *data, uint64_t known_bytes, const sim_gpu *gpu,
                         sim_image **out) {
-  REQUIRE(data, CUDA_ERROR_INVALID_VALUE);
+  if (!data) return CUDA_ERROR_INVALID_VALUE;
   sim_image *image = calloc(1, sizeof *image);
-  REQUIRE(image, CUDA_ERROR_OUT_OF_MEMORY);
+  if (!image) return CUDA_ERROR_OUT_OF_MEMORY;
   image->references = 1;
   CUresult result = read_any(data, known_bytes, gpu, image);
   if (result == CUDA_SUCCESS)
@@ -162,7 +162,7 @@ CUresult sim_image_read(const void *data, uint64_t known_bytes, const sim_gpu *g
 }
 
 CUresult sim_file_read(const char *path, char **out, size_t *bytes) {
-  REQUIRE(path, CUDA_ERROR_INVALID_VALUE);
+  if (!path) return CUDA_ERROR_INVALID_VALUE;
   int fd = open(path, O_RDONLY | O_CLOEXEC);
   if (fd < 0) return CUDA_ERROR_FILE_NOT_FOUND;
   struct stat status;
@@ -182,8 +182,9 @@ CUresult sim_file_read(const char *path, char **out, size_t *bytes) {
 CUresult sim_image_read_file(const char *path, const sim_gpu *gpu, sim_image **image) {
   char *data;
   size_t bytes;
-  TRY(sim_file_read(path, &data, &bytes));
-  CUresult result = sim_image_read(data, bytes, gpu, image);
+  CUresult result = sim_file_read(path, &data, &bytes);
+  if (result != CUDA_SUCCESS) return result;
+  result = sim_image_read(data, bytes, gpu, image);
   free(data);
   return result;
 }
