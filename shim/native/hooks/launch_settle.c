@@ -19,9 +19,8 @@
 #define WORTH_A_LOOK_NS 1000000
 /* A sample that seems shorter than the error of its begin is taken to be this long. */
 #define SHORTEST_NS 500
-/* One late end counts as so many others; from so many on they are no chance any more, and are
- * learned from; and how far they are counted. */
-#define LATE_END 4
+/* From so many late ends more than others on they are no chance any more, and are learned from; and
+ * how far they are counted. */
 #define LATE_ENDS_EACH_TIME 32
 #define LATE_ENDS_MOST 64
 /* What a wait returned later than by any launch that was measured, up to so much, looks like a
@@ -248,7 +247,7 @@ static bool is_late(const gate_marker *end, const measure *seen) {
 
 /* Counts late ends, of all streams, and others against them. How many had there been before? */
 static uint32_t note_late(gate_state *state, bool late) {
-  uint32_t before = __atomic_load_n(&state->late_ends, __ATOMIC_RELAXED), after = before + LATE_END;
+  uint32_t before = __atomic_load_n(&state->late_ends, __ATOMIC_RELAXED), after = before + 1;
   if (!late) after = before ? before - 1 : 0;
   __atomic_store_n(&state->late_ends, after < LATE_ENDS_MOST ? after : LATE_ENDS_MOST,
                    __ATOMIC_RELAXED);
