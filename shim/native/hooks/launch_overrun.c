@@ -154,6 +154,23 @@ typedef struct tenant_due {
   unsigned device;
 } tenant_due;
 
+/* What the tenant's processes have out on the device. */
+static uint64_t out_ns(const penstock_usage_page *usage, unsigned device) {
+  const penstock_gate_device *gate = &usage->gate[device];
+  uint64_t ns = 0;
+  for (penstock_working at = penstock_working_begin(usage, device);
+       penstock_working_next(gate, &at);) {
+    ns += load(&usage->slots[at.slot].gate[device].estimate_ns);
+  }
+  return ns;
+}
+
+/* When work of that process is due that others' work on the device may be before. */
+static uint64_t due_behind(uint64_t due_ns, uint64_t out_ns, const penstock_gate_slot *slot) {
+  uint64_t own_ns = load(&slot->estimate_ns);
+  return due_ns && out_ns > own_ns ? due_ns + (out_ns - own_ns) : due_ns;
+}
+
 /* Which work of the tenant's is due first that may wait for a launch on `stream`: what is before it
  * on the stream itself does not. */
 static tenant_due due_first(penstock_process *process, gate_state *state, gate_stream *stream,
@@ -164,15 +181,17 @@ static tenant_due due_first(penstock_process *process, gate_state *state, gate_s
   unsigned devices = penstock_region_device_count(&process->region);
   first_due first = {.but = stream, .sharers = sharers(process, state, here)};
   each_busy(state, here, see_due, &first);
-  tenant_due out = {first.due_ns, (unsigned)here};
+  uint64_t due = due_behind(first.due_ns, out_ns(usage, (unsigned)here), own);
+  tenant_due out = {due, (unsigned)here};
   for (unsigned device = 0; device < devices; device++) {
     const penstock_gate_device *gate = &usage->gate[device];
     penstock_working_look(usage, device, now_ns);
+    uint64_t all_ns = out_ns(usage, device);
     for (penstock_working at = penstock_working_begin(usage, device);
          penstock_working_next(gate, &at);) {
       const penstock_gate_slot *slot = &usage->slots[at.slot].gate[device];
       if (slot == own || !load(&slot->busy_since_ns)) continue;
-      uint64_t due = load(&slot->due_ns);
+      due = due_behind(load(&slot->due_ns), all_ns, slot);
       if (due && (!out.due_ns || due < out.due_ns)) out = (tenant_due){due, device};
     }
   }
@@ -200,7 +219,9 @@ bool gate_overrun_lets_go(penstock_process *process, gate_state *state, gate_str
   uint64_t next = next_look_ns(process, grant, now_ns);
   bool overruns = first.due_ns && now_ns > first.due_ns;
   *look_ns = !overruns && first.due_ns && (!next || first.due_ns < next) ? first.due_ns : next;
+  uint64_t quiet_ns;
   if (gate_is_suspended(process)) return false;
+  if (gate_quiet_forbids(process, state, grant, now_ns, &quiet_ns)) return false; /* it is short */
   bool may = penstock_gate_let_go(
       process->region.usage->gate, penstock_region_device_count(&process->region), (unsigned)grant,
       overruns ? (int)first.device : -1, now_ns - first.due_ns, overdraft_ns(kind), now_ns);
