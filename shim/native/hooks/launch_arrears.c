@@ -26,6 +26,13 @@ static bool is_alone(gate_state *state, const gate_stream *stream, uint64_t now_
          !gate_others_ns(process, state, grant, now_ns);
 }
 
+bool gate_is_plain(const gate_state *state, const gate_stream *stream, const gate_kind *kind,
+                   uint64_t now_ns) {
+  const uint64_t *drained = &state->drained_ns[stream->context->grant];
+  return __atomic_load_n(drained, __ATOMIC_RELAXED) <= now_ns &&
+         penstock_cost_is_sure(&kind->cost, now_ns);
+}
+
 bool gate_arrears_may_grow(gate_state *state, const gate_stream *stream, const gate_kind *kind,
                            uint64_t now_ns) {
   const gate_bracket *open = stream->open;
@@ -36,7 +43,8 @@ bool gate_arrears_may_grow(gate_state *state, const gate_stream *stream, const g
   if (arrears->count == GATE_ARREARS) return false;
   if (arrears->count && now_ns > arrears->since_ns + LONGEST_NS) return false;
   return may_presume(state, stream) && is_alone(state, stream, now_ns) &&
-         !gate_may_be_much_longer(open) && gate_sample_is_far(state, kind, now_ns);
+         !gate_may_be_much_longer(open) && gate_is_plain(state, stream, kind, now_ns) &&
+         gate_sample_is_far(state, true);
 }
 
 void gate_arrears_grow(gate_stream *stream, uint64_t now_ns) {

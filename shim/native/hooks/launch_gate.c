@@ -191,9 +191,10 @@ static void prepare(gate_state *state, gate_stream *stream, penstock_pass *pass,
   bool due = unknown, rolls = false, dry = look_dry(stream, now_ns, &idle);
   bool may = !pass->overlapping && gate_may_mark(state, stream);
   if (may && dry) {
-    due = due || (idle && stream->probed) || gate_sample_due(state, stream, pass->kind, now_ns);
+    due = due || (idle && stream->probed) ||
+          gate_sample_due(state, stream, gate_is_plain(state, stream, pass->kind, now_ns), now_ns);
   } else if (may && stream->left_open) { /* it begins where the one before it ends: that is known */
-    rolls = gate_sample_due(state, stream, pass->kind, now_ns);
+    rolls = gate_sample_due(state, stream, false, now_ns);
   }
   bool watched = may && !due && !rolls && is_unclear(stream, now_ns) && may_watch(stream, now_ns);
   stream->probed = due && !idle; /* is it idle indeed? The next one will be the sample */

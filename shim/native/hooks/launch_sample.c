@@ -2,9 +2,9 @@
  *
  * Drawn by count with random gaps, so that each launch is as likely as another: a draw by time
  * would take the short launch after each long one, and so would a draw that mostly waits for the
- * budget of driver calls. So the mean gap grows as soon as draws find no budget. Of kinds that are
- * well known it also grows where more is measured than is learned from: some eighty samples a
- * second are enough. Where launches are few, each is measured. */
+ * budget of driver calls. So the mean gap grows as soon as draws find no budget. Where a kind is
+ * well known and nothing runs beside it, it also grows where more is measured than is learned from:
+ * some eighty samples a second are enough. Where launches are few, each is measured. */
 #include "hooks/launch_state.h"
 
 #define SAMPLE_CALLS 4
@@ -53,23 +53,21 @@ static bool in_company(const gate_state *state, const gate_stream *stream, uint6
   return seen && now_ns < seen + 1000000000;
 }
 
-bool gate_sample_is_far(gate_state *state, const gate_kind *kind, uint64_t now_ns) {
-  gate_draws *draws = &state->draws[penstock_cost_is_sure(&kind->cost, now_ns)];
+bool gate_sample_is_far(gate_state *state, bool known) {
+  gate_draws *draws = &state->draws[known];
   uint32_t countdown = get(&draws->countdown);
   if (countdown <= 1) return false;
   put(&draws->countdown, countdown - 1);
   return true;
 }
 
-bool gate_sample_due(gate_state *state, const gate_stream *stream, const gate_kind *kind,
-                     uint64_t now_ns) {
+bool gate_sample_due(gate_state *state, const gate_stream *stream, bool known, uint64_t now_ns) {
   penstock_process *process = penstock_process_get();
   if (process && in_company(state, stream, now_ns) &&
       gate_quiet_is_ours(process, stream->context->grant, now_ns)) {
     return gate_may_call(stream, now_ns, SAMPLE_CALLS, 0);
   }
-  if (gate_sample_is_far(state, kind, now_ns)) return false;
-  bool known = penstock_cost_is_sure(&kind->cost, now_ns);
+  if (gate_sample_is_far(state, known)) return false;
   gate_draws *draws = &state->draws[known];
   bool may = gate_may_call(stream, now_ns, SAMPLE_CALLS, SPARE_CALLS);
   put(&draws->drawn, get(&draws->drawn) + 1);

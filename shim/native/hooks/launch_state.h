@@ -251,8 +251,8 @@ typedef struct gate_thread {
 #define GATE_GONE GATE_BUCKETS
 #define GATE_LISTS (GATE_BUCKETS + 1)
 
-/* Which brackets on idle streams are samples, of those that begin with a launch of a kind that is
- * well known (the second), or is not (the first). */
+/* Which brackets on idle streams are samples, of those that experience tells enough of (the second)
+ * and of others (the first). */
 typedef struct gate_draws {
   uint32_t gap;       /* mean number of brackets between two samples */
   uint32_t countdown; /* brackets to the next */
@@ -410,13 +410,15 @@ bool gate_quiet_is_ours(penstock_process *process, int grant, uint64_t now_ns);
 bool gate_quiet_settled(penstock_process *process, gate_state *state, int grant, uint64_t now_ns);
 
 /* launch_sample.c: which brackets on idle streams are measured. */
-/* Is the next one due, if it begins with a launch of the kind? */
-bool gate_sample_due(gate_state *state, const gate_stream *stream, const gate_kind *kind,
-                     uint64_t now_ns);
+/* Is the next one due? `known`: experience tells enough of this bracket. */
+bool gate_sample_due(gate_state *state, const gate_stream *stream, bool known, uint64_t now_ns);
 /* Is it not due yet? Then this one is counted. */
-bool gate_sample_is_far(gate_state *state, const gate_kind *kind, uint64_t now_ns);
+bool gate_sample_is_far(gate_state *state, bool known);
 
 /* launch_arrears.c */
+/* Is enough known of what a launch of the kind takes that begins now, with nothing beside it? */
+bool gate_is_plain(const gate_state *state, const gate_stream *stream, const gate_kind *kind,
+                   uint64_t now_ns);
 /* A launch of the kind comes behind a pause. Could the open bracket, which would be presumed to be
  * over, stand for the launch from now on, with its own interval among the arrears? Under the
  * stream's lock. */

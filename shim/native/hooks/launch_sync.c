@@ -3,6 +3,15 @@
 #include "mechanism/lock.h"
 #include "mechanism/starved.h"
 
+/* Has this process nothing else out on the device than the stream's open bracket? */
+static bool is_sole(gate_state *state, const gate_stream *stream) {
+  penstock_process *process = penstock_process_get();
+  if (!process) return false;
+  const penstock_gate_slot *slot = gate_slot(process, state, stream->context->grant);
+  return __atomic_load_n(&slot->submitted, __ATOMIC_RELAXED) ==
+         __atomic_load_n(&slot->done, __ATOMIC_RELAXED) + 1;
+}
+
 /* Ends what is measured on the stream, and lets nothing be measured across what comes. What is well
  * known is measured behind it only when a sample is due. */
 static void interrupt(gate_state *state, gate_stream *stream) {
@@ -15,9 +24,9 @@ static void interrupt(gate_state *state, gate_stream *stream) {
   if (!any || !gate_stream_claim(stream)) return;
   uint64_t now_ns = gate_now_ns();
   const gate_bracket *open = stream->open;
-  bool known = open && gate_is_well_known(open, now_ns);
+  bool known = open && gate_is_well_known(open, now_ns) && is_sole(state, stream);
   bool measured = open && (open->start || open->end || open->rolling || !known);
-  stream->presumed = known && gate_sample_is_far(state, open->parts[0].kind, now_ns);
+  stream->presumed = known && gate_sample_is_far(state, true);
   gate_bracket_expire(state, stream, now_ns);
   if (measured && gate_may_call(stream, now_ns, 3, 0)) {
     gate_bracket_end(state, stream, true);
