@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+
 import local_memory
 import pytest
 
@@ -82,3 +84,18 @@ def test_a_launch_that_the_driver_refuses_leaves_nothing_charged(on):
         _, errors = program.communicate("on\n", timeout=60)
     assert line == "again\n", errors
     assert program.returncode == 0, errors
+
+
+def test_threads_that_set_a_limit_at_once_are_charged_for_the_one_that_holds(on, program):
+    tenant = on(room=64 * 1024 * MIB)
+    done = subprocess.run(
+        [program("limits"), "20000"],
+        env=tenant.environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "0 0\n"), done.stderr
+    tenant.reap()
+    assert tenant.charged() == 0
