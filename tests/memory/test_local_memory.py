@@ -47,6 +47,7 @@ def test_a_needier_kernel_is_charged_what_it_needs_more(on, kind):
         local_memory.over_the_quota,
         local_memory.stack_limit,
         local_memory.graphs,
+        local_memory.refused_graphs,
         local_memory.updated_graphs,
         local_memory.graphs_in_contexts,
         local_memory.conditional_graph,

@@ -252,7 +252,8 @@ static CUresult raise_need(CUcontext context, int grant, uint64_t need,
     CUresult result = change_entry(&seen, &now, &again);
     if (again) continue;
     if (result == CUDA_SUCCESS) {
-      *raise = (penstock_local_raise){.context = context, .from = need_of(&seen), .to = need};
+      *raise = (penstock_local_raise){
+          .context = context, .from = need_of(&seen), .to = need, .relied = relying_on(&seen)};
     }
     return result;
   }
@@ -280,7 +281,7 @@ void penstock_local_memory_undo(const penstock_local_raise *raise) {
   while (penstock_object_find(PENSTOCK_CONTEXT_LIMIT, key_of(raise->context, limit), &seen)) {
     if (need_of(&seen) != raise->to || relying_on(&seen)) break;
     penstock_object now = seen;
-    set_need(&now, raise->from, raise->from ? MOST_RELYING : 0);
+    set_need(&now, raise->from, raise->relied);
     now.changes += ONE_CHANGE;
     if (!penstock_object_replace(&seen, &now)) continue;
     end_change(raise->context, limit, count);
