@@ -50,7 +50,7 @@ typedef struct penstock_object {
   uint64_t detail;   /* by kind */
   uint64_t share;    /* not 0: what is charged lies in this share (shares.h), not here */
   uint64_t mark;     /* not 0: of descriptors that keep the memory (mechanism/mark.h) */
-  uint64_t changes;  /* of a limit (hooks/limit.c) */
+  uint64_t changes;  /* of a limit (hooks/limit.c); VMM handles and mappings: each has its own */
   CUcontext context; /* dies with this context; NULL: does not */
   int16_t grant;     /* index of the grant that was charged; -1: none */
   uint8_t kind;
