@@ -3,32 +3,17 @@
 from __future__ import annotations
 
 import subprocess
+from functools import partial
 
 import local_memory
 import pytest
-
-from penstock_shim import simulator
 
 MIB = 1 << 20
 
 
 @pytest.fixture
-def on(tenants, tmp_path):
-    """A tenant on a machine of two such devices, with `room` beside a context on each."""
-
-    def make(room: int = 4096 * MIB, contexts: int = 1, profile: str = "h200"):
-        path = tmp_path / f"{profile}-machine"
-        simulator.create_machine(path, f"{profile},2").close()
-        with simulator.Machine(path) as machine:
-            context_bytes = machine.devices()[0].context_bytes
-        return tenants(
-            machine=path,
-            memory_bytes=room + contexts * context_bytes,
-            context_reserve_bytes=context_bytes,
-            granted=(0, 1),
-        )
-
-    return make
+def on(on_two_devices):
+    return partial(on_two_devices, room=4096 * MIB)
 
 
 @pytest.mark.parametrize("kind", ["cubin", "ptx"])
@@ -73,18 +58,7 @@ def test_what_the_device_runtime_sets_aside_is_charged(on, profile, major):
 
 
 def test_a_launch_that_the_driver_refuses_leaves_nothing_charged(on):
-    tenant = on()
-    with tenant.start(local_memory.beside_a_full_device) as program:
-        assert program.stdout.readline() == "ready\n"
-        with simulator.Machine(tenant.machine) as machine:
-            machine.inject("out-of-memory")
-            program.stdin.write("on\n")
-            program.stdin.flush()
-            line = program.stdout.readline()
-            machine.lift()
-        _, errors = program.communicate("on\n", timeout=60)
-    assert line == "again\n", errors
-    assert program.returncode == 0, errors
+    on().run_beside_a_full_device(local_memory.beside_a_full_device)
 
 
 def test_threads_that_set_a_limit_at_once_are_charged_for_the_one_that_holds(on, program):
