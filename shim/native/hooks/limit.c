@@ -192,6 +192,7 @@ static CUresult end_change(CUcontext context, CUlimit limit, uint64_t count) {
   CUresult result = CUDA_SUCCESS;
   bool again = true;
   while (again && penstock_object_find(PENSTOCK_CONTEXT_LIMIT, key_of(context, limit), &seen)) {
+    if ((uint32_t)seen.changes == 0) return CUDA_SUCCESS; /* of another context, made since */
     penstock_object now = seen;
     size_t set;
     if (is_alone(&seen) && REAL(cuCtxGetLimit)(&set, limit) == CUDA_SUCCESS) {
