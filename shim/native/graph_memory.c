@@ -16,14 +16,18 @@ void penstock_graph_memory_seen(void) { __atomic_store_n(&seen, true, __ATOMIC_R
 static bool is_in_use(void) { return __atomic_load_n(&seen, __ATOMIC_ACQUIRE); }
 
 /* What the executables that were launched need, since the device's reserve was last seen empty. */
-typedef struct graph_pool {
-  uint32_t lock;
+typedef struct graph_sums {
   uint64_t round;   /* counts from 1 how often it was begun anew */
   uint64_t stream;  /* that all of them were launched in; PENSTOCK_NO_STREAM: several … */
   bool is_known;    /* … none yet */
   uint64_t in_turn; /* the most that one of them uses while it runs … */
   uint64_t kept;    /* … and what all of them leave allocated */
   uint64_t at_once; /* all of them side by side */
+} graph_sums;
+
+typedef struct graph_pool {
+  uint32_t lock;
+  graph_sums sums;
 } graph_pool;
 
 static graph_pool *pool_of(CUdevice device) {
@@ -42,22 +46,32 @@ typedef struct need {
   uint64_t peak, kept, round;
 } need;
 
-/* The most that the reserve may hold once `n` is launched as well; counts it. */
-static uint64_t most_with(graph_pool *pool, need *n, uint64_t stream) {
-  penstock_lock_acquire(&pool->lock);
-  if (!pool->round) pool->round = 1;
-  if (n->round != pool->round) {
+/* With one executable more. */
+static graph_sums sums_with(graph_sums sums, const need *n, uint64_t stream) {
+  if (!sums.round) sums.round = 1;
+  if (n->round != sums.round) {
     uint64_t passing = n->peak - n->kept;
-    if (passing > pool->in_turn) pool->in_turn = passing;
-    pool->kept = sum_of(pool->kept, n->kept);
-    pool->at_once = sum_of(pool->at_once, n->peak);
-    n->round = pool->round;
+    if (passing > sums.in_turn) sums.in_turn = passing;
+    sums.kept = sum_of(sums.kept, n->kept);
+    sums.at_once = sum_of(sums.at_once, n->peak);
   }
-  if (!pool->is_known) pool->stream = stream;
-  if (pool->stream != stream) pool->stream = PENSTOCK_NO_STREAM;
-  pool->is_known = true;
-  bool in_turn = pool->stream != PENSTOCK_NO_STREAM;
-  uint64_t most = in_turn ? sum_of(pool->in_turn, pool->kept) : pool->at_once;
+  if (!sums.is_known) sums.stream = stream;
+  if (sums.stream != stream) sums.stream = PENSTOCK_NO_STREAM;
+  sums.is_known = true;
+  return sums;
+}
+
+/* The most that the reserve may hold once `n` is launched as well. Counts it if that is no more
+ * than `counted`. */
+static uint64_t most_with(graph_pool *pool, need *n, uint64_t stream, uint64_t counted) {
+  penstock_lock_acquire(&pool->lock);
+  graph_sums sums = sums_with(pool->sums, n, stream);
+  bool in_turn = sums.stream != PENSTOCK_NO_STREAM;
+  uint64_t most = in_turn ? sum_of(sums.in_turn, sums.kept) : sums.at_once;
+  if (most <= counted) {
+    pool->sums = sums;
+    n->round = sums.round;
+  }
   penstock_lock_release(&pool->lock);
   return most;
 }
@@ -65,9 +79,7 @@ static uint64_t most_with(graph_pool *pool, need *n, uint64_t stream) {
 /* Nothing of it is in use, and nothing is there. */
 static void begin_anew(graph_pool *pool) {
   penstock_lock_acquire(&pool->lock);
-  pool->round++;
-  pool->is_known = false;
-  pool->in_turn = pool->kept = pool->at_once = 0;
+  pool->sums = (graph_sums){.round = pool->sums.round + 1};
   penstock_lock_release(&pool->lock);
 }
 
@@ -83,30 +95,36 @@ void penstock_graph_memory_trimmed(CUdevice device) {
   if (pool && is_empty(device)) begin_anew(pool);
 }
 
-static uint64_t growth(penstock_reserve *reserve, need *n, uint64_t stream) {
-  graph_pool *pool = pool_of(reserve->device);
-  if (!pool) return n->peak;
-  uint64_t most = most_with(pool, n, stream);
+static uint64_t growth(penstock_reserve *reserve, graph_pool *pool, need *n, uint64_t stream,
+                       uint64_t *most) {
+  *most = most_with(pool, n, stream, 0);
   penstock_lock_acquire(&reserve->lock);
   uint64_t there = reserve->charged;
   penstock_lock_release(&reserve->lock);
-  uint64_t lacks = most > there ? most - there : 0;
+  uint64_t lacks = *most > there ? *most - there : 0;
   return lacks < n->peak ? lacks : n->peak;
 }
 
-/* Where there is no room for it, what idle graphs hold goes back to the device first. */
+/* Where there is no room for it, what idle graphs hold goes back to the device first. It counts
+ * once it is charged: what is refused leaves no trace. */
 static CUresult admit(penstock_reserve *reserve, need *n, uint64_t stream, uint64_t *bound) {
-  uint64_t bytes = growth(reserve, n, stream);
-  if (bytes && !penstock_charge_if_it_fits(0, reserve->grant, bytes)) {
-    if (REAL(cuDeviceGraphMemTrim)(reserve->device) == CUDA_SUCCESS) {
-      penstock_reserve_settle(reserve, 0);
-      penstock_graph_memory_trimmed(reserve->device);
+  graph_pool *pool = pool_of(reserve->device);
+  if (!pool) return penstock_reserve_admit_growth(reserve, n->peak, bound);
+  for (;;) {
+    uint64_t most, bytes = growth(reserve, pool, n, stream, &most);
+    if (bytes && !penstock_charge_if_it_fits(0, reserve->grant, bytes)) {
+      if (REAL(cuDeviceGraphMemTrim)(reserve->device) == CUDA_SUCCESS) {
+        penstock_reserve_settle(reserve, 0);
+        penstock_graph_memory_trimmed(reserve->device);
+      }
+      bytes = growth(reserve, pool, n, stream, &most);
+    } else {
+      penstock_uncharge(reserve->grant, bytes);
     }
-    bytes = growth(reserve, n, stream);
-  } else {
-    penstock_uncharge(reserve->grant, bytes);
+    CUresult result = penstock_reserve_admit_growth(reserve, bytes, bound);
+    if (result != CUDA_SUCCESS || most_with(pool, n, stream, most) <= most) return result;
+    penstock_reserve_cancel_growth(reserve, *bound); /* another thread's has come in between */
   }
-  return penstock_reserve_admit_growth(reserve, bytes, bound);
 }
 
 /* One entry a device: executables lie at addresses with room for that. */
@@ -147,7 +165,7 @@ void penstock_graph_memory_made(CUgraphExec exec, CUgraph graph, bool taken) {
   for (int device = 0; device < PENSTOCK_GRAPH_DEVICES; device++) {
     need n = {.peak = needs.peak[device], .kept = needs.kept[device]};
     const graph_pool *pool = taken ? pool_of(device) : NULL;
-    if (pool) n.round = __atomic_load_n(&pool->round, __ATOMIC_RELAXED);
+    if (pool) n.round = __atomic_load_n(&pool->sums.round, __ATOMIC_RELAXED);
     penstock_object old;
     if (n.peak) {
       put(exec, device, &n);

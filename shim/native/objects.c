@@ -126,7 +126,7 @@ bool penstock_object_replace(const penstock_object *seen, const penstock_object 
   penstock_lock_acquire(&s->lock);
   node **link = s->bucket_count ? find_link(s, seen->kind, seen->key, h) : NULL;
   bool same = link && *link && (*link)->object.bytes == seen->bytes &&
-              (*link)->object.detail == seen->detail;
+              (*link)->object.detail == seen->detail && (*link)->object.changes == seen->changes;
   if (same && by) (*link)->object = *by;
   if (same && !by) {
     out = *link;

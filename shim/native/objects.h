@@ -50,6 +50,7 @@ typedef struct penstock_object {
   uint64_t detail;   /* by kind */
   uint64_t share;    /* not 0: what is charged lies in this share (shares.h), not here */
   uint64_t mark;     /* not 0: of descriptors that keep the memory (mechanism/mark.h) */
+  uint64_t changes;  /* of a limit (hooks/limit.c); VMM handles and mappings: each has its own */
   CUcontext context; /* dies with this context; NULL: does not */
   int16_t grant;     /* index of the grant that was charged; -1: none */
   uint8_t kind;
@@ -65,7 +66,7 @@ bool penstock_object_put(const penstock_object *object);
 bool penstock_object_add(const penstock_object *object);
 
 /* Puts `by` in place of an entry that is still as it was seen; NULL: takes it out. False when its
- * bytes or detail have changed, or it is gone. */
+ * bytes, detail or changes are others by now, or it is gone. */
 bool penstock_object_replace(const penstock_object *seen, const penstock_object *by);
 
 /* Takes an entry out. False when there is none; `out` is untouched then. */

@@ -55,7 +55,7 @@ static bool is_over(penstock_reserve *reserve) {
   if (!is_destroyed(reserve)) return false;
   penstock_lock_acquire(&reserve->lock);
   bool over = is_destroyed(reserve) && reserve->charged == 0 && reserve->pending == 0 &&
-              reserve->used == 0 && reserve->under_way == 0;
+              reserve->used == 0 && reserve->under_way == 0 && reserve->share == 0;
   penstock_lock_release(&reserve->lock);
   return over;
 }
@@ -263,7 +263,8 @@ bool penstock_reserve_settle(penstock_reserve *reserve, uint64_t bound) {
   if (reserve->free_of_charge) return true;
   uint64_t bytes;
   /* What the pool let go of may be mapped elsewhere, which the driver does not tell. */
-  bool may_shrink = !penstock_shares_has_other_holder(reserve->share, reserve->grant);
+  bool may_shrink =
+      !reserve->handed_out && !penstock_shares_has_other_holder(reserve->share, reserve->grant);
   bool known = read_and_lock(reserve, &bytes);
   uint64_t held = reserve->charged + bound; /* what this call may dispose of */
   reserve->pending -= bound;
@@ -445,12 +446,13 @@ void penstock_reserve_unuse(penstock_reserve *reserve, uint64_t bytes, uint64_t 
   if (reserve->free_of_charge) return;
   uint64_t back = 0;
   bool is_elsewhere =
-      is_destroyed(reserve) && penstock_shares_is_held_elsewhere(reserve->share, reserve->grant);
+      is_destroyed(reserve) &&
+      (reserve->handed_out || penstock_shares_is_held_elsewhere(reserve->share, reserve->grant));
   penstock_lock_acquire(&reserve->lock);
   uint64_t share = reserve->share; /* who frees the last block besides may drop it right after */
   reserve->used -= bytes < reserve->used ? bytes : reserve->used;
   if (is_destroyed(reserve) && reserve->used == 0) { /* until then the driver keeps all of it */
-    if (!is_elsewhere) back = reserve->charged;      /* else it stays in the share */
+    if (!is_elsewhere) back = reserve->charged;      /* else it stays charged */
     reserve->charged = 0;
   }
   add_shape(reserve, bytes, stream);

@@ -183,8 +183,14 @@ bool penstock_shares_charge_for(int grant, uint64_t bytes, int descriptor) {
   penstock_object kept = {
       .bytes = bytes, .grant = (int16_t)grant, .kind = PENSTOCK_EXTERNAL_MEMORY};
   if (penstock_charge(grant, bytes) != CUDA_SUCCESS) return false;
-  mark_object(&kept, descriptor);
-  put_lingering(kept);
+  uint64_t share = make(grant, bytes, penstock_mark_draw());
+  if (share) {
+    mark_share(share, descriptor);
+    penstock_shares_drop(share); /* the descriptor alone holds it */
+  } else {
+    mark_object(&kept, descriptor);
+    put_lingering(kept);
+  }
   return true;
 }
 

@@ -42,6 +42,25 @@ def tenant(tenants):
     return tenants()
 
 
+@pytest.fixture
+def on_two_devices(tenants, tmp_path):
+    """A tenant on a machine of two such devices, with `room` beside its contexts on each."""
+
+    def make(*, room: int, profile: str = "h200", contexts: int = 1):
+        path = tmp_path / f"{profile}-machine"
+        simulator.create_machine(path, f"{profile},2").close()
+        with simulator.Machine(path) as machine:
+            context_bytes = machine.devices()[0].context_bytes
+        return tenants(
+            machine=path,
+            memory_bytes=room + contexts * context_bytes,
+            context_reserve_bytes=context_bytes,
+            granted=(0, 1),
+        )
+
+    return make
+
+
 @pytest.fixture(scope="session")
 def program(tmp_path_factory, cuda_include):
     """A C program of this folder, linked as programs are with `-lcuda`."""

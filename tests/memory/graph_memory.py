@@ -220,6 +220,24 @@ def graphs_in_one_stream_use_the_same_memory(limit: str) -> None:
     assert charged() == _reserved() == 0
 
 
+def a_refused_graph_counts_for_no_later_one(limit: str) -> None:
+    begin()
+    flag, stream, size = _Flag(), ok(cu.cuStreamCreate(1)), int(limit) * 3 // 4
+    keeping = ok(cu.cuGraphCreate(0))
+    _alloc(keeping, 8 * MIB)
+    ok(cu.cuGraphLaunch(_made(keeping), stream))
+    graph, large = _made(_chain(size)), _made(_chain(int(limit) + 2 * MIB))
+    ok(cu.cuGraphLaunch(graph, stream))
+    ok(cu.cuStreamSynchronize(stream))
+    for _ in range(3):
+        refused(cu.cuGraphLaunch(large, stream))
+    flag.hold(stream)
+    for _ in range(3):
+        ok(cu.cuGraphLaunch(graph, stream))
+        assert charged() == _reserved() == size + 8 * MIB
+    flag.lift()
+
+
 def graphs_in_two_streams_have_memory_of_their_own(limit: str) -> None:
     """Also those that used the same memory before, one after the other."""
     begin()

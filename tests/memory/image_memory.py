@@ -146,19 +146,33 @@ def in_steps(table_first: object) -> None:
 def pointers_to_code() -> None:
     """Variables that hold addresses of functions bring the code along: charged with them."""
     begin()
+    padding = "//" + "x" * (3 * MIB)  # as large as the code is taken to be
     for declaration in (
         ".visible .global .align 8 .u64 one = nothing;",
         ".visible .global .align 8 .u64 table[2] = {0, nothing};",
     ):
         with expect(0):
             before = charged()
-            module = ok(cu.cuModuleLoadData(ptx(declaration)))
-            assert charged() - before == SLAB
+            module = ok(cu.cuModuleLoadData(ptx(padding, declaration)))
+            assert charged() - before == SLAB + 4 * MIB
+            assert charged() >= on_the_device(HERE)
             ok(cu.cuModuleGetFunction(module, b"nothing"))
-            assert charged() - before == SLAB
+            assert charged() - before == SLAB + 4 * MIB
             ok(cu.cuModuleUnload(module))
     with taken(SLAB):
-        ok(cu.cuModuleLoadData(ptx(".visible .global .align 8 .u64 two[2] = {0x10, 2};")))
+        ok(cu.cuModuleLoadData(ptx(padding, ".visible .global .align 8 .u64 two[2] = {0x10, 2};")))
+
+
+def compressed() -> None:
+    """Its variables cannot be told from its code, and come with the module: all is charged then."""
+    begin()
+    image = fat(Entry(90, bytes(4096), unpacked=16 * MIB))
+    with expect(0):
+        with expect(16 * MIB):
+            module = ok(cu.cuModuleLoadData(image))
+        with expect(0):
+            ok(cu.cuModuleGetFunction(module, b"nothing"))
+        ok(cu.cuModuleUnload(module))
 
 
 def forced_to_compile() -> None:

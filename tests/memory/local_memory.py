@@ -289,6 +289,25 @@ def graphs() -> None:
     agree()
 
 
+def refused_graphs() -> None:
+    """Of a graph that is refused for one kernel, nothing stays charged for the others."""
+    begin()
+    kernels = Kernels()
+    graph = kernel_graph(kernels["deep"])
+    for name in ("deeper", "flat", "deepest", "huge"):
+        ok(cu.cuGraphAddKernelNode(graph, None, 0, parameters(kernels[name])))
+    with expect(0):
+        for _ in range(2):
+            refused(cu.cuGraphInstantiate(graph, 0))
+    agree()
+    with expect(cost(4096)):
+        kernels.run("deep")
+    with expect(0):
+        refused(cu.cuGraphInstantiate(graph, 0))
+        kernels.run("deep")
+    agree()
+
+
 def updated_graphs() -> None:
     begin()
     kernels = Kernels()

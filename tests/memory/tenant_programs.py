@@ -66,6 +66,20 @@ class Tenant:
         assert program.returncode == 0, f"{err}\n{self.log()}"
         return out
 
+    def run_beside_a_full_device(self, scenario: Callable[..., None]) -> None:
+        """It prints when the driver is to have no memory, and again when it is to have some."""
+        with self.start(scenario) as program:
+            assert program.stdout.readline() == "ready\n"
+            with simulator.Machine(self.machine) as machine:
+                machine.inject("out-of-memory")
+                program.stdin.write("on\n")
+                program.stdin.flush()
+                line = program.stdout.readline()
+                machine.lift()
+            _, errors = program.communicate("on\n", timeout=60)
+        assert line == "again\n", errors
+        assert program.returncode == 0, errors
+
     def log(self) -> str:
         path = self.folder / "log"
         return path.read_text() if path.exists() else ""

@@ -227,3 +227,37 @@ def test_more_descriptors_than_there_are_slots_for_shares_leave_nothing_uncharge
         os.close(descriptor)
     assert exporter.tell("free") == str((count + 50) * size)
     assert tenant.charged() == books.in_use() == 0
+
+
+def test_a_pool_that_found_no_slot_for_a_share_stays_charged_once_it_was_handed_out(start, books):
+    tenant, (exporter,) = start(1, memory_bytes=4 * SIZE)
+    for _ in range(800):
+        assert len(exporter.tell("export-ipc 4096")) == 128  # each takes a slot
+    before = tenant.charged()
+    exporter.do(f"pool 0 {SIZE}")
+    descriptor = exporter.hand_out("export 0")
+    exporter.do("release 0")
+    assert tenant.charged() - before == SIZE
+    assert tenant.charged() == books.in_use()
+    os.close(descriptor)
+    exporter.kill()
+    tenant.reap()
+    assert tenant.charged() == books.in_use() == 0
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["released", "killed"])
+def test_a_small_blocks_dma_buf_keeps_a_slab_charged_until_it_is_closed(start, killed):
+    """A driver keeps the slab; the simulated device does not."""
+    tenant, (exporter,) = start(1)
+    exporter.do("alloc 0 4096")
+    descriptor = exporter.hand_out("dma-buf 0")
+    assert tenant.charged() == 4 * MIB
+    if killed:
+        exporter.kill()
+    else:
+        exporter.do("release 0")
+    tenant.reap()
+    assert tenant.charged() == 2 * MIB
+    os.close(descriptor)
+    tenant.reap()
+    assert tenant.charged() == 0

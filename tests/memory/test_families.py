@@ -81,6 +81,7 @@ def test_memory_is_charged_to_the_device_where_it_lies(tenants):
         graph_memory.branches_of_a_graph_may_run_at_once,
         graph_memory.memory_that_a_graph_leaves_allocated_is_used_by_no_other,
         graph_memory.graphs_in_one_stream_use_the_same_memory,
+        graph_memory.a_refused_graph_counts_for_no_later_one,
         graph_memory.graphs_in_two_streams_have_memory_of_their_own,
         graph_memory.uploads_are_charged_where_they_happen,
         graph_memory.updated_graphs_are_charged_as_they_are_now,

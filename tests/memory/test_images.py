@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import image_memory
 import pytest
-
-from penstock_shim import simulator
 
 MIB = 1 << 20
 
 
 @pytest.fixture
-def on(tenants, tmp_path):
-    """A tenant on a machine of two such devices, with `room` beside a context on each."""
-
-    def make(profile: str = "h200", room: int = 256 * MIB, contexts: int = 1):
-        path = tmp_path / f"{profile}-machine"
-        simulator.create_machine(path, f"{profile},2").close()
-        with simulator.Machine(path) as machine:
-            context_bytes = machine.devices()[0].context_bytes
-        return tenants(
-            machine=path,
-            memory_bytes=room + contexts * context_bytes,
-            context_reserve_bytes=context_bytes,
-            granted=(0, 1),
-        )
-
-    return make
+def on(on_two_devices):
+    return partial(on_two_devices, room=256 * MIB)
 
 
 @pytest.mark.parametrize("mode", ["LAZY", "EAGER"])
@@ -46,7 +32,7 @@ def on(tenants, tmp_path):
 def test_of_several_architectures_the_one_that_the_device_takes_is_charged(
     on, profile, taken_mib, entries, mode
 ):
-    tenant = on(profile)
+    tenant = on(profile=profile)
     tenant.run(image_memory.one_of_several, taken_mib, *entries, CUDA_MODULE_LOADING=mode)
     tenant.reap()
     assert tenant.charged() == 0
@@ -60,6 +46,7 @@ def test_of_several_architectures_the_one_that_the_device_takes_is_charged(
         image_memory.kernel_by_kernel,
         image_memory.managed_variable,
         image_memory.pointers_to_code,
+        image_memory.compressed,
         image_memory.by_threads_at_once,
     ],
     ids=lambda program: program.__name__,
@@ -98,18 +85,7 @@ def test_a_launch_at_a_full_quota_is_refused_only_when_nothing_can_be_freed(on, 
 
 
 def test_a_load_that_the_driver_refuses_leaves_nothing_charged(on):
-    tenant = on()
-    with tenant.start(image_memory.beside_a_full_device) as program:
-        assert program.stdout.readline() == "ready\n"
-        with simulator.Machine(tenant.machine) as machine:
-            machine.inject("out-of-memory")
-            program.stdin.write("on\n")
-            program.stdin.flush()
-            line = program.stdout.readline()
-            machine.lift()
-        _, errors = program.communicate("on\n", timeout=60)
-    assert line == "again\n", errors
-    assert program.returncode == 0, errors
+    on().run_beside_a_full_device(image_memory.beside_a_full_device)
 
 
 @pytest.mark.parametrize(("seed", "mode"), [(1, "LAZY"), (2, "LAZY"), (3, "EAGER")])

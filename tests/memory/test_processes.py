@@ -48,6 +48,10 @@ def test_racing_processes_never_exceed_the_limit_by_a_byte(program, tenants):
     assert tenant.refusals() == refused
 
 
+def test_memory_stays_charged_where_threads_map_it_while_others_give_it_up(program, tenant):
+    assert finish(launch(program("crossing"), tenant, 20_000)) == "0 0\n"
+
+
 def test_what_racing_processes_hold_together_is_exactly_the_limit(program, tenants):
     tenant = tenants(memory_bytes=100 * MIB)
     holders = [launch(program("racer"), tenant, 0, 0, 1024, "hold") for _ in range(8)]

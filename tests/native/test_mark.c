@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -85,6 +86,25 @@ static void lies_in_a_queue(int (*make)(void)) {
   CHECK(is_open(&mark));
   close(sockets[1]);
   CHECK(!is_open(&mark));
+}
+
+/* What a program does to files without knowing of marks leaves them alone. */
+TEST(a_mark_is_lost_by_unlocking_the_description_and_by_nothing_else) {
+  int descriptor = device(), copy = dup(descriptor), other = device();
+  penstock_mark mark = put(descriptor);
+  struct flock all = {.l_type = F_UNLCK, .l_whence = SEEK_SET};
+  CHECK(fcntl(copy, F_SETLK, &all) == 0); /* of the process's own kind */
+  CHECK(fcntl(other, F_OFD_SETLK, &all) == 0);
+  CHECK(flock(copy, LOCK_EX) == 0 && flock(copy, LOCK_UN) == 0);
+  close(copy);
+  close(other);
+  CHECK(is_open(&mark));
+  pid_t child = fork();
+  if (child == 0) _exit(fcntl(descriptor, F_OFD_SETLK, &all) == 0 ? 0 : 1);
+  int status;
+  CHECK(waitpid(child, &status, 0) == child && status == 0);
+  CHECK(!is_open(&mark)); /* for all who have it */
+  close(descriptor);
 }
 
 /* More locks than the kernel lists in one go. */

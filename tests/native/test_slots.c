@@ -54,6 +54,24 @@ TEST(a_process_keeps_the_slot_that_it_claimed) {
   CHECK(strcmp(comm, "test_slots") == 0);
 }
 
+static void *own_and_be_cancelled(void *region) {
+  pthread_cancel(pthread_self());
+  penstock_slot_own(region);
+  pthread_testcancel();
+  return NULL;
+}
+
+TEST(a_thread_that_is_cancelled_as_it_claims_leaves_the_claim_to_others) {
+  penstock_region region = tenant_open("t", 1, MIB);
+  pthread_t thread;
+  void *result;
+  CHECK(pthread_create(&thread, NULL, own_and_be_cancelled, &region) == 0);
+  CHECK(pthread_join(thread, &result) == 0 && result == PTHREAD_CANCELED);
+  alarm(10);
+  CHECK_EQUAL(penstock_slot_own(&region), 0);
+  alarm(0);
+}
+
 TEST(two_copies_of_the_library_in_one_process_own_two_slots) {
   penstock_region region = tenant_open("t", 1, MIB);
   penstock_region second = tenant_second(&region);

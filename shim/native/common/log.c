@@ -2,27 +2,28 @@
 #include "common/log.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "common/files.h"
+
 #define LINE_BYTES 512
 
 static void write_line(const char *target, const char *line, size_t length) {
   if (strcmp(target, "1") == 0 || strcmp(target, "stderr") == 0) {
-    ssize_t ignored = write(STDERR_FILENO, line, length);
+    ssize_t ignored = penstock_file_write(STDERR_FILENO, line, length);
     (void)ignored;
     return;
   }
   /* Opened for each line: a host program may close every descriptor it does not know. */
-  int fd = open(target, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+  int fd = penstock_file_open(target, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW);
   if (fd < 0) return;
-  ssize_t ignored = write(fd, line, length);
+  ssize_t ignored = penstock_file_write(fd, line, length);
   (void)ignored;
-  close(fd);
+  penstock_file_close(fd);
 }
 
 void penstock_log(const char *format, ...) {

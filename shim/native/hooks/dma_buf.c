@@ -12,16 +12,16 @@ static bool keep_linear(CUdeviceptr pointer, int descriptor, bool *is_known) {
   penstock_object object;
   CUdeviceptr base = pointer;
   REAL(cuMemGetAddressRange_v2)(&base, NULL, pointer);
-  *is_known = penstock_object_take(PENSTOCK_DEVICE_MEMORY, base, &object);
-  if (!*is_known) return false;
-  bool is_kept = true;
-  if (object.in_slab) { /* the descriptor keeps the slab, which others of this process lie in too */
-    is_kept = penstock_shares_charge_for(object.grant, PENSTOCK_SLAB_BYTES, descriptor);
-  } else {
-    penstock_shares_keep_for(&object, descriptor);
+  if (!penstock_vmm_lock()) return false;
+  *is_known = penstock_object_take(PENSTOCK_DEVICE_MEMORY, base, &object); /* as in ipc.c */
+  if (*is_known) {
+    if (!object.in_slab) penstock_shares_keep_for(&object, descriptor);
+    penstock_object_put(&object);
   }
-  penstock_object_put(&object);
-  return is_kept;
+  penstock_vmm_unlock();
+  /* Of a small block the descriptor keeps the slab, which others of this process lie in too. */
+  return *is_known && (!object.in_slab ||
+                       penstock_shares_charge_for(object.grant, PENSTOCK_SLAB_BYTES, descriptor));
 }
 
 /* Mappings that lie side by side. */

@@ -54,12 +54,15 @@ CUresult CUDAAPI HOOK_NAME(cuDeviceGraphMemTrim)(CUdevice device) {
   CUresult CUDAAPI HOOK_NAME(symbol) parameters {                                        \
     penstock_graph_memory_pass pass = {.count = 0};                                      \
     bool uploads = (flags) & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD;                         \
-    CUresult result = penstock_graph_kernels_admit(graph);                               \
+    penstock_local_raises raises;                                                        \
+    CUresult result = penstock_graph_kernels_begin(graph, &raises);                      \
     if (result == CUDA_SUCCESS && uploads) {                                             \
       result = penstock_graph_memory_enter_new(&pass, graph, (stream), (per_thread));    \
     }                                                                                    \
-    if (result != CUDA_SUCCESS) return result;                                           \
-    result = penstock_graph_memory_leave(&pass, REAL(symbol) arguments);                 \
+    if (result == CUDA_SUCCESS) {                                                        \
+      result = penstock_graph_memory_leave(&pass, REAL(symbol) arguments);               \
+    }                                                                                    \
+    penstock_graph_kernels_end(&raises, result);                                         \
     if (result == CUDA_SUCCESS) penstock_graph_memory_made(*executable, graph, uploads); \
     return result;                                                                       \
   }

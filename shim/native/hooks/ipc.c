@@ -6,15 +6,20 @@
  */
 #include "charge.h"
 #include "hooks/hook.h"
+#include "hooks/vmm.h"
 #include "shares.h"
 
+/* One thread at a time: another's object is not in the table meanwhile. */
 static void hand_out(const CUipcMemHandle *handle, CUdeviceptr pointer) {
   penstock_object object;
   CUdeviceptr base = pointer;
   REAL(cuMemGetAddressRange_v2)(&base, NULL, pointer);
-  if (!penstock_object_take(PENSTOCK_DEVICE_MEMORY, base, &object)) return;
-  penstock_shares_make(&object, penstock_shares_key(handle, sizeof *handle));
-  penstock_object_put(&object);
+  if (!penstock_vmm_lock()) return;
+  if (penstock_object_take(PENSTOCK_DEVICE_MEMORY, base, &object)) {
+    penstock_shares_make(&object, penstock_shares_key(handle, sizeof *handle));
+    penstock_object_put(&object);
+  }
+  penstock_vmm_unlock();
 }
 
 CUresult CUDAAPI HOOK_NAME(cuIpcGetMemHandle)(CUipcMemHandle *handle, CUdeviceptr pointer) {
@@ -26,10 +31,12 @@ CUresult CUDAAPI HOOK_NAME(cuIpcGetMemHandle)(CUipcMemHandle *handle, CUdevicept
 /* Opened more than once, a handle gives the same pointer, which is paid for already. */
 static bool open_again(CUdeviceptr pointer) {
   penstock_object entry;
-  if (!penstock_object_take(PENSTOCK_IPC_MEMORY, pointer, &entry)) return false;
-  entry.detail++;
-  penstock_object_put(&entry);
-  return true;
+  while (penstock_object_find(PENSTOCK_IPC_MEMORY, pointer, &entry)) {
+    penstock_object more = entry;
+    more.detail++;
+    if (penstock_object_replace(&entry, &more)) return true;
+  }
+  return false;
 }
 
 /* Where the memory lies, which may be another device than the current one. */
@@ -64,7 +71,8 @@ static CUresult opened(CUdeviceptr pointer, uint64_t share, int grant, CUcontext
     }
     object.bytes = bytes;
   }
-  penstock_object_put(&object);
+  bool is_new = penstock_object_add(&object);
+  if (!is_new && open_again(pointer)) penstock_give_back(&object); /* another thread was first */
   return CUDA_SUCCESS;
 }
 
@@ -93,13 +101,16 @@ CUresult CUDAAPI HOOK_NAME(cuIpcOpenMemHandle_v2)(CUdeviceptr *pointer, CUipcMem
 }
 
 CUresult CUDAAPI HOOK_NAME(cuIpcCloseMemHandle)(CUdeviceptr pointer) {
-  penstock_freeing freeing = penstock_free_begin(PENSTOCK_IPC_MEMORY, pointer);
-  if (freeing.found && freeing.object.detail) { /* stays open */
-    CUresult result = REAL(cuIpcCloseMemHandle)(pointer);
-    if (result == CUDA_SUCCESS) freeing.object.detail--;
-    penstock_object_put(&freeing.object);
+  penstock_object entry;
+  while (penstock_object_find(PENSTOCK_IPC_MEMORY, pointer, &entry) && entry.detail) {
+    penstock_object fewer = entry;
+    fewer.detail--;
+    if (!penstock_object_replace(&entry, &fewer)) continue;
+    CUresult result = REAL(cuIpcCloseMemHandle)(pointer); /* stays open */
+    if (result != CUDA_SUCCESS) open_again(pointer);
     return result;
   }
+  penstock_freeing freeing = penstock_free_begin(PENSTOCK_IPC_MEMORY, pointer);
   return penstock_free_end(&freeing, REAL(cuIpcCloseMemHandle)(pointer));
 }
 

@@ -138,52 +138,88 @@ static bool entry_of(CUcontext context, int grant, CUlimit limit, penstock_objec
   }
 }
 
-/* The limit is set, and `held` bytes more than the entry says are charged. The driver may have
- * rounded what it was told: what it says it has set is what counts. */
-static CUresult settle(CUcontext context, int grant, CUlimit limit, size_t value, uint64_t held) {
-  penstock_object seen;
-  uint64_t count = copies(limit);
-  size_t set = value;
-  REAL(cuCtxGetLimit)(&set, limit);
-  while (penstock_object_find(PENSTOCK_CONTEXT_LIMIT, key_of(context, limit), &seen)) {
-    penstock_object now = seen;
-    now.bytes = cost_of(&seen, limit, set, count);
-    if (now.bytes > seen.bytes + held) {
-      uint64_t more = now.bytes - seen.bytes - held;
-      if (penstock_charge(grant, more) != CUDA_SUCCESS) break;
-      held += more;
-    }
-    if (!penstock_object_replace(&seen, &now)) continue;
-    penstock_uncharge(grant, seen.bytes + held - now.bytes);
-    return CUDA_SUCCESS;
+/* Threads may change a limit at once, and no lock is held while the driver is called. So a change
+ * is charged for in the entry before the driver is asked. What the limit has become is read, and
+ * what was charged beyond that given back, at the end of a change beside which no other is under
+ * way.
+ *
+ * `changes` counts those under way, and above that all that began. */
+#define ONE_CHANGE ((uint64_t)1 << 32 | 1)
+
+static bool is_alone(const penstock_object *entry) { return (uint32_t)entry->changes == 1; }
+
+/* Puts `now` in the place of an entry as it was seen, and charges what that costs more. *again:
+ * another thread has changed the entry meanwhile. */
+static CUresult change_entry(const penstock_object *seen, const penstock_object *now, bool *again) {
+  uint64_t more = now->bytes > seen->bytes ? now->bytes - seen->bytes : 0;
+  penstock_object other;
+  CUresult result = penstock_charge_urgent(seen->grant, more, 0);
+  if (result != CUDA_SUCCESS) {
+    *again = penstock_object_find(PENSTOCK_CONTEXT_LIMIT, seen->key, &other) &&
+             (other.bytes != seen->bytes || other.detail != seen->detail ||
+              other.changes != seen->changes);
+    return result;
   }
-  penstock_uncharge(grant, held);
-  return CUDA_ERROR_OUT_OF_MEMORY;
+  *again = !penstock_object_replace(seen, now);
+  if (*again) {
+    penstock_uncharge(seen->grant, more);
+  } else if (now->bytes < seen->bytes) {
+    penstock_uncharge(seen->grant, seen->bytes - now->bytes);
+  }
+  return CUDA_SUCCESS;
+}
+
+static CUresult begin_change(CUcontext context, int grant, CUlimit limit, uint64_t value,
+                             uint64_t count) {
+  penstock_object seen;
+  CUresult result;
+  bool again = true;
+  do {
+    if (!entry_of(context, grant, limit, &seen)) return CUDA_ERROR_OUT_OF_MEMORY;
+    penstock_object now = seen;
+    uint64_t wanted = cost_of(&seen, limit, value, count);
+    if (wanted > now.bytes) now.bytes = wanted;
+    now.changes += ONE_CHANGE;
+    result = change_entry(&seen, &now, &again);
+  } while (again);
+  return result;
+}
+
+/* The driver may have rounded what it was told: what it says it has set is what counts. Refused
+ * when the quota has no room for that: the change is still under way then. */
+static CUresult end_change(CUcontext context, CUlimit limit, uint64_t count) {
+  penstock_object seen;
+  CUresult result = CUDA_SUCCESS;
+  bool again = true;
+  while (again && penstock_object_find(PENSTOCK_CONTEXT_LIMIT, key_of(context, limit), &seen)) {
+    if ((uint32_t)seen.changes == 0) return CUDA_SUCCESS; /* of another context, made since */
+    penstock_object now = seen;
+    size_t set;
+    if (is_alone(&seen) && REAL(cuCtxGetLimit)(&set, limit) == CUDA_SUCCESS) {
+      now.bytes = cost_of(&seen, limit, set, count);
+    }
+    now.changes--;
+    result = change_entry(&seen, &now, &again);
+  }
+  return result;
 }
 
 CUresult CUDAAPI HOOK_NAME(cuCtxSetLimit)(CUlimit limit, size_t value) {
   CUcontext context;
   int grant;
-  penstock_object entry;
   uint64_t count = copies(limit);
   if (count == 0 || !is_likely(limit, value)) return REAL(cuCtxSetLimit)(limit, value);
   CUresult result = penstock_here(&context, &grant);
   if (result != CUDA_SUCCESS) return result;
-  if (!entry_of(context, grant, limit, &entry)) return CUDA_ERROR_OUT_OF_MEMORY;
   size_t before = 0;
   REAL(cuCtxGetLimit)(&before, limit);
-  uint64_t wanted = cost_of(&entry, limit, value, count);
-  uint64_t more = wanted > entry.bytes ? wanted - entry.bytes : 0;
-  result = penstock_charge(grant, more);
+  result = begin_change(context, grant, limit, value, count);
   if (result != CUDA_SUCCESS) return result;
   result = REAL(cuCtxSetLimit)(limit, value);
-  if (result != CUDA_SUCCESS) {
-    penstock_uncharge(grant, more);
-    return result;
-  }
-  result = settle(context, grant, limit, value, more);
-  if (result != CUDA_SUCCESS) REAL(cuCtxSetLimit)(limit, before);
-  return result;
+  if (end_change(context, limit, count) == CUDA_SUCCESS) return result;
+  REAL(cuCtxSetLimit)(limit, before);
+  end_change(context, limit, count);
+  return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 /* ---- local memory of kernels ---- */
@@ -201,9 +237,7 @@ static CUresult raise_need(CUcontext context, int grant, uint64_t need,
                            penstock_local_raise *raise) {
   const CUlimit limit = CU_LIMIT_STACK_SIZE;
   const uint64_t count = resident_threads();
-  penstock_object seen, again;
-  size_t set = 0;
-  REAL(cuCtxGetLimit)(&set, limit);
+  penstock_object seen;
   for (;;) {
     if (!entry_of(context, grant, limit, &seen)) return CUDA_ERROR_OUT_OF_MEMORY;
     if (need <= default_of(&seen, limit)) return CUDA_SUCCESS;
@@ -211,22 +245,18 @@ static CUresult raise_need(CUcontext context, int grant, uint64_t need,
       if (rely(&seen)) return CUDA_SUCCESS;
       continue;
     }
+    bool again;
     penstock_object now = seen;
     set_need(&now, need, 0);
-    now.bytes = cost_of(&now, limit, set, count);
-    uint64_t more = now.bytes > seen.bytes ? now.bytes - seen.bytes : 0;
-    CUresult result = penstock_charge_urgent(grant, more, 0);
-    if (result == CUDA_SUCCESS && penstock_object_replace(&seen, &now)) {
-      *raise = (penstock_local_raise){.context = context, .from = need_of(&seen), .to = need};
-      if (now.bytes < seen.bytes) penstock_uncharge(grant, seen.bytes - now.bytes);
-      return CUDA_SUCCESS;
-    }
+    uint64_t wanted = cost_of(&now, limit, 0, count);
+    if (wanted > now.bytes) now.bytes = wanted;
+    CUresult result = change_entry(&seen, &now, &again);
+    if (again) continue;
     if (result == CUDA_SUCCESS) {
-      penstock_uncharge(grant, more);
-    } else if (!penstock_object_find(PENSTOCK_CONTEXT_LIMIT, seen.key, &again) ||
-               (again.bytes == seen.bytes && again.detail == seen.detail)) {
-      return result; /* and no other thread has raised it meanwhile */
+      *raise = (penstock_local_raise){
+          .context = context, .from = need_of(&seen), .to = need, .relied = relying_on(&seen)};
     }
+    return result;
   }
 }
 
@@ -247,18 +277,15 @@ void penstock_local_memory_undo(const penstock_local_raise *raise) {
   const CUlimit limit = CU_LIMIT_STACK_SIZE;
   CUcontext popped;
   penstock_object seen;
-  size_t set = 0;
   if (raise->to == 0 || REAL(cuCtxPushCurrent_v2)(raise->context) != CUDA_SUCCESS) return;
-  REAL(cuCtxGetLimit)(&set, limit);
   const uint64_t count = resident_threads();
   while (penstock_object_find(PENSTOCK_CONTEXT_LIMIT, key_of(raise->context, limit), &seen)) {
     if (need_of(&seen) != raise->to || relying_on(&seen)) break;
     penstock_object now = seen;
-    set_need(&now, raise->from, raise->from ? MOST_RELYING : 0);
-    now.bytes = cost_of(&now, limit, set, count);
-    if (now.bytes > seen.bytes) break;
+    set_need(&now, raise->from, raise->relied);
+    now.changes += ONE_CHANGE;
     if (!penstock_object_replace(&seen, &now)) continue;
-    penstock_uncharge(seen.grant, seen.bytes - now.bytes);
+    end_change(raise->context, limit, count);
     break;
   }
   REAL(cuCtxPopCurrent_v2)(&popped);

@@ -8,6 +8,7 @@
 typedef struct penstock_local_raise {
   CUcontext context;
   uint64_t from, to; /* bytes a thread; `to` 0: nothing was raised */
+  uint64_t relied;   /* how many others relied on what it was before */
 } penstock_local_raise;
 
 /* Before a kernel that needs `bytes` of it a thread runs in the context: charges what the driver

@@ -22,6 +22,15 @@ CUresult penstock_kernel_admit(const penstock_kind_key *key, CUcontext context, 
 
 /* The same of one kernel node, and of all that a graph and the graphs in it hold: before an
  * executable is made of it or gets it. It may be launched at any time after that, also by a kernel;
- * so nothing is taken back. */
+ * so nothing is taken back later. */
 CUresult penstock_node_admit(CUfunction function, CUkernel kernel, CUcontext context);
 CUresult penstock_graph_kernels_admit(CUgraph graph);
+
+/* The same where the driver may yet refuse the executable. */
+typedef struct penstock_local_raises {
+  penstock_local_raise *all;
+  size_t count, room;
+} penstock_local_raises;
+CUresult penstock_graph_kernels_begin(CUgraph graph, penstock_local_raises *raises);
+/* Always after that: takes the raises back if the executable was refused. */
+void penstock_graph_kernels_end(penstock_local_raises *raises, CUresult result);

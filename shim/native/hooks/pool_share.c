@@ -10,7 +10,7 @@ CUresult CUDAAPI HOOK_NAME(cuMemPoolExportToShareableHandle)(void *shareable, CU
   CUresult result = REAL(cuMemPoolExportToShareableHandle)(shareable, pool, type, flags);
   penstock_reserve *reserve = penstock_reserve_find(pool);
   if (result != CUDA_SUCCESS || !reserve) return result;
-  reserve->handed_out = !reserve->share;
+  if (!reserve->share) reserve->handed_out = true;
   penstock_shares_hand_out_pool(reserve->share, shareable, type);
   return result;
 }

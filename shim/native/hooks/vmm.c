@@ -76,46 +76,34 @@ CUresult CUDAAPI HOOK_NAME(cuMemCreate)(CUmemGenericAllocationHandle *handle, si
   return CUDA_SUCCESS;
 }
 
-/* `bytes` of a handle entry counts its references. */
-static bool add_handle_reference(uint64_t handle, int64_t change, penstock_object *gone) {
-  penstock_object entry;
-  if (!penstock_object_take(PENSTOCK_VMM_HANDLE, handle, &entry)) return false;
-  entry.bytes += (uint64_t)change;
-  if (entry.bytes) penstock_object_put(&entry);
-  return change < 0 ? penstock_vmm_count(entry.detail, 0, PENSTOCK_VMM_HANDLES(1), gone)
-                    : penstock_vmm_count(entry.detail, PENSTOCK_VMM_HANDLES(1), 0, gone);
-}
-
+/* `bytes` of a handle entry counts its references. It stays in the table until the driver has let
+ * go, so that a call of another thread which the driver lets through finds it. By then the value
+ * may be another allocation's. */
 CUresult CUDAAPI HOOK_NAME(cuMemRelease)(CUmemGenericAllocationHandle handle) {
   penstock_object entry, gone;
-  bool was_last = false;
-  if (penstock_vmm_lock()) { /* out before the driver may give the value to another thread */
-    was_last = penstock_object_find(PENSTOCK_VMM_HANDLE, handle, &entry) && entry.bytes == 1 &&
-               penstock_object_take(PENSTOCK_VMM_HANDLE, handle, &entry);
-    penstock_vmm_unlock();
-  }
+  uint64_t number = 0;
+  if (penstock_object_find(PENSTOCK_VMM_HANDLE, handle, &entry)) number = entry.detail;
   CUresult result = REAL(cuMemRelease)(handle);
-  bool give_back = false;
-  if (penstock_vmm_lock()) {
-    if (result != CUDA_SUCCESS) {
-      if (was_last) penstock_object_put(&entry);
-    } else if (was_last) {
-      give_back = penstock_vmm_count(entry.detail, 0, PENSTOCK_VMM_HANDLES(1), &gone);
-    } else {
-      give_back = add_handle_reference(handle, -1, &gone);
-    }
-    penstock_vmm_unlock();
+  if (result != CUDA_SUCCESS || !number || !penstock_vmm_lock()) return result;
+  if (penstock_object_find(PENSTOCK_VMM_HANDLE, handle, &entry) && entry.detail == number) {
+    penstock_object fewer = entry;
+    fewer.bytes--;
+    penstock_object_replace(&entry, fewer.bytes ? &fewer : NULL);
   }
+  bool give_back = penstock_vmm_count(number, 0, PENSTOCK_VMM_HANDLES(1), &gone);
+  penstock_vmm_unlock();
   if (give_back) penstock_vmm_gone(&gone);
   return result;
 }
 
 /* Charges of an imported allocation what becomes known of its size: mapped up to `end`. What lies
  * in a share is no larger than the share is charged for. */
-static CUresult charge_import(uint64_t number, uint64_t end, uint64_t *charged) {
+static CUresult charge_import(uint64_t number, uint64_t end, uint64_t *charged, int *grant) {
   penstock_object allocation;
   *charged = 0;
+  *grant = -1;
   if (!penstock_object_find(PENSTOCK_VMM_ALLOCATION, number, &allocation)) return CUDA_SUCCESS;
+  *grant = allocation.grant;
   if (allocation.share && end > penstock_shares_bytes(allocation.share, allocation.grant)) {
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
@@ -128,70 +116,59 @@ static CUresult charge_import(uint64_t number, uint64_t end, uint64_t *charged) 
 CUresult CUDAAPI HOOK_NAME(cuMemMap)(CUdeviceptr pointer, size_t size, size_t offset,
                                      CUmemGenericAllocationHandle handle,
                                      unsigned long long flags) {
-  penstock_object entry, gone;
-  uint64_t charged = 0;
-  bool known = penstock_object_find(PENSTOCK_VMM_HANDLE, handle, &entry);
-  if (known) {
-    CUresult refused = charge_import(entry.detail, offset + size, &charged);
-    if (refused != CUDA_SUCCESS) return refused;
-  }
-  CUresult result = REAL(cuMemMap)(pointer, size, offset, handle, flags);
+  penstock_object allocation;
+  uint64_t charged = 0, number = penstock_vmm_refer_to_handle(handle);
+  if (!number) return REAL(cuMemMap)(pointer, size, offset, handle, flags);
+  int grant;
+  CUresult result = charge_import(number, offset + size, &charged, &grant);
+  if (result == CUDA_SUCCESS) result = REAL(cuMemMap)(pointer, size, offset, handle, flags);
   if (result != CUDA_SUCCESS) {
-    if (charged) penstock_uncharge(entry.grant, charged);
+    if (charged) penstock_uncharge(grant, charged);
+    penstock_vmm_mapping_gone(number);
     return result;
   }
-  if (known && penstock_vmm_lock()) {
-    penstock_object allocation;
-    if (charged && penstock_object_take(PENSTOCK_VMM_ALLOCATION, entry.detail, &allocation)) {
-      allocation.bytes += charged;
-      penstock_object_put(&allocation);
-    }
-    penstock_vmm_put(PENSTOCK_VMM_MAPPING, pointer, entry.grant, size, entry.detail);
-    penstock_vmm_count(entry.detail, PENSTOCK_VMM_MAPPINGS(1), 0, &gone);
-    penstock_vmm_unlock();
+  if (!penstock_vmm_lock()) return CUDA_SUCCESS;
+  if (charged && penstock_object_take(PENSTOCK_VMM_ALLOCATION, number, &allocation)) {
+    allocation.bytes += charged;
+    penstock_object_put(&allocation);
   }
+  penstock_vmm_put(PENSTOCK_VMM_MAPPING, pointer, grant, size, number);
+  penstock_vmm_unlock();
   return CUDA_SUCCESS;
 }
 
-typedef struct taken_mappings {
+typedef struct mappings {
   penstock_object *all;
   size_t count;
-} taken_mappings;
+} mappings;
 
-/* Takes out the mappings that lie side by side in the range; (locked). */
-static taken_mappings take_mappings(uint64_t at, uint64_t end) {
-  taken_mappings taken = {NULL, 0};
+/* Those that lie side by side in the range. */
+static mappings find_mappings(uint64_t at, uint64_t end) {
+  mappings found = {NULL, 0};
   size_t room = 0;
   while (at < end) {
-    if (taken.count == room) {
+    if (found.count == room) {
       room = room ? room * 2 : 8;
-      penstock_object *larger = realloc(taken.all, room * sizeof *larger);
+      penstock_object *larger = realloc(found.all, room * sizeof *larger);
       if (!larger) break;
-      taken.all = larger;
+      found.all = larger;
     }
-    if (!penstock_object_take(PENSTOCK_VMM_MAPPING, at, &taken.all[taken.count])) break;
-    at += taken.all[taken.count++].bytes;
+    if (!penstock_object_find(PENSTOCK_VMM_MAPPING, at, &found.all[found.count])) break;
+    at += found.all[found.count++].bytes;
   }
-  return taken;
+  return found;
 }
 
-/* The driver unmaps whole mappings only: each that lies in the range is gone. They are taken out
- * before the driver may give the addresses to another thread. */
+/* The driver unmaps whole mappings only: each that lies in the range is gone. They stay in the
+ * table until then, as handles do; by then others may lie there. */
 CUresult CUDAAPI HOOK_NAME(cuMemUnmap)(CUdeviceptr pointer, size_t size) {
-  taken_mappings taken = {NULL, 0};
-  if (penstock_vmm_lock()) {
-    taken = take_mappings(pointer, pointer + size);
-    penstock_vmm_unlock();
-  }
+  mappings found = find_mappings(pointer, pointer + size);
   CUresult result = REAL(cuMemUnmap)(pointer, size);
-  for (size_t i = 0; i < taken.count; i++) {
-    if (result == CUDA_SUCCESS) {
-      penstock_vmm_mapping_gone(taken.all[i].detail);
-    } else {
-      penstock_object_put(&taken.all[i]);
-    }
+  for (size_t i = 0; result == CUDA_SUCCESS && i < found.count; i++) {
+    penstock_object_replace(&found.all[i], NULL);
+    penstock_vmm_mapping_gone(found.all[i].detail);
   }
-  free(taken.all);
+  free(found.all);
   return result;
 }
 
@@ -219,12 +196,16 @@ bool penstock_vmm_find_mapping(uint64_t address, penstock_object *mapping) {
 
 CUresult CUDAAPI HOOK_NAME(cuMemRetainAllocationHandle)(CUmemGenericAllocationHandle *handle,
                                                         void *address) {
+  penstock_object allocation;
+  uint64_t number = penstock_vmm_refer_to_address((uint64_t)(uintptr_t)address);
   CUresult result = REAL(cuMemRetainAllocationHandle)(handle, address);
-  if (result != CUDA_SUCCESS) return result;
-  penstock_object mapping;
-  if (penstock_vmm_find_mapping((uint64_t)(uintptr_t)address, &mapping) && penstock_vmm_lock()) {
-    penstock_vmm_add_handle(*handle, mapping.detail, mapping.grant);
+  if (!number) return result;
+  if (result == CUDA_SUCCESS && penstock_vmm_lock()) {
+    if (penstock_object_find(PENSTOCK_VMM_ALLOCATION, number, &allocation)) {
+      penstock_vmm_add_handle(*handle, number, allocation.grant);
+    }
     penstock_vmm_unlock();
   }
+  penstock_vmm_mapping_gone(number);
   return result;
 }

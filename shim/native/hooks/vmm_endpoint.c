@@ -18,26 +18,21 @@ CUresult CUDAAPI HOOK_NAME(cuLogicalEndpointBindMem)(CUlogicalEndpointId endpoin
                                                      CUmemGenericAllocationHandle memory,
                                                      cuuint64_t memory_offset, cuuint64_t size,
                                                      unsigned long long flags) {
-  penstock_object entry;
-  CUresult result =
-      REAL(cuLogicalEndpointBindMem)(endpoint, device, offset, memory, memory_offset, size, flags);
-  if (result == CUDA_SUCCESS && penstock_object_find(PENSTOCK_VMM_HANDLE, memory, &entry)) {
-    penstock_vmm_place place = place_of(endpoint, device, offset, size);
-    penstock_vmm_hold_at(&place, entry.detail);
-  }
-  return result;
+  const penstock_vmm_place place = place_of(endpoint, device, offset, size);
+  uint64_t number = penstock_vmm_refer_to_handle(memory);
+  return penstock_vmm_bound(
+      &place, number,
+      REAL(cuLogicalEndpointBindMem)(endpoint, device, offset, memory, memory_offset, size, flags));
 }
 
 CUresult CUDAAPI HOOK_NAME(cuLogicalEndpointBindAddr)(CUlogicalEndpointId endpoint, CUdevice device,
                                                       cuuint64_t offset, void *pointer,
                                                       cuuint64_t size, unsigned long long flags) {
-  penstock_object mapping;
-  CUresult result = REAL(cuLogicalEndpointBindAddr)(endpoint, device, offset, pointer, size, flags);
-  if (result == CUDA_SUCCESS && penstock_vmm_find_mapping((uint64_t)(uintptr_t)pointer, &mapping)) {
-    penstock_vmm_place place = place_of(endpoint, device, offset, size);
-    penstock_vmm_hold_at(&place, mapping.detail);
-  }
-  return result;
+  const penstock_vmm_place place = place_of(endpoint, device, offset, size);
+  uint64_t number = penstock_vmm_refer_to_address((uint64_t)(uintptr_t)pointer);
+  return penstock_vmm_bound(
+      &place, number,
+      REAL(cuLogicalEndpointBindAddr)(endpoint, device, offset, pointer, size, flags));
 }
 
 CUresult CUDAAPI HOOK_NAME(cuLogicalEndpointUnbind)(CUlogicalEndpointId endpoint, CUdevice device,

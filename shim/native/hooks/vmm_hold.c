@@ -26,6 +26,12 @@ void penstock_vmm_hold_at(const penstock_vmm_place *place, uint64_t number) {
   penstock_vmm_unlock();
 }
 
+CUresult penstock_vmm_bound(const penstock_vmm_place *place, uint64_t number, CUresult result) {
+  if (number && result == CUDA_SUCCESS) penstock_vmm_hold_at(place, number);
+  if (number) penstock_vmm_mapping_gone(number);
+  return result;
+}
+
 static bool is_inside(const penstock_vmm_place *inner, const penstock_vmm_place *outer) {
   bool inside = inner->owner == outer->owner && inner->plane == outer->plane;
   for (int i = 0; i < 3; i++) {

@@ -41,32 +41,14 @@ static CUdevice device_of_pointer(CUdeviceptr pointer) {
   return ordinal;
 }
 
-static CUresult bound_handle(CUresult result, CUmemGenericAllocationHandle object, CUdevice device,
-                             size_t offset, CUmemGenericAllocationHandle memory, size_t bytes) {
-  penstock_object entry;
-  if (result == CUDA_SUCCESS && penstock_object_find(PENSTOCK_VMM_HANDLE, memory, &entry)) {
-    penstock_vmm_place place = place_of(object, device, offset, bytes);
-    penstock_vmm_hold_at(&place, entry.detail);
-  }
-  return result;
-}
-
-static CUresult bound_pointer(CUresult result, CUmemGenericAllocationHandle object, CUdevice device,
-                              size_t offset, CUdeviceptr pointer, size_t bytes) {
-  penstock_object mapping;
-  if (result == CUDA_SUCCESS && penstock_vmm_find_mapping(pointer, &mapping)) {
-    penstock_vmm_place place = place_of(object, device, offset, bytes);
-    penstock_vmm_hold_at(&place, mapping.detail);
-  }
-  return result;
-}
-
 CUresult CUDAAPI HOOK_NAME(cuMulticastBindMem)(CUmemGenericAllocationHandle object, size_t offset,
                                                CUmemGenericAllocationHandle memory,
                                                size_t memory_offset, size_t bytes,
                                                unsigned long long flags) {
+  uint64_t number = penstock_vmm_refer_to_handle(memory);
   CUresult result = REAL(cuMulticastBindMem)(object, offset, memory, memory_offset, bytes, flags);
-  return bound_handle(result, object, device_of_handle(memory), offset, memory, bytes);
+  const penstock_vmm_place place = place_of(object, device_of_handle(memory), offset, bytes);
+  return penstock_vmm_bound(&place, number, result);
 }
 
 CUresult CUDAAPI HOOK_NAME(cuMulticastBindMem_v2)(CUmemGenericAllocationHandle object,
@@ -74,24 +56,30 @@ CUresult CUDAAPI HOOK_NAME(cuMulticastBindMem_v2)(CUmemGenericAllocationHandle o
                                                   CUmemGenericAllocationHandle memory,
                                                   size_t memory_offset, size_t bytes,
                                                   unsigned long long flags) {
-  CUresult result =
-      REAL(cuMulticastBindMem_v2)(object, device, offset, memory, memory_offset, bytes, flags);
-  return bound_handle(result, object, device, offset, memory, bytes);
+  uint64_t number = penstock_vmm_refer_to_handle(memory);
+  const penstock_vmm_place place = place_of(object, device, offset, bytes);
+  return penstock_vmm_bound(
+      &place, number,
+      REAL(cuMulticastBindMem_v2)(object, device, offset, memory, memory_offset, bytes, flags));
 }
 
 CUresult CUDAAPI HOOK_NAME(cuMulticastBindAddr)(CUmemGenericAllocationHandle object, size_t offset,
                                                 CUdeviceptr pointer, size_t bytes,
                                                 unsigned long long flags) {
+  uint64_t number = penstock_vmm_refer_to_address(pointer);
   CUresult result = REAL(cuMulticastBindAddr)(object, offset, pointer, bytes, flags);
-  return bound_pointer(result, object, device_of_pointer(pointer), offset, pointer, bytes);
+  const penstock_vmm_place place = place_of(object, device_of_pointer(pointer), offset, bytes);
+  return penstock_vmm_bound(&place, number, result);
 }
 
 CUresult CUDAAPI HOOK_NAME(cuMulticastBindAddr_v2)(CUmemGenericAllocationHandle object,
                                                    CUdevice device, size_t offset,
                                                    CUdeviceptr pointer, size_t bytes,
                                                    unsigned long long flags) {
-  CUresult result = REAL(cuMulticastBindAddr_v2)(object, device, offset, pointer, bytes, flags);
-  return bound_pointer(result, object, device, offset, pointer, bytes);
+  uint64_t number = penstock_vmm_refer_to_address(pointer);
+  const penstock_vmm_place place = place_of(object, device, offset, bytes);
+  return penstock_vmm_bound(
+      &place, number, REAL(cuMulticastBindAddr_v2)(object, device, offset, pointer, bytes, flags));
 }
 
 CUresult CUDAAPI HOOK_NAME(cuMulticastUnbind)(CUmemGenericAllocationHandle object, CUdevice device,

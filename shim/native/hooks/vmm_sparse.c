@@ -1,5 +1,7 @@
 /* Physical memory behind sparse arrays: held tile by tile until it is unmapped, replaced, or the
  * array is destroyed. The driver maps and unmaps in stream order; the ledger does at the call. */
+#include <stdlib.h>
+
 #include "charge.h"
 #include "hooks/array.h"
 #include "hooks/hook.h"
@@ -25,23 +27,33 @@ static penstock_vmm_place place_of(const CUarrayMapInfo *map) {
   return place;
 }
 
-static void mapped(const CUarrayMapInfo *map) {
-  penstock_object entry;
-  penstock_vmm_place place = place_of(map);
-  bool known = map->memOperationType == CU_MEM_OPERATION_TYPE_MAP &&
-               map->memHandleType == CU_MEM_HANDLE_TYPE_GENERIC &&
-               penstock_object_find(PENSTOCK_VMM_HANDLE, map->memHandle.memHandle, &entry);
-  penstock_vmm_let_go_at(&place); /* unmapped, or replaced */
-  if (known) penstock_vmm_hold_at(&place, entry.detail);
+/* What is to be mapped, by number; 0: nothing, or nothing that is known. NULL: no memory. */
+static uint64_t *refer_to_all(const CUarrayMapInfo *list, unsigned count) {
+  uint64_t *numbers = calloc(count ? count : 1, sizeof *numbers);
+  for (unsigned i = 0; numbers && list && i < count; i++) {
+    bool maps = list[i].memOperationType == CU_MEM_OPERATION_TYPE_MAP &&
+                list[i].memHandleType == CU_MEM_HANDLE_TYPE_GENERIC;
+    if (maps) numbers[i] = penstock_vmm_refer_to_handle(list[i].memHandle.memHandle);
+  }
+  return numbers;
 }
 
-#define MAP_ARRAYS(list, count, call)                                  \
-  do {                                                                 \
-    CUresult result = call;                                            \
-    for (unsigned i = 0; result == CUDA_SUCCESS && i < (count); i++) { \
-      mapped(&(list)[i]);                                              \
-    }                                                                  \
-    return result;                                                     \
+static CUresult mapped(const CUarrayMapInfo *list, unsigned count, uint64_t *numbers,
+                       CUresult result) {
+  for (unsigned i = 0; list && i < count; i++) {
+    penstock_vmm_place place = place_of(&list[i]);
+    if (result == CUDA_SUCCESS) penstock_vmm_let_go_at(&place); /* unmapped, or replaced */
+    penstock_vmm_bound(&place, numbers[i], result);
+  }
+  free(numbers);
+  return result;
+}
+
+#define MAP_ARRAYS(list, count, call)              \
+  do {                                             \
+    uint64_t *numbers = refer_to_all(list, count); \
+    if (!numbers) return CUDA_ERROR_OUT_OF_MEMORY; \
+    return mapped(list, count, numbers, call);     \
   } while (0)
 
 CUresult CUDAAPI HOOK_NAME(cuMemMapArrayAsync)(CUarrayMapInfo *list, unsigned int count,

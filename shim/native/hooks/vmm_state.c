@@ -23,8 +23,12 @@ void penstock_vmm_unlock(void) { penstock_lock_release(&penstock_vmm_state_get()
 
 void penstock_vmm_put(penstock_kind kind, uint64_t key, int grant, uint64_t bytes,
                       uint64_t detail) {
-  penstock_object object = {
-      .key = key, .bytes = bytes, .detail = detail, .grant = (int16_t)grant, .kind = (uint8_t)kind};
+  penstock_object object = {.key = key,
+                            .bytes = bytes,
+                            .detail = detail,
+                            .changes = ++penstock_vmm_state_get()->last_number,
+                            .grant = (int16_t)grant,
+                            .kind = (uint8_t)kind};
   if (!penstock_object_put(&object)) penstock_log("no memory to remember an allocation");
 }
 
@@ -78,4 +82,30 @@ void penstock_vmm_add_handle(uint64_t handle, uint64_t number, int grant) {
     penstock_vmm_put(PENSTOCK_VMM_HANDLE, handle, grant, 1, number);
   }
   penstock_vmm_count(number, PENSTOCK_VMM_HANDLES(1), 0, &gone);
+}
+
+/* (locked) */
+static uint64_t refer_to(uint64_t number) {
+  penstock_object gone;
+  if (!penstock_object_find(PENSTOCK_VMM_ALLOCATION, number, NULL)) return 0;
+  penstock_vmm_count(number, PENSTOCK_VMM_MAPPINGS(1), 0, &gone);
+  return number;
+}
+
+uint64_t penstock_vmm_refer_to_handle(uint64_t handle) {
+  penstock_object entry;
+  uint64_t number = 0;
+  if (!penstock_vmm_lock()) return 0;
+  if (penstock_object_find(PENSTOCK_VMM_HANDLE, handle, &entry)) number = refer_to(entry.detail);
+  penstock_vmm_unlock();
+  return number;
+}
+
+uint64_t penstock_vmm_refer_to_address(uint64_t address) {
+  penstock_object mapping;
+  uint64_t number = 0;
+  if (!penstock_vmm_find_mapping(address, &mapping) || !penstock_vmm_lock()) return 0;
+  number = refer_to(mapping.detail);
+  penstock_vmm_unlock();
+  return number;
 }

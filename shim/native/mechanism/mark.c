@@ -2,7 +2,6 @@
 #include "mechanism/mark.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +9,8 @@
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "common/files.h"
 
 #ifndef F_OFD_GETLK /* older headers */
 #define F_OFD_GETLK 36
@@ -21,7 +22,7 @@
 #define MOST_LOCKS_BYTES ((size_t)4 << 20)
 #define MOST_READINGS 6
 
-/* The system call itself: a program may have a fcntl of its own. */
+/* The system call itself, as in common/files.h. */
 static long lock_call(int descriptor, int command, struct flock *lock) {
   return syscall(SYS_fcntl, descriptor, command, lock);
 }
@@ -85,7 +86,7 @@ bool penstock_mark_put(int descriptor, uint64_t offset) {
 static char *read_whole(const char *path, unsigned *pieces) {
   size_t room = 0, length = 0;
   char *text = NULL;
-  int file = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+  int file = penstock_file_open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
   ssize_t got = file < 0 ? -1 : 1;
   *pieces = 0;
   while (got > 0) {
@@ -96,13 +97,13 @@ static char *read_whole(const char *path, unsigned *pieces) {
       if (!larger) break;
       text = larger;
     }
-    got = read(file, text + length, room - length - 1);
+    got = penstock_file_read(file, text + length, room - length - 1);
     if (got < 0 && errno == EINTR)
       got = 1;
     else if (got > 0)
       length += (size_t)got, ++*pieces;
   }
-  if (file >= 0) close(file);
+  if (file >= 0) penstock_file_close(file);
   if (got < 0) {
     free(text);
     return NULL;
@@ -178,13 +179,13 @@ static bool reach(penstock_mark_look *look, const penstock_mark *mark) {
   if (!mark->file || !mark->path[0]) return false;
   if (look->file == mark->file) return true;
   memcpy(path, mark->path, PENSTOCK_MARK_PATH_BYTES);
-  int node = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+  int node = penstock_file_open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
   if (node < 0) return false;
   if (file_of(node) != mark->file) { /* another node of that name, as other containers have */
-    close(node);
+    penstock_file_close(node);
     return false;
   }
-  if (look->file) close(look->descriptor);
+  if (look->file) penstock_file_close(look->descriptor);
   look->descriptor = node;
   look->file = mark->file;
   return true;
@@ -202,7 +203,7 @@ bool penstock_mark_is_open(penstock_mark_look *look, const penstock_mark *mark) 
 
 void penstock_mark_look_end(penstock_mark_look *look) {
   int saved_errno = errno;
-  if (look->file) close(look->descriptor);
+  if (look->file) penstock_file_close(look->descriptor);
   free(look->locks);
   *look = (penstock_mark_look){0};
   errno = saved_errno;

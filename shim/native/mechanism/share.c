@@ -276,7 +276,11 @@ penstock_error penstock_share_attempt(penstock_region *region, penstock_share sh
   return penstock_ledger_attempt_in(region, penstock_share_slot(share), device, bytes);
 }
 
+/* The slot of a share that is gone may be another's by now. */
 void penstock_share_release(penstock_region *region, penstock_share share, unsigned device,
                             uint64_t bytes) {
-  penstock_ledger_release_in(region, penstock_share_slot(share), device, bytes);
+  uint32_t slot = penstock_share_slot(share);
+  if (penstock_owner_generation(owner_of(region, slot)) + 1 == share >> 32) {
+    penstock_ledger_release_in(region, slot, device, bytes);
+  }
 }

@@ -1,7 +1,6 @@
 #include "mechanism/slots.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "common/files.h"
 #include "mechanism/lock.h"
 #include "mechanism/reap.h"
 #include "mechanism/share.h"
@@ -32,10 +32,10 @@ typedef struct stat_line {
 } stat_line;
 
 static ssize_t read_small(const char *path, char *buffer, size_t size) {
-  int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+  int fd = penstock_file_open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
   if (fd < 0) return -1;
-  ssize_t got = read(fd, buffer, size - 1);
-  close(fd);
+  ssize_t got = penstock_file_read(fd, buffer, size - 1);
+  penstock_file_close(fd);
   if (got >= 0) buffer[got] = 0;
   return got;
 }

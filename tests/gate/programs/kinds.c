@@ -128,3 +128,24 @@ CASE(two_hundred_thousand_shapes) {
   show("launched");
   let_go();
 }
+
+static void *launch_many(void *context) {
+  OK(cuCtxSetCurrent(context));
+  launch_different(kernel_anew("spin"), 30000);
+  return NULL;
+}
+
+/* This thread remembers the kind, whose place others have by then. */
+CASE(another_thread_takes_the_place_of_a_kind) {
+  pthread_t thread;
+  CUcontext context;
+  prepare();
+  OK(cuCtxGetCurrent(&context));
+  CUfunction known = kernel_anew("meet");
+  learn(known, 1);
+  CHECK(pthread_create(&thread, NULL, launch_many, context) == 0);
+  CHECK(pthread_join(thread, NULL) == 0);
+  launch_held(known, 1);
+  show("launched");
+  let_go();
+}

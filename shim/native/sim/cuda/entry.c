@@ -11,8 +11,20 @@ __thread bool sim_next_per_thread;
 sim_process sim_here;
 
 static pthread_mutex_t big = PTHREAD_MUTEX_INITIALIZER;
-void sim_big_lock(void) { pthread_mutex_lock(&big); }
-void sim_big_unlock(void) { pthread_mutex_unlock(&big); }
+static int cancel_state; /* of who has it: a thread is not cancelled while it does */
+
+void sim_big_lock(void) {
+  int state;
+  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
+  pthread_mutex_lock(&big);
+  cancel_state = state;
+}
+
+void sim_big_unlock(void) {
+  int state = cancel_state;
+  pthread_mutex_unlock(&big);
+  pthread_setcancelstate(state, &state);
+}
 
 static pthread_key_t thread_end;
 static pthread_once_t thread_end_made = PTHREAD_ONCE_INIT;

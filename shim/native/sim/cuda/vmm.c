@@ -203,12 +203,14 @@ CUresult sim_physical_of(CUmemGenericAllocationHandle handle, sim_physical **p) 
 CUresult CUDAAPI cuMemRelease(CUmemGenericAllocationHandle handle) {
   ENTER("cuMemRelease");
   sim_physical *p;
-  TRY(sim_physical_of(handle, &p));
   sim_big_lock();
-  p->handles--;
-  sim_physical_let_go(p);
+  CUresult result = sim_physical_of(handle, &p);
+  if (result == CUDA_SUCCESS) {
+    p->handles--;
+    sim_physical_let_go(p);
+  }
   sim_big_unlock();
-  return CUDA_SUCCESS;
+  return result;
 }
 
 CUresult CUDAAPI cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *out, void *address) {
@@ -243,15 +245,14 @@ CUresult CUDAAPI cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
   sim_physical *p;
   REQUIRE(bytes && !(bytes % SIM_GRANULE) && !(address % SIM_GRANULE) && !offset && !flags,
           CUDA_ERROR_INVALID_VALUE);
-  TRY(sim_physical_of(handle, &p));
-  REQUIRE(bytes <= p->bytes, CUDA_ERROR_INVALID_VALUE);
   sim_alloc *alloc = calloc(1, sizeof *alloc);
   REQUIRE(alloc, CUDA_ERROR_OUT_OF_MEMORY);
   sim_big_lock();
-  bool fine = inside_reservation(address, bytes);
+  bool fine = sim_physical_of(handle, &p) == CUDA_SUCCESS && bytes <= p->bytes &&
+              inside_reservation(address, bytes);
   for (uint64_t at = address; fine && at < address + bytes; at += SIM_GRANULE)
     fine = !sim_alloc_find(at);
-  uint64_t from = p->backing ? sim_heap_offset(p->backing) : 0;
+  uint64_t from = fine && p->backing ? sim_heap_offset(p->backing) : 0;
   fine = fine && sim_heap_map_at(address, from, bytes, p->fd, PROT_READ | PROT_WRITE);
   if (fine) {
     *alloc = (sim_alloc){.address = address,
