@@ -38,6 +38,7 @@ def expected_ns(tenant: StageTenant, child: subprocess.Popen[str]) -> int:
         "a_module_is_unloaded_beside_one_that_is_known",
         "a_known_function_is_launched_in_a_new_shape",
         "another_thread_takes_the_place_of_a_kind",
+        "kernels_that_nobody_launches_are_listed",
     ],
 )
 def test_what_was_learned_of_a_function_stays(program: Callable[[str], str], case: str) -> None:

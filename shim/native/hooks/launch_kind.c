@@ -348,9 +348,15 @@ void penstock_gate_forget_functions(const void *owner) {
   penstock_lock_release(&state->kinds_lock);
 }
 
+/* One that was never launched takes no place: programs list thousands. Its origin is looked up when
+ * it is launched. */
 void penstock_gate_function_of(const void *what, const void *owner) {
   gate_state *state = what ? gate_state_get() : NULL;
-  if (state) introduce(state, what, (origin){owner, true});
+  if (!state) return;
+  penstock_lock_acquire(&state->kinds_lock);
+  bool known = function_find(state, what) != NULL;
+  penstock_lock_release(&state->kinds_lock);
+  if (known) introduce(state, what, (origin){owner, true});
 }
 
 void penstock_gate_forget_kind(const void *what) {

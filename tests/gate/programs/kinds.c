@@ -149,3 +149,22 @@ CASE(another_thread_takes_the_place_of_a_kind) {
   show("launched");
   let_go();
 }
+
+/* Sees them, launches none. */
+CASE(kernels_that_nobody_launches_are_listed) {
+  enum { MANY = 20000 };
+  static char text[MANY * 48 + 256];
+  static CUkernel kernels[MANY];
+  CUlibrary library;
+  prepare();
+  CUfunction known = kernel_anew("meet");
+  learn(known, 1);
+  many_short(kernel_anew("spin"));
+  char *at = text + sprintf(text, ".version 7.0\n.target sm_50\n.address_size 64\n");
+  for (int i = 0; i < MANY; i++) at += sprintf(at, ".visible .entry k%d() { ret; }\n", i);
+  OK(cuLibraryLoadData(&library, text, NULL, NULL, 0, NULL, NULL, 0));
+  OK(cuLibraryEnumerateKernels(kernels, MANY, library));
+  launch_held(known, 1);
+  show("launched");
+  let_go();
+}
