@@ -43,13 +43,22 @@ def test_nothing_stays_in_flight_of_what_was_destroyed_under_a_waiting_launch(
         output_of(child)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    ("case", "seed"),
+    [
+        *(("threads_do_what_they_like_with_shared_streams", seed) for seed in range(4)),
+        ("threads_end_with_work_on_their_default_streams", 0),
+    ],
+)
 @pytest.mark.parametrize("cores", [20, 100])
-def test_nothing_stays_in_flight_of_what_threads_did_with_shared_streams(
-    program: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, cores: float, seed: int
+def test_nothing_stays_in_flight_of_what_threads_did_once_it_was_waited_for(
+    program: Callable[[str], str],
+    monkeypatch: pytest.MonkeyPatch,
+    cores: float,
+    case: str,
+    seed: int,
 ) -> None:
     monkeypatch.setenv("SEED", str(seed))
-    case = "threads_do_what_they_like_with_shared_streams"
     with Stage("h200") as stage:
         tenant = stage.tenant("tenant", cores)
         child = stage.start(tenant, [case], program=program("mixture"))

@@ -29,8 +29,9 @@ static uint64_t load(const uint64_t *word) { return __atomic_load_n(word, __ATOM
 static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
 typedef struct work {
-  uint64_t since_ns; /* when it began, as far as known; 0: there is none */
-  uint64_t usual_ns; /* what it usually takes; UINT64_MAX: nobody knows */
+  uint64_t since_ns;    /* when it began, as far as known; 0: there is none */
+  uint64_t usual_ns;    /* what it usually takes; UINT64_MAX: nobody knows */
+  uint64_t estimate_ns; /* its part of the slot's */
 } work;
 
 /* Where no launch can be measured by itself, what was measured may be mostly waiting. */
@@ -54,6 +55,11 @@ uint64_t gate_usual_ns(const gate_bracket *bracket) {
 
 static uint64_t sum(uint64_t a, uint64_t b) { return a > UINT64_MAX - b ? UINT64_MAX : a + b; }
 
+static void add(work *to, const gate_bracket *bracket) {
+  to->usual_ns = sum(to->usual_ns, gate_usual_ns(bracket));
+  to->estimate_ns += bracket->estimate_ns;
+}
+
 /* The stream's oldest work. `all`: and whatever is queued behind it. */
 static work work_on(gate_stream *stream, bool all) {
   penstock_lock_acquire(&stream->lock);
@@ -61,14 +67,12 @@ static work work_on(gate_stream *stream, bool all) {
   work out = {0};
   if (first) {
     out.since_ns = first->opened_ns > stream->last_end_ns ? first->opened_ns : stream->last_end_ns;
-    out.usual_ns = gate_usual_ns(first);
+    add(&out, first);
   }
   for (const gate_bracket *one = first ? first->next : NULL; all && one; one = one->next) {
-    out.usual_ns = sum(out.usual_ns, gate_usual_ns(one));
+    add(&out, one);
   }
-  if (all && first && stream->open && first != stream->open) {
-    out.usual_ns = sum(out.usual_ns, gate_usual_ns(stream->open));
-  }
+  if (all && first && stream->open && first != stream->open) add(&out, stream->open);
   penstock_lock_release(&stream->lock);
   return out;
 }
@@ -81,12 +85,18 @@ static uint64_t sharers(penstock_process *process, gate_state *state, int grant)
   return beside + gate_busy_processes(process, state, grant);
 }
 
-/* When work that began then should be through at the latest; 0: nobody knows. */
-static uint64_t due_ns(uint64_t since_ns, uint64_t usual_ns, uint64_t sharers) {
+/* What is out beside work of that estimate: it may come first, or go side by side with it. */
+static uint64_t beside_ns(uint64_t out_ns, uint64_t estimate_ns) {
+  return out_ns > estimate_ns ? out_ns - estimate_ns : 0;
+}
+
+/* When the work should be through at the latest, other processes' left aside; 0: nobody knows.
+ * `out_ns`: what the process has out. */
+static uint64_t due_ns(const work *one, uint64_t out_ns, uint64_t sharers) {
   const uint64_t most_ns = 1000000000000; /* longer is no kernel, but an overflow in the making */
-  if (!since_ns || usual_ns > most_ns) return 0;
-  uint64_t slack = sharers > 1 ? CROWD_SLACK_NS : SLACK_NS;
-  return since_ns + (usual_ns + usual_ns / 8) * sharers + slack;
+  if (!one->since_ns || one->usual_ns > most_ns || out_ns > most_ns) return 0;
+  uint64_t alone_ns = one->usual_ns + one->usual_ns / 8 + beside_ns(out_ns, one->estimate_ns);
+  return one->since_ns + alone_ns * sharers + (sharers > 1 ? CROWD_SLACK_NS : SLACK_NS);
 }
 
 /* Calls `see` for each stream of this process with work on the device. */
@@ -104,6 +114,7 @@ static void each_busy(gate_state *state, int grant, void (*see)(gate_stream *, v
 typedef struct first_due {
   const gate_stream *but;
   uint64_t sharers;
+  uint64_t out_ns;   /* what the process has out */
   uint64_t since_ns; /* of the oldest work; 0: none */
   uint64_t due_ns;   /* of the work that is due first; 0: none of it is known */
 } first_due;
@@ -114,7 +125,7 @@ static void see_due(gate_stream *stream, void *to) {
   work one = work_on(stream, false);
   if (!one.since_ns) return;
   first->since_ns = first->since_ns ? earlier(first->since_ns, one.since_ns) : one.since_ns;
-  uint64_t due = due_ns(one.since_ns, one.usual_ns, first->sharers);
+  uint64_t due = due_ns(&one, first->out_ns, first->sharers);
   if (due) first->due_ns = first->due_ns ? earlier(first->due_ns, due) : due;
 }
 
@@ -126,11 +137,11 @@ uint64_t gate_oldest_ns(gate_state *state, int grant) {
 
 void gate_watch_look(penstock_process *process, gate_state *state, int grant, gate_stream *stream) {
   penstock_gate_slot *slot = gate_slot(process, state, grant);
-  first_due first = {.sharers = sharers(process, state, grant)};
+  first_due first = {.sharers = sharers(process, state, grant), .out_ns = load(&slot->estimate_ns)};
   if (stream) {
     work all = work_on(stream, true);
     first.since_ns = all.since_ns;
-    first.due_ns = due_ns(all.since_ns, all.usual_ns, first.sharers);
+    first.due_ns = due_ns(&all, first.out_ns, first.sharers);
   } else {
     each_busy(state, grant, see_due, &first);
   }
@@ -167,8 +178,7 @@ static uint64_t out_ns(const penstock_usage_page *usage, unsigned device) {
 
 /* When work of that process is due that others' work on the device may be before. */
 static uint64_t due_behind(uint64_t due_ns, uint64_t out_ns, const penstock_gate_slot *slot) {
-  uint64_t own_ns = load(&slot->estimate_ns);
-  return due_ns && out_ns > own_ns ? due_ns + (out_ns - own_ns) : due_ns;
+  return due_ns ? due_ns + beside_ns(out_ns, load(&slot->estimate_ns)) : 0;
 }
 
 /* Which work of the tenant's is due first that may wait for a launch on `stream`: what is before it
@@ -179,7 +189,8 @@ static tenant_due due_first(penstock_process *process, gate_state *state, gate_s
   penstock_usage_page *usage = process->region.usage;
   const penstock_gate_slot *own = gate_slot(process, state, here);
   unsigned devices = penstock_region_device_count(&process->region);
-  first_due first = {.but = stream, .sharers = sharers(process, state, here)};
+  first_due first = {
+      .but = stream, .sharers = sharers(process, state, here), .out_ns = load(&own->estimate_ns)};
   each_busy(state, here, see_due, &first);
   uint64_t due = due_behind(first.due_ns, out_ns(usage, (unsigned)here), own);
   tenant_due out = {due, (unsigned)here};

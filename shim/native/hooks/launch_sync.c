@@ -65,8 +65,8 @@ void penstock_gate_called_host(void) {
 }
 
 /* The program is about to wait for the stream: its last bracket can be measured then, which is
- * worth two calls if it is a sample, or long. */
-static void before_wait(gate_state *state, gate_stream *stream) {
+ * worth two calls if it is a sample, or long. `ours`: its handle means this stream here. */
+static void before_wait(gate_state *state, gate_stream *stream, bool ours) {
   enum { LONG_NS = 300000, CALLS = 2, SPARE = 32 };
   uint64_t now_ns = gate_now_ns();
   penstock_starved_begin(now_ns);
@@ -77,7 +77,7 @@ static void before_wait(gate_state *state, gate_stream *stream) {
     __atomic_store_n(&stream->waited_since_ns, now_ns, __ATOMIC_RELAXED);
   }
   const gate_bracket *open = stream->open;
-  bool wanted = open && (open->start || open->cost_ns >= LONG_NS);
+  bool wanted = ours && open && (open->start || open->cost_ns >= LONG_NS);
   bool sample = open && open->start;
   penstock_lock_release(&stream->lock);
   if (!wanted || !gate_may_mark_apart(state, stream) ||
@@ -137,7 +137,7 @@ void gate_before_wait(CUstream handle, bool per_thread) {
   gate_stream *stream = state ? waited_for(state, handle, per_thread) : NULL;
   waited.stream = stream;
   if (!stream) return;
-  before_wait(state, stream);
+  before_wait(state, stream, true);
   watch(state, stream, stream->context->grant, true);
 }
 
@@ -154,8 +154,8 @@ void gate_after_wait(bool drained) {
   if (drained && process && grant >= 0) penstock_gate_drained(gate_device(process, grant), now_ns);
 }
 
-/* All streams of a context that this thread may speak for. Entries are never freed, and one that is
- * reused meanwhile is only settled early. */
+/* All streams of a context; of other threads' default streams only what needs no handle. Entries
+ * are never freed, and one that is reused meanwhile is only settled early. */
 enum visit { BEFORE_WAIT, AFTER_WAIT, INTERRUPTED };
 static void each_stream(gate_state *state, CUcontext handle, uint64_t now_ns, enum visit visit) {
   for (unsigned i = 0; i < GATE_LISTS; i++) {
@@ -164,11 +164,12 @@ static void each_stream(gate_state *state, CUcontext handle, uint64_t now_ns, en
     unsigned count = 0;
     penstock_lock_acquire(&state->lock);
     for (gate_stream *stream = state->streams[i]; stream && count < 64; stream = stream->next) {
-      if (stream->context->handle == handle && !stream->thread) found[count++] = stream;
+      bool elsewhere = visit == INTERRUPTED && stream->thread;
+      if (stream->context->handle == handle && !elsewhere) found[count++] = stream;
     }
     penstock_lock_release(&state->lock);
     for (unsigned k = 0; k < count; k++) {
-      if (visit == BEFORE_WAIT) before_wait(state, found[k]);
+      if (visit == BEFORE_WAIT) before_wait(state, found[k], !found[k]->thread);
       if (visit == AFTER_WAIT) after_wait(state, found[k], now_ns);
       if (visit == INTERRUPTED) interrupt(state, found[k]);
     }

@@ -129,3 +129,24 @@ CASE(threads_do_what_they_like_with_shared_streams) {
   fflush(stdout);
   getchar();
 }
+
+static void *launch_on_own_default_stream(void *unused) {
+  (void)unused;
+  OK(cuCtxSetCurrent(context));
+  for (int i = 0; i < 20; i++) busy(CU_STREAM_PER_THREAD, 20000);
+  return NULL;
+}
+
+/* Nobody but the context can be waited for then. */
+CASE(threads_end_with_work_on_their_default_streams) {
+  pthread_t threads[4];
+  context = begin();
+  for (int i = 0; i < 4; i++) {
+    CHECK(!pthread_create(&threads[i], NULL, launch_on_own_default_stream, NULL));
+  }
+  for (int i = 0; i < 4; i++) CHECK(!pthread_join(threads[i], NULL));
+  OK(cuCtxSynchronize());
+  puts("idle");
+  fflush(stdout);
+  getchar();
+}
