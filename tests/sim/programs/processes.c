@@ -184,6 +184,33 @@ CASE(memory_exported_by_descriptor_stays_charged_until_nobody_holds_it) {
   CHECK(free_bytes() == before);
 }
 
+/* A number of a terminal is given out again, to memory of another device or machine. */
+CASE(a_descriptor_is_not_taken_for_one_of_another_device) {
+  begin();
+  int devices;
+  CUcontext first, second;
+  CUmemGenericAllocationHandle here, there;
+  CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                              .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                              .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+  int descriptor, other;
+  OK(cuDeviceGetCount(&devices));
+  if (devices < 2) return;
+  OK(cuCtxGetCurrent(&first));
+  OK(cuDevicePrimaryCtxRetain(&second, 1));
+  size_t before = free_bytes();
+  OK(cuMemCreate(&here, 10 * MIB, &prop, 0));
+  OK(cuMemExportToShareableHandle(&descriptor, here, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+  OK(cuMemRelease(here));
+  OK(cuCtxSetCurrent(second));
+  prop.location.id = 1;
+  OK(cuMemCreate(&there, 10 * MIB, &prop, 0));
+  close(descriptor);
+  OK(cuMemExportToShareableHandle(&other, there, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+  OK(cuCtxSetCurrent(first));
+  CHECK(free_bytes() == before);
+}
+
 CASE(descriptors_of_memory_are_files_of_one_character_device) {
   begin();
   CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
