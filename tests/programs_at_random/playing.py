@@ -32,6 +32,7 @@ TIGHT_BYTES = 96 * MIB  # beside the contexts: most programs ask for more
 # A hang is what is to be seen, not a slow machine.
 SLACK = 4
 PATIENCE_S = float(os.environ.get("PENSTOCK_RANDOM_PATIENCE", "20"))
+SMALL_QUOTA = 30  # percent: below, patience grows as the quota shrinks
 OUT_OF_MEMORY = 2
 MOST_PHASES, MOST_THREADS = 32, 4  # as in player.h
 AT = struct.Struct("<16I")
@@ -128,6 +129,8 @@ class Run:
             **simulator.environment(self._folder / "machine", "random"),
             "PENSTOCK_SIM_KERNELS": KERNEL_RULES,
         }
+        if queues := re.search(r"^# queues (\d+)$", self._script, re.MULTILINE):
+            environment["CUDA_DEVICE_MAX_CONNECTIONS"] = queues[1]
         if self.outcome.setting.cores:
             environment["PENSTOCK_TENANT_DIR"] = str(self._tenant)
             environment["LD_PRELOAD"] = f"{paths.so_path()}:{paths.nvml_so_path()}"
@@ -291,7 +294,9 @@ def play(player: Path, script: str, settings: tuple[Setting, ...] = SETTINGS) ->
         return [f"{NATIVE}: {fault}" for fault in native.faults]
 
     def one(setting: Setting) -> list[str]:
-        limit_s = (100 / setting.cores + SLACK) * native.busy_s + patience_s(script)
+        # What waits for each other spins meanwhile, which is paid for at the quota.
+        patience = patience_s(script) * max(1, SMALL_QUOTA / setting.cores)
+        limit_s = (100 / setting.cores + SLACK) * native.busy_s + patience
         outcome = Run(player, script, setting, limit_s).outcome
         faults = [*outcome.faults]
         if outcome.results:

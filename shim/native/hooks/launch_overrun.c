@@ -19,6 +19,8 @@
 /* Beyond what the work usually takes, and an eighth of that. */
 #define SLACK_NS 300000
 #define CROWD_SLACK_NS 20000000 /* beside others: their time slices */
+/* What was never measured may be long: it is due this long after it began. */
+#define UNMEASURED_NS 400000000
 /* How often to look for work of others that may wait for this launch. */
 #define TOGETHER_LOOK_NS 500000
 #define APART_LOOK_NS 2000000
@@ -82,6 +84,7 @@ static uint64_t sharers(penstock_process *process, gate_state *state, int grant)
 /* When work that began then should be through at the latest; 0: nobody knows. */
 static uint64_t due_ns(uint64_t since_ns, uint64_t usual_ns, uint64_t sharers) {
   const uint64_t most_ns = 1000000000000; /* longer is no kernel, but an overflow in the making */
+  if (since_ns && usual_ns == UINT64_MAX) return since_ns + UNMEASURED_NS * sharers;
   if (!since_ns || usual_ns > most_ns) return 0;
   uint64_t slack = sharers > 1 ? CROWD_SLACK_NS : SLACK_NS;
   return since_ns + (usual_ns + usual_ns / 8) * sharers + slack;
@@ -103,7 +106,7 @@ typedef struct first_due {
   const gate_stream *but;
   uint64_t sharers;
   uint64_t since_ns; /* of the oldest work; 0: none */
-  uint64_t due_ns;   /* of the work that is due first; 0: none of it is known */
+  uint64_t due_ns;   /* of the work that is due first; 0: there is none */
 } first_due;
 
 static void see_due(gate_stream *stream, void *to) {
@@ -148,7 +151,7 @@ void gate_watch_end(penstock_process *process, gate_state *state, int grant) {
 }
 
 typedef struct tenant_due {
-  uint64_t due_ns; /* 0: of none that is out this is known */
+  uint64_t due_ns; /* 0: nothing is out */
   unsigned device;
 } tenant_due;
 
@@ -192,10 +195,10 @@ bool gate_overrun_lets_go(penstock_process *process, gate_state *state, gate_str
   *look_ns = !overruns && first.due_ns && (!next || first.due_ns < next) ? first.due_ns : next;
   if (gate_is_suspended(process)) return false;
   uint64_t usual = least_usual_ns(penstock_cost_usual_ns(&kind->cost));
-  bool may = penstock_gate_let_go(process->region.usage->gate,
-                                  penstock_region_device_count(&process->region), (unsigned)grant,
-                                  overruns ? (int)first.device : -1, now_ns - first.due_ns,
-                                  usual ? usual : gate_likely_ns(state, kind), now_ns);
+  if (!usual) usual = gate_likely_ns(state, kind);
+  bool may = penstock_gate_let_go(
+      process->region.usage->gate, penstock_region_device_count(&process->region), (unsigned)grant,
+      overruns ? (int)first.device : -1, overruns ? now_ns - first.due_ns : 0, usual, now_ns);
   if (may) __atomic_store_n(&state->let_go_ns[grant], now_ns, __ATOMIC_RELAXED);
   return may;
 }
