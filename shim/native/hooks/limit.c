@@ -139,11 +139,12 @@ static bool entry_of(CUcontext context, int grant, CUlimit limit, penstock_objec
 }
 
 /* The limit is set, and `held` bytes more than the entry says are charged. The driver may have
- * rounded what it was told: what it says it has set is what counts. */
+ * rounded what it was told: what it says it has set is what counts. Another thread may have set it
+ * anew and noted that before this one notes what it saw: so it is looked at again behind. */
 static CUresult settle(CUcontext context, int grant, CUlimit limit, size_t value, uint64_t held) {
   penstock_object seen;
   uint64_t count = copies(limit);
-  size_t set = value;
+  size_t set = value, again;
   REAL(cuCtxGetLimit)(&set, limit);
   while (penstock_object_find(PENSTOCK_CONTEXT_LIMIT, key_of(context, limit), &seen)) {
     penstock_object now = seen;
@@ -155,7 +156,11 @@ static CUresult settle(CUcontext context, int grant, CUlimit limit, size_t value
     }
     if (!penstock_object_replace(&seen, &now)) continue;
     penstock_uncharge(grant, seen.bytes + held - now.bytes);
-    return CUDA_SUCCESS;
+    held = 0;
+    again = set;
+    REAL(cuCtxGetLimit)(&again, limit);
+    if (again == set) return CUDA_SUCCESS;
+    set = again;
   }
   penstock_uncharge(grant, held);
   return CUDA_ERROR_OUT_OF_MEMORY;

@@ -62,6 +62,29 @@ CASE(memory_of_another_process_is_the_same_memory) {
   CHECK(value == 78);
 }
 
+static void close_and_reserve(void) {
+  CUipcMemHandle handle;
+  CUdeviceptr pointer, pages;
+  get(to_child, &handle, sizeof handle);
+  begin();
+  OK(cuIpcOpenMemHandle(&pointer, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+  OK(cuIpcCloseMemHandle(pointer));
+  OK(cuMemAddressReserve(&pages, 2 * MIB, 0, 0, 0));
+  CHECK(pages % (2 * MIB) == 0);
+}
+
+CASE(what_began_inside_a_page_leaves_whole_pages_when_it_is_closed) {
+  pid_t child = with_child(close_and_reserve);
+  begin();
+  CUdeviceptr small, pointer;
+  CUipcMemHandle handle;
+  OK(cuMemAlloc(&small, 700));
+  OK(cuMemAlloc(&pointer, 1000));
+  OK(cuIpcGetMemHandle(&handle, pointer));
+  put(to_child, &handle, sizeof handle);
+  ended_well(child);
+}
+
 static void wait_for_event(void) {
   CUipcEventHandle handle;
   CUevent event;
