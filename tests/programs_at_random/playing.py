@@ -32,7 +32,6 @@ TIGHT_BYTES = 96 * MIB  # beside the contexts: most programs ask for more
 # A hang is what is to be seen, not a slow machine.
 SLACK = 4
 PATIENCE_S = float(os.environ.get("PENSTOCK_RANDOM_PATIENCE", "20"))
-SMALL_QUOTA = 30  # percent: below, patience grows as the quota shrinks
 OUT_OF_MEMORY = 2
 MOST_PHASES, MOST_THREADS = 32, 4  # as in player.h
 AT = struct.Struct("<16I")
@@ -281,10 +280,13 @@ def differences(script: str, native: Outcome, other: Outcome) -> list[str]:
     return found
 
 
-def patience_s(script: str) -> float:
+def patience_s(script: str, setting: Setting = NATIVE) -> float:
     """How long it may take beyond what its work takes; a script may say less."""
     said = re.search(r"^# patience (\d+)$", script, re.MULTILINE)
-    return float(said[1]) if said else PATIENCE_S
+    if said:
+        return float(said[1])
+    # What spins for each other is paid for at the quota.
+    return PATIENCE_S * 100 / (setting.cores or 100)
 
 
 def play(player: Path, script: str, settings: tuple[Setting, ...] = SETTINGS) -> list[str]:
@@ -294,9 +296,7 @@ def play(player: Path, script: str, settings: tuple[Setting, ...] = SETTINGS) ->
         return [f"{NATIVE}: {fault}" for fault in native.faults]
 
     def one(setting: Setting) -> list[str]:
-        # What waits for each other spins meanwhile, which is paid for at the quota.
-        patience = patience_s(script) * max(1, SMALL_QUOTA / setting.cores)
-        limit_s = (100 / setting.cores + SLACK) * native.busy_s + patience
+        limit_s = (100 / setting.cores + SLACK) * native.busy_s + patience_s(script, setting)
         outcome = Run(player, script, setting, limit_s).outcome
         faults = [*outcome.faults]
         if outcome.results:

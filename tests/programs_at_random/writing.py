@@ -47,17 +47,11 @@ FEATURES = frozenset(
 
 # What is known not to hold yet. A line goes when its fault is mended.
 BROKEN: dict[str, str] = {
-    "meetings": "launches at a shut gate that others wait for come too late (B9)",
-    "host waits": "likewise",
-    "across devices": "gates of several devices drive each other apart (A1)",
+    "across devices": "two in a hundred: what waits without spinning, behind others' work, is "
+    "charged as work, and the gate stays shut for it",
     "across processes": "likewise",
-    "legacy before meetings": "the gate's own marker on the legacy stream (A2)",
-    "limits": "cuCtxSetLimit by two threads at once: read, charged and noted without a lock",
     "shared pools": "a descriptor of a pool is taken to keep the pool's memory after its end; "
     "on the simulated device it does not: a real one must tell",
-    "small parts shared": "simulated device: closing what does not begin with a page maps its own "
-    "pages elsewhere, and what comes to lie there next is written into the other's memory",
-    "variables of libraries": "charged as a library is loaded, on the device from the first use on",
     "makers of pools killed": "what is exported stays charged while others have the pool",
 }
 

@@ -6,8 +6,8 @@
  * for longer than the first one's, and so on: each round waits longer than the one before.
  * Therefore
  *   - a launch that waits at a shut gate while work of the tenant's overruns what such work usually
- *     takes goes at once. It is charged, and no more than PENSTOCK_GATE_OVERDRAFT_NS go so between
- *     two openings of the gate: the share holds;
+ *     takes goes at once. It is charged, and not much more than PENSTOCK_GATE_OVERDRAFT_NS go so
+ *     between two openings of the gate: the share holds;
  *   - devices that were seen to wait for each other open together (mechanism/together.c).
  *
  * A thread that waits, for work or at the gate, says in its process's slot since when that work has

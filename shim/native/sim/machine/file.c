@@ -93,7 +93,7 @@ static const char *profile_fault(const sim_profile *p) {
   return NULL;
 }
 
-/* Descriptors of all machines of a host lie in one place, and are told apart by what they are of. */
+/* Descriptors of all machines of a host lie in one place: what they are of tells them apart. */
 static uint64_t first_shared_id(void) {
   const uint64_t half = (uint64_t)1 << 39; /* of what a descriptor's label can tell */
   uint64_t random = 0;
