@@ -128,6 +128,8 @@ class Run:
             **simulator.environment(self._folder / "machine", "random"),
             "PENSTOCK_SIM_KERNELS": KERNEL_RULES,
         }
+        if queues := re.search(r"^# queues (\d+)$", self._script, re.MULTILINE):
+            environment["CUDA_DEVICE_MAX_CONNECTIONS"] = queues[1]
         if self.outcome.setting.cores:
             environment["PENSTOCK_TENANT_DIR"] = str(self._tenant)
             environment["LD_PRELOAD"] = f"{paths.so_path()}:{paths.nvml_so_path()}"
@@ -278,10 +280,13 @@ def differences(script: str, native: Outcome, other: Outcome) -> list[str]:
     return found
 
 
-def patience_s(script: str) -> float:
+def patience_s(script: str, setting: Setting = NATIVE) -> float:
     """How long it may take beyond what its work takes; a script may say less."""
     said = re.search(r"^# patience (\d+)$", script, re.MULTILINE)
-    return float(said[1]) if said else PATIENCE_S
+    if said:
+        return float(said[1])
+    # What spins for each other is paid for at the quota.
+    return PATIENCE_S * 100 / (setting.cores or 100)
 
 
 def play(player: Path, script: str, settings: tuple[Setting, ...] = SETTINGS) -> list[str]:
@@ -291,7 +296,7 @@ def play(player: Path, script: str, settings: tuple[Setting, ...] = SETTINGS) ->
         return [f"{NATIVE}: {fault}" for fault in native.faults]
 
     def one(setting: Setting) -> list[str]:
-        limit_s = (100 / setting.cores + SLACK) * native.busy_s + patience_s(script)
+        limit_s = (100 / setting.cores + SLACK) * native.busy_s + patience_s(script, setting)
         outcome = Run(player, script, setting, limit_s).outcome
         faults = [*outcome.faults]
         if outcome.results:

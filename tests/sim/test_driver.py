@@ -31,6 +31,10 @@ def test_a_capture_that_reached_another_device_ends_there_too(two_devices, progr
     two_devices.run(program("graphs"), "a_capture_that_reached_another_device_ends_there_too")
 
 
+def test_a_descriptor_is_not_taken_for_one_of_another_device(two_devices, program):
+    two_devices.run(program("processes"), "a_descriptor_is_not_taken_for_one_of_another_device")
+
+
 def test_an_allocation_refused_on_demand_is_refused_once(machine, program):
     machine.machine.inject("out-of-memory", call="cuMemAlloc", count=1)
     machine.run(program("faults"), "an_allocation_fails_and_the_next_one_does_not")

@@ -116,5 +116,6 @@ bool gate_patience_ends(gate_patience *patience, penstock_process *process, gate
   debt.at_ns = now_ns;
   debt.progress = seen;
   debt.grant = grant;
+  __atomic_store_n(&state->let_go_ns[grant], now_ns, __ATOMIC_RELAXED);
   return true;
 }

@@ -6,8 +6,8 @@
  * for longer than the first one's, and so on: each round waits longer than the one before.
  * Therefore
  *   - a launch that waits at a shut gate while work of the tenant's overruns what such work usually
- *     takes goes at once. It is charged, and no more than PENSTOCK_GATE_OVERDRAFT_NS go so between
- *     two openings of the gate: the share holds;
+ *     takes goes at once. It is charged, and not much more than PENSTOCK_GATE_OVERDRAFT_NS go so
+ *     between two openings of the gate: the share holds;
  *   - devices that were seen to wait for each other open together (mechanism/together.c).
  *
  * A thread that waits, for work or at the gate, says in its process's slot since when that work has
@@ -19,6 +19,8 @@
 /* Beyond what the work usually takes, and an eighth of that. */
 #define SLACK_NS 300000
 #define CROWD_SLACK_NS 20000000 /* beside others: their time slices */
+/* What was never measured may be long: it is due this long after it began. */
+#define UNMEASURED_NS 400000000
 /* How often to look for work of others that may wait for this launch. */
 #define TOGETHER_LOOK_NS 500000
 #define APART_LOOK_NS 2000000
@@ -94,7 +96,9 @@ static uint64_t beside_ns(uint64_t out_ns, uint64_t estimate_ns) {
  * `out_ns`: what the process has out. */
 static uint64_t due_ns(const work *one, uint64_t out_ns, uint64_t sharers) {
   const uint64_t most_ns = 1000000000000; /* longer is no kernel, but an overflow in the making */
-  if (!one->since_ns || one->usual_ns > most_ns || out_ns > most_ns) return 0;
+  if (!one->since_ns || out_ns > most_ns) return 0;
+  if (one->usual_ns == UINT64_MAX) return one->since_ns + UNMEASURED_NS * sharers;
+  if (one->usual_ns > most_ns) return 0;
   uint64_t alone_ns = one->usual_ns + one->usual_ns / 8 + beside_ns(out_ns, one->estimate_ns);
   return one->since_ns + alone_ns * sharers + (sharers > 1 ? CROWD_SLACK_NS : SLACK_NS);
 }
@@ -116,7 +120,7 @@ typedef struct first_due {
   uint64_t sharers;
   uint64_t out_ns;   /* what the process has out */
   uint64_t since_ns; /* of the oldest work; 0: none */
-  uint64_t due_ns;   /* of the work that is due first; 0: none of it is known */
+  uint64_t due_ns;   /* of the work that is due first; 0: there is none */
 } first_due;
 
 static void see_due(gate_stream *stream, void *to) {
@@ -161,7 +165,7 @@ void gate_watch_end(penstock_process *process, gate_state *state, int grant) {
 }
 
 typedef struct tenant_due {
-  uint64_t due_ns; /* 0: of none that is out this is known */
+  uint64_t due_ns; /* 0: nothing is out */
   unsigned device;
 } tenant_due;
 
@@ -233,9 +237,10 @@ bool gate_overrun_lets_go(penstock_process *process, gate_state *state, gate_str
   uint64_t quiet_ns;
   if (gate_is_suspended(process)) return false;
   if (gate_quiet_forbids(process, state, grant, now_ns, &quiet_ns)) return false; /* it is short */
-  bool may = penstock_gate_let_go(
-      process->region.usage->gate, penstock_region_device_count(&process->region), (unsigned)grant,
-      overruns ? (int)first.device : -1, now_ns - first.due_ns, overdraft_ns(kind), now_ns);
+  bool may = penstock_gate_let_go(process->region.usage->gate,
+                                  penstock_region_device_count(&process->region), (unsigned)grant,
+                                  overruns ? (int)first.device : -1,
+                                  overruns ? now_ns - first.due_ns : 0, overdraft_ns(kind), now_ns);
   if (may) __atomic_store_n(&state->let_go_ns[grant], now_ns, __ATOMIC_RELAXED);
   return may;
 }

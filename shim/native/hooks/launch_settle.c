@@ -345,21 +345,33 @@ static void raise_estimates(gate_state *state, int grant, const gate_bracket *fi
   }
 }
 
-/* What its launches took by themselves, as far as known. Where kernels wait for each other, on
- * devices that are together or behind a launch that was let go for that, it is the time that the
- * others came late, not what such kernels take. */
-static uint64_t unheld_ns(const gate_state *state, const gate_stream *stream,
-                          const gate_bracket *bracket, const measure *seen) {
+/* May its launches have waited for one that was kept at the gate? Then they ended soon after that
+ * went, or are on a device that is together with others. */
+static bool may_have_waited(const gate_state *state, const gate_stream *stream,
+                            const measure *seen) {
+  enum { PROMPT_NS = 20000000 };
   penstock_process *process = penstock_process_get();
   int grant = stream->context->grant;
-  uint64_t length_ns = seen->end_ns - seen->begin_ns, usual = gate_usual_ns(bracket);
-  if (!process || grant < 0 || usual == UINT64_MAX) return length_ns;
+  if (!process || grant < 0) return false;
   uint64_t let_go_ns = __atomic_load_n(&state->let_go_ns[grant], __ATOMIC_RELAXED);
-  bool waited = let_go_ns > seen->begin_ns && let_go_ns < seen->end_ns;
-  if (!waited && !penstock_gate_is_together(gate_device(process, grant), gate_tick_ns())) {
-    return length_ns;
-  }
+  return (let_go_ns > seen->begin_ns && let_go_ns + PROMPT_NS > seen->end_ns) ||
+         penstock_gate_is_together(gate_device(process, grant), gate_tick_ns());
+}
+
+/* What its launches took by themselves, as far as known: not the time that the others came late. */
+static uint64_t unheld_ns(const gate_state *state, const gate_stream *stream,
+                          const gate_bracket *bracket, const measure *seen) {
+  uint64_t length_ns = seen->end_ns - seen->begin_ns, usual = gate_usual_ns(bracket);
+  if (usual == UINT64_MAX || !may_have_waited(state, stream, seen)) return length_ns;
   return earlier(length_ns, usual + usual / 2 + SHORT_NS);
+}
+
+/* The first measurement of a kind: of one that waited nobody knows more than of any other. */
+static uint64_t first_ns(gate_state *state, const gate_stream *stream, const gate_bracket *bracket,
+                         const measure *seen, uint64_t length_ns) {
+  if (!bracket->part_count || !may_have_waited(state, stream, seen)) return length_ns;
+  uint64_t likely = gate_likely_ns(state, bracket->parts[0].kind);
+  return earlier(length_ns, likely * bracket->launches);
 }
 
 void gate_settle_measured(gate_state *state, gate_stream *stream, gate_bracket *bracket,
@@ -409,6 +421,7 @@ void gate_settle_measured(gate_state *state, gate_stream *stream, gate_bracket *
   if (!known) {
     bool vague = loose || stalled || by_chance;
     uint64_t most = vague ? earlier(length, GATE_UNKNOWN_NS * bracket->launches) : length;
+    most = first_ns(state, stream, bracket, &seen, most);
     gate_learn(state, bracket, stalled ? later(least, most) : most, true, gate_now_ns());
     raise_estimates(state, stream->context->grant, bracket);
   } else if (seen.exact && !loose && !stalled &&

@@ -9,6 +9,8 @@
 /* Devices that are together let the same launches go, so what overruns there only waits for a
  * launch that is on its way; unless it does so for this long. */
 #define DESPITE_NS 2000000
+/* Launches that go for work that overruns: this part of how long it has. */
+#define OVERRUN_PART 128
 /* Ends of one step lie no farther apart than this, nor than half a step. */
 #define SAME_STEP_NS 3000000
 
@@ -18,10 +20,11 @@ static void store(uint64_t *word, uint64_t value) {
   __atomic_store_n(word, value, __ATOMIC_RELAXED);
 }
 
-static int overdraw(penstock_gate_device *gate, uint64_t cost_ns) {
+/* Work that overruns is charged as it goes on. For as long as it does, a little more may go. */
+static int overdraw(penstock_gate_device *gate, uint64_t overrun_ns, uint64_t cost_ns) {
   uint64_t used = load(&gate->overdraft_ns);
   do {
-    if (used >= PENSTOCK_GATE_OVERDRAFT_NS) return 0;
+    if (used >= PENSTOCK_GATE_OVERDRAFT_NS + overrun_ns / OVERRUN_PART) return 0;
   } while (!__atomic_compare_exchange_n(&gate->overdraft_ns, &used, used + cost_ns + 1, 0,
                                         __ATOMIC_RELAXED, __ATOMIC_RELAXED));
   __atomic_fetch_add(&gate->debts, 1, __ATOMIC_RELAXED);
@@ -82,7 +85,7 @@ int penstock_gate_let_go(penstock_gate_device *gates, unsigned devices, unsigned
   if (together && is_behind(gates, devices, held)) waiting = (int)held;
   if (waiting < 0 || (together && waiting != (int)held && overrun_ns < DESPITE_NS)) return 0;
   if (waiting != (int)held) note_overrun(gates, devices, held, (unsigned)waiting, now_ns);
-  if (!overdraw(gate, cost_ns)) return 0;
+  if (!overdraw(gate, overrun_ns, cost_ns)) return 0;
   __atomic_fetch_add(&gate->let_go, 1, __ATOMIC_RELAXED);
   return 1;
 }

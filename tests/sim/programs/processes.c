@@ -62,6 +62,29 @@ CASE(memory_of_another_process_is_the_same_memory) {
   CHECK(value == 78);
 }
 
+static void close_and_reserve(void) {
+  CUipcMemHandle handle;
+  CUdeviceptr pointer, pages;
+  get(to_child, &handle, sizeof handle);
+  begin();
+  OK(cuIpcOpenMemHandle(&pointer, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+  OK(cuIpcCloseMemHandle(pointer));
+  OK(cuMemAddressReserve(&pages, 2 * MIB, 0, 0, 0));
+  CHECK(pages % (2 * MIB) == 0);
+}
+
+CASE(what_began_inside_a_page_leaves_whole_pages_when_it_is_closed) {
+  pid_t child = with_child(close_and_reserve);
+  begin();
+  CUdeviceptr small, pointer;
+  CUipcMemHandle handle;
+  OK(cuMemAlloc(&small, 700));
+  OK(cuMemAlloc(&pointer, 1000));
+  OK(cuIpcGetMemHandle(&handle, pointer));
+  put(to_child, &handle, sizeof handle);
+  ended_well(child);
+}
+
 static void wait_for_event(void) {
   CUipcEventHandle handle;
   CUevent event;
@@ -181,6 +204,33 @@ CASE(memory_exported_by_descriptor_stays_charged_until_nobody_holds_it) {
   close(fd);
   CHECK(before - free_bytes() == 10 * MIB);
   close(copy);
+  CHECK(free_bytes() == before);
+}
+
+/* A number of a terminal is given out again, to memory of another device or machine. */
+CASE(a_descriptor_is_not_taken_for_one_of_another_device) {
+  begin();
+  int devices;
+  CUcontext first, second;
+  CUmemGenericAllocationHandle here, there;
+  CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                              .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                              .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+  int descriptor, other;
+  OK(cuDeviceGetCount(&devices));
+  if (devices < 2) return;
+  OK(cuCtxGetCurrent(&first));
+  OK(cuDevicePrimaryCtxRetain(&second, 1));
+  size_t before = free_bytes();
+  OK(cuMemCreate(&here, 10 * MIB, &prop, 0));
+  OK(cuMemExportToShareableHandle(&descriptor, here, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+  OK(cuMemRelease(here));
+  OK(cuCtxSetCurrent(second));
+  prop.location.id = 1;
+  OK(cuMemCreate(&there, 10 * MIB, &prop, 0));
+  close(descriptor);
+  OK(cuMemExportToShareableHandle(&other, there, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+  OK(cuCtxSetCurrent(first));
   CHECK(free_bytes() == before);
 }
 

@@ -133,12 +133,12 @@ void sim_alloc_free(sim_alloc *alloc) {
   if (alloc->slab) {
     give_small(alloc->gpu, alloc);
   } else if (alloc->mapped_bytes) {
+    uint64_t from = alloc->address & ~(uint64_t)4095; /* what is imported may begin inside a page */
     if (alloc->kind == SIM_IMPORTED || alloc->kind == SIM_POOL_IMPORTED ||
         alloc->kind ==
             SIM_EXTERNAL_MAP) /* the pages are another process's: put our own back first */
-      sim_heap_map_at(alloc->address, sim_heap_offset(alloc->address), alloc->mapped_bytes, -1,
-                      PROT_READ | PROT_WRITE);
-    sim_pages_give(alloc->address, alloc->mapped_bytes);
+      sim_heap_map_at(from, sim_heap_offset(from), alloc->mapped_bytes, -1, PROT_READ | PROT_WRITE);
+    sim_pages_give(from, alloc->mapped_bytes);
   }
   if (alloc->shared)
     sim_shared_leave(sim_here.machine, alloc->gpu->device, alloc->gpu->client, alloc->shared);

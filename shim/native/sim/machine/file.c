@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -92,6 +93,14 @@ static const char *profile_fault(const sim_profile *p) {
   return NULL;
 }
 
+/* Descriptors of all machines of a host lie in one place: what they are of tells them apart. */
+static uint64_t first_shared_id(void) {
+  const uint64_t half = (uint64_t)1 << 39; /* of what a descriptor's label can tell */
+  uint64_t random = 0;
+  if (getrandom(&random, sizeof random, 0) != sizeof random) random = sim_now_ns();
+  return random % half;
+}
+
 static void init_device(sim_device *d, const sim_profile *profile, uint32_t index) {
   pthread_mutexattr_t shared;
   pthread_mutexattr_init(&shared);
@@ -106,6 +115,7 @@ static void init_device(sim_device *d, const sim_profile *profile, uint32_t inde
   d->sample_next_ns = d->t_ns + d->profile.sample_period_ns;
   d->memory_used = d->profile.reserved_bytes;
   d->resident = SIM_NONE;
+  d->shared_ids = first_shared_id();
   for (int k = 0; k < SIM_ENGINES; k++) d->engines[k].client = SIM_NONE;
 }
 
