@@ -345,16 +345,15 @@ static void raise_estimates(gate_state *state, int grant, const gate_bracket *fi
   }
 }
 
-/* May its launches have waited for one that was kept at the gate? Then they ended soon after that
- * went, or are on a device that is together with others. */
+/* May its launches have waited for one that was kept at the gate? One went while they ran, or they
+ * are on a device that is together with others. */
 static bool may_have_waited(const gate_state *state, const gate_stream *stream,
                             const measure *seen) {
-  enum { PROMPT_NS = 20000000 };
   penstock_process *process = penstock_process_get();
   int grant = stream->context->grant;
   if (!process || grant < 0) return false;
   uint64_t let_go_ns = __atomic_load_n(&state->let_go_ns[grant], __ATOMIC_RELAXED);
-  return (let_go_ns > seen->begin_ns && let_go_ns + PROMPT_NS > seen->end_ns) ||
+  return (let_go_ns > seen->begin_ns && let_go_ns < seen->end_ns) ||
          penstock_gate_is_together(gate_device(process, grant), gate_tick_ns());
 }
 

@@ -68,10 +68,9 @@ uint64_t penstock_gate_charge_within(penstock_gate_device *gate, uint32_t permil
 /* May a launch of `cost_ns` on device `held` of `gates` go although its gate is shut?
  *
  * Yes, if work on device `waiting` (-1: none) has overrun by `overrun_ns` what it should take, and
- * so may wait for it; up to PENSTOCK_GATE_OVERDRAFT_NS between two openings, and a
- * hundred and twenty-eighth of `overrun_ns` beyond. Two devices of which
- * that is seen twice within a second are together for a while, with all that are together with one
- * of them. And yes, if one that is together with it has let more launches go since they opened:
+ * so may wait for it; up to PENSTOCK_GATE_OVERDRAFT_NS between two openings, and 1/256 of
+ * `overrun_ns` beyond. Two devices of which that is seen twice within a second are together for a
+ * while, with all that are together with one of them. And yes, if one that is together with it has let more launches go since they opened:
  * that one's work will wait for this.
  *
  * It is charged like any other, so the gate stays shut for longer. */

@@ -10,7 +10,7 @@
  * launch that is on its way; unless it does so for this long. */
 #define DESPITE_NS 2000000
 /* Launches that go for work that overruns: this part of how long it has. */
-#define OVERRUN_PART 128
+#define OVERRUN_PART 256
 /* Ends of one step lie no farther apart than this, nor than half a step. */
 #define SAME_STEP_NS 3000000
 
