@@ -70,8 +70,8 @@ uint64_t penstock_gate_charge_within(penstock_gate_device *gate, uint32_t permil
  * Yes, if work on device `waiting` (-1: none) has overrun by `overrun_ns` what it should take, and
  * so may wait for it; up to PENSTOCK_GATE_OVERDRAFT_NS between two openings, and 1/256 of
  * `overrun_ns` beyond. Two devices of which that is seen twice within a second are together for a
- * while, with all that are together with one of them. And yes, if one that is together with it has let more launches go since they opened:
- * that one's work will wait for this.
+ * while, with all that are together with one of them. And yes, if one that is together with it has
+ * let more launches go since they opened: that one's work will wait for this.
  *
  * It is charged like any other, so the gate stays shut for longer. */
 int penstock_gate_let_go(penstock_gate_device *gates, unsigned devices, unsigned held, int waiting,
