@@ -3,7 +3,7 @@
 #include "mechanism/lock.h"
 #include "mechanism/starved.h"
 
-/* Has this process nothing else out on the device than the stream's open bracket? */
+/* Has this process no more out on the device than one bracket? */
 static bool is_sole(gate_state *state, const gate_stream *stream) {
   penstock_process *process = penstock_process_get();
   if (!process) return false;
@@ -23,9 +23,12 @@ static void interrupt(gate_state *state, gate_stream *stream) {
   penstock_lock_release(&stream->lock);
   if (!any || !gate_stream_claim(stream)) return;
   uint64_t now_ns = gate_now_ns();
+  bool sole = is_sole(state, stream);
+  penstock_lock_acquire(&stream->lock); /* other threads' launches join it */
   const gate_bracket *open = stream->open;
-  bool known = open && gate_is_well_known(open, now_ns) && is_sole(state, stream);
+  bool known = open && sole && gate_is_well_known(open, now_ns);
   bool measured = open && (open->start || open->end || open->rolling || !known);
+  penstock_lock_release(&stream->lock);
   stream->presumed = known && gate_sample_is_far(state, true);
   gate_bracket_expire(state, stream, now_ns);
   if (measured && gate_may_call(stream, now_ns, 3, 0)) {
