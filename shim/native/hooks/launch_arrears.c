@@ -19,11 +19,11 @@ static bool may_presume(const gate_state *state, const gate_stream *stream) {
 }
 
 /* Is nobody else's work on the device, so that the interval is all its own? */
-static bool is_alone(gate_state *state, const gate_stream *stream, uint64_t now_ns) {
+static bool is_alone(const gate_stream *stream, const penstock_gate_slot *own, uint64_t now_ns) {
   penstock_process *process = penstock_process_get();
   int grant = stream->context->grant;
   return process && !gate_neighbours_of(process, grant, stream->open) &&
-         !gate_others_ns(process, state, grant, now_ns);
+         !gate_beside_ns(process, grant, own, now_ns);
 }
 
 bool gate_is_plain(const gate_state *state, const gate_stream *stream, const gate_kind *kind,
@@ -33,16 +33,16 @@ bool gate_is_plain(const gate_state *state, const gate_stream *stream, const gat
          penstock_cost_is_sure(&kind->cost, now_ns);
 }
 
-bool gate_arrears_may_grow(gate_state *state, const gate_stream *stream, const gate_kind *kind,
-                           uint64_t now_ns) {
+bool gate_arrears_may_grow(gate_state *state, const gate_stream *stream,
+                           const penstock_gate_slot *own, const gate_kind *kind, uint64_t now_ns) {
   const gate_bracket *open = stream->open;
   const gate_arrears *arrears = &stream->arrears;
-  if (!open || stream->working || stream->oldest || stream->waiters || stream->probed) return false;
+  if (stream->oldest || stream->waiters || stream->probed) return false;
   if (open->start || open->end || open->rolling || open->crowd || open->quiet) return false;
   if (open->turn_ns || __atomic_load_n(&stream->interrupted, __ATOMIC_RELAXED)) return false;
   if (arrears->count == GATE_ARREARS) return false;
   if (arrears->count && now_ns > arrears->since_ns + LONGEST_NS) return false;
-  return may_presume(state, stream) && is_alone(state, stream, now_ns) &&
+  return may_presume(state, stream) && is_alone(stream, own, now_ns) &&
          !gate_may_be_much_longer(open) && gate_is_plain(state, stream, kind, now_ns) &&
          gate_sample_is_far(state, true);
 }

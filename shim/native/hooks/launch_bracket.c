@@ -99,8 +99,8 @@ void gate_bracket_open(gate_state *state, gate_stream *stream, bool sample, uint
   penstock_starved_begin(now_ns);
   gate_clock_renew(stream, now_ns);
   bool interrupted = __atomic_exchange_n(&stream->interrupted, false, __ATOMIC_RELAXED);
-  bool marked = interrupted && !stream->presumed && gate_may_mark(state, stream);
-  if (sample || (marked && gate_may_call(stream, now_ns, 4, 16))) {
+  if (sample ||
+      (interrupted && gate_may_mark(state, stream) && gate_may_call(stream, now_ns, 4, 16))) {
     bracket->start = gate_marker_record_promptly(stream, stream->handle);
   }
   bracket->opened_ns = gate_now_ns(); /* what was done here is not the launch's */

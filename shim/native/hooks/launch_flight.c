@@ -29,8 +29,8 @@ static uint64_t slot_ns(const penstock_gate_slot *slot, uint64_t now_ns, uint64_
 
 /* Of the tenant's processes but that of `own`. Those with work are few, and a stale sum would let
  * each of them overshoot by a burst. */
-static uint64_t beside_ns(penstock_process *process, int grant, const penstock_gate_slot *own,
-                          uint64_t now_ns) {
+uint64_t gate_beside_ns(penstock_process *process, int grant, const penstock_gate_slot *own,
+                        uint64_t now_ns) {
   penstock_usage_page *usage = process->region.usage;
   const penstock_gate_device *gate = gate_device(process, grant);
   uint64_t ns = 0, share = 0;
@@ -48,7 +48,7 @@ static uint64_t beside_ns(penstock_process *process, int grant, const penstock_g
 }
 
 uint64_t gate_others_ns(penstock_process *process, gate_state *state, int grant, uint64_t now_ns) {
-  return beside_ns(process, grant, gate_slot(process, state, grant), now_ns);
+  return gate_beside_ns(process, grant, gate_slot(process, state, grant), now_ns);
 }
 
 void gate_admitted(penstock_process *process, penstock_gate_slot *slot, int grant, uint64_t ns) {
@@ -92,7 +92,7 @@ uint32_t gate_busy_processes(penstock_process *process, gate_state *state, int g
 uint64_t gate_in_flight_ns(penstock_process *process, gate_state *state, int grant,
                            uint64_t now_ns) {
   const penstock_gate_slot *slot = gate_slot(process, state, grant);
-  uint64_t others = beside_ns(process, grant, slot, now_ns);
+  uint64_t others = gate_beside_ns(process, grant, slot, now_ns);
   uint64_t share = 1 + gate_neighbours(process, grant) + (others != 0);
   uint64_t own = slot_ns(slot, now_ns, share);
   uint64_t drained = load(&state->drained_ns[grant]);

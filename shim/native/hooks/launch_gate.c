@@ -203,13 +203,13 @@ static void prepare(gate_state *state, gate_stream *stream, penstock_pass *pass,
   if (!open) return;
   pass->alone = unknown;
   rolls = rolls || watched || stream->probed ||
-          (open->start && (stream->prompt || state->launches_block));
+          (open->sample && (stream->prompt || state->launches_block));
   penstock_lock_acquire(&stream->lock); /* other threads' launches join it already */
   open->turn_ns = pass->turn_ns;
   open->rolling = rolls && !unknown && !pass->overlapping;
   open->watched = watched;
   penstock_lock_release(&stream->lock);
-  if (open->start || open->rolling) pass->entered_ns = open->opened_ns;
+  if (open->sample || open->rolling) pass->entered_ns = open->opened_ns;
 }
 
 static bool is_of(const gate_part *part, const penstock_pass *pass) {
@@ -262,32 +262,29 @@ static void count(gate_stream *stream, penstock_pass *pass, uint64_t now_ns) {
   pass->rolling = open->rolling;
 }
 
-/* Can the launch join the stream's open bracket as it is, with nothing due before? This is what
- * makes most launches cheap. Under the stream's lock, so the driver is not asked here. */
+/* Can a launch join the stream's open bracket as it is, with nothing due before? This is what makes
+ * most launches cheap. Under the stream's lock, so the driver is not asked here. */
 static bool can_join(const gate_stream *stream, uint64_t now_ns) {
   enum { SPARE = 32 };
   const gate_bracket *oldest = stream->oldest;
-  if (stream->working) return false;
-  if (oldest && (gate_asks_driver(stream, oldest) ? gate_may_call(stream, now_ns, 1, SPARE)
-                                                  : gate_is_through(stream, oldest))) {
-    return false;
-  }
-  return true;
+  if (!oldest) return true;
+  return gate_asks_driver(stream, oldest) ? !gate_may_call(stream, now_ns, 1, SPARE)
+                                          : !gate_is_through(stream, oldest);
 }
 
 /* The same behind a pause: the open bracket stands for this launch from now on. */
 static bool can_follow(gate_state *state, const gate_stream *stream, const penstock_pass *pass,
                        uint64_t now_ns) {
-  return !pass->overlapping && gate_arrears_may_grow(state, stream, pass->kind, now_ns);
+  return !pass->overlapping && gate_arrears_may_grow(state, stream, pass->slot, pass->kind, now_ns);
 }
 
 /* Readies the open bracket for the launch, where no driver call is due before it. Under the
  * stream's lock. */
 static bool is_ready(gate_state *state, gate_stream *stream, const penstock_pass *pass,
                      uint64_t *now_ns) {
-  if (!is_known(pass->kind)) return false;
   const gate_bracket *open = stream->open;
-  if (!open || open->turn_ns != pass->turn_ns) return false;
+  if (!open || stream->working || !is_known(pass->kind)) return false;
+  if (open->turn_ns != pass->turn_ns) return false;
   if (open->start || open->rolling) *now_ns = gate_now_ns(); /* what is measured ends in time */
   if (!is_dry(stream, *now_ns)) return can_join(stream, *now_ns);
   if (!can_follow(state, stream, pass, *now_ns)) return false;

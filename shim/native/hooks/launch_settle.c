@@ -279,7 +279,7 @@ static bool measure_by_clock(gate_stream *stream, const gate_bracket *bracket, u
   int64_t between;
   if (!gate_clock_place(stream, bracket->end, &out->end_ns, &out->wrong_ns)) return false;
   out->begin_ns = begin_ns(stream, bracket);
-  out->exact = stream->exact && out->begin_ns == stream->last_end_ns;
+  out->exact = stream->exact && out->begin_ns == stream->last_end_ns && !bracket->lost;
   if (bracket->start && gate_elapsed_ns(bracket->start, bracket->end, &between) && between >= 0) {
     uint64_t since = out->end_ns - (uint64_t)between; /* when `start` was passed */
     if (was_idle(bracket, since, out->wrong_ns))

@@ -187,8 +187,7 @@ typedef struct gate_stream {
   uint64_t held;    /* … and this hold of its context has it (launch_end.c); 0: none */
   bool captures;    /* a capture began on it, and has not ended */
   bool blocking;    /* what is queued on the legacy stream waits for it, and it for that */
-  bool interrupted; /* something else than compute was queued since the last bracket … */
-  bool presumed;    /* … which was not measured, as the next one need not be */
+  bool interrupted; /* something else than compute was queued since the last bracket */
   bool idle;        /* certainly nothing is queued: it was waited for, or its last end was seen */
   bool prompt;      /* a program that waits late or never: a sample's end rolls */
   bool exact;       /* last_end_ns was measured */
@@ -422,8 +421,8 @@ bool gate_is_plain(const gate_state *state, const gate_stream *stream, const gat
 /* A launch of the kind comes behind a pause. Could the open bracket, which would be presumed to be
  * over, stand for the launch from now on, with its own interval among the arrears? Under the
  * stream's lock. */
-bool gate_arrears_may_grow(gate_state *state, const gate_stream *stream, const gate_kind *kind,
-                           uint64_t now_ns);
+bool gate_arrears_may_grow(gate_state *state, const gate_stream *stream,
+                           const penstock_gate_slot *own, const gate_kind *kind, uint64_t now_ns);
 /* Has it so. */
 void gate_arrears_grow(gate_stream *stream, uint64_t now_ns);
 /* Charges the stream's arrears. The caller holds its `working` flag. */
@@ -518,6 +517,9 @@ void gate_turn_launched(penstock_process *process, int grant, uint64_t until_ns)
 /* launch_flight.c: admitted device time that is not charged yet. */
 /* Of the tenant's other processes. `now_ns`: 0: their estimates alone. */
 uint64_t gate_others_ns(penstock_process *process, gate_state *state, int grant, uint64_t now_ns);
+/* The same, where the own slot is known: no lock is taken. */
+uint64_t gate_beside_ns(penstock_process *process, int grant, const penstock_gate_slot *own,
+                        uint64_t now_ns);
 /* Adds what was admitted to the estimate of this process's slot, where others see it. */
 void gate_admitted(penstock_process *process, penstock_gate_slot *slot, int grant, uint64_t ns);
 /* A bracket of this process is settled. */

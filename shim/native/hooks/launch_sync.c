@@ -3,17 +3,7 @@
 #include "mechanism/lock.h"
 #include "mechanism/starved.h"
 
-/* Has this process no more out on the device than one bracket? */
-static bool is_sole(gate_state *state, const gate_stream *stream) {
-  penstock_process *process = penstock_process_get();
-  if (!process) return false;
-  const penstock_gate_slot *slot = gate_slot(process, state, stream->context->grant);
-  return __atomic_load_n(&slot->submitted, __ATOMIC_RELAXED) ==
-         __atomic_load_n(&slot->done, __ATOMIC_RELAXED) + 1;
-}
-
-/* Ends what is measured on the stream, and lets nothing be measured across what comes. What is well
- * known is measured behind it only when a sample is due. */
+/* Ends what is measured on the stream, and lets nothing be measured across what comes. */
 static void interrupt(gate_state *state, gate_stream *stream) {
   __atomic_store_n(&stream->interrupted, true, __ATOMIC_RELAXED);
   gate_note_blocking(stream);
@@ -23,15 +13,8 @@ static void interrupt(gate_state *state, gate_stream *stream) {
   penstock_lock_release(&stream->lock);
   if (!any || !gate_stream_claim(stream)) return;
   uint64_t now_ns = gate_now_ns();
-  bool sole = is_sole(state, stream);
-  penstock_lock_acquire(&stream->lock); /* other threads' launches join it */
-  const gate_bracket *open = stream->open;
-  bool known = open && sole && gate_is_well_known(open, now_ns);
-  bool measured = open && (open->start || open->end || open->rolling || !known);
-  penstock_lock_release(&stream->lock);
-  stream->presumed = known && gate_sample_is_far(state, true);
   gate_bracket_expire(state, stream, now_ns);
-  if (measured && gate_may_call(stream, now_ns, 3, 0)) {
+  if (gate_may_call(stream, now_ns, 3, 0)) {
     gate_bracket_end(state, stream, true);
   } else {
     gate_bracket_presume(state, stream);

@@ -15,35 +15,22 @@ static void wait_for_parent(const char *told) {
   CHECK(fgets(line, sizeof line, stdin));
 }
 
-/* A microsecond's kernel after a pause; behind work of another sort, where there is an event. */
-static bool launch_takes_long(CUstream stream, CUevent event) {
+/* A microsecond's kernel after a pause. */
+static bool launch_takes_long(CUstream stream) {
   pause_ns(500000);
   uint64_t begun_ns = now_ns();
-  if (event) OK(cuStreamWaitEvent(stream, event, 0));
   busy(stream, 1000);
   return ms_since(begun_ns) > LONG_MS;
 }
 
-static void count_long(CUevent event) {
-  CUstream stream = new_stream(CU_STREAM_NON_BLOCKING);
-  int count = 0;
-  for (int i = 0; i < LEARNING; i++) launch_takes_long(stream, event);
-  wait_for_parent("learned");
-  for (int i = 0; i < COUNTED; i++) count += launch_takes_long(stream, event);
-  printf("%d\n", count);
-}
-
 CASE(launches_come_singly) {
   begin();
-  count_long(NULL);
-}
-
-CASE(launches_come_behind_events_of_another_stream) {
-  CUevent event;
-  begin();
-  OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
-  OK(cuEventRecord(event, new_stream(CU_STREAM_NON_BLOCKING)));
-  count_long(event);
+  CUstream stream = new_stream(CU_STREAM_NON_BLOCKING);
+  int count = 0;
+  for (int i = 0; i < LEARNING; i++) launch_takes_long(stream);
+  wait_for_parent("learned");
+  for (int i = 0; i < COUNTED; i++) count += launch_takes_long(stream);
+  printf("%d\n", count);
 }
 
 /* Of a kernel whose launches do not take alike, and nobody waits for. */
