@@ -45,7 +45,8 @@ def test_what_was_learned_of_a_function_stays(program: Callable[[str], str], cas
     with Stage("h200") as stage:
         tenant = stage.tenant("tenant", 100)
         child = stage.start(tenant, [case], program=program("kinds"))
-        assert expected_ns(tenant, child) > LONG_NS / 2
+        # Less than it takes where the launches before overlapped; of the unknown some microseconds.
+        assert expected_ns(tenant, child) > LONG_NS / 10
         output_of(child)
 
 

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/random.h>
+#include <sys/syscall.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -97,7 +97,7 @@ static const char *profile_fault(const sim_profile *p) {
 static uint64_t first_shared_id(void) {
   const uint64_t half = (uint64_t)1 << 39; /* of what a descriptor's label can tell */
   uint64_t random = 0;
-  if (getrandom(&random, sizeof random, 0) != sizeof random) random = sim_now_ns();
+  if (syscall(SYS_getrandom, &random, sizeof random, 0) != sizeof random) random = sim_now_ns();
   return random % half;
 }
 
