@@ -37,7 +37,7 @@ def ask():
                 burning = page.read().strip() == b"burn"
         except OSError:
             pass
-        time.sleep(0.5)
+        time.sleep(3)  # on a busy machine each question costs milliseconds: at rest next to nothing
 threading.Thread(target=ask, daemon=True).start()
 while True:
     spent, began = time.process_time(), time.monotonic()
