@@ -13,6 +13,9 @@
  * program does not wait for the stream, the event behind *rolls*: it is recorded anew behind each
  * launch that joins, so that the sample holds the whole batch.
  *
+ * Launches that come singly and are well known are presumed without a bracket each: the open one
+ * goes on to stand for the next, and intervals wait to be charged together (launch_arrears.c).
+ *
  * While others share the device (a *crowd*) an interval also holds their time. Then the bracket is
  * charged what it cost by experience, somewhere inside its interval (launch_charge.c).
  *
