@@ -112,7 +112,7 @@ static bool pass_head(sim_machine *m, sim_device *d, sim_client *c, sim_area *a,
     case SIM_HOST:
     case SIM_WAIT_VALUE:
       if (op->state == SIM_QUEUED) {
-        op->state = SIM_OWNER;
+        sim_op_set_state(op, SIM_OWNER);
         c->owner_count++;
         c->watched_ns = d->t_ns;
         ring(&c->bell);
@@ -120,7 +120,7 @@ static bool pass_head(sim_machine *m, sim_device *d, sim_client *c, sim_area *a,
       return false;
     case SIM_WRITE_VALUE:
       sim_lane_pop(c, a, i);
-      op->state = SIM_DELIVER;
+      sim_op_set_state(op, SIM_DELIVER);
       sim_delivery_push(c, a, slot);
       ring(&c->bell);
       return true;
@@ -140,7 +140,7 @@ static void start_kernel(sim_device *d, sim_client *c, sim_area *a, uint16_t slo
     c->watched_ns = d->t_ns;
     ring(&c->bell);
   }
-  op->state = SIM_ACTIVE;
+  sim_op_set_state(op, SIM_ACTIVE);
   c->running[c->running_count++] = slot;
   c->width_used += op->width;
   c->launches += op->launches;
@@ -237,7 +237,7 @@ static void start_copy(sim_machine *m, sim_device *d, int k) {
     return;
   }
   a->ops[best].end_ns = d->t_ns + COPY_START_NS + a->ops[best].duration_ns;
-  a->ops[best].state = SIM_ACTIVE;
+  sim_op_set_state(&a->ops[best], SIM_ACTIVE);
   engine->client = client;
   engine->op = best;
   c->copies++;

@@ -72,6 +72,11 @@ typedef struct sim_op {
   uint8_t reserved[4];
 } sim_op;
 
+/* Under the device's lock; without it others look whether a value waits to be written. */
+static inline void sim_op_set_state(sim_op *op, uint8_t state) {
+  __atomic_store_n(&op->state, state, __ATOMIC_RELEASE);
+}
+
 /* An event as the device sees it. */
 typedef struct sim_cell {
   uint64_t seq;      /* newest recording submitted; 0: never recorded */

@@ -11,12 +11,17 @@ static enum sim_submit_result refusal(const sim_device *d, const sim_client *c) 
   return SIM_SUBMITTED;
 }
 
-/* Another device's waiters read the number without this device's lock: it stays 0, whole, until the
- * rest of the operation stands. */
-static void copy_all_but_seq(sim_op *place, const sim_op *op) {
+static void copy_part(sim_op *to, const sim_op *from, size_t begin, size_t end) {
+  memcpy((char *)to + begin, (const char *)from + begin, end - begin);
+}
+
+/* Another device's waiters read the number, and this one's the state, without this device's lock:
+ * both are written whole, the number when the rest of the operation stands. */
+static void copy_operation(sim_op *place, const sim_op *op) {
   _Static_assert(offsetof(sim_op, seq) == 0, "the number comes first");
-  memcpy((char *)place + sizeof op->seq, (const char *)op + sizeof op->seq,
-         sizeof *op - sizeof op->seq);
+  copy_part(place, op, sizeof op->seq, offsetof(sim_op, state));
+  copy_part(place, op, offsetof(sim_op, state) + sizeof op->state, sizeof *op);
+  sim_op_set_state(place, SIM_QUEUED);
 }
 
 enum sim_submit_result sim_submit(sim_machine *m, uint32_t device, uint32_t client,
@@ -35,8 +40,7 @@ enum sim_submit_result sim_submit(sim_machine *m, uint32_t device, uint32_t clie
   if (result == SIM_SUBMITTED) {
     sim_op *place = &a->ops[slot];
     uint64_t seq = c->next_seq++;
-    copy_all_but_seq(place, op);
-    place->state = SIM_QUEUED;
+    copy_operation(place, op);
     place->next = SIM_NONE;
     if (op->kind == SIM_MARK) {
       a->cells[op->cell].slot = slot;
