@@ -110,7 +110,7 @@ def test_work_that_is_hard_to_measure_gets_its_quota(
 
 
 def test_launches_on_a_stream_that_no_event_tells_of_get_their_quota(stage: Stage) -> None:
-    """Several are charged together, once the stream has run dry: some lie across what is watched."""
+    """Before, 1.3 to 1.7 times what they used: each late answer made the next one later."""
     tenant = stage.tenant("tenant", 25)
     program = "legacy_launches_beside_another_threads_blocking_stream"
     stage.start(tenant, [PROGRAM, program], program=sys.executable)

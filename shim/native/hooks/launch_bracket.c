@@ -108,9 +108,18 @@ void gate_bracket_open(gate_state *state, gate_stream *stream, bool sample, uint
 }
 
 /* Has the stream run dry behind the open bracket or its strays, by experience? While a thread waits
- * for the stream it has not: work that runs on longer than it should must not pass for through. */
-static bool is_past(gate_stream *stream, uint64_t now_ns) {
+ * for the stream it has not: work that runs on longer than it should must not pass for through.
+ * `asked`: the driver will be asked, soon after the bracket was opened for the first time, for what
+ * was learned from late answers would else make the next ones late. */
+static bool is_past(gate_stream *stream, bool asked, uint64_t now_ns) {
   penstock_lock_acquire(&stream->lock);
+  if (asked && stream->open && !stream->newest && !stream->waiters) {
+    uint64_t first_ns = stream->open->opened_ns + ASK_AGAIN_NS;
+    bool again = stream->asked_at == stream->number;
+    bool due = now_ns > (again ? stream->drained_ns : first_ns);
+    penstock_lock_release(&stream->lock);
+    return due;
+  }
   uint64_t cost_ns = stream->open ? stream->open->cost_ns : stream->stray_cost_ns;
   bool past = (stream->open || stream->stray_launches) && !stream->newest && !stream->waiters &&
               now_ns > stream->drained_ns + GATE_DRY_SLACK_NS + cost_ns / 8;
@@ -224,8 +233,8 @@ static bool ask(gate_state *state, gate_stream *stream, bool handle_is_ours, uin
   bool was_busy = stream->asked_at == stream->number;
   if (busy) {
     stream->asked_at = stream->number;
-    stream->drained_ns =
-        now_ns + later(stream->open ? stream->open->cost_ns / 16 : 0, ASK_AGAIN_NS);
+    uint64_t since_ns = stream->open ? now_ns - stream->open->opened_ns : 0;
+    stream->drained_ns = now_ns + later(since_ns / 16, ASK_AGAIN_NS);
   }
   if (!stream->waiters && (busy || !was_busy)) stream->waited_since_ns = now_ns;
   penstock_lock_release(&stream->lock);
@@ -264,7 +273,7 @@ static bool handle_is_ours(const gate_stream *stream) {
 
 void gate_bracket_expire(gate_state *state, gate_stream *stream, uint64_t now_ns) {
   gate_arrears_charge(state, stream);
-  if (!is_past(stream, now_ns)) return;
+  if (!is_past(stream, gate_is_asked(state, stream), now_ns)) return;
   gate_bracket_adopt(state, stream, now_ns);
   gate_bracket_close(state, stream, handle_is_ours(stream));
 }
