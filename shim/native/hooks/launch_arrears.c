@@ -51,11 +51,7 @@ void gate_arrears_grow(gate_stream *stream, uint64_t now_ns) {
   gate_bracket *open = stream->open;
   gate_arrears *arrears = &stream->arrears;
   uint64_t begin_ns = later(stream->last_end_ns, open->opened_ns + GATE_START_NS);
-  if (!arrears->count) {
-    arrears->since_ns = begin_ns;
-    arrears->launches = 0;
-    arrears->estimate_ns = arrears->cost_ns = 0;
-  }
+  if (!arrears->count) arrears->since_ns = begin_ns;
   arrears->of[arrears->count].begin_ns = begin_ns;
   arrears->of[arrears->count++].end_ns = begin_ns + open->cost_ns;
   arrears->launches += open->launches;
@@ -86,6 +82,7 @@ void gate_arrears_charge(gate_state *state, gate_stream *stream) {
   gate_charge_fresh(state, process, grant, fresh_ns, arrears->cost_ns);
   gate_give_up(state, stream, arrears->estimate_ns, arrears->launches, 0);
   penstock_lock_acquire(&stream->lock);
-  arrears->count = 0;
+  arrears->count = arrears->launches = 0;
+  arrears->estimate_ns = arrears->cost_ns = 0;
   penstock_lock_release(&stream->lock);
 }

@@ -43,15 +43,6 @@ uint64_t gate_latest_ns(const gate_bracket *bracket, uint64_t begin_ns) {
   return begin_ns + longest + longest / 8 + GATE_LONGEST_WAKE_NS;
 }
 
-bool gate_is_well_known(const gate_bracket *bracket, uint64_t now_ns) {
-  uint32_t i = 0;
-  while (i < bracket->part_count &&
-         penstock_cost_is_even(gate_measured(&bracket->parts[i]), now_ns)) {
-    i++;
-  }
-  return i && i == bracket->part_count && !bracket->rest_ns;
-}
-
 bool gate_may_be_much_longer(const gate_bracket *bracket) {
   enum { UNEVEN = 4, UNEVEN_NS = 1000000 };
   uint64_t cost_ns = gate_learned_ns(bracket);
@@ -140,9 +131,11 @@ static uint32_t least_permille(penstock_process *process, gate_state *state, int
   enum { EVEN = 250, WAITED = 940, QUEUED = 980, CLUSTERED = 100, TURNS = 800 };
   uint32_t neighbours = gate_neighbours_of(process, grant, bracket);
   uint64_t now_ns = gate_tick_ns();
-  bool even = gate_is_well_known(bracket, now_ns), clustered = bracket->part_count > 0;
+  bool even = bracket->part_count > 0, clustered = even;
   for (uint32_t i = 0; i < bracket->part_count; i++) {
-    clustered = clustered && penstock_cost_is_clustered(gate_measured(&bracket->parts[i]));
+    const penstock_cost *cost = gate_measured(&bracket->parts[i]);
+    even = even && penstock_cost_is_even(cost, now_ns);
+    clustered = clustered && penstock_cost_is_clustered(cost);
   }
   if (!neighbours) return even ? EVEN : bracket->waited ? WAITED : QUEUED;
   if (clustered) return CLUSTERED;

@@ -94,7 +94,8 @@ static gate_marker *hold(gate_marker *marker) {
   return marker;
 }
 
-/* The base as it is, and the next one where there is one; whoever asks holds both markers. */
+/* Copies the base, and its renewal if asked for (NULL: there is none). The caller then holds a
+ * reference to each marker. */
 static gate_base hold_base(gate_context *context, gate_marker **renewal) {
   penstock_lock_acquire(&context->lock);
   gate_base base = context->base;

@@ -36,9 +36,8 @@ static bool put_out_of_use(gate_state *state, gate_stream *stream) {
  * nothing waits for the work that is counted there. */
 static void strand(gate_state *state, gate_stream *stream) {
   penstock_lock_acquire(&stream->lock);
-  uint64_t estimate_ns =
-      stream->stray_ns + (stream->arrears.count ? stream->arrears.estimate_ns : 0);
-  stream->stray_ns = stream->arrears.count = 0;
+  uint64_t estimate_ns = stream->stray_ns + stream->arrears.estimate_ns;
+  stream->stray_ns = stream->arrears.estimate_ns = stream->arrears.count = 0;
   if (stream->open) {
     estimate_ns += stream->open->estimate_ns;
     stream->open->estimate_ns = 0;

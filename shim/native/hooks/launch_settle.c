@@ -110,11 +110,12 @@ typedef struct interval {
   uint64_t end_ns;
 } interval;
 
-/* Are there enough undisturbed samples of all its kinds to rely on their means? */
-static bool is_sure(const gate_bracket *bracket) {
+/* Is it so of what is known of all its kinds? */
+static bool of_all_kinds(const gate_bracket *bracket,
+                         int (*is_so)(const penstock_cost *, uint64_t)) {
   uint64_t now_ns = gate_tick_ns();
   for (uint32_t i = 0; i < bracket->part_count; i++) {
-    if (!penstock_cost_is_sure(gate_measured(&bracket->parts[i]), now_ns)) return false;
+    if (!is_so(gate_measured(&bracket->parts[i]), now_ns)) return false;
   }
   return !bracket->rest_ns;
 }
@@ -126,7 +127,7 @@ static bool is_sure(const gate_bracket *bracket) {
 static bool looks_stopped(gate_state *state, const gate_stream *stream, const gate_bracket *bracket,
                           uint64_t waited_ns, uint64_t late_ns) {
   const uint64_t seldom_ns = 60000000000;
-  if (late_ns < GATE_STALL_NS || !gate_is_well_known(bracket, gate_tick_ns())) return false;
+  if (late_ns < GATE_STALL_NS || !of_all_kinds(bracket, penstock_cost_is_even)) return false;
   uint64_t last_ns = __atomic_load_n(&state->forgiven_ns, __ATOMIC_RELAXED);
   if (last_ns && waited_since_ns(stream) <= last_ns) return true;
   if (last_ns && waited_ns < last_ns + seldom_ns) return false;
@@ -282,8 +283,8 @@ static bool measure_by_clock(gate_stream *stream, const gate_bracket *bracket, u
   out->exact = stream->exact && out->begin_ns == stream->last_end_ns && !bracket->lost;
   if (bracket->start && gate_elapsed_ns(bracket->start, bracket->end, &between) && between >= 0) {
     uint64_t since = out->end_ns - (uint64_t)between; /* when `start` was passed */
-    if (was_idle(bracket, since, out->wrong_ns))
-      return measure_sample(stream, bracket, waited_ns, out);
+    bool idle = was_idle(bracket, since, out->wrong_ns);
+    if (idle) return measure_sample(stream, bracket, waited_ns, out);
     out->begin_ns = later(since, out->begin_ns);
     out->exact = since >= bracket->opened_ns + GATE_START_NS;
   }
@@ -439,7 +440,8 @@ void gate_settle_measured(gate_state *state, gate_stream *stream, gate_bracket *
   }
   if (crowd) {
     /* The lesser of both would be less than the mean in the mean. A guess is no experience. */
-    uint64_t due = is_sure(bracket) ? cost : earlier(cost, length);
+    bool sure = of_all_kinds(bracket, penstock_cost_is_sure);
+    uint64_t due = sure ? cost : earlier(cost, length);
     gate_charge_in_crowd(state, stream, bracket, seen.begin_ns, seen.end_ns, due);
   } else {
     gate_charge(state, stream, seen.begin_ns, seen.end_ns, bracket->cost_ns);

@@ -94,7 +94,7 @@ typedef struct gate_marker {
   uint64_t took_ns;     /* the call; a long one leaves open when the device was told */
 } gate_marker;
 
-/* What device times are told on the host's clock by. */
+/* Converts device times to the host's clock. */
 typedef struct gate_base {
   gate_marker *marker;  /* device times are counted from this event … */
   uint64_t ns;          /* … which happened at this CLOCK_MONOTONIC, … */
@@ -382,9 +382,7 @@ uint64_t gate_learned_ns(const gate_bracket *bracket);
 bool gate_is_even(const gate_bracket *bracket);
 /* When the bracket should have ended, by the longest launches of its kinds that were measured. */
 uint64_t gate_latest_ns(const gate_bracket *bracket, uint64_t begin_ns);
-/* Do undisturbed samples of late say that launches of all its kinds take alike? */
-bool gate_is_well_known(const gate_bracket *bracket, uint64_t now_ns);
-/* Were launches of its kinds much longer of late than they mostly are? */
+/* Was the longest recent launch of its kinds several times as long as their mean? */
 bool gate_may_be_much_longer(const gate_bracket *bracket);
 /* Charges busy time of the device that nobody was charged for. `cost_ns`: by experience. */
 void gate_charge_fresh(gate_state *state, penstock_process *process, int grant, uint64_t ns,

@@ -11,17 +11,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "ok.h"
+
 #define MIB ((size_t)1 << 20)
 #define FD CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
-
-#define OK(call)                                              \
-  do {                                                        \
-    CUresult result_ = (call);                                \
-    if (result_ != CUDA_SUCCESS) {                            \
-      fprintf(stderr, "%s: CUDA error %d\n", #call, result_); \
-      exit(1);                                                \
-    }                                                         \
-  } while (0)
 
 static CUcontext context;
 

@@ -10,16 +10,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define BYTES ((size_t)2 << 20)
+#include "ok.h"
 
-#define OK(call)                                              \
-  do {                                                        \
-    CUresult result_ = (call);                                \
-    if (result_ != CUDA_SUCCESS) {                            \
-      fprintf(stderr, "%s: CUDA error %d\n", #call, result_); \
-      exit(1);                                                \
-    }                                                         \
-  } while (0)
+#define BYTES ((size_t)2 << 20)
 
 static CUcontext context;
 static pthread_barrier_t barrier;

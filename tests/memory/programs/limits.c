@@ -8,17 +8,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "ok.h"
+
 #define THREADS 4
 #define LIMITS 4
-
-#define OK(call)                                              \
-  do {                                                        \
-    CUresult result_ = (call);                                \
-    if (result_ != CUDA_SUCCESS) {                            \
-      fprintf(stderr, "%s: CUDA error %d\n", #call, result_); \
-      exit(1);                                                \
-    }                                                         \
-  } while (0)
 
 static const size_t limits[LIMITS] = {1024, 2048, 4096, 8192};
 static size_t room[LIMITS];
