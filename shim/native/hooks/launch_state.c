@@ -128,30 +128,31 @@ gate_thread *gate_thread_get(gate_state *state) {
     if (other_) REAL(cuCtxPopCurrent_v2)(&popped_);                          \
   } while (0)
 
-/* Driver calls; no lock held. Two threads may both make one: the loser's is left for reuse. */
+/* The context's note, or else one that no context has any more; NULL: neither. state->lock held. */
+static gate_context *context_note(gate_state *state, CUcontext handle) {
+  gate_context *one = state->contexts, *spare = NULL;
+  for (; one && one->handle != handle; one = one->next) {
+    if (!one->handle) spare = one;
+  }
+  return one ? one : spare;
+}
+
+/* Driver calls; no lock held. */
 static gate_context *context_get(gate_state *state, CUcontext handle) {
   penstock_lock_acquire(&state->lock);
-  gate_context *context = state->contexts, *spare = NULL;
-  for (; context && context->handle != handle; context = context->next) {
-    if (!context->handle) spare = context;
-  }
+  gate_context *context = context_note(state, handle);
   penstock_lock_release(&state->lock);
-  if (context) return context;
+  if (context && context->handle == handle) return context;
   int grant = -1;
   WITH_CONTEXT(handle, grant = penstock_current_grant());
-  gate_context *fresh = spare ? NULL : object(sizeof *fresh);
   penstock_lock_acquire(&state->lock);
-  for (context = state->contexts; context && context->handle != handle; context = context->next) {
-  }
-  if (!context && spare && !spare->handle) context = spare;
-  if (!context && fresh) {
-    context = fresh;
-    context->next = state->contexts;
-    state->contexts = context;
-  }
-  if (fresh && context != fresh) { /* another thread was first */
-    fresh->next = state->contexts;
-    state->contexts = fresh;
+  context = context_note(state, handle); /* anew: another thread may have taken what was seen */
+  if (!context) {
+    context = object(sizeof *context);
+    if (context) {
+      context->next = state->contexts;
+      state->contexts = context;
+    }
   }
   bool made = context && !context->handle;
   if (made) {

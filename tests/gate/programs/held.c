@@ -158,15 +158,19 @@ CASE(a_context_that_is_destroyed_in_vain_loses_nothing) {
   idle();
 }
 
+static pthread_barrier_t meeting;
+
+/* Their first launches come at once, when there are places of contexts that are gone. */
 static void *make_contexts(void *argument) {
   (void)argument;
   CUcontext context;
-  for (int i = 0; i < 60; i++) {
+  for (int i = 0; i < 150; i++) {
     OK(cuCtxCreate(&context, NULL, 0, 0));
     CUstream stream = new_stream(CU_STREAM_NON_BLOCKING);
     CUfunction spin = kernel_anew("spin");
     uint64_t ns = 5000;
     void *parameters[] = {&ns};
+    pthread_barrier_wait(&meeting);
     OK(cuLaunchKernel(spin, 1, 1, 1, 32, 1, 1, 0, stream, parameters, NULL));
     OK(cuCtxDestroy(context));
   }
@@ -174,15 +178,18 @@ static void *make_contexts(void *argument) {
 }
 
 CASE(contexts_of_many_threads_come_and_go) {
-  pthread_t threads[4];
+  enum { THREADS = 6 };
+  pthread_t threads[THREADS];
   OK(cuInit(0));
-  for (int i = 0; i < 4; i++) CHECK(!pthread_create(&threads[i], NULL, make_contexts, NULL));
-  for (int i = 0; i < 4; i++) CHECK(!pthread_join(threads[i], NULL));
+  CHECK(!pthread_barrier_init(&meeting, NULL, THREADS));
+  for (int i = 0; i < THREADS; i++) {
+    CHECK(!pthread_create(&threads[i], NULL, make_contexts, NULL));
+  }
+  for (int i = 0; i < THREADS; i++) CHECK(!pthread_join(threads[i], NULL));
   idle();
 }
 
 static CUstream shared;
-static pthread_barrier_t meeting;
 static void *launch_first(void *context) {
   uint64_t ns = 5000;
   void *parameters[] = {&ns};
