@@ -19,7 +19,8 @@
 /* Beyond what the work usually takes, and an eighth of that. */
 #define SLACK_NS 300000
 #define CROWD_SLACK_NS 20000000 /* beside others: their time slices */
-/* What was never measured may be long: it is due this long after it began. */
+/* What was never measured may be long: it is due this long after it began, for each process that
+ * has work out, whether it was seen at work lately or not. */
 #define UNMEASURED_NS 400000000
 /* How often to look for work of others that may wait for this launch. */
 #define TOGETHER_LOOK_NS 500000
@@ -79,12 +80,20 @@ static work work_on(gate_stream *stream, bool all) {
   return out;
 }
 
-/* How many are on the device, this process included, as far as known. */
-static uint64_t sharers(penstock_process *process, gate_state *state, int grant) {
+/* What the work of this process shares the device with. */
+typedef struct company {
+  uint64_t out_ns; /* what the process has out */
+  uint64_t most;   /* processes that may be on the device, this one included */
+  uint64_t seen;   /* those that were seen there lately */
+} company;
+
+static company company_of(penstock_process *process, gate_state *state, int grant) {
   enum { LATELY_NS = 1000000000 };
-  uint64_t seen = load(&state->others_seen_ns[grant]), beside = gate_neighbours(process, grant);
-  if (!seen || gate_tick_ns() > seen + LATELY_NS) return 1 + beside;
-  return beside + gate_busy_processes(process, state, grant);
+  uint64_t seen_ns = load(&state->others_seen_ns[grant]), beside = gate_neighbours(process, grant);
+  company out = {.out_ns = load(&gate_slot(process, state, grant)->estimate_ns),
+                 .most = beside + gate_busy_processes(process, state, grant)};
+  out.seen = seen_ns && gate_tick_ns() <= seen_ns + LATELY_NS ? out.most : 1 + beside;
+  return out;
 }
 
 /* What is out beside work of that estimate: it may come first, or go side by side with it. */
@@ -92,15 +101,16 @@ static uint64_t beside_ns(uint64_t out_ns, uint64_t estimate_ns) {
   return out_ns > estimate_ns ? out_ns - estimate_ns : 0;
 }
 
-/* When the work should be through at the latest, other processes' left aside; 0: nobody knows.
- * `out_ns`: what the process has out. */
-static uint64_t due_ns(const work *one, uint64_t out_ns, uint64_t sharers) {
+/* When the work should be through at the latest, other processes' left aside; 0: nobody knows. */
+static uint64_t due_ns(const work *one, const company *beside) {
   const uint64_t most_ns = 1000000000000; /* longer is no kernel, but an overflow in the making */
-  if (!one->since_ns || out_ns > most_ns) return 0;
-  if (one->usual_ns == UINT64_MAX) return one->since_ns + UNMEASURED_NS * sharers;
+  if (!one->since_ns || beside->out_ns > most_ns) return 0;
+  if (one->usual_ns == UINT64_MAX) return one->since_ns + UNMEASURED_NS * beside->most;
   if (one->usual_ns > most_ns) return 0;
-  uint64_t alone_ns = one->usual_ns + one->usual_ns / 8 + beside_ns(out_ns, one->estimate_ns);
-  return one->since_ns + alone_ns * sharers + (sharers > 1 ? CROWD_SLACK_NS : SLACK_NS);
+  uint64_t alone_ns =
+      one->usual_ns + one->usual_ns / 8 + beside_ns(beside->out_ns, one->estimate_ns);
+  uint64_t slack_ns = beside->seen > 1 ? CROWD_SLACK_NS : SLACK_NS;
+  return one->since_ns + alone_ns * beside->seen + slack_ns;
 }
 
 /* Calls `see` for each stream of this process with work on the device. */
@@ -117,8 +127,7 @@ static void each_busy(gate_state *state, int grant, void (*see)(gate_stream *, v
 
 typedef struct first_due {
   const gate_stream *but;
-  uint64_t sharers;
-  uint64_t out_ns;   /* what the process has out */
+  company beside;
   uint64_t since_ns; /* of the oldest work; 0: none */
   uint64_t due_ns;   /* of the work that is due first; 0: there is none */
 } first_due;
@@ -129,23 +138,23 @@ static void see_due(gate_stream *stream, void *to) {
   work one = work_on(stream, false);
   if (!one.since_ns) return;
   first->since_ns = first->since_ns ? earlier(first->since_ns, one.since_ns) : one.since_ns;
-  uint64_t due = due_ns(&one, first->out_ns, first->sharers);
+  uint64_t due = due_ns(&one, &first->beside);
   if (due) first->due_ns = first->due_ns ? earlier(first->due_ns, due) : due;
 }
 
 uint64_t gate_oldest_ns(gate_state *state, int grant) {
-  first_due first = {.sharers = 1};
+  first_due first = {.beside = {.most = 1, .seen = 1}};
   each_busy(state, grant, see_due, &first);
   return first.since_ns;
 }
 
 void gate_watch_look(penstock_process *process, gate_state *state, int grant, gate_stream *stream) {
   penstock_gate_slot *slot = gate_slot(process, state, grant);
-  first_due first = {.sharers = sharers(process, state, grant), .out_ns = load(&slot->estimate_ns)};
+  first_due first = {.beside = company_of(process, state, grant)};
   if (stream) {
     work all = work_on(stream, true);
     first.since_ns = all.since_ns;
-    first.due_ns = due_ns(&all, first.out_ns, first.sharers);
+    first.due_ns = due_ns(&all, &first.beside);
   } else {
     each_busy(state, grant, see_due, &first);
   }
@@ -193,8 +202,7 @@ static tenant_due due_first(penstock_process *process, gate_state *state, gate_s
   penstock_usage_page *usage = process->region.usage;
   const penstock_gate_slot *own = gate_slot(process, state, here);
   unsigned devices = penstock_region_device_count(&process->region);
-  first_due first = {
-      .but = stream, .sharers = sharers(process, state, here), .out_ns = load(&own->estimate_ns)};
+  first_due first = {.but = stream, .beside = company_of(process, state, here)};
   each_busy(state, here, see_due, &first);
   uint64_t due = due_behind(first.due_ns, out_ns(usage, (unsigned)here), own);
   tenant_due out = {due, (unsigned)here};
