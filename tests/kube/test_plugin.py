@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kubernetes.client import ApiException
 from tests.kube.cluster import images
 from tests.kube.nodes import CDI, STATE, all_nodes
 from tests.kube.placing import Placing
@@ -112,16 +113,20 @@ def place(pods, body: dict[str, Any], node: str, placement: Any) -> None:
 
 
 def said(pods, name: str, of: str = "main", *, previous: bool = False) -> dict[str, Any] | None:
-    """What the program in a container saw; None: nothing yet."""
+    """What the program in a container saw; None: nothing yet.
+
+    Raises:
+        ApiException: something else stands in the log, which `until` waits out, or reports.
+    """
     answer = pods.core.read_namespaced_pod_log(
         name, pods.namespace, container=of, previous=previous, _request_timeout=10,
         _preload_content=False,
     )  # fmt: skip
     text = answer.data.decode()
-    if not text.startswith("{"):
+    if text and not text.startswith("{"):
         assert "Error" not in text, text
-        return None
-    return json.loads(text.splitlines()[0])
+        raise ApiException(reason=f"the log begins with {text[:200]!r}")
+    return json.loads(text.splitlines()[0]) if text else None
 
 
 def until_said(pods, name: str, of: str = "main", **more: Any) -> dict[str, Any]:

@@ -55,7 +55,7 @@ def test_each_tenant_sees_its_own_processes(box, tenants, programs):
 
 
 def test_each_tenant_sees_its_own_utilisation(box, tenants, programs):
-    programs[1].do(f"queue 500 {2 * MS}")
+    programs[1].do(f"queue 2000 {2 * MS}")  # it is still at it when slow programs have begun
     box.let_samples_pass(4)
     idle, busy = box.nvml(tenants[0]), box.nvml(tenants[1])
     call = "nvmlDeviceGetProcessUtilization(device(0), 0)"

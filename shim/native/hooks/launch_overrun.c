@@ -228,11 +228,12 @@ static uint64_t next_look_ns(const penstock_process *process, int grant, uint64_
   return penstock_region_device_count(&process->region) > 1 ? now_ns + APART_LOOK_NS : 0;
 }
 
-/* What the launch counts as that is let go. */
-static uint64_t overdraft_ns(const gate_kind *kind) {
-  if (__atomic_load_n(&kind->estimated, __ATOMIC_RELAXED)) return UNKNOWN_NS;
-  uint64_t usual = least_usual_ns(penstock_cost_usual_ns(&kind->cost));
-  return usual ? usual : UNKNOWN_NS;
+/* What the launch counts as that is let go. What nobody knows may be the same in each process. */
+static uint64_t overdraft_ns(penstock_process *process, gate_state *state, int grant,
+                             const gate_kind *kind) {
+  bool known = !__atomic_load_n(&kind->estimated, __ATOMIC_RELAXED);
+  uint64_t usual = known ? least_usual_ns(penstock_cost_usual_ns(&kind->cost)) : 0;
+  return usual ? usual : UNKNOWN_NS * gate_busy_processes(process, state, grant);
 }
 
 bool gate_overrun_lets_go(penstock_process *process, gate_state *state, gate_stream *stream,
@@ -245,10 +246,10 @@ bool gate_overrun_lets_go(penstock_process *process, gate_state *state, gate_str
   uint64_t quiet_ns;
   if (gate_is_suspended(process)) return false;
   if (gate_quiet_forbids(process, state, grant, now_ns, &quiet_ns)) return false; /* it is short */
-  bool may = penstock_gate_let_go(process->region.usage->gate,
-                                  penstock_region_device_count(&process->region), (unsigned)grant,
-                                  overruns ? (int)first.device : -1,
-                                  overruns ? now_ns - first.due_ns : 0, overdraft_ns(kind), now_ns);
+  bool may = penstock_gate_let_go(
+      process->region.usage->gate, penstock_region_device_count(&process->region), (unsigned)grant,
+      overruns ? (int)first.device : -1, overruns ? now_ns - first.due_ns : 0,
+      overdraft_ns(process, state, grant, kind), now_ns);
   if (may) __atomic_store_n(&state->let_go_ns[grant], now_ns, __ATOMIC_RELAXED);
   return may;
 }

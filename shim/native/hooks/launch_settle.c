@@ -346,6 +346,13 @@ static void raise_estimates(gate_state *state, int grant, const gate_bracket *fi
   }
 }
 
+/* When a launch last went at the shut gate while these ran, which they may have waited for; 0: none
+ * did. */
+static uint64_t let_go_ns(const gate_state *state, int grant, const measure *seen) {
+  uint64_t ns = __atomic_load_n(&state->let_go_ns[grant], __ATOMIC_RELAXED);
+  return ns > seen->begin_ns && ns < seen->end_ns ? ns : 0;
+}
+
 /* May its launches have waited for one that was kept at the gate? One went while they ran, or they
  * are on a device that is together with others. */
 static bool may_have_waited(const gate_state *state, const gate_stream *stream,
@@ -353,8 +360,7 @@ static bool may_have_waited(const gate_state *state, const gate_stream *stream,
   penstock_process *process = penstock_process_get();
   int grant = stream->context->grant;
   if (!process || grant < 0) return false;
-  uint64_t let_go_ns = __atomic_load_n(&state->let_go_ns[grant], __ATOMIC_RELAXED);
-  return (let_go_ns > seen->begin_ns && let_go_ns < seen->end_ns) ||
+  return let_go_ns(state, grant, seen) ||
          penstock_gate_is_together(gate_device(process, grant), gate_tick_ns());
 }
 
@@ -366,12 +372,14 @@ static uint64_t unheld_ns(const gate_state *state, const gate_stream *stream,
   return earlier(length_ns, usual + usual / 2 + SHORT_NS);
 }
 
-/* The first measurement of a kind: of one that waited nobody knows more than of any other. */
+/* The first measurement of a kind. Of one that waited nobody knows more than of any other, but for
+ * what it took after the launch went that it may have waited for. */
 static uint64_t first_ns(gate_state *state, const gate_stream *stream, const gate_bracket *bracket,
                          const measure *seen, uint64_t length_ns) {
   if (!bracket->part_count || !may_have_waited(state, stream, seen)) return length_ns;
-  uint64_t likely = gate_likely_ns(state, bracket->parts[0].kind);
-  return earlier(length_ns, likely * bracket->launches);
+  uint64_t likely = gate_likely_ns(state, bracket->parts[0].kind) * bracket->launches;
+  uint64_t went_ns = let_go_ns(state, stream->context->grant, seen);
+  return earlier(length_ns, later(likely, went_ns ? seen->end_ns - went_ns : 0));
 }
 
 void gate_settle_measured(gate_state *state, gate_stream *stream, gate_bracket *bracket,
