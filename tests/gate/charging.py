@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 import os
 import sys
 import threading
@@ -82,6 +83,42 @@ def legacy_launches_beside_another_threads_blocking_stream() -> None:
     while True:
         for blocks in range(1, 1000):
             device.try_launch(0, 20 * MS, blocks)
+
+
+def launches_behind_waits_for_the_host() -> None:
+    """200 hand-overs between two streams, more than are measured; then 1 ms behind a wait of 50."""
+    device = Device()
+    streams = device.stream(), device.stream()
+    event = ok(cu.cuEventCreate(0))
+    word = ok(cu.cuMemHostAlloc(8, cu.CU_MEMHOSTALLOC_DEVICEMAP))
+    address = ok(cu.cuMemHostGetDevicePointer(word, 0))
+    seen = ctypes.c_uint64.from_address(int(word))
+    at_least = cu.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_GEQ
+    for number in itertools.count(1):
+        for hand_over in range(200):
+            device.launch(streams[hand_over % 2], 20 * US)
+            ok(cu.cuEventRecord(event, streams[hand_over % 2]))
+            ok(cu.cuStreamWaitEvent(streams[1 - hand_over % 2], event, 0))
+        ok(cu.cuStreamWaitValue64(streams[0], address, number, at_least))
+        assert device.try_launch(streams[0], 1 * MS, 7) == 0
+        time.sleep(0.05)
+        seen.value = number
+        ok(cu.cuStreamSynchronize(streams[0]))
+
+
+def launches_waited_for_long_after_their_end() -> None:
+    """20 us and 1 ms behind a wait for an event; then something else for 50 ms, and a wait."""
+    device = Device()
+    streams = device.stream(), device.stream()
+    event = ok(cu.cuEventCreate(0))
+    while True:
+        for stream, other in (streams, reversed(streams)):
+            device.launch(stream, 20 * US)
+            ok(cu.cuEventRecord(event, stream))
+            ok(cu.cuStreamWaitEvent(other, event, 0))
+        assert device.try_launch(streams[0], 1 * MS, 7) == 0
+        time.sleep(0.05)
+        ok(cu.cuStreamSynchronize(streams[0]))
 
 
 def long_launches_in_ever_new_shapes() -> None:

@@ -99,9 +99,12 @@ void gate_bracket_open(gate_state *state, gate_stream *stream, bool sample, uint
   penstock_starved_begin(now_ns);
   gate_clock_renew(stream, now_ns);
   bool interrupted = __atomic_exchange_n(&stream->interrupted, false, __ATOMIC_RELAXED);
-  if (sample ||
-      (interrupted && gate_may_mark(state, stream) && gate_may_call(stream, now_ns, 4, 16))) {
+  if (sample) {
     bracket->start = gate_marker_record_promptly(stream, stream->handle);
+  } else if (interrupted && gate_may_mark(state, stream)) {
+    /* One call for one of the program's own, whatever the budget: else nobody could tell a long
+     * wait from long work. */
+    bracket->start = gate_marker_record(stream->context, stream->handle);
   }
   bracket->opened_ns = gate_now_ns(); /* what was done here is not the launch's */
   publish(stream, bracket, sample, interrupted);

@@ -110,6 +110,15 @@ void gate_charge(gate_state *state, gate_stream *stream, uint64_t begin_ns, uint
   gate_charge_fresh(state, process, grant, fresh, cost_ns);
 }
 
+void gate_charge_somewhere(gate_state *state, const gate_stream *stream, uint64_t ns) {
+  penstock_process *process = penstock_process_get();
+  int grant = stream->context->grant;
+  if (!process || grant < 0) return;
+  uint64_t overlap = __atomic_load_n(&state->overlap, __ATOMIC_RELAXED);
+  penstock_gate_charge(gate_device(process, grant), gate_permille(process, grant),
+                       ns * overlap / GATE_FULL_SCALE);
+}
+
 /* The part of an interval that nobody beside can explain: it is the own work's, whatever experience
  * says. A kernel that runs on for seconds is such a part. */
 static uint64_t unexplained_ns(uint64_t length_ns, uint64_t cost_ns, uint64_t others_ns,

@@ -90,14 +90,6 @@ static uint64_t waited_since_ns(const gate_stream *stream) {
   return __atomic_load_n(&stream->waited_since_ns, __ATOMIC_RELAXED);
 }
 
-/* When the stream ran dry, as a wait for it tells that returned at `waited_ns`; 0: it does not, the
- * end was there before the wait. */
-static uint64_t seen_end(const gate_state *state, const gate_stream *stream, uint64_t waited_ns) {
-  uint64_t wake = __atomic_load_n(&state->wake_ns, __ATOMIC_RELAXED);
-  bool waited = waited_ns > waited_since_ns(stream) + wake + GATE_DRY_SLACK_NS;
-  return waited ? waited_ns - wake : 0;
-}
-
 /* Were launches of all its kinds ever measured? */
 static bool is_measured(const gate_bracket *bracket) {
   uint32_t i = 0;
@@ -120,6 +112,27 @@ static bool of_all_kinds(const gate_bracket *bracket,
   return !bracket->rest_ns;
 }
 
+/* By how much the driver and the host may be late with what is asked of them at `at_ns`, when the
+ * work should have been over before. The longer before, the less likely did it end just then,
+ * rather than that they were held up. */
+static uint64_t long_over_ns(const gate_stream *stream, const gate_bracket *bracket,
+                             uint64_t at_ns) {
+  enum { PART = 16, MOST_NS = 1000000 };
+  uint64_t due_ns = begin_ns(stream, bracket) + gate_learned_ns(bracket);
+  if (at_ns <= due_ns || !of_all_kinds(bracket, penstock_cost_is_even)) return 0;
+  return earlier((at_ns - due_ns) / PART, MOST_NS);
+}
+
+/* When the stream ran dry, as a wait for it tells that returned at `waited_ns`; 0: it does not, the
+ * end was there before the wait. */
+static uint64_t seen_end(const gate_state *state, const gate_stream *stream,
+                         const gate_bracket *bracket, uint64_t waited_ns) {
+  uint64_t wake = __atomic_load_n(&state->wake_ns, __ATOMIC_RELAXED);
+  uint64_t since = waited_since_ns(stream);
+  uint64_t slack = GATE_DRY_SLACK_NS + long_over_ns(stream, bracket, since);
+  return waited_ns > since + wake + slack ? waited_ns - wake : 0;
+}
+
 /* Its process may have been stopped and gone on, which nothing tells: not the kernel's counts, and
  * where nobody measured the end, not the device. The first such wait in a while is taken for it,
  * and those that were under way with it. Kinds whose launches do not take alike may well have had a
@@ -138,10 +151,10 @@ static bool looks_stopped(gate_state *state, const gate_stream *stream, const ga
 /* When the wait for a bracket returned, or would have if the host had let this thread run: what is
  * beyond all launches of its kinds that were ever measured need not be the device's doing. */
 static uint64_t without_hold_up(gate_state *state, const gate_stream *stream,
-                                const gate_bracket *bracket, uint64_t waited_ns) {
-  uint64_t latest = gate_latest_ns(bracket, begin_ns(stream, bracket));
+                                const gate_bracket *bracket, uint64_t begin, uint64_t waited_ns) {
+  uint64_t latest = gate_latest_ns(bracket, begin);
   if (waited_ns <= latest + LATE_NS || !is_measured(bracket)) return waited_ns;
-  if (bracket->lost || !seen_end(state, stream, waited_ns)) return waited_ns;
+  if (bracket->lost || !seen_end(state, stream, bracket, waited_ns)) return waited_ns;
   uint64_t late = waited_ns - latest;
   late -= earlier(late, penstock_starved_ns(bracket->opened_ns));
   return looks_stopped(state, stream, bracket, waited_ns, late) ? latest : latest + late;
@@ -153,9 +166,9 @@ static uint64_t without_hold_up(gate_state *state, const gate_stream *stream,
  * measured looks like a hold-up of the host, up to a few milliseconds: the samples, drawn without
  * regard to length, see to it that nothing is gained by that. */
 static interval by_wait(const gate_state *state, const gate_stream *stream,
-                        const gate_bracket *bracket, uint64_t waited_ns) {
-  interval out = {.begin_ns = begin_ns(stream, bracket)};
-  uint64_t cost = gate_learned_ns(bracket), seen = seen_end(state, stream, waited_ns);
+                        const gate_bracket *bracket, uint64_t begin, uint64_t waited_ns) {
+  interval out = {.begin_ns = begin};
+  uint64_t cost = gate_learned_ns(bracket), seen = seen_end(state, stream, bracket, waited_ns);
   uint64_t latest = gate_latest_ns(bracket, out.begin_ns);
   uint64_t last = seen ? waited_ns : later(waited_since_ns(stream), out.begin_ns);
   out.end_ns = earlier(out.begin_ns + cost, last);
@@ -189,22 +202,44 @@ static void learn_asked(gate_state *state, const gate_stream *stream, const gate
   if (!bracket->lost && length_ns) gate_learn(state, bracket, length_ns, crowd, gate_now_ns());
 }
 
+/* It may run long after it was opened. */
+static bool is_behind_a_wait(const gate_bracket *bracket) {
+  return bracket->lost || (bracket->start && !bracket->sample);
+}
+
+/* When a bracket began of which no end was measured. Behind a wait that may be long after it was
+ * opened: then its start tells, which costs a call. */
+static uint64_t presumed_begin_ns(gate_stream *stream, const gate_bracket *bracket,
+                                  uint64_t waited_ns) {
+  uint64_t begin = begin_ns(stream, bracket), started, wrong;
+  if (!bracket->start || waited_ns <= gate_latest_ns(bracket, begin) + LATE_NS) return begin;
+  CUstreamCaptureMode mode = gate_relax();
+  bool known = gate_clock_place(stream, bracket->start, &started, &wrong);
+  gate_restore(mode);
+  gate_called(stream, 1);
+  return known ? later(begin, started) : begin;
+}
+
 void gate_settle_presumed(gate_state *state, gate_stream *stream, gate_bracket *bracket,
                           uint64_t waited_ns) {
-  uint64_t begin = begin_ns(stream, bracket), cost = gate_learned_ns(bracket);
+  uint64_t begin = presumed_begin_ns(stream, bracket, waited_ns), cost = gate_learned_ns(bracket);
   interval own = {.begin_ns = begin};
   bracket->waited = waited_ns != 0;
-  if (waited_ns && seen_end(state, stream, waited_ns) && gate_is_asked(state, stream)) {
-    own.end_ns = later(begin, seen_end(state, stream, waited_ns)); /* there is no better measure */
+  if (waited_ns && seen_end(state, stream, bracket, waited_ns) && gate_is_asked(state, stream)) {
+    own.end_ns =
+        later(begin, seen_end(state, stream, bracket, waited_ns)); /* there is no better measure */
     learn_asked(state, stream, bracket, own.end_ns - begin);
   } else if (waited_ns) {
-    waited_ns = without_hold_up(state, stream, bracket, waited_ns);
-    own = by_wait(state, stream, bracket, waited_ns);
+    waited_ns = without_hold_up(state, stream, bracket, begin, waited_ns);
+    own = by_wait(state, stream, bracket, begin, waited_ns);
   } else {
     own.end_ns = unseen_end(bracket, begin, cost);
     if (own.end_ns > begin + cost + UNCLEAR_NS) stream->unclear_ns = gate_tick_ns();
   }
-  if (gate_in_crowd(state, stream, bracket)) {
+  bool crowd = gate_in_crowd(state, stream, bracket);
+  if (!waited_ns && is_behind_a_wait(bracket)) {
+    gate_charge_somewhere(state, stream, crowd ? cost : own.end_ns - own.begin_ns);
+  } else if (crowd) {
     gate_charge_in_crowd(state, stream, bracket, begin, later(waited_ns, begin), cost);
   } else if (own.end_ns > own.begin_ns) {
     gate_charge(state, stream, own.begin_ns, own.end_ns, bracket->cost_ns);
@@ -399,7 +434,8 @@ void gate_settle_measured(gate_state *state, gate_stream *stream, gate_bracket *
     gate_settle_presumed(state, stream, bracket, waited_ns);
     return;
   }
-  uint64_t loose_ns = LOOSE_NS + seen.wrong_ns;
+  uint64_t loose_ns =
+      LOOSE_NS + seen.wrong_ns + long_over_ns(stream, bracket, bracket->end->recorded_ns);
   bool known = is_measured(bracket), loose = seen.passed_ns < bracket->end->recorded_ns + loose_ns;
   bool late_end = !loose && is_late(bracket->end, &seen);
   if (state->launches_block) { /* ends are recorded on idle streams, behind calls that took long */

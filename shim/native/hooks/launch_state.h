@@ -390,7 +390,10 @@ void gate_charge_fresh(gate_state *state, penstock_process *process, int grant, 
 /* Charges what of [begin, end) is not charged yet. `cost_ns`: of its launches by experience. */
 void gate_charge(gate_state *state, gate_stream *stream, uint64_t begin_ns, uint64_t end_ns,
                  uint64_t cost_ns);
-/* The same in a crowd: at most `most_ns`, anywhere in the interval and in what follows it. */
+/* Charges work of that length of which nobody knows when it ran: as much of it as was new of other
+ * work by experience. Streams that wait for each other would else seem to run side by side. */
+void gate_charge_somewhere(gate_state *state, const gate_stream *stream, uint64_t ns);
+/* As gate_charge, in a crowd: what it cost, anywhere in the interval and in what follows it. */
 void gate_charge_in_crowd(gate_state *state, gate_stream *stream, const gate_bracket *bracket,
                           uint64_t begin_ns, uint64_t end_ns, uint64_t cost_ns);
 /* Takes in that the bracket's launches took `time_ns`. */
