@@ -189,13 +189,15 @@ static void prepare(gate_state *state, gate_stream *stream, penstock_pass *pass,
   }
   if (stream->open) return;
   bool due = unknown, rolls = false, dry = look_dry(stream, now_ns, &idle);
+  bool behind = __atomic_load_n(&stream->interrupted, __ATOMIC_RELAXED); /* its start is marked */
   bool may = !pass->overlapping && gate_may_mark(state, stream);
   if (may && dry) {
     due = due || (idle && stream->probed) ||
           gate_sample_due(state, stream, gate_is_plain(state, stream, pass->kind, now_ns), now_ns);
-  } else if (may && stream->left_open) { /* it begins where the one before it ends: that is known */
+  } else if (may && (stream->left_open || behind)) { /* when it begins is known */
     rolls = gate_sample_due(state, stream, false, now_ns);
   }
+  rolls = rolls || (behind && due && !idle);
   bool watched = may && !due && !rolls && is_unclear(stream, now_ns) && may_watch(stream, now_ns);
   stream->probed = due && !idle; /* is it idle indeed? The next one will be the sample */
   gate_bracket_open(state, stream, due && idle, now_ns);
