@@ -106,21 +106,6 @@ def launches_behind_waits_for_the_host() -> None:
         ok(cu.cuStreamSynchronize(streams[0]))
 
 
-def launches_waited_for_long_after_their_end() -> None:
-    """20 us and 1 ms behind a wait for an event; then something else for 50 ms, and a wait."""
-    device = Device()
-    streams = device.stream(), device.stream()
-    event = ok(cu.cuEventCreate(0))
-    while True:
-        for stream, other in (streams, reversed(streams)):
-            device.launch(stream, 20 * US)
-            ok(cu.cuEventRecord(event, stream))
-            ok(cu.cuStreamWaitEvent(other, event, 0))
-        assert device.try_launch(streams[0], 1 * MS, 7) == 0
-        time.sleep(0.05)
-        ok(cu.cuStreamSynchronize(streams[0]))
-
-
 def long_launches_in_ever_new_shapes() -> None:
     """3 ms in a shape that never was, behind twenty of 20 us in a known one, none waited for."""
     device = Device()
