@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable
 
-MOST_RECORDS = 150  # of events, for the program's 300 launches
+MOST_RECORDS = 100  # of events, for the program's 300 launches
 LEAST_RECORDS = 3
 SLOW_NS = 500_000_000
 

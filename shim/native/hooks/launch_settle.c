@@ -225,9 +225,9 @@ void gate_settle_presumed(gate_state *state, gate_stream *stream, gate_bracket *
   uint64_t begin = presumed_begin_ns(stream, bracket, waited_ns), cost = gate_learned_ns(bracket);
   interval own = {.begin_ns = begin};
   bracket->waited = waited_ns != 0;
-  if (waited_ns && seen_end(state, stream, bracket, waited_ns) && gate_is_asked(state, stream)) {
-    own.end_ns =
-        later(begin, seen_end(state, stream, bracket, waited_ns)); /* there is no better measure */
+  uint64_t seen_ns = waited_ns ? seen_end(state, stream, bracket, waited_ns) : 0;
+  if (seen_ns && gate_is_asked(state, stream)) {
+    own.end_ns = later(begin, seen_ns); /* there is no better measure */
     learn_asked(state, stream, bracket, own.end_ns - begin);
   } else if (waited_ns) {
     waited_ns = without_hold_up(state, stream, bracket, begin, waited_ns);
