@@ -236,11 +236,10 @@ void gate_settle_presumed(gate_state *state, gate_stream *stream, gate_bracket *
     own.end_ns = unseen_end(bracket, begin, cost);
     if (own.end_ns > begin + cost + UNCLEAR_NS) stream->unclear_ns = gate_tick_ns();
   }
-  bool crowd = gate_in_crowd(state, stream, bracket);
-  if (!waited_ns && is_behind_a_wait(bracket)) {
-    gate_charge_somewhere(state, stream, crowd ? cost : own.end_ns - own.begin_ns);
-  } else if (crowd) {
+  if (gate_in_crowd(state, stream, bracket)) {
     gate_charge_in_crowd(state, stream, bracket, begin, later(waited_ns, begin), cost);
+  } else if (!waited_ns && is_behind_a_wait(bracket)) {
+    gate_charge_somewhere(state, stream, own.end_ns - own.begin_ns);
   } else if (own.end_ns > own.begin_ns) {
     gate_charge(state, stream, own.begin_ns, own.end_ns, bracket->cost_ns);
   }
