@@ -38,13 +38,14 @@ typedef struct penstock_pass {
   struct gate_kind *kind;
   uint32_t generation; /* of `kind`: its entry may be used for another one meanwhile */
   penstock_gate_slot *slot;
-  uint64_t bracket;     /* number of the bracket that the launch was counted in; 0: none */
-  uint64_t bracket_ns;  /* cost by experience of that bracket, this launch included */
-  uint64_t cost_ns;     /* by experience */
-  uint64_t estimate_ns; /* the same, less what overlaps of late; more where it is unknown */
-  uint64_t enough_ns;   /* cost at which the bracket is ended */
-  uint64_t counted_ns;  /* when it was counted there */
-  uint64_t turn_ns;     /* begin of the turn that it goes in, alone on the device; 0: none such */
+  uint64_t bracket;      /* number of the bracket that the launch was counted in; 0: none */
+  uint64_t bracket_ns;   /* cost by experience of that bracket, this launch included */
+  uint64_t cost_ns;      /* by experience */
+  uint64_t estimate_ns;  /* the same, less what overlaps of late; more where it is unknown */
+  uint64_t overdraft_ns; /* it went at the shut gate for work that overruns, as this much; else 0 */
+  uint64_t enough_ns;    /* cost at which the bracket is ended */
+  uint64_t counted_ns;   /* when it was counted there */
+  uint64_t turn_ns;      /* begin of the turn that it goes in, alone on the device; 0: none such */
   uint64_t
       entered_ns;    /* its bracket is to be measured closely: when its call was entered; else 0 */
   uint64_t place;    /* number of the bracket that it is counted in, sooner or later; 0: in none */

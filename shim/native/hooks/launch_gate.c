@@ -242,6 +242,7 @@ static void count(gate_stream *stream, penstock_pass *pass, uint64_t now_ns) {
   }
   open->estimate_ns += pass->estimate_ns;
   open->cost_ns += pass->cost_ns;
+  open->overdraft_ns += pass->overdraft_ns;
   open->launches++;
   uint32_t i = 0;
   while (i < open->part_count && !is_of(&open->parts[i], pass)) i++;
@@ -402,7 +403,7 @@ CUresult penstock_gate_enter(penstock_pass *pass, CUstream handle, bool per_thre
     if (refused != CUDA_SUCCESS) return refused;
   }
   pass->kind = kind;
-  pass->bracket = pass->bracket_ns = 0;
+  pass->bracket = pass->bracket_ns = pass->overdraft_ns = 0;
   pass->entered_ns = 0;
   pass->alone = pass->rolling = false;
 
@@ -413,7 +414,7 @@ CUresult penstock_gate_enter(penstock_pass *pass, CUstream handle, bool per_thre
   uint64_t now_ns = gated ? gate_now_ns() : gate_tick_ns(), wait_ns;
   if ((gated || gate_is_suspended(process)) &&
       !gate_may_go(process, state, grant, now_ns, gate_likely_ns(state, kind), &wait_ns)) {
-    gate_wait(process, state, stream, kind, wait_ns);
+    pass->overdraft_ns = gate_wait(process, state, stream, kind, wait_ns);
     state = gate_state_get(); /* looks up anew what went meanwhile */
     stream = gate_stream_get(state, handle, per_thread_default);
     if (!stream) return went_meanwhile(pass, handle);

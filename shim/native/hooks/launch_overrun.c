@@ -221,6 +221,19 @@ static tenant_due due_first(penstock_process *process, gate_state *state, gate_s
   return out;
 }
 
+/* Only work of the same process runs beside it: that of others takes turns with it. */
+void gate_overrun_outlasts(gate_state *state, const gate_stream *stream,
+                           const gate_bracket *bracket) {
+  penstock_process *process = penstock_process_get();
+  int grant = stream->context->grant;
+  if (__builtin_expect(!bracket->overdraft_ns, 1) || !process || grant < 0) return;
+  first_due first = {.but = stream, .beside = company_of(process, state, grant)};
+  each_busy(state, grant, see_due, &first);
+  if (first.due_ns && first.due_ns <= bracket->opened_ns) {
+    penstock_gate_let_back(gate_device(process, grant), bracket->overdraft_ns);
+  }
+}
+
 /* Should this launch look more often for who may come to wait for it? */
 static uint64_t next_look_ns(const penstock_process *process, int grant, uint64_t now_ns) {
   const penstock_gate_device *gate = gate_device(process, grant);
@@ -229,7 +242,7 @@ static uint64_t next_look_ns(const penstock_process *process, int grant, uint64_
 }
 
 /* What the launch counts as that is let go. What nobody knows may be the same in each process. */
-static uint64_t overdraft_ns(penstock_process *process, gate_state *state, int grant,
+static uint64_t counts_as_ns(penstock_process *process, gate_state *state, int grant,
                              const gate_kind *kind) {
   bool known = !__atomic_load_n(&kind->estimated, __ATOMIC_RELAXED);
   uint64_t usual = known ? least_usual_ns(penstock_cost_usual_ns(&kind->cost)) : 0;
@@ -237,7 +250,8 @@ static uint64_t overdraft_ns(penstock_process *process, gate_state *state, int g
 }
 
 bool gate_overrun_lets_go(penstock_process *process, gate_state *state, gate_stream *stream,
-                          uint64_t now_ns, const gate_kind *kind, uint64_t *look_ns) {
+                          uint64_t now_ns, const gate_kind *kind, uint64_t *look_ns,
+                          uint64_t *overdraft_ns) {
   int grant = stream->context->grant;
   tenant_due first = due_first(process, state, stream, now_ns);
   uint64_t next = next_look_ns(process, grant, now_ns);
@@ -246,10 +260,11 @@ bool gate_overrun_lets_go(penstock_process *process, gate_state *state, gate_str
   uint64_t quiet_ns;
   if (gate_is_suspended(process)) return false;
   if (gate_quiet_forbids(process, state, grant, now_ns, &quiet_ns)) return false; /* it is short */
+  uint64_t cost_ns = counts_as_ns(process, state, grant, kind);
   bool may = penstock_gate_let_go(
       process->region.usage->gate, penstock_region_device_count(&process->region), (unsigned)grant,
-      overruns ? (int)first.device : -1, overruns ? now_ns - first.due_ns : 0,
-      overdraft_ns(process, state, grant, kind), now_ns);
+      overruns ? (int)first.device : -1, overruns ? now_ns - first.due_ns : 0, cost_ns, now_ns);
+  *overdraft_ns = may ? cost_ns : 0;
   if (may) __atomic_store_n(&state->let_go_ns[grant], now_ns, __ATOMIC_RELAXED);
   return may;
 }

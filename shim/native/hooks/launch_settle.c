@@ -66,6 +66,7 @@ void gate_give_up(gate_state *state, const gate_stream *stream, uint64_t ns, uin
  */
 static void finish(gate_state *state, gate_stream *stream, gate_bracket *bracket, uint64_t end_ns,
                    bool exact) {
+  gate_overrun_outlasts(state, stream, bracket);
   gate_give_up(state, stream, bracket->estimate_ns, bracket->launches, 1);
   penstock_lock_acquire(&stream->lock);
   uint64_t left = stream->queued_ns > bracket->cost_ns ? stream->queued_ns - bracket->cost_ns : 0;

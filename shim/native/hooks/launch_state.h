@@ -157,6 +157,7 @@ typedef struct gate_bracket {
   uint64_t estimate_ns; /* its part of the slot's estimate */
   uint64_t cost_ns;     /* what its launches cost by experience, when they were launched */
   uint64_t rest_ns;     /* of that: launches that are not in `parts` */
+  uint64_t overdraft_ns; /* what its launches counted as that went for work that overruns */
   gate_part parts[GATE_PARTS];
 } gate_bracket;
 
@@ -548,9 +549,15 @@ void gate_watch_end(penstock_process *process, gate_state *state, int grant);
 /* What the bracket's launches usually take; UINT64_MAX: of some nobody knows. */
 uint64_t gate_usual_ns(const gate_bracket *bracket);
 /* May a launch of the kind on the stream go at the shut gate, for other work of the tenant's runs
- * on longer than it should? `*look_ns`: if not, when to look again at the latest; 0: no need to. */
+ * on longer than it should? `*overdraft_ns`: if so, what it counts as; `*look_ns`: if not, when to
+ * look again at the latest; 0: no need to. */
 bool gate_overrun_lets_go(penstock_process *process, gate_state *state, gate_stream *stream,
-                          uint64_t now_ns, const gate_kind *kind, uint64_t *look_ns);
+                          uint64_t now_ns, const gate_kind *kind, uint64_t *look_ns,
+                          uint64_t *overdraft_ns);
+/* The bracket is through. If what ran beside it was due before it was opened, and runs still, then
+ * what went for that took no time that the device would not have been busy: it counts no longer. */
+void gate_overrun_outlasts(gate_state *state, const gate_stream *stream,
+                           const gate_bracket *bracket);
 
 /* launch_debt.c: patience of a launch at the gate. */
 typedef struct gate_patience {
@@ -566,9 +573,11 @@ bool gate_patience_ends(gate_patience *patience, penstock_process *process, gate
                         int grant, uint64_t now_ns);
 
 /* launch_wait.c */
-/* Returns when the launch may go, or must. */
-void gate_wait(penstock_process *process, gate_state *state, gate_stream *stream,
-               const gate_kind *kind, uint64_t wait_ns);
+/* Returns when the launch may go, or must: what it counts as if it goes for work that overruns, or
+ * 0.
+ */
+uint64_t gate_wait(penstock_process *process, gate_state *state, gate_stream *stream,
+                   const gate_kind *kind, uint64_t wait_ns);
 /* Settles whatever of this process's brackets the device is through with, or should be. */
 void gate_settle_all(gate_state *state, uint64_t now_ns);
 /* The same for streams that were destroyed, which are freed then. */

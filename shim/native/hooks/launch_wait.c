@@ -161,9 +161,10 @@ static uint64_t longest_sleep_ns(penstock_process *process, gate_state *state, i
 
 /* Waits for time to pass, never for work to complete: what runs may itself wait for this launch.
  * Should work run on although it should have ended, or nothing move for long, the launch goes. */
-void gate_wait(penstock_process *process, gate_state *state, gate_stream *stream,
-               const gate_kind *kind, uint64_t wait_ns) {
+uint64_t gate_wait(penstock_process *process, gate_state *state, gate_stream *stream,
+                   const gate_kind *kind, uint64_t wait_ns) {
   int saved_errno = errno;
+  uint64_t overdraft_ns = 0;
   uint64_t cost_ns = gate_likely_ns(state, kind);
   int grant = stream->context->grant;
   penstock_gate_device *gate = gate_device(process, grant);
@@ -180,7 +181,7 @@ void gate_wait(penstock_process *process, gate_state *state, gate_stream *stream
     gate_watch_look(process, state, grant, NULL);
     gate_turn_wanted(process, state, grant, now_ns);
     if (gate_may_go(process, state, grant, now_ns, cost_ns, &wait_ns)) break;
-    if (gate_overrun_lets_go(process, state, stream, now_ns, kind, &due_ns)) break;
+    if (gate_overrun_lets_go(process, state, stream, now_ns, kind, &due_ns, &overdraft_ns)) break;
     if (gate_patience_ends(&patience, process, state, grant, now_ns)) break;
     tries = patience.moved ? 0 : tries + 1;
     uint64_t longest = longest_sleep_ns(process, state, grant, now_ns, due_ns, tries);
@@ -194,4 +195,5 @@ void gate_wait(penstock_process *process, gate_state *state, gate_stream *stream
   __atomic_fetch_add(&gate->waits, 1, __ATOMIC_RELAXED);
   __atomic_fetch_add(&gate->waited_ns, gate_now_ns() - began_ns, __ATOMIC_RELAXED);
   errno = saved_errno;
+  return overdraft_ns;
 }

@@ -77,6 +77,9 @@ uint64_t penstock_gate_charge_within(penstock_gate_device *gate, uint32_t permil
 int penstock_gate_let_go(penstock_gate_device *gates, unsigned devices, unsigned held, int waiting,
                          uint64_t overrun_ns, uint64_t cost_ns, uint64_t now_ns);
 
+/* Of launches that were let go so `ns` less counts until the gate opens. */
+void penstock_gate_let_back(penstock_gate_device *gate, uint64_t ns);
+
 /* Is the device together with others? */
 int penstock_gate_is_together(const penstock_gate_device *gate, uint64_t now_ns);
 

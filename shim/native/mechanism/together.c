@@ -31,6 +31,13 @@ static int overdraw(penstock_gate_device *gate, uint64_t overrun_ns, uint64_t co
   return 1;
 }
 
+void penstock_gate_let_back(penstock_gate_device *gate, uint64_t ns) {
+  uint64_t used = load(&gate->overdraft_ns); /* zero again once the gate has opened */
+  while (!__atomic_compare_exchange_n(&gate->overdraft_ns, &used, used > ns ? used - ns : 0, 0,
+                                      __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+  }
+}
+
 int penstock_gate_is_together(const penstock_gate_device *gate, uint64_t now_ns) {
   return load(&gate->together_until_ns) > now_ns;
 }
