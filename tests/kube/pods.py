@@ -39,6 +39,7 @@ class Pods:
         until(
             f"{namespace} has a service account",
             lambda: core.read_namespaced_service_account("default", namespace),
+            within_s=150,  # who makes it waits ever longer for an API server that was killed
         )
         return cls(core, namespace)
 

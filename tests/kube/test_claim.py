@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
@@ -11,7 +13,7 @@ from penstock.kube.node.claim import ClaimRef, read_claim
 from penstock.kube.node.happenings import Told, event_of, message_of
 from penstock.kube.node.inventory import device_name
 from penstock.kube.node.pods import NodePod, read_pod
-from penstock.kube.node.slices import MOST_IN_SLICE, _told, semantic_version, slices_of
+from penstock.kube.node.slices import MOST_IN_SLICE, Slices, _told, semantic_version, slices_of
 from penstock.kube.parameters import Parameters, parameters_for, read_parameters
 from penstock.kube.quantity import parse_whole
 from penstock.model import PenstockError
@@ -279,3 +281,41 @@ def test_accounts_that_nobody_wrote_so_give_nothing_more():
     grant = a_grant({f"accounted/{UUID}": "much"})
     with pytest.raises(PenstockError, match="mend it"):
         resized(grant, Resize(cores_permille=400), list)
+
+
+class SlowServer:
+    """It has no slices, and answers writes when it is let."""
+
+    def __init__(self) -> None:
+        self.asked, self.answers = asyncio.Event(), asyncio.Event()
+
+    async def list(self, *_: object, **__: object) -> tuple[list, str]:
+        return [], "1"
+
+    async def watch(self, *_: object, **__: object):
+        await asyncio.Event().wait()
+        yield
+
+    async def create(self, _: object, one: dict) -> dict:
+        self.asked.set()
+        await self.answers.wait()
+        return one
+
+
+def test_a_node_s_slices_are_settled_when_the_server_has_answered_and_not_before() -> None:
+    async def write() -> None:
+        server = SlowServer()
+        slices = Slices(server, "node-1")
+        duties = [asyncio.create_task(slices.cache.run()), asyncio.create_task(slices.run())]
+        slices.want("uid-1", (NodeDevice(UUID, 0, "NVIDIA H200", 140 << 30),))
+        await asyncio.wait_for(server.asked.wait(), 10)
+        assert not slices.is_settled
+        server.answers.set()
+        async with asyncio.timeout(10):
+            while not slices.is_settled:
+                await asyncio.sleep(0.01)
+        for duty in duties:
+            duty.cancel()
+        await asyncio.gather(*duties, return_exceptions=True)
+
+    asyncio.run(write())

@@ -118,6 +118,7 @@ class Slices:
         self.problem: ApiError | None = None
         """Why they are not as they should be."""
         self._wake = asyncio.Event()
+        self._is_writing = False
         self._devices: tuple[NodeDevice, ...] = ()
         self._uid = ""
         self._taints = True  # until a server shows that it drops them
@@ -130,7 +131,8 @@ class Slices:
     @property
     def is_settled(self) -> bool:
         """Whether the server has what is wanted."""
-        return bool(self._uid) and self.problem is None and not self._wake.is_set()
+        at_work = self._wake.is_set() or self._is_writing
+        return bool(self._uid) and self.problem is None and not at_work
 
     async def run(self) -> None:
         """Writes what differs, until it is cancelled."""
@@ -141,6 +143,7 @@ class Slices:
             self._wake.clear()
             if not self._uid:
                 continue
+            self._is_writing = True
             try:
                 await self._write()
                 self.problem, wait_s = None, 0.0
@@ -149,6 +152,8 @@ class Slices:
                 wait_s = min(LONGEST_WAIT_S, max(0.5, wait_s * 2))
                 self._wake.set()
                 await asyncio.sleep(wait_s)
+            finally:
+                self._is_writing = False
 
     async def forget(self) -> None:
         """Takes all slices of the node away. Raises `ApiError`."""
