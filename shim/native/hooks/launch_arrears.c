@@ -8,6 +8,10 @@
 #include "mechanism/lock.h"
 
 #define LONGEST_NS 20000000 /* from the first of them to their charge */
+/* A launch far longer than its kind takes hides in a pause behind it, and of few such ones a rare
+ * draw finds none for seconds. So such pauses must not be long where draws are rare. */
+#define LONG_PAUSE_NS 20000000
+#define LATELY_NS 1000000000
 
 static uint64_t later(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
@@ -26,9 +30,15 @@ static bool is_alone(const gate_stream *stream, const penstock_gate_slot *own, u
          !gate_beside_ns(process, grant, own, now_ns);
 }
 
+bool gate_is_unseen_pause(uint64_t end_ns, uint64_t now_ns) {
+  return now_ns > end_ns + LONG_PAUSE_NS;
+}
+
 bool gate_is_plain(const gate_state *state, const gate_stream *stream, const gate_kind *kind,
                    uint64_t now_ns) {
   const uint64_t *drained = &state->drained_ns[stream->context->grant];
+  uint64_t unseen_ns = __atomic_load_n(&state->unseen_ns, __ATOMIC_RELAXED);
+  if (unseen_ns && now_ns < unseen_ns + LATELY_NS) return false;
   return __atomic_load_n(drained, __ATOMIC_RELAXED) <= now_ns &&
          penstock_cost_is_sure(&kind->cost, now_ns);
 }
@@ -42,6 +52,7 @@ bool gate_arrears_may_grow(gate_state *state, const gate_stream *stream,
   if (open->turn_ns || __atomic_load_n(&stream->interrupted, __ATOMIC_RELAXED)) return false;
   if (arrears->count == GATE_ARREARS) return false;
   if (arrears->count && now_ns > arrears->since_ns + LONGEST_NS) return false;
+  if (gate_is_unseen_pause(stream->drained_ns, now_ns)) return false;
   return may_presume(state, stream) && is_alone(stream, own, now_ns) &&
          !gate_may_be_much_longer(open) && gate_is_plain(state, stream, kind, now_ns) &&
          gate_sample_is_far(state, true);

@@ -235,7 +235,11 @@ void gate_settle_presumed(gate_state *state, gate_stream *stream, gate_bracket *
     own = by_wait(state, stream, bracket, begin, waited_ns);
   } else {
     own.end_ns = unseen_end(bracket, begin, cost);
-    if (own.end_ns > begin + cost + UNCLEAR_NS) stream->unclear_ns = gate_tick_ns();
+    uint64_t now_ns = gate_tick_ns();
+    if (own.end_ns > begin + cost + UNCLEAR_NS) stream->unclear_ns = now_ns;
+    if (gate_is_unseen_pause(own.end_ns, now_ns)) {
+      __atomic_store_n(&state->unseen_ns, now_ns, __ATOMIC_RELAXED);
+    }
   }
   if (gate_in_crowd(state, stream, bracket)) {
     gate_charge_in_crowd(state, stream, bracket, begin, later(waited_ns, begin), cost);

@@ -8,6 +8,7 @@
 #include "fork_wiped.h"
 #include "hooks/launch_state.h"
 #include "mechanism/lock.h"
+#include "mechanism/random.h"
 
 static uint32_t births; /* survives a fork: no two states have the same number */
 
@@ -48,6 +49,7 @@ gate_state *gate_state_get(void) {
       state->overlap = GATE_FULL_SCALE;
       state->launches_block = launches_block();
       state->few_queues = has_few_queues();
+      state->random = (uint32_t)penstock_random();
       __atomic_store_n(&state->ready, ++births, __ATOMIC_RELEASE);
     }
     penstock_lock_release(&state->lock);

@@ -291,6 +291,7 @@ typedef struct gate_state {
   uint32_t quiet_settled[PENSTOCK_MAX_DEVICES];  /* brackets settled in the one under way */
   gate_draws draws[2];
   uint64_t sampled_ns; /* the last time that a draw was let have one */
+  uint64_t unseen_ns;  /* the last pause in which launches may have run on that nobody measured */
   uint32_t random;
   uint32_t overlap;   /* charged / cost by experience, in 1/1024: below 1 when streams overlap */
   uint32_t late_ends; /* ends that the device passed before their calls returned, of late */
@@ -421,6 +422,9 @@ bool gate_sample_is_far(gate_state *state, bool known);
 
 /* launch_arrears.c */
 /* Is enough known of what a launch of the kind takes that begins now, with nothing beside it? */
+/* Behind work that should have ended at `end_ns`, and of which nobody saw the end: may it have run
+ * on for long since? */
+bool gate_is_unseen_pause(uint64_t end_ns, uint64_t now_ns);
 bool gate_is_plain(const gate_state *state, const gate_stream *stream, const gate_kind *kind,
                    uint64_t now_ns);
 /* A launch of the kind comes behind a pause. Could the open bracket, which would be presumed to be

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "common/files.h"
+#include "mechanism/random.h"
 
 #ifndef F_OFD_GETLK /* older headers */
 #define F_OFD_GETLK 36
@@ -31,30 +32,14 @@ static struct flock byte_at(uint64_t offset, short type) {
   return (struct flock){.l_type = type, .l_whence = SEEK_SET, .l_start = (off_t)offset, .l_len = 1};
 }
 
-static uint64_t mix(uint64_t x) {
-  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-  return x ^ x >> 31;
-}
-
 uint64_t penstock_mark_draw(void) {
-  static uint64_t drawn;
-  uint64_t random = 0;
-  struct timespec now;
-  int saved_errno = errno;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  if (syscall(SYS_getrandom, &random, sizeof random, 1 /* do not wait */) != sizeof random) {
-    random = mix((uint64_t)getpid() << 32 ^ (uint64_t)now.tv_nsec ^ (uintptr_t)&now);
-  }
-  errno = saved_errno;
-  random = mix(random + __atomic_add_fetch(&drawn, 1, __ATOMIC_RELAXED));
-  return LOWEST_OFFSET | (random & (LOWEST_OFFSET - 1));
+  return LOWEST_OFFSET | (penstock_random() & (LOWEST_OFFSET - 1));
 }
 
 static uint64_t file_of(int descriptor) {
   struct stat file;
   if (fstat(descriptor, &file) != 0) return 0;
-  return mix((uint64_t)file.st_dev << 32 ^ mix(file.st_ino)) | 1;
+  return penstock_mix((uint64_t)file.st_dev << 32 ^ penstock_mix(file.st_ino)) | 1;
 }
 
 static void link_to(int descriptor, const char *folder, char path[40]) {
