@@ -29,6 +29,14 @@ def admit(gate: Any, permille: int, now: int, in_flight: int = 0) -> tuple[bool,
     return bool(admitted), int(wait[0])
 
 
+def admit_round(gate: Any, permille: int, now: int, ns: int, *, begins: bool) -> bool:
+    """Whether a launch may go that goes together with others of `ns`."""
+    launch = {"now_ns": now, "round_ns": ns, "begins_round": begins}
+    wait = ffi.new("uint64_t *")
+    made = ffi.new("penstock_gate_launch *", launch)
+    return bool(lib.penstock_gate_admit_launch(gate, permille, made, wait))
+
+
 def mark(gate: Any, begin: int, end: int, limit: int = FOREVER) -> int:
     return int(lib.penstock_gate_mark(gate, begin, end, limit))
 
@@ -109,6 +117,24 @@ def test_work_in_flight_counts_against_the_credit(gate: Any) -> None:
     spare = int(lib.penstock_gate_credit_ns(gate, 500, START, 0))
     assert admit(gate, 500, START, spare)[0]
     assert not admit(gate, 500, START, spare + 1)[0]
+
+
+@pytest.mark.parametrize("permille", [50, 300, 950])
+def test_a_round_begins_when_the_credit_covers_it_and_ends_though_it_does_not(
+    gate: Any, permille: int
+) -> None:
+    ns = 12 * MS
+    assert admit(gate, permille, START)[0]
+    lib.penstock_gate_charge(gate, permille, 40 * MS)
+    owed = -int(lib.penstock_gate_credit_ns(gate, permille, START, 0))
+    earned = START + (owed + ns) * 1000 // permille
+    assert not admit_round(gate, permille, START, ns, begins=False)
+    assert not admit_round(gate, permille, earned - MS, ns, begins=False)  # it is shut
+    assert admit_round(gate, permille, earned + MS, ns, begins=True)
+    lib.penstock_gate_charge(gate, permille, 5 * MS)
+    assert admit_round(gate, permille, earned + MS, ns, begins=False)
+    assert not admit_round(gate, permille, earned + MS, ns, begins=True)
+    assert not admit_round(gate, permille, earned + MS, ns, begins=False)  # that shut it
 
 
 def test_an_idle_tenant_saves_nothing_beyond_the_burst(gate: Any) -> None:

@@ -79,6 +79,23 @@ def test_ranks_that_meet_in_every_step_get_their_share(
     check(play(program("collective"), ranks, how, quota, steps=steps), native, quota)
 
 
+@pytest.mark.parametrize("quota", [10, 30, 70, 90, 95])
+def test_streams_of_one_thread_run_side_by_side_under_a_quota_as_without(
+    program: Callable[[str], str], quota: float
+) -> None:
+    """Before, the gate let a part of a step through at a time, so one stream ran after the other.
+
+    Steps had 44 to 58 % of the quota's share of full speed.
+    """
+    native = play(program("collective"), 2, "streams", None)
+    job = play(program("collective"), 2, "streams", quota, steps=2 * STEPS)
+    full_s = sum(native.steps_s) / len(native.steps_s)
+    later = job.steps_s[STEPS // 2 :]  # behind what a first burst gives
+    assert sum(later) / len(later) <= full_s / (quota / 100) / 0.8
+    for used_s in job.used_s:
+        assert used_s <= job.seconds * quota / 100 * 1.1 + 0.05
+
+
 @pytest.mark.parametrize(
     ("ranks", "how", "hold_ms"), [(2, "threads", 30), (2, "processes", 400), (4, "threads", 400)]
 )

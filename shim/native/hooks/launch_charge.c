@@ -81,6 +81,17 @@ void gate_learn(gate_state *state, const gate_bracket *bracket, uint64_t time_ns
   penstock_lock_release(&state->kinds_lock);
 }
 
+void gate_doubt_first(gate_state *state, const gate_bracket *bracket) {
+  penstock_lock_acquire(&state->kinds_lock);
+  for (uint32_t i = 0; i < bracket->part_count; i++) {
+    const gate_part *part = &bracket->parts[i];
+    gate_kind *kind = part->kind;
+    bool first = kind->cost.launches <= part->launches;
+    if (first && !gate_kind_is_gone(kind, part->generation)) penstock_cost_forget(&kind->cost);
+  }
+  penstock_lock_release(&state->kinds_lock);
+}
+
 /* How much of the cost by experience turned out to be new busy time: admission counts with that,
  * for what overlaps on the device uses its time once. */
 static void note_overlap(gate_state *state, uint64_t charged_ns, uint64_t cost_ns) {
@@ -174,6 +185,15 @@ void gate_charge_in_crowd(gate_state *state, gate_stream *stream, const gate_bra
                               least_permille(process, state, grant, bracket));
 }
 
+/* When a bracket would end if it were as long as its kinds get, where that is not far longer than
+ * they mostly are; 0: it is. */
+static uint64_t longest_end_ns(const gate_stream *stream, const gate_bracket *bracket) {
+  uint64_t last_ns = stream->last_end_ns, opened_ns = bracket->opened_ns;
+  uint64_t begin_ns = last_ns > opened_ns ? last_ns : opened_ns;
+  uint64_t latest_ns = gate_latest_ns(bracket, begin_ns);
+  return latest_ns < begin_ns + 2 * gate_learned_ns(bracket) ? latest_ns : 0;
+}
+
 static void note_company(gate_state *state, int grant, bool accompanied) {
   bool was = __atomic_exchange_n(&state->accompanied[grant], accompanied, __ATOMIC_RELAXED);
   if (accompanied && !was) __atomic_fetch_add(&state->arrivals, 1, __ATOMIC_RELAXED);
@@ -191,7 +211,8 @@ bool gate_in_crowd(gate_state *state, const gate_stream *stream, const gate_brac
   bool alone = gate_neighbours_of(process, grant, bracket) == 0;
   note_company(state, grant, !alone);
   if (bracket->quiet) {
-    bool still = gate_quiet_settled(process, state, grant, gate_now_ns());
+    bool still =
+        gate_quiet_settled(process, state, grant, gate_now_ns(), longest_end_ns(stream, bracket));
     if (still && alone && !others && !bracket->crowd) return false;
   }
   if (others || bracket->crowd || gate_others_settled(process, grant)) {

@@ -68,9 +68,12 @@ static bool has_credit(penstock_process *process, gate_state *state, int grant, 
     if (answer != GATE_NO_TURNS) return answer == GATE_OWN_TURN;
   }
   if (permille >= PENSTOCK_GATE_FULL_PERMILLE) return true;
-  return penstock_gate_admit_together(
-      process->region.usage->gate, penstock_region_device_count(&process->region), (unsigned)grant,
-      permille, now_ns, gate_in_flight_ns(process, state, grant, now_ns), wait_ns);
+  penstock_gate_launch launch = {.now_ns = now_ns,
+                                 .in_flight_ns = gate_in_flight_ns(process, state, grant, now_ns)};
+  gate_round_ask(state, grant, gate_slot(process, state, grant), permille, &launch);
+  return penstock_gate_admit_together(process->region.usage->gate,
+                                      penstock_region_device_count(&process->region),
+                                      (unsigned)grant, permille, &launch, wait_ns);
 }
 
 bool gate_may_go(penstock_process *process, gate_state *state, int grant, uint64_t now_ns,
@@ -439,6 +442,7 @@ CUresult penstock_gate_enter(penstock_pass *pass, CUstream handle, bool per_thre
   pass->slot = slot;
   gate_note_blocking(stream);
   enlist(state, stream, pass, now_ns, 1 + gate_neighbours(process, grant));
+  if (gated) gate_round_launched(state, stream, pass);
   pass->stream = stream;
   pass->enough_ns = gated && !pass->overlapping ? GATE_BRACKET_NS : GATE_FREE_BRACKET_NS;
   return CUDA_SUCCESS;

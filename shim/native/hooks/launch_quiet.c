@@ -66,13 +66,15 @@ bool gate_quiet_is_ours(penstock_process *process, int grant, uint64_t now_ns) {
   return now_ns < load(&gate->quiet_until_ns) && load(&gate->quiet_slot) == own_number(process);
 }
 
-bool gate_quiet_settled(penstock_process *process, gate_state *state, int grant, uint64_t now_ns) {
+bool gate_quiet_settled(penstock_process *process, gate_state *state, int grant, uint64_t now_ns,
+                        uint64_t latest_ns) {
   penstock_gate_device *gate = gate_device(process, grant);
   uint64_t until = load(&gate->quiet_until_ns);
   if (now_ns >= until || load(&gate->quiet_slot) != own_number(process)) return false;
   uint32_t settled = __atomic_add_fetch(&state->quiet_settled[grant], 1, __ATOMIC_RELAXED);
-  if (settled < LAUNCHES) return settled > 1;
+  bool counts = settled > 1 && latest_ns <= until;
+  if (settled < LAUNCHES) return counts;
   __atomic_compare_exchange_n(&gate->quiet_until_ns, &until, now_ns, false, __ATOMIC_RELAXED,
                               __ATOMIC_RELAXED);
-  return true;
+  return counts;
 }

@@ -408,6 +408,8 @@ static uint64_t unheld_ns(const gate_state *state, const gate_stream *stream,
                           const gate_bracket *bracket, const measure *seen) {
   uint64_t length_ns = seen->end_ns - seen->begin_ns, usual = gate_usual_ns(bracket);
   if (usual == UINT64_MAX || !may_have_waited(state, stream, seen)) return length_ns;
+  uint64_t went_ns = let_go_ns(state, stream->context->grant, seen);
+  if (went_ns) return earlier(length_ns, later(usual, seen->end_ns - went_ns));
   return earlier(length_ns, usual + usual / 2 + SHORT_NS);
 }
 
@@ -470,7 +472,9 @@ void gate_settle_measured(gate_state *state, gate_stream *stream, gate_bracket *
     bool vague = loose || stalled || by_chance;
     uint64_t most = vague ? earlier(length, GATE_UNKNOWN_NS * bracket->launches) : length;
     most = first_ns(state, stream, bracket, &seen, most);
-    gate_learn(state, bracket, stalled ? later(least, most) : most, true, gate_now_ns());
+    if (stalled) most = later(least, most);
+    gate_learn(state, bracket, most, true, gate_now_ns());
+    if (most < length) gate_doubt_first(state, bracket);
     raise_estimates(state, stream->context->grant, bracket);
   } else if (seen.exact && !loose && !stalled &&
              (!late_end || late_before >= LATE_ENDS_EACH_TIME)) {

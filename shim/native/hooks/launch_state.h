@@ -218,6 +218,8 @@ typedef struct gate_stream {
   uint32_t stray_launches; /* … how many they are … */
   uint64_t stray_since_ns; /* … and when the first was counted */
   gate_arrears arrears;
+  const struct gate_round *round; /* of the thread that launched there last … */
+  uint64_t round_ns;              /* … and its `launched_ns` when that run there began */
   /* Launches ever whose driver calls have returned, counted without the lock. It goes on counting
    * when the place is reused, as `launched` does: calls from before may be under way. */
   uint64_t left;
@@ -242,11 +244,23 @@ typedef struct gate_recent_stream {
   uint32_t generation;
 } gate_recent_stream;
 
+/* What a thread launches on several streams of one device in turn (launch_round.c). */
+#define GATE_ROUNDS 8
+typedef struct gate_round {
+  uint32_t device; /* its grant, and one; 0: none yet */
+  bool waited;     /* the program waited for work there, and has launched none since */
+  const struct gate_stream *stream; /* it launched on last */
+  uint64_t launched_ns;             /* the estimates of all its launches there */
+  uint64_t longest_ns;              /* round of late; 0: it uses one stream */
+  uint64_t asked_ns;                /* the next launch there asked to go first; 0: not yet */
+} gate_round;
+
 typedef struct gate_thread {
   struct gate_thread *next; /* a free one */
   uint32_t ready;           /* of the state that it is about: none else after a fork */
   gate_recent_stream streams[GATE_RECENT_STREAMS];
   gate_recent_kind kinds[GATE_RECENT_KINDS];
+  gate_round rounds[GATE_ROUNDS];
 } gate_thread;
 
 #define GATE_BUCKETS 1024
@@ -327,6 +341,13 @@ static inline bool gate_kind_is_gone(const gate_kind *kind, uint32_t generation)
 /* Its cost was just learned. Under state->kinds_lock. */
 void gate_kind_learned(gate_kind *kind);
 
+/* launch_round.c, of the calling thread */
+void gate_round_launched(gate_state *state, gate_stream *stream, const penstock_pass *pass);
+void gate_round_waited(gate_state *state, int grant);
+/* Says in `launch` what is to go together with it, and whether nothing of that is out yet. */
+void gate_round_ask(gate_state *state, int grant, const penstock_gate_slot *own, uint32_t permille,
+                    penstock_gate_launch *launch);
+
 /* launch_end.c */
 void gate_capture_ended(gate_state *state);
 /* Takes a stream out of the tables whose thread has ended: its work runs on. */
@@ -401,6 +422,9 @@ void gate_charge_in_crowd(gate_state *state, gate_stream *stream, const gate_bra
 /* Takes in that the bracket's launches took `time_ns`. */
 void gate_learn(gate_state *state, const gate_bracket *bracket, uint64_t time_ns, bool disturbed,
                 uint64_t now_ns);
+/* What was just learned of its kinds for the first time is a guess: it stays the estimate, and the
+ * next measurement replaces it. As the shortest sample it would rule out all that are longer. */
+void gate_doubt_first(gate_state *state, const gate_bracket *bracket);
 /* Were others on the device during the bracket: another tenant, or a process of this one? */
 bool gate_in_crowd(gate_state *state, const gate_stream *stream, const gate_bracket *bracket);
 
@@ -411,8 +435,10 @@ void gate_quiet_begin(penstock_process *process, gate_state *state, int grant, u
 /* Is this process in its quiet turn? */
 bool gate_quiet_is_ours(penstock_process *process, int grant, uint64_t now_ns);
 /* One of its brackets is settled. Was it measured in the quiet turn, with its context on the device
- * from the start? */
-bool gate_quiet_settled(penstock_process *process, gate_state *state, int grant, uint64_t now_ns);
+ * from the start? `latest_ns`: when the longest of its kinds would have ended that began with it.
+ * If only those counted that end in the turn, short ones would count more often. */
+bool gate_quiet_settled(penstock_process *process, gate_state *state, int grant, uint64_t now_ns,
+                        uint64_t latest_ns);
 
 /* launch_sample.c: which brackets on idle streams are measured. */
 /* Is the next one due? `known`: experience tells enough of this bracket. */

@@ -85,11 +85,13 @@ void penstock_gate_follow(penstock_gate_device *gate, uint32_t permille, uint64_
   if (load(&gate->closed)) open_gate(gate);
 }
 
-int penstock_gate_admit_behind(penstock_gate_device *gate, uint32_t permille, uint64_t now_ns,
-                               uint64_t in_flight_ns, uint64_t theirs_ns, uint64_t *wait_ns) {
+int penstock_gate_admit_launch(penstock_gate_device *gate, uint32_t permille,
+                               const penstock_gate_launch *launch, uint64_t *wait_ns) {
+  uint64_t now_ns = launch->now_ns, in_flight_ns = launch->in_flight_ns;
   begin_once(gate, now_ns);
   retell_debt(gate, permille, now_ns);
-  int64_t burst = (int64_t)penstock_gate_burst_ns(permille);
+  int64_t burst = (int64_t)penstock_gate_burst_ns(permille), round = (int64_t)launch->round_ns;
+  if (__builtin_expect(round > burst, 0)) burst = round;
   bool closed = load(&gate->closed) != 0;
   int64_t most = burst + (closed ? PENSTOCK_GATE_LATE_NS : PENSTOCK_GATE_SAVED_NS);
   int64_t credit = penstock_gate_credit_ns(gate, permille, now_ns, in_flight_ns);
@@ -97,9 +99,9 @@ int penstock_gate_admit_behind(penstock_gate_device *gate, uint32_t permille, ui
     drop(gate, permille, now_ns, most, in_flight_ns);
     credit = most;
   }
-  int64_t theirs = earned_ns(theirs_ns, permille, now_ns) - (int64_t)in_flight_ns;
-  if (theirs_ns && theirs < credit) credit = theirs;
-  if (credit >= (closed ? burst : 0)) {
+  int64_t theirs = earned_ns(launch->theirs_ns, permille, now_ns) - (int64_t)in_flight_ns;
+  if (launch->theirs_ns && theirs < credit) credit = theirs;
+  if (credit >= (closed ? burst : launch->begins_round ? round : 0)) {
     if (closed) open_gate(gate);
     return 1;
   }
@@ -110,7 +112,8 @@ int penstock_gate_admit_behind(penstock_gate_device *gate, uint32_t permille, ui
 
 int penstock_gate_admit(penstock_gate_device *gate, uint32_t permille, uint64_t now_ns,
                         uint64_t in_flight_ns, uint64_t *wait_ns) {
-  return penstock_gate_admit_behind(gate, permille, now_ns, in_flight_ns, 0, wait_ns);
+  penstock_gate_launch launch = {.now_ns = now_ns, .in_flight_ns = in_flight_ns};
+  return penstock_gate_admit_launch(gate, permille, &launch, wait_ns);
 }
 
 /* `bits` without all but its `most` lowest ones. */

@@ -43,9 +43,18 @@ int64_t penstock_gate_credit_ns(const penstock_gate_device *gate, uint32_t permi
 int penstock_gate_admit(penstock_gate_device *gate, uint32_t permille, uint64_t now_ns,
                         uint64_t in_flight_ns, uint64_t *wait_ns);
 
-/* The same, for one that must not pay less than another whose balance is `theirs_ns` (0: none). */
-int penstock_gate_admit_behind(penstock_gate_device *gate, uint32_t permille, uint64_t now_ns,
-                               uint64_t in_flight_ns, uint64_t theirs_ns, uint64_t *wait_ns);
+/* A launch that asks to go. */
+typedef struct penstock_gate_launch {
+  uint64_t now_ns;
+  uint64_t in_flight_ns; /* device time that is out, by estimate */
+  uint64_t round_ns;     /* device time that is to go together: its burst is no shorter; 0: none */
+  _Bool begins_round;    /* and only where the credit covers all of it */
+  uint64_t theirs_ns;    /* the balance of another who must not pay more; 0: none */
+} penstock_gate_launch;
+
+/* The same, with all that may be said of a launch. */
+int penstock_gate_admit_launch(penstock_gate_device *gate, uint32_t permille,
+                               const penstock_gate_launch *launch, uint64_t *wait_ns);
 
 /* A launch goes in the tenant's own turn: who hands out turns keeps the account. Keeps the balance
  * within a period of zero, so that the gate can take over should the turns end. */
@@ -91,7 +100,7 @@ void penstock_gate_drained(penstock_gate_device *gate, uint64_t now_ns);
  * waits for each other, one side alone would only run on until the other's gate opens, and owe
  * that: each time more than the time before. */
 int penstock_gate_admit_together(penstock_gate_device *gates, unsigned devices, unsigned here,
-                                 uint32_t permille, uint64_t now_ns, uint64_t in_flight_ns,
+                                 uint32_t permille, const penstock_gate_launch *launch,
                                  uint64_t *wait_ns);
 
 /* Charges `ns` of device time. */

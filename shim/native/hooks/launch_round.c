@@ -1,0 +1,76 @@
+/* Rounds: what a thread launches from one run on a stream to its next run there.
+ *
+ * A thread that queues on several streams of a device in turn means their work to run side by side.
+ * A gate that lets less than a round through lets it run one after the other: device time is
+ * charged by the clock, so the program pays for each stream alone. Therefore an opening of the gate
+ * lets a whole round through, and none begins that the credit is too short for. */
+#include "hooks/launch_state.h"
+
+/* Longer ones are let through in pieces, as all work was: the gate's precision is worth more. */
+#define LONGEST_NS ((uint64_t)PENSTOCK_GATE_PERIOD_NS)
+/* Of rounds of late, about the longest: a step of a program may have several short ones. */
+#define FADES_PART 64
+#define MARGIN_PART 4 /* estimates are means */
+
+static uint64_t later(uint64_t a, uint64_t b) { return a > b ? a : b; }
+
+static gate_round *round_of(gate_state *state, int grant) {
+  gate_thread *thread = gate_thread_get(state);
+  if (!thread) return NULL;
+  gate_round *round = &thread->rounds[(unsigned)grant % GATE_ROUNDS];
+  if (round->device != (uint32_t)grant + 1) *round = (gate_round){.device = (uint32_t)grant + 1};
+  return round;
+}
+
+static void learn(gate_round *round, uint64_t ns) {
+  if (ns > LONGEST_NS) ns = 0;
+  round->longest_ns =
+      later(ns, round->longest_ns - (round->longest_ns + FADES_PART - 1) / FADES_PART);
+}
+
+/* What it usually takes: its mean holds the time that it waited for others of the round. */
+static uint64_t part_ns(const penstock_pass *pass) {
+  if (pass->guessed || !pass->cost_ns) return 0;
+  uint64_t usual_ns = penstock_cost_usual_ns(&pass->kind->cost);
+  return usual_ns < pass->cost_ns ? pass->estimate_ns * usual_ns / pass->cost_ns
+                                  : pass->estimate_ns;
+}
+
+void gate_round_launched(gate_state *state, gate_stream *stream, const penstock_pass *pass) {
+  gate_round *round = round_of(state, stream->context->grant);
+  if (!round) return;
+  round->waited = false;
+  round->asked_ns = 0;
+  if (round->stream != stream) { /* other threads may be doing the same: then one word is lost */
+    uint64_t since_ns = __atomic_load_n(&stream->round_ns, __ATOMIC_RELAXED);
+    bool ours = __atomic_load_n(&stream->round, __ATOMIC_RELAXED) == round;
+    if (ours && since_ns <= round->launched_ns) learn(round, round->launched_ns - since_ns);
+    __atomic_store_n(&stream->round, round, __ATOMIC_RELAXED);
+    __atomic_store_n(&stream->round_ns, round->launched_ns, __ATOMIC_RELAXED);
+    round->stream = stream;
+  }
+  round->launched_ns += part_ns(pass);
+}
+
+void gate_round_waited(gate_state *state, int grant) {
+  gate_round *round = grant < 0 ? NULL : round_of(state, grant);
+  if (round) round->waited = true;
+}
+
+/* Has the launch waited for longer than a round takes to be earned? Then others of the tenant's,
+ * whose rounds are shorter, may use up or forget what is saved for it. */
+static bool is_overdue(const gate_round *round, uint64_t ns, uint32_t permille, uint64_t now_ns) {
+  return round->asked_ns &&
+         (now_ns - round->asked_ns) * permille > 2 * ns * (uint64_t)PENSTOCK_GATE_FULL_PERMILLE;
+}
+
+void gate_round_ask(gate_state *state, int grant, const penstock_gate_slot *own, uint32_t permille,
+                    penstock_gate_launch *launch) {
+  gate_round *round = round_of(state, grant);
+  if (!round || __builtin_expect(!round->longest_ns, 1)) return;
+  uint64_t ns = round->longest_ns + round->longest_ns / MARGIN_PART;
+  if (!round->asked_ns) round->asked_ns = launch->now_ns;
+  if (is_overdue(round, ns, permille, launch->now_ns)) return;
+  launch->round_ns = ns;
+  launch->begins_round = round->waited && !__atomic_load_n(&own->estimate_ns, __ATOMIC_RELAXED);
+}
