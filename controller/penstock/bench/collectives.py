@@ -43,8 +43,8 @@ OVER_POINTS = 3.0  # that a device may be busy beyond the quota
 HOLD_UPS_S = (0.03, 1.0)
 PATIENCE = 2.5  # a measurement that takes this many times as long as it should is ended
 WARM_UP = 0.25  # of a measurement
-# That have ended since one was held up: then it goes on. Four go before what was spun is paid: 20 ms
-# of work go at a shut gate.
+# That have ended since one was held up: then it goes on. Four go before what was spun is paid: 20
+# ms of work go at a shut gate.
 RECOVERED_STEPS = 8
 RECOVERY_S = 1.0  # at most, beside what the waiting kernels have to pay
 START_S = 20.0
