@@ -6,12 +6,14 @@
  * lets a whole round through, and none begins that the credit is too short for. */
 #include "hooks/launch_state.h"
 
-/* Longer ones are let through in pieces, as all work was: the gate's precision is worth more. */
+/* Longer ones are let through in pieces, as other work is: who is suspended, or gets a smaller
+ * share, has no more than a period out. */
 #define LONGEST_NS ((uint64_t)PENSTOCK_GATE_PERIOD_NS)
 /* Of rounds of late, about the longest: a step of a program may have several short ones. */
 #define FADES_PART 64
 #define MARGIN_PART 4 /* estimates are means */
 
+static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
 static uint64_t later(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
 static gate_round *round_of(gate_state *state, int grant) {
@@ -68,7 +70,7 @@ void gate_round_ask(gate_state *state, int grant, const penstock_gate_slot *own,
                     penstock_gate_launch *launch) {
   gate_round *round = round_of(state, grant);
   if (!round || __builtin_expect(!round->longest_ns, 1)) return;
-  uint64_t ns = round->longest_ns + round->longest_ns / MARGIN_PART;
+  uint64_t ns = earlier(round->longest_ns + round->longest_ns / MARGIN_PART, LONGEST_NS);
   if (!round->asked_ns) round->asked_ns = launch->now_ns;
   if (is_overdue(round, ns, permille, launch->now_ns)) return;
   launch->round_ns = ns;
