@@ -24,17 +24,19 @@ def gate() -> Any:
 
 def admit(gate: Any, permille: int, now: int, in_flight: int = 0) -> tuple[bool, int]:
     """Whether a launch may go, and after how many nanoseconds to ask again."""
+    return ask(gate, permille, now_ns=now, in_flight_ns=in_flight)
+
+
+def ask(gate: Any, permille: int, **said: int | bool) -> tuple[bool, int]:
+    """The same for a launch of which all that is in `said`."""
     wait = ffi.new("uint64_t *")
-    admitted = lib.penstock_gate_admit(gate, permille, now, in_flight, wait)
-    return bool(admitted), int(wait[0])
+    launch = ffi.new("penstock_gate_launch *", said)
+    return bool(lib.penstock_gate_admit(gate, permille, launch, wait)), int(wait[0])
 
 
 def admit_round(gate: Any, permille: int, now: int, ns: int, *, begins: bool) -> bool:
     """Whether a launch may go that goes together with others of `ns`."""
-    launch = {"now_ns": now, "round_ns": ns, "begins_round": begins}
-    wait = ffi.new("uint64_t *")
-    made = ffi.new("penstock_gate_launch *", launch)
-    return bool(lib.penstock_gate_admit_launch(gate, permille, made, wait))
+    return ask(gate, permille, now_ns=now, round_ns=ns, begins_round=begins)[0]
 
 
 def mark(gate: Any, begin: int, end: int, limit: int = FOREVER) -> int:

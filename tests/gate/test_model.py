@@ -58,7 +58,8 @@ class Model:
             process = self.crowd[index]
             self._settle(process, now)
             in_flight = sum(each.estimate_ns for each in self.crowd)
-            if lib.penstock_gate_admit(self.gate, self.permille, now, in_flight, wait):
+            launch = ffi.new("penstock_gate_launch *", {"now_ns": now, "in_flight_ns": in_flight})
+            if lib.penstock_gate_admit(self.gate, self.permille, launch, wait):
                 end = self._launch(process, now)
                 then = end if self.synchronise else now + HOST_NS
             else:

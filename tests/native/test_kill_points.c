@@ -217,18 +217,24 @@ TEST(a_writer_of_the_quota_killed_at_any_store_leaves_old_or_new_limits_whole) {
 #define SECOND ((uint64_t)1000000000)
 #define BUSY_NS (8 * PENSTOCK_RING_BIT_NS)
 
+static int ask_gate(penstock_gate_device *gate, uint32_t permille, uint64_t now_ns,
+                    uint64_t *wait_ns) {
+  penstock_gate_launch launch = {.now_ns = now_ns};
+  return penstock_gate_admit(gate, permille, &launch, wait_ns);
+}
+
 static void launch_and_settle(penstock_region *region) {
   penstock_gate_device *gate = &region->usage->gate[0];
   uint64_t wait_ns;
-  penstock_gate_admit(gate, 200, 2 * SECOND, 0, &wait_ns);
+  ask_gate(gate, 200, 2 * SECOND, &wait_ns);
   uint64_t fresh = penstock_gate_mark(gate, 0, BUSY_NS, BUSY_NS);
   penstock_gate_charge(gate, 200, fresh);
-  penstock_gate_admit(gate, 400, 2 * SECOND + BUSY_NS, 0, &wait_ns);
+  ask_gate(gate, 400, 2 * SECOND + BUSY_NS, &wait_ns);
 }
 
 static void begin_the_gate(penstock_region *region) {
   uint64_t wait_ns;
-  penstock_gate_admit(&region->usage->gate[0], 200, SECOND, 0, &wait_ns);
+  ask_gate(&region->usage->gate[0], 200, SECOND, &wait_ns);
 }
 
 /* At most the charge of the interval that was being entered is lost; nothing is charged twice. */
@@ -240,9 +246,9 @@ static void gate_goes_on(penstock_region *region) {
   CHECK(fresh == 0 || spent == 0);
   penstock_gate_charge(gate, 400, fresh);
   CHECK_EQUAL(penstock_gate_mark(gate, 0, BUSY_NS, BUSY_NS), 0);
-  int open = penstock_gate_admit(gate, 400, 3 * SECOND, 0, &wait_ns);
+  int open = ask_gate(gate, 400, 3 * SECOND, &wait_ns);
   CHECK(open || wait_ns < SECOND);
-  CHECK(open || penstock_gate_admit(gate, 400, 3 * SECOND + wait_ns, 0, &wait_ns));
+  CHECK(open || ask_gate(gate, 400, 3 * SECOND + wait_ns, &wait_ns));
 }
 
 TEST(killed_at_any_store_into_the_gate_it_loses_one_interval_at_most_and_shuts_nobody_out) {

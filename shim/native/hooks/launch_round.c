@@ -9,70 +9,69 @@
 /* Longer ones are let through in pieces, as other work is: who is suspended, or gets a smaller
  * share, has no more than a period out. */
 #define LONGEST_NS ((uint64_t)PENSTOCK_GATE_PERIOD_NS)
-/* Of rounds of late, about the longest: a step of a program may have several short ones. */
+/* A step of a program may have several short rounds and one long one, which is remembered: with
+ * each further round a 64th of it is forgotten. */
 #define FADES_PART 64
 #define MARGIN_PART 4 /* estimates are means */
 
 static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
 static uint64_t later(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
-static gate_round *round_of(gate_state *state, int grant) {
-  gate_thread *thread = gate_thread_get(state);
-  if (!thread) return NULL;
+static gate_round *round_of(gate_thread *thread, int grant) {
   gate_round *round = &thread->rounds[(unsigned)grant % GATE_ROUNDS];
   if (round->device != (uint32_t)grant + 1) *round = (gate_round){.device = (uint32_t)grant + 1};
   return round;
 }
 
-static void learn(gate_round *round, uint64_t ns) {
-  if (ns > LONGEST_NS) ns = 0;
-  round->longest_ns =
-      later(ns, round->longest_ns - (round->longest_ns + FADES_PART - 1) / FADES_PART);
+/* `ns`: what its launches usually take; some of that overlaps. */
+static void learn(gate_state *state, gate_round *round, uint64_t ns) {
+  uint64_t out_ns = ns * __atomic_load_n(&state->overlap, __ATOMIC_RELAXED) / GATE_FULL_SCALE;
+  uint64_t faded_ns = round->longest_ns - (round->longest_ns + FADES_PART - 1) / FADES_PART;
+  round->longest_ns = later(out_ns > LONGEST_NS ? 0 : out_ns, faded_ns);
 }
 
-/* What it usually takes: its mean holds the time that it waited for others of the round. */
-static uint64_t part_ns(const penstock_pass *pass) {
-  if (pass->guessed || !pass->cost_ns) return 0;
-  uint64_t usual_ns = penstock_cost_usual_ns(&pass->kind->cost);
-  return usual_ns < pass->cost_ns ? pass->estimate_ns * usual_ns / pass->cost_ns
-                                  : pass->estimate_ns;
+/* The thread launches on another stream than it did last. Other threads may do the same there: then
+ * one word is lost. */
+static void begin_run(gate_state *state, gate_round *round, gate_stream *stream) {
+  uint64_t since_ns = __atomic_load_n(&stream->round_ns, __ATOMIC_RELAXED);
+  bool ours = __atomic_load_n(&stream->round, __ATOMIC_RELAXED) == round;
+  if (ours && since_ns <= round->launched_ns) learn(state, round, round->launched_ns - since_ns);
+  __atomic_store_n(&stream->round, round, __ATOMIC_RELAXED);
+  __atomic_store_n(&stream->round_ns, round->launched_ns, __ATOMIC_RELAXED);
+  round->stream = stream;
 }
 
 void gate_round_launched(gate_state *state, gate_stream *stream, const penstock_pass *pass) {
-  gate_round *round = round_of(state, stream->context->grant);
-  if (!round) return;
-  round->waited = false;
+  gate_thread *thread = gate_thread_get(state);
+  if (!thread) return;
+  gate_round *round = round_of(thread, stream->context->grant);
+  round->waits = thread->waits;
   round->asked_ns = 0;
-  if (round->stream != stream) { /* other threads may be doing the same: then one word is lost */
-    uint64_t since_ns = __atomic_load_n(&stream->round_ns, __ATOMIC_RELAXED);
-    bool ours = __atomic_load_n(&stream->round, __ATOMIC_RELAXED) == round;
-    if (ours && since_ns <= round->launched_ns) learn(round, round->launched_ns - since_ns);
-    __atomic_store_n(&stream->round, round, __ATOMIC_RELAXED);
-    __atomic_store_n(&stream->round_ns, round->launched_ns, __ATOMIC_RELAXED);
-    round->stream = stream;
-  }
-  round->launched_ns += part_ns(pass);
+  if (round->stream != stream) begin_run(state, round, stream);
+  /* The mean holds the time that a kernel waited for others of the round; this does not. */
+  if (!pass->guessed) round->launched_ns += penstock_cost_usual_ns(&pass->kind->cost);
 }
 
-void gate_round_waited(gate_state *state, int grant) {
-  gate_round *round = grant < 0 ? NULL : round_of(state, grant);
-  if (round) round->waited = true;
+void gate_round_waited(gate_state *state) {
+  gate_thread *thread = gate_thread_get(state);
+  if (thread) thread->waits++;
 }
 
 /* Has the launch waited for longer than a round takes to be earned? Then others of the tenant's,
  * whose rounds are shorter, may use up or forget what is saved for it. */
 static bool is_overdue(const gate_round *round, uint64_t ns, uint32_t permille, uint64_t now_ns) {
-  return round->asked_ns &&
-         (now_ns - round->asked_ns) * permille > 2 * ns * (uint64_t)PENSTOCK_GATE_FULL_PERMILLE;
+  return (now_ns - round->asked_ns) * permille > 2 * ns * (uint64_t)PENSTOCK_GATE_FULL_PERMILLE;
 }
 
 void gate_round_ask(gate_state *state, int grant, const penstock_gate_slot *own, uint32_t permille,
                     penstock_gate_launch *launch) {
-  gate_round *round = round_of(state, grant);
+  gate_thread *thread = gate_thread_get(state);
+  gate_round *round = thread ? round_of(thread, grant) : NULL;
   if (!round || __builtin_expect(!round->longest_ns, 1)) return;
   uint64_t ns = earlier(round->longest_ns + round->longest_ns / MARGIN_PART, LONGEST_NS);
   if (!round->asked_ns) round->asked_ns = launch->now_ns;
   if (is_overdue(round, ns, permille, launch->now_ns)) return;
   launch->round_ns = ns;
-  launch->begins_round = round->waited && !__atomic_load_n(&own->estimate_ns, __ATOMIC_RELAXED);
+  launch->begins_round =
+      round->waits != thread->waits && !__atomic_load_n(&own->estimate_ns, __ATOMIC_RELAXED);
 }

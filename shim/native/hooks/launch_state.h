@@ -247,12 +247,12 @@ typedef struct gate_recent_stream {
 /* What a thread launches on several streams of one device in turn (launch_round.c). */
 #define GATE_ROUNDS 8
 typedef struct gate_round {
-  uint32_t device; /* its grant, and one; 0: none yet */
-  bool waited;     /* the program waited for work there, and has launched none since */
+  uint32_t device;                  /* its grant, and one; 0: none yet */
   const struct gate_stream *stream; /* it launched on last */
-  uint64_t launched_ns;             /* the estimates of all its launches there */
-  uint64_t longest_ns;              /* round of late; 0: it uses one stream */
-  uint64_t asked_ns;                /* the next launch there asked to go first; 0: not yet */
+  uint64_t launched_ns;             /* what all its launches there usually take, together */
+  uint64_t longest_ns;              /* estimate of its longest round lately; 0: one stream only */
+  uint64_t asked_ns;                /* when its next launch first asked to go; 0: not yet */
+  uint64_t waits;                   /* the thread's, at its last launch there */
 } gate_round;
 
 typedef struct gate_thread {
@@ -261,6 +261,7 @@ typedef struct gate_thread {
   gate_recent_stream streams[GATE_RECENT_STREAMS];
   gate_recent_kind kinds[GATE_RECENT_KINDS];
   gate_round rounds[GATE_ROUNDS];
+  uint64_t waits; /* for work, that it has ended */
 } gate_thread;
 
 #define GATE_BUCKETS 1024
@@ -343,7 +344,7 @@ void gate_kind_learned(gate_kind *kind);
 
 /* launch_round.c, of the calling thread */
 void gate_round_launched(gate_state *state, gate_stream *stream, const penstock_pass *pass);
-void gate_round_waited(gate_state *state, int grant);
+void gate_round_waited(gate_state *state);
 /* Says in `launch` what is to go together with it, and whether nothing of that is out yet. */
 void gate_round_ask(gate_state *state, int grant, const penstock_gate_slot *own, uint32_t permille,
                     penstock_gate_launch *launch);
@@ -447,10 +448,10 @@ bool gate_sample_due(gate_state *state, const gate_stream *stream, bool known, u
 bool gate_sample_is_far(gate_state *state, bool known);
 
 /* launch_arrears.c */
-/* Is enough known of what a launch of the kind takes that begins now, with nothing beside it? */
 /* Behind work that should have ended at `end_ns`, and of which nobody saw the end: may it have run
  * on for long since? */
 bool gate_is_unseen_pause(uint64_t end_ns, uint64_t now_ns);
+/* Is enough known of what a launch of the kind takes that begins now, with nothing beside it? */
 bool gate_is_plain(const gate_state *state, const gate_stream *stream, const gate_kind *kind,
                    uint64_t now_ns);
 /* A launch of the kind comes behind a pause. Could the open bracket, which would be presumed to be

@@ -138,7 +138,7 @@ void gate_after_wait(bool drained) {
   after_wait(state, stream, drained ? now_ns : 0);
   penstock_process *process = penstock_process_get();
   if (drained && process && grant >= 0) penstock_gate_drained(gate_device(process, grant), now_ns);
-  gate_round_waited(state, grant);
+  gate_round_waited(state);
 }
 
 /* All streams of a context; of other threads' default streams only what needs no handle. Entries
@@ -186,7 +186,7 @@ void gate_after_wait_all(bool drained) {
   if (drained && process && waited.grant >= 0) {
     penstock_gate_drained(gate_device(process, waited.grant), now_ns);
   }
-  gate_round_waited(state, waited.grant);
+  gate_round_waited(state);
 }
 
 void penstock_gate_interrupt_all(CUcontext handle) {
@@ -200,5 +200,5 @@ void gate_after_event(void) {
   gate_state *state = penstock_process_get() ? gate_state_get() : NULL;
   if (!state) return;
   gate_settle_all(state, gate_now_ns());
-  gate_round_waited(state, penstock_current_grant());
+  gate_round_waited(state);
 }

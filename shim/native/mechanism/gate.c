@@ -85,8 +85,8 @@ void penstock_gate_follow(penstock_gate_device *gate, uint32_t permille, uint64_
   if (load(&gate->closed)) open_gate(gate);
 }
 
-int penstock_gate_admit_launch(penstock_gate_device *gate, uint32_t permille,
-                               const penstock_gate_launch *launch, uint64_t *wait_ns) {
+int penstock_gate_admit(penstock_gate_device *gate, uint32_t permille,
+                        const penstock_gate_launch *launch, uint64_t *wait_ns) {
   uint64_t now_ns = launch->now_ns, in_flight_ns = launch->in_flight_ns;
   begin_once(gate, now_ns);
   retell_debt(gate, permille, now_ns);
@@ -108,12 +108,6 @@ int penstock_gate_admit_launch(penstock_gate_device *gate, uint32_t permille,
   if (!closed) __atomic_store_n(&gate->closed, 1, __ATOMIC_RELAXED);
   *wait_ns = wall_ns((uint64_t)(burst - credit), permille);
   return 0;
-}
-
-int penstock_gate_admit(penstock_gate_device *gate, uint32_t permille, uint64_t now_ns,
-                        uint64_t in_flight_ns, uint64_t *wait_ns) {
-  penstock_gate_launch launch = {.now_ns = now_ns, .in_flight_ns = in_flight_ns};
-  return penstock_gate_admit_launch(gate, permille, &launch, wait_ns);
 }
 
 /* `bits` without all but its `most` lowest ones. */

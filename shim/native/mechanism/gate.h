@@ -38,23 +38,19 @@ uint64_t penstock_gate_burst_ns(uint32_t permille);
 int64_t penstock_gate_credit_ns(const penstock_gate_device *gate, uint32_t permille,
                                 uint64_t now_ns, uint64_t in_flight_ns);
 
-/* May a launch go now? 1: yes. 0: no, and *wait_ns says when to ask again if nothing changes.
- * Drops what may not be saved up, and opens or shuts the gate for all processes. */
-int penstock_gate_admit(penstock_gate_device *gate, uint32_t permille, uint64_t now_ns,
-                        uint64_t in_flight_ns, uint64_t *wait_ns);
-
 /* A launch that asks to go. */
 typedef struct penstock_gate_launch {
   uint64_t now_ns;
   uint64_t in_flight_ns; /* device time that is out, by estimate */
   uint64_t round_ns;     /* device time that is to go together: its burst is no shorter; 0: none */
   _Bool begins_round;    /* and only where the credit covers all of it */
-  uint64_t theirs_ns;    /* the balance of another who must not pay more; 0: none */
+  uint64_t theirs_ns;    /* the balance of another, than whom it must not pay less; 0: none */
 } penstock_gate_launch;
 
-/* The same, with all that may be said of a launch. */
-int penstock_gate_admit_launch(penstock_gate_device *gate, uint32_t permille,
-                               const penstock_gate_launch *launch, uint64_t *wait_ns);
+/* May a launch go now? 1: yes. 0: no, and *wait_ns says when to ask again if nothing changes.
+ * Drops what may not be saved up, and opens or shuts the gate for all processes. */
+int penstock_gate_admit(penstock_gate_device *gate, uint32_t permille,
+                        const penstock_gate_launch *launch, uint64_t *wait_ns);
 
 /* A launch goes in the tenant's own turn: who hands out turns keeps the account. Keeps the balance
  * within a period of zero, so that the gate can take over should the turns end. */

@@ -121,12 +121,12 @@ int penstock_gate_admit_together(penstock_gate_device *gates, unsigned devices, 
                                  uint64_t *wait_ns) {
   penstock_gate_device *gate = &gates[here];
   if (__builtin_expect(!penstock_gate_is_together(gate, launch->now_ns), 1)) {
-    return penstock_gate_admit_launch(gate, permille, launch, wait_ns);
+    return penstock_gate_admit(gate, permille, launch, wait_ns);
   }
   uint64_t before = load(&gate->closed), all = load(&gate->together);
   penstock_gate_launch behind = *launch;
   behind.theirs_ns = latest_paid_ns(gates, devices, all);
-  int may = penstock_gate_admit_launch(gate, permille, &behind, wait_ns);
+  int may = penstock_gate_admit(gate, permille, &behind, wait_ns);
   if (load(&gate->closed) != before) follow_together(gates, devices, here);
   if (may) __atomic_fetch_add(&gate->let_go, 1, __ATOMIC_RELAXED);
   return may;
