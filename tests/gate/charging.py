@@ -85,24 +85,42 @@ def legacy_launches_beside_another_threads_blocking_stream() -> None:
             device.try_launch(0, 20 * MS, blocks)
 
 
+def hand_over(device: Device, streams: tuple[cu.CUstream, cu.CUstream]) -> None:
+    """200 launches of 20 us, each behind the one before on the other stream."""
+    event = ok(cu.cuEventCreate(0))
+    for number in range(200):
+        here, there = streams[number % 2], streams[1 - number % 2]
+        device.launch(here, 20 * US)
+        ok(cu.cuEventRecord(event, here))
+        ok(cu.cuStreamWaitEvent(there, event, 0))
+    ok(cu.cuEventDestroy(event))
+
+
 def launches_behind_waits_for_the_host() -> None:
     """200 hand-overs between two streams, more than are measured; then 1 ms behind a wait of 50."""
     device = Device()
     streams = device.stream(), device.stream()
-    event = ok(cu.cuEventCreate(0))
     word = ok(cu.cuMemHostAlloc(8, cu.CU_MEMHOSTALLOC_DEVICEMAP))
     address = ok(cu.cuMemHostGetDevicePointer(word, 0))
     seen = ctypes.c_uint64.from_address(int(word))
     at_least = cu.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_GEQ
     for number in itertools.count(1):
-        for hand_over in range(200):
-            device.launch(streams[hand_over % 2], 20 * US)
-            ok(cu.cuEventRecord(event, streams[hand_over % 2]))
-            ok(cu.cuStreamWaitEvent(streams[1 - hand_over % 2], event, 0))
+        hand_over(device, streams)
         ok(cu.cuStreamWaitValue64(streams[0], address, number, at_least))
         assert device.try_launch(streams[0], 1 * MS, 7) == 0
         time.sleep(0.05)
         seen.value = number
+        ok(cu.cuStreamSynchronize(streams[0]))
+
+
+def waits_long_after_the_work() -> None:
+    """200 hand-overs between two streams and 1 ms, over for 50 ms before the program waits."""
+    device = Device()
+    streams = device.stream(), device.stream()
+    while True:
+        hand_over(device, streams)
+        assert device.try_launch(streams[0], 1 * MS, 7) == 0
+        time.sleep(0.05)
         ok(cu.cuStreamSynchronize(streams[0]))
 
 

@@ -117,12 +117,21 @@ def test_launches_on_a_stream_that_no_event_tells_of_get_their_quota(stage: Stag
     check(stage, tenant, 25, settle_s=1, watched_s=4 * WATCHED_S)
 
 
-def test_the_wait_for_the_host_before_a_launch_is_not_charged(stage: Stage) -> None:
-    """Before, a launch of 1 ms was charged the 50 ms that its stream had waited."""
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize(
+    "program", ["launches_behind_waits_for_the_host", "waits_long_after_the_work"]
+)
+def test_idle_time_before_or_behind_a_launch_is_not_charged(
+    stage: Stage, program: str, processes: int
+) -> None:
+    """Before, 1 ms behind a pause was charged all of it: 3 to 4 times what the program used.
+
+    Two processes were charged 0.5 to 3 times: what hand-overs take was learned far too short.
+    """
     tenant = stage.tenant("tenant", 60)
-    program = [PROGRAM, "launches_behind_waits_for_the_host"]
-    stage.start(tenant, program, program=sys.executable)
-    check(stage, tenant, 60, settle_s=1, watched_s=2 * WATCHED_S, at_most=1.6)
+    for _ in range(processes):
+        stage.start(tenant, [PROGRAM, program], program=sys.executable)
+    check(stage, tenant, 60, settle_s=1, watched_s=2 * WATCHED_S, at_most=1.2 * processes)
 
 
 @pytest.mark.parametrize(("kernel_us", "quota"), [(20, 30), (100, 50), (200, 90)])

@@ -115,13 +115,14 @@ static bool of_all_kinds(const gate_bracket *bracket,
 
 /* By how much the driver and the host may be late with what is asked of them at `at_ns`, when the
  * work should have been over before. The longer before, the less likely did it end just then,
- * rather than that they were held up. */
+ * rather than that they were held up; least of all where launches take alike. */
 static uint64_t long_over_ns(const gate_stream *stream, const gate_bracket *bracket,
                              uint64_t at_ns) {
-  enum { PART = 16, MOST_NS = 1000000 };
+  enum { PART_IF_EVEN = 16, PART = 1024, MOST_NS = 1000000 };
   uint64_t due_ns = begin_ns(stream, bracket) + gate_learned_ns(bracket);
-  if (at_ns <= due_ns || !of_all_kinds(bracket, penstock_cost_is_even)) return 0;
-  return earlier((at_ns - due_ns) / PART, MOST_NS);
+  if (at_ns <= due_ns) return 0;
+  uint64_t part = of_all_kinds(bracket, penstock_cost_is_even) ? PART_IF_EVEN : PART;
+  return earlier((at_ns - due_ns) / part, MOST_NS);
 }
 
 /* When the stream ran dry, as a wait for it tells that returned at `waited_ns`; 0: it does not, the
@@ -242,7 +243,8 @@ void gate_settle_presumed(gate_state *state, gate_stream *stream, gate_bracket *
     }
   }
   if (gate_in_crowd(state, stream, bracket)) {
-    gate_charge_in_crowd(state, stream, bracket, begin, later(waited_ns, begin), cost);
+    uint64_t end_ns = seen_ns ? later(waited_ns, begin) : own.end_ns;
+    gate_charge_in_crowd(state, stream, bracket, begin, waited_ns ? end_ns : begin, cost);
   } else if (!waited_ns && is_behind_a_wait(bracket)) {
     gate_charge_somewhere(state, stream, own.end_ns - own.begin_ns);
   } else if (own.end_ns > own.begin_ns) {
@@ -324,8 +326,9 @@ static bool measure_by_clock(gate_stream *stream, const gate_bracket *bracket, u
     uint64_t since = out->end_ns - (uint64_t)between; /* when `start` was passed */
     bool idle = was_idle(bracket, since, out->wrong_ns);
     if (idle) return measure_sample(stream, bracket, waited_ns, out);
-    out->begin_ns = later(since, out->begin_ns);
-    out->exact = since >= bracket->opened_ns + GATE_START_NS;
+    /* What was there before had ended then, whatever was presumed of it. */
+    out->begin_ns = later(since, bracket->opened_ns + GATE_START_NS);
+    out->exact = out->begin_ns == since;
   }
   out->passed_ns = out->end_ns;
   out->exact = out->exact || (out->end_ns > out->begin_ns + SHORT_NS && !bracket->lost);

@@ -73,6 +73,12 @@ static void before_wait(gate_state *state, gate_stream *stream, bool ours) {
   if (!gate_stream_claim(stream)) return;
   gate_bracket_end(state, stream, false);
   gate_stream_release(stream);
+  /* The call for the mark was no wait for the work. */
+  penstock_lock_acquire(&stream->lock);
+  if (stream->waiters == 1) {
+    __atomic_store_n(&stream->waited_since_ns, gate_now_ns(), __ATOMIC_RELAXED);
+  }
+  penstock_lock_release(&stream->lock);
 }
 
 /* `waited_ns`: when the stream was seen to be dry; 0: it was not. */
