@@ -230,11 +230,11 @@ class Run:
     @staticmethod
     def _members(program: subprocess.Popen[str]) -> list[int]:
         found = []
-        for stat in Path("/proc").glob("[0-9]*/stat"):
+        for process in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
-                fields = stat.read_text().rpartition(")")[2].split()
+                fields = (process / "stat").read_text().rpartition(")")[2].split()
                 if int(fields[3]) == program.pid:  # its session
-                    found.append(int(stat.parent.name))
+                    found.append(int(process.name))
         return found
 
     def _end_all(self, program: subprocess.Popen[str]) -> None:
