@@ -70,6 +70,7 @@ void gate_learn(gate_state *state, const gate_bracket *bracket, uint64_t time_ns
     if (part->version == kind->version) {
       penstock_cost_learn(&kind->cost, part_ns, part->launches, disturbed, now_ns);
       __atomic_store_n(&kind->changed, false, __ATOMIC_RELAXED);
+      __atomic_store_n(&kind->doubted, false, __ATOMIC_RELAXED);
       gate_kind_learned(kind);
     } else if (kind->changed) { /* what it was before it was changed is the best guess */
       __atomic_store_n(&kind->cost.mean_ns, part_ns / part->launches + 1, __ATOMIC_RELAXED);
@@ -87,7 +88,9 @@ void gate_doubt_first(gate_state *state, const gate_bracket *bracket) {
     const gate_part *part = &bracket->parts[i];
     gate_kind *kind = part->kind;
     bool first = kind->cost.launches <= part->launches;
-    if (first && !gate_kind_is_gone(kind, part->generation)) penstock_cost_forget(&kind->cost);
+    if (!first || gate_kind_is_gone(kind, part->generation)) continue;
+    penstock_cost_forget(&kind->cost);
+    __atomic_store_n(&kind->doubted, true, __ATOMIC_RELAXED);
   }
   penstock_lock_release(&state->kinds_lock);
 }

@@ -174,14 +174,20 @@ static bool is_unclear(const gate_stream *stream, uint64_t now_ns) {
   return stream->unclear_ns && now_ns < stream->unclear_ns + lately_ns;
 }
 
-/* Opens, ends and settles what is due before a launch. One that is changed all the time is measured
- * as often as the budget of calls allows. */
+/* Is it to be measured, whatever is drawn? One that is changed all the time, or that nothing but
+ * guesses is known of, as often as the budget of calls allows. */
+static bool is_to_be_measured(const gate_stream *stream, const gate_kind *kind, uint64_t now_ns) {
+  if (!penstock_cost_ns(&kind->cost, 0)) return true;
+  bool stale = __atomic_load_n(&kind->changed, __ATOMIC_RELAXED) ||
+               __atomic_load_n(&kind->doubted, __ATOMIC_RELAXED);
+  return stale && gate_may_call(stream, now_ns, 4, 16);
+}
+
+/* Opens, ends and settles what is due before a launch. */
 static void prepare(gate_state *state, gate_stream *stream, penstock_pass *pass, uint64_t now_ns) {
   gate_arrears_charge(state, stream);
   if (stream->oldest) gate_bracket_settle(state, stream);
-  bool unknown =
-      !is_known(pass->kind) && (!__atomic_load_n(&pass->kind->changed, __ATOMIC_RELAXED) ||
-                                gate_may_call(stream, now_ns, 4, 16));
+  bool unknown = is_to_be_measured(stream, pass->kind, now_ns);
   bool idle, other_turn = stream->open && stream->open->turn_ns != pass->turn_ns;
   if (stream->open && look_dry(stream, now_ns, &idle)) {
     gate_bracket_close(state, stream, true);

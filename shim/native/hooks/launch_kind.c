@@ -74,6 +74,7 @@ static void set_key(gate_state *state, gate_kind *kind, const penstock_kind_key 
   __atomic_store_n(&kind->unmeasured, 0, __ATOMIC_RELAXED);
   __atomic_store_n(&kind->changed, false, __ATOMIC_RELAXED);
   __atomic_store_n(&kind->estimated, false, __ATOMIC_RELAXED);
+  __atomic_store_n(&kind->doubted, false, __ATOMIC_RELAXED);
   penstock_cost_clear(&kind->cost);
   __atomic_store_n(&kind->generation, kind->generation + 1, __ATOMIC_RELEASE);
   __atomic_store_n(&state->kind_tags[kind - state->kinds], tag, __ATOMIC_RELEASE);

@@ -118,7 +118,7 @@ static bool of_all_kinds(const gate_bracket *bracket,
  * rather than that they were held up; least of all where launches take alike. */
 static uint64_t long_over_ns(const gate_stream *stream, const gate_bracket *bracket,
                              uint64_t at_ns) {
-  enum { PART_IF_EVEN = 16, PART = 1024, MOST_NS = 1000000 };
+  enum { PART_IF_EVEN = 16, PART = 128, MOST_NS = 1000000 };
   uint64_t due_ns = begin_ns(stream, bracket) + gate_learned_ns(bracket);
   if (at_ns <= due_ns) return 0;
   uint64_t part = of_all_kinds(bracket, penstock_cost_is_even) ? PART_IF_EVEN : PART;
@@ -313,7 +313,7 @@ static uint64_t late_begin_ns(gate_stream *stream, const gate_bracket *bracket,
  * the bracket is as good as a sample, though nobody knew the stream to be idle. */
 static bool was_idle(const gate_bracket *bracket, uint64_t passed_ns, uint64_t wrong_ns) {
   return passed_ns < bracket->opened_ns + GATE_START_NS &&
-         passed_ns < gate_marker_told_ns(bracket->start) + GATE_START_NS + wrong_ns;
+         passed_ns < gate_marker_told_ns(bracket->start) + wrong_ns;
 }
 
 static bool measure_by_clock(gate_stream *stream, const gate_bracket *bracket, uint64_t waited_ns,
@@ -325,7 +325,12 @@ static bool measure_by_clock(gate_stream *stream, const gate_bracket *bracket, u
   if (bracket->start && gate_elapsed_ns(bracket->start, bracket->end, &between) && between >= 0) {
     uint64_t since = out->end_ns - (uint64_t)between; /* when `start` was passed */
     bool idle = was_idle(bracket, since, out->wrong_ns);
-    if (idle) return measure_sample(stream, bracket, waited_ns, out);
+    if (idle) {
+      uint64_t end_ns = out->end_ns; /* the clock may know better how late the start was passed */
+      if (!measure_sample(stream, bracket, waited_ns, out)) return false;
+      out->end_ns = later(out->end_ns, end_ns);
+      return true;
+    }
     /* What was there before had ended then, whatever was presumed of it. */
     out->begin_ns = later(since, bracket->opened_ns + GATE_START_NS);
     out->exact = out->begin_ns == since;

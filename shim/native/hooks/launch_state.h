@@ -66,6 +66,7 @@ typedef struct gate_kind {
   uint32_t arrivals;   /* of neighbours, when it was learned last */
   bool changed;        /* … and not measured since: its cost is an estimate … */
   bool estimated;      /* … and not even one that was measured of this kind before */
+  bool doubted;        /* its only measurement is a guess: it is to be measured again */
   bool used;           /* since somebody last looked for a place */
   uint64_t admitted;   /* where what it needs is charged: penstock_admission_of */
   penstock_cost cost;
