@@ -20,7 +20,7 @@ from penstock.enforce.cgroup import containers_of
 from penstock.enforce.members import Members
 from penstock.enforce.process import Process, command_line, find, is_alive, read_stat, send
 from penstock.node import processes
-from penstock.node.mounted import mounted_page
+from penstock.node.mounted import mounted_pages, page_of
 
 from .conftest import state_of
 
@@ -332,9 +332,10 @@ def test_nobody_is_taken_for_another_tenants_by_what_they_put_in_a_pages_place(n
     for program in (*forged, parent):  # with root's rights the page is there
         seen = Path(f"/proc/{program.pid}/root/run/penstock-tenant/usage")
         assert (seen.is_symlink() and "victim" in str(seen.readlink())) or seen.samefile(page)
-        assert mounted_page(program.pid) is None
-    found = mounted_page(mine.pid)
-    assert found.identity == (theirs.stat().st_dev, theirs.stat().st_ino)
+        found = mounted_pages(program.pid)
+        assert found is None or not found.tells_of(page_of(page))
+    found = mounted_pages(mine.pid)
+    assert found.tells_of(page_of(theirs))
     assert not found.by_root
     members = Members()
     for look in range(2):
@@ -363,7 +364,7 @@ def test_who_descends_from_a_tenant_is_its_own_whatever_page_is_mounted_there(no
     members = Members()
     members.scan(0, [first.subject, second.subject])
     children = Path(f"/proc/{program.pid}/task/{program.pid}/children").read_text().split()
-    assert mounted_page(int(children[0])).by_root
+    assert mounted_pages(int(children[0])).by_root
     assert [members.tenant_of(int(one)) for one in children] == ["first"]
 
 
@@ -390,8 +391,7 @@ def test_a_page_is_found_where_the_first_thread_of_a_process_has_ended(node, sta
         pytest.skip("nothing can be mounted here")
     program.send_signal(signal.SIGUSR1)
     wait_until(lambda: read_stat(program.pid).leader_has_ended)
-    page = (directory / "usage").stat()
-    assert mounted_page(program.pid).identity == (page.st_dev, page.st_ino)
+    assert mounted_pages(program.pid).tells_of(page_of(directory / "usage"))
     assert program.pid in processes.members(directory)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from penstock.devices.host_pids import inner_pid
 from penstock.enforce.process import find, read_stat
-from penstock.node.mounted import mounted_page
+from penstock.node.mounted import mounted_pages, page_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -91,10 +91,11 @@ class Peer:
 
         `contained`: in the tenant's containers, and nowhere else, lie its pages.
         """
-        mounted = mounted_page(self.pid)
-        if mounted is None and not contained:
-            return
-        if mounted is None or mounted.identity != _identity(str(tenant.usage_page)):
+        mounted = mounted_pages(self.pid)
+        if not contained and (mounted is None or not mounted.by_root):
+            return  # what a user mounts for himself says nothing
+        page = page_of(tenant.usage_page)
+        if mounted is None or page is None or not mounted.tells_of(page):
             raise ValueError(f"pid {self.pid} is not in a container of the tenant")
 
 
@@ -131,11 +132,3 @@ def _time_namespace(pid: int | str) -> int:
         return os.stat(f"/proc/{pid}/ns/time").st_ino  # noqa: PTH116
     except OSError:
         return 0
-
-
-def _identity(path: str) -> tuple[int, int] | None:
-    try:
-        found = os.stat(path)  # noqa: PTH116
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino

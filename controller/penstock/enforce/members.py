@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 from penstock.devices.proc_files import read_proc_text
 from penstock.enforce.cgroup import containers_of, innermost_containers, paths_of
 from penstock.enforce.process import Process, Stat, read_stat
-from penstock.node.mounted import mounted_page
+from penstock.node.mounted import Page, PageId, mounted_pages, page_of
 from penstock.node.processes import TENANT_VARIABLE, started_with
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Members:
         self._containers: dict[str, str] = {}  # cgroups of containers that have a tenant's page
         self._parents: dict[int, str] = {}
         self._directories: dict[str, Subject] = {}
-        self._pages: dict[tuple[int, int], str] = {}  # device and inode of usage pages
+        self._pages: dict[PageId, tuple[Page, str]] = {}  # usage pages, and whose they are
         self._look = 0
         self._scans = 0
         self._ours: set[int] = set()
@@ -161,7 +161,8 @@ class Members:
         }
         self._parents = {pid: one.name for one in subjects for pid in one.parents}
         self._directories = {str(one.tenant.directory): one for one in subjects}
-        self._pages = {key: one.name for one in subjects if (key := _page_of(one)) is not None}
+        pages = ((page_of(one.tenant.usage_page), one.name) for one in subjects)
+        self._pages = {page.identity: (page, name) for page, name in pages if page is not None}
 
     def _take_handshakes(self) -> None:
         """What a process is since it shook hands counts more than what it was taken for before."""
@@ -254,10 +255,11 @@ class Members:
 
     def _by_page(self, pid: int) -> str | None:
         """Who is in a container cannot put another page there."""
-        found = mounted_page(pid) if self._pages else None
+        found = mounted_pages(pid) if self._pages else None
         if found is None:
             return None
-        tenant = self._pages.get(found.identity)
+        known = (self._pages[one] for one in found.identities if one in self._pages)
+        tenant = next((name for page, name in known if found.tells_of(page)), None)
         if tenant is not None and found.by_root and self._is_closed(tenant):
             for container in innermost_containers(pid):
                 self._containers[container] = tenant
@@ -308,14 +310,6 @@ def _is_where_it_was(pid: int, seen: _Seen) -> bool:
 
 def _numbers(seen: _Seen) -> Iterable[int]:
     return (seen.stat.session, seen.stat.group)
-
-
-def _page_of(subject: Subject) -> tuple[int, int] | None:
-    try:
-        found = subject.tenant.usage_page.lstat()
-    except OSError:
-        return None  # it ends
-    return found.st_dev, found.st_ino
 
 
 def _owner(pid: int) -> int | None:

@@ -1,8 +1,11 @@
 """Whose usage page a process has mounted where containers have their tenant's.
 
-What lies there may be anything: a user's program makes a mount namespace of its own, and links or
-mounts there what it likes, also another tenant's page, though it may not open it. A page tells
-whose a process is only if none but root, or the user whose page it is, can have put it there.
+The kernel's list of a process's mounts tells, and no path is looked up: what lies in another mount
+namespace is whatever a user put there, and a file system of a user's may never answer a lookup.
+
+A mount alone does not tell whose a process is. A user makes a mount namespace of its own and mounts
+there what it likes, also another tenant's folder, though it may not look into it. So a mount counts
+only if root can have made it, or the user whose page it is.
 """
 
 from __future__ import annotations
@@ -10,37 +13,85 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock_shim.paths import MOUNTED_TENANT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 _NS_GET_USERNS = 0xB701  # include/uapi/linux/nsfs.h
 _NS_GET_OWNER_UID = 0xB704
-_WAY = MOUNTED_TENANT.strip("/").split("/")
-_STEP = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+# A container has some dozens of mounts, its tenant's among the first. A user may make 100,000, each
+# of which the kernel writes out anew for each of its processes.
+_MOST_BYTES = 1 << 18
+_PAGE = "usage"
+_FOLDER_POINT = os.fsencode(MOUNTED_TENANT)
+_PAGE_POINT = _FOLDER_POINT + b"/" + _PAGE.encode()
+_ESCAPED = re.compile(rb"\\([0-7]{3})")
+
+
+class PageId(NamedTuple):
+    """What tells usage pages apart, by whatever mounts they are seen."""
+
+    device: bytes  # of the file system, as lists of mounts name it: major:minor
+    path: bytes  # below the file system's own root
+
+
+class Page(NamedTuple):
+    """A tenant's usage page, and whose it is."""
+
+    identity: PageId
+    uid: int
 
 
 @dataclass(frozen=True)
-class MountedPage:
-    """A page that a process has mounted."""
+class MountedPages:
+    """What a process has mounted in the places of a container's page: mostly one, if any."""
 
-    device: int  # st_dev …
-    inode: int
-    by_root: bool  # else by the user whose page it is
+    identities: tuple[PageId, ...]
+    mounted_by: int  # who can have mounted it, by uid
 
     @property
-    def identity(self) -> tuple[int, int]:
-        """What tells files apart."""
-        return self.device, self.inode
+    def by_root(self) -> bool:
+        """Whether nobody but root, or the agent's own user, can have."""
+        return self.mounted_by == os.geteuid()
+
+    def tells_of(self, page: Page) -> bool:
+        """Whether the process is the tenant's whose page that is."""
+        return page.identity in self.identities and (self.by_root or self.mounted_by == page.uid)
 
 
-def mounted_page(pid: int) -> MountedPage | None:
-    """The tenant's page in the container of `pid`; None: none that says whose it is.
+@dataclass(frozen=True)
+class _Mount:
+    number: bytes
+    device: bytes
+    root: bytes  # what of the file system is mounted
+    point: bytes  # where
+
+
+def page_of(usage_page: Path) -> Page | None:
+    """The page of a tenant of ours; None: it is gone. Looks up a path of ours alone."""
+    try:
+        with _opened(str(usage_page), os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC) as page:
+            number, uid = _mount_number(page), os.fstat(page).st_uid
+            place = os.fsencode(os.readlink(f"/proc/self/fd/{page}"))  # noqa: PTH115
+        with open("/proc/self/mountinfo", "rb") as stream:  # noqa: PTH123
+            mount = next((one for one in map(_mount_of, stream) if one.number == number), None)
+    except OSError:
+        return None
+    if mount is None or not place.startswith(mount.point):
+        return None
+    below = place[len(mount.point) :].lstrip(b"/")
+    return Page(PageId(mount.device, _join(mount.root, below)), uid)
+
+
+def mounted_pages(pid: int) -> MountedPages | None:
+    """What a process in a container has mounted where its tenant's page should be; None: nothing.
 
     A process that sees the mounts that we see is in no container.
     """
@@ -52,10 +103,47 @@ def mounted_page(pid: int) -> MountedPage | None:
             owner = _owner(namespace)
         finally:
             os.close(namespace)
-        # Before that nothing is looked up: its root may be a file system that never answers.
-        return None if owner is None else _page_below(f"{thread}/root", owner)
+        if owner is None:
+            return None
+        with open(f"{thread}/mountinfo", "rb", buffering=0) as stream:  # noqa: PTH123
+            found = tuple(_pages(_lines(stream.fileno())))
+        return MountedPages(found, owner) if found else None
     except OSError:
         return None
+
+
+def _pages(lines: Iterator[bytes]) -> Iterator[PageId]:
+    for line in lines:
+        if _FOLDER_POINT not in line:
+            continue
+        mount = _mount_of(line)
+        if mount.point == _PAGE_POINT:
+            yield PageId(mount.device, mount.root)
+        elif mount.point == _FOLDER_POINT:
+            yield PageId(mount.device, _join(mount.root, _PAGE.encode()))
+
+
+def _lines(descriptor: int) -> Iterator[bytes]:
+    """Whole lines of a list of mounts, as far as it is read."""
+    rest, left = b"", _MOST_BYTES
+    while left > 0 and (piece := os.read(descriptor, min(left, 1 << 16))):
+        left -= len(piece)
+        *whole, rest = (rest + piece).split(b"\n")
+        yield from whole
+
+
+def _mount_of(line: bytes) -> _Mount:
+    """A line of /proc/PID/mountinfo: see proc_pid_mountinfo(5)."""
+    number, _, device, root, point = line.split(b" ", 5)[:5]
+    return _Mount(number, device, _unescaped(root), _unescaped(point))
+
+
+def _unescaped(word: bytes) -> bytes:
+    return _ESCAPED.sub(lambda found: bytes([int(found[1], 8)]), word)
+
+
+def _join(folder: bytes, name: bytes) -> bytes:
+    return folder.rstrip(b"/") + b"/" + name
 
 
 def _open_namespace(pid: int) -> tuple[str, int]:
@@ -69,22 +157,6 @@ def _open_namespace(pid: int) -> tuple[str, int]:
             with contextlib.suppress(FileNotFoundError):
                 return thread, os.open(f"{thread}/ns/mnt", flags)
         raise
-
-
-def _page_below(root: str, owner: int) -> MountedPage | None:
-    with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(_opened(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
-        for name in _WAY:
-            above = folder
-            folder = stack.enter_context(_opened(name, _STEP | os.O_DIRECTORY, folder))
-        found = os.stat("usage", dir_fd=folder, follow_symlinks=False)
-        # A page may be linked to another place by hand, a mount is made by who owns the namespace.
-        if _mount(folder) == _mount(above):
-            return None
-    by_root = owner == os.geteuid()
-    if not by_root and owner != found.st_uid:
-        return None
-    return MountedPage(found.st_dev, found.st_ino, by_root)
 
 
 def _owner(namespace: int) -> int | None:
@@ -103,8 +175,8 @@ def _owner(namespace: int) -> int | None:
 
 
 @contextlib.contextmanager
-def _opened(path: str, flags: int, folder: int | None = None) -> Iterator[int]:
-    descriptor = os.open(path, flags, dir_fd=folder)
+def _opened(path: str, flags: int) -> Iterator[int]:
+    descriptor = os.open(path, flags)
     try:
         yield descriptor
     finally:
@@ -119,9 +191,8 @@ def _own_inode(kind: str) -> int:
     return os.stat(f"/proc/self/ns/{kind}").st_ino  # noqa: PTH116 - for each process
 
 
-def _mount(descriptor: int) -> bytes:
-    """The mount that the open file lies in."""
+def _mount_number(descriptor: int) -> bytes:
+    """Of the mount that the open file lies in, as lists of mounts have it."""
     with open(f"/proc/self/fdinfo/{descriptor}", "rb") as stream:  # noqa: PTH123
-        return next(
-            (line for line in stream.read(4096).splitlines() if line[:7] == b"mnt_id:"), b""
-        )
+        words = (line.split() for line in stream.read(4096).splitlines())
+        return next((value for name, value in words if name == b"mnt_id:"), b"")

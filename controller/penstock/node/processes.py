@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from penstock.devices.proc_files import read_proc
-from penstock.node.mounted import mounted_page
+from penstock.node.mounted import mounted_pages, page_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -63,15 +63,14 @@ def members(tenant_directory: Path, uid: int | None = None) -> list[int]:
 
 def _contained(tenant_directory: Path) -> list[int]:
     """Those in containers that have the tenant's page mounted."""
-    try:
-        page = (tenant_directory / "usage").stat()
-    except OSError:
+    page = page_of(tenant_directory / "usage")
+    if page is None:
         return []
     found = []
     for entry in os.listdir("/proc"):  # noqa: PTH208
         if entry.isdigit():
-            seen = mounted_page(int(entry))
-            if seen is not None and seen.identity == (page.st_dev, page.st_ino):
+            seen = mounted_pages(int(entry))
+            if seen is not None and seen.tells_of(page):
                 found.append(int(entry))
     return found
 

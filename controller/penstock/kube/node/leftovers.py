@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.kube.node.claim import CLAIM
 from penstock.model import PenstockError
-from penstock.node.mounted import mounted_page
+from penstock.node.mounted import mounted_pages, page_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from penstock.kube.node.allocation import Tenants
     from penstock.kube.node.kubelet import Kubelet
     from penstock.kube.node.pods import NodePods
+    from penstock.node.mounted import PageId
     from penstock_api.v1 import agent_pb2 as pb
 
 LOOK_S = 10.0
@@ -85,24 +86,21 @@ class Leftovers:
             tenant = unwanted[owner]
             if (tenant.labels["namespace"], tenant.labels[CLAIM]) in known:
                 del self._unwanted_s[owner]
-            elif not tenant.processes and page_of(tenant) not in await asyncio.to_thread(
-                mounted_pages
+            elif not tenant.processes and not has_page(
+                tenant, await asyncio.to_thread(pages_in_use)
             ):
                 await self._tenants.revoke(tenant.name, reason="its Pods and containers are gone")
                 self._log("removed a leftover", tenant=tenant.name, owner=owner)
 
 
-def page_of(tenant: pb.Tenant) -> tuple[int, int] | None:
-    """Its usage page, as `mounted_pages` tells them apart; None: it is gone."""
-    try:
-        page = Path(tenant.directory, "usage").stat()
-    except FileNotFoundError:
-        return None
-    return page.st_dev, page.st_ino
+def has_page(tenant: pb.Tenant, pages: frozenset[PageId]) -> bool:
+    """Whether its usage page is one of those."""
+    page = page_of(Path(tenant.directory, "usage"))
+    return page is not None and page.identity in pages
 
 
-def mounted_pages() -> frozenset[tuple[int, int]]:
+def pages_in_use() -> frozenset[PageId]:
     """Usage pages of tenants with a process in a container. Looks at all processes of the node."""
     processes = (int(name) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208 - names alone are wanted
-    pages = (mounted_page(pid) for pid in processes)
-    return frozenset(page.identity for page in pages if page is not None)
+    mounted = (mounted_pages(pid) for pid in processes)
+    return frozenset(page for one in mounted if one is not None for page in one.identities)

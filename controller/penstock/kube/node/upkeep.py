@@ -11,7 +11,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
-from penstock.kube.node.leftovers import mounted_pages, page_of
+from penstock.kube.node.leftovers import has_page, pages_in_use
 from penstock.model import PenstockError
 
 if TYPE_CHECKING:
@@ -100,10 +100,10 @@ class Upkeep:
         now = time.monotonic()
         self._unwanted_s = {owner: self._unwanted_s.get(owner, now) for owner in unwanted}
         due = [owner for owner, since in self._unwanted_s.items() if now - since >= UNWANTED_S]
-        mounted = await asyncio.to_thread(mounted_pages) if due else frozenset()
+        pages = await asyncio.to_thread(pages_in_use) if due else frozenset()
         for owner in due:
             tenant = unwanted[owner]
-            if tenant.processes or page_of(tenant) in mounted:
+            if tenant.processes or has_page(tenant, pages):
                 continue
             if self._is_wanted(owner.partition("/")[0]):
                 continue  # meanwhile

@@ -1,0 +1,53 @@
+"""File systems of a user's that never answer hold nobody up but that user."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+
+import pytest
+from tests.agent.conftest import wait_until
+from tests.agent.programs import backlogged, open_folder
+
+from .conftest import NOBODY
+
+FUSE = os.makedev(10, 229)  # Documentation/admin-guide/devices.txt
+
+
+@pytest.fixture
+def dead_run(make_node, hostile, tmp_path):
+    """Starts a process whose /run never answers a lookup. It ends before the nodes do."""
+    open_folder(tmp_path)
+    device = tmp_path / "fuse"
+    os.mknod(device, stat.S_IFCHR, FUSE)
+    device.chmod(0o666)
+
+    def start() -> None:
+        folder = tmp_path / "mounts"
+        folder.mkdir()
+        os.chown(folder, NOBODY, NOBODY)
+        program = hostile("never_answers.py", device, folder)
+        if program.stdout.readline() != "ready\n":
+            pytest.skip("a user cannot mount overlayfs over FUSE here")
+
+    return start
+
+
+def test_a_users_run_that_never_answers_holds_up_neither_rounds_nor_orders(make_node, dead_run):
+    """Before, the rounds hung in the first look at it, and SIGKILL did not end the agent."""
+    node = make_node()
+    granted = node.tenant("good", cores=300)
+    node.launch(granted, *backlogged(60))
+    wait_until(lambda: node.usage("good").devices[0].launches > 500)
+    dead_run()
+    time.sleep(3)  # whoever is new is looked at again each second
+    with node.client() as agent:
+        assert agent.node().slowest_round.ToNanoseconds() < 1e9
+        agent.suspend("good")
+        agent.revoke("good", 0)
+    node.process.kill()
+    assert node.process.wait(10) == -9
+    node.process.stderr.close()
+    node.start()
+    assert node.stop() == 0
