@@ -148,10 +148,10 @@ def test_every_cause_of_waiting_is_named_with_its_figure(placing, pods, fake_nod
     hold(pods, "a1", "apart", memory="21Gi", cores=900)
     causes = {
         "memory": ({"memory": "40Gi", "cores": 100}, "memory short by 1Gi at best"),
-        "cores": ({"memory": "1Gi", "cores": 425}, "cores short by 2.5% at best"),
+        "cores": ({"memory": "1Gi", "cores": 425}, "cores short by 2.5 percent at best"),
         "both": (
             {"memory": "41Gi", "cores": 500},
-            "memory short by 2Gi and cores short by 10% at best",
+            "memory short by 2Gi and cores short by 10 percent at best",
         ),
         "apart": (
             {"memory": "50Gi", "cores": 500},
@@ -197,6 +197,7 @@ def test_every_cause_of_waiting_is_named_with_its_figure(placing, pods, fake_nod
         one.involved_object.name: one.message for one in events if one.reason == "FailedScheduling"
     }
     assert "memory short by 1Gi at best" in told["wants-memory"]
+    assert "cores short by 2.5 percent at best" in told["wants-cores"]  # events are formatted
     # Nobody is evicted in vain: eviction frees nothing that the scheduler can count.
     assert "preemption" not in message(pods, "wants-memory").replace(
         "Preemption is not helpful for scheduling", ""
