@@ -63,7 +63,7 @@ class QuotaRow:
     mean_error_points: float
     p95_error_points: float
     bias_points: float  # over the whole measurement; positive: more than granted
-    settle_ms: float  # after a change of quota; infinite: not within the time watched
+    settle_ms: float | None  # after a change of quota; None: not within the time watched
     settled_error_points: float  # worst window that begins 200 ms after the change, or later
     windows: int
 
@@ -141,7 +141,7 @@ def measure(simulate: str, quota: float, workload: Workload, seconds: float) -> 
         )
 
 
-def _settle(stage: Stage, tenant: StageTenant, quota: float) -> tuple[float, float]:
+def _settle(stage: Stage, tenant: StageTenant, quota: float) -> tuple[float | None, float]:
     """Change the quota; returns how long until the use follows (ms), and the worst error then."""
     new = 20.0 if quota > 45 else 70.0
     changed_ns = tenant.change(cores_permille=round(new * 10), allowance_permille=round(new * 10))
@@ -153,4 +153,4 @@ def _settle(stage: Stage, tenant: StageTenant, quota: float) -> tuple[float, flo
     if not outside:
         return 0.0, worst
     later = [w for w in after if w.begin_ns > outside[-1].begin_ns]
-    return (later[0].begin_ns - changed_ns) / 1e6 if later else float("inf"), worst
+    return (later[0].begin_ns - changed_ns) / 1e6 if later else None, worst

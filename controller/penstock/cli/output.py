@@ -14,4 +14,4 @@ def print_data(data: object, output: Output) -> None:
 
         print(yaml.safe_dump(data, sort_keys=False, allow_unicode=True), end="")
     else:
-        print(json.dumps(data, indent=2))
+        print(json.dumps(data, indent=2, allow_nan=False))  # RFC 8259 knows no infinity
