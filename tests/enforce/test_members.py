@@ -347,6 +347,23 @@ def test_nobody_is_taken_for_another_tenants_by_what_they_put_in_a_pages_place(n
     assert mine.pid in processes.members(own.directory)
 
 
+def test_a_tenant_has_as_many_members_as_are_there_and_none_is_not_yet_known(node, started):
+    one = node.tenant("one")
+    members = Members()
+    assert members.count("one") is None
+    members.scan(0, [one.subject])
+    assert members.count("one") == 0
+    programs = [start(started, "sleep", "60", env=one.environment) for _ in range(3)]
+    members.scan(S, [one.subject])
+    assert members.count("one") == len(members.of("one")) == 3
+    programs[0].kill()
+    programs[0].wait()
+    members.scan(2 * S, [one.subject])
+    assert members.count("one") == len(members.of("one")) == 2
+    members.scan(3 * S, [])
+    assert members.count("one") is None
+
+
 def test_who_descends_from_a_tenant_is_its_own_whatever_page_is_mounted_there(node, started):
     """By root too: `penstock run` of a runtime whose container got the device of another tenant."""
     first, second = node.tenant("first"), node.tenant("second")

@@ -121,7 +121,7 @@ class Orders:
             cdi_devices = self._offered(ward)
         else:
             variables = tenant_variables(agent.state, ward.tenant, ward.grant, agent.source)
-        return Granted(view_of(ward), tuple(notes), variables, cdi_devices)
+        return Granted(self._view_of(ward), tuple(notes), variables, cdi_devices)
 
     def resize(self, name: str, change: Resize, caller: Caller) -> tuple[TenantView, list[str]]:
         """Changes a quota; it holds from the next launch and allocation on. Raises as `grant`."""
@@ -143,7 +143,7 @@ class Orders:
                 agent.bounds.check_total(caller, after, left, ward.grant)
             notes += change_grant(ward.tenant, after)
             agent.changed(ward, after)
-        return view_of(ward), notes
+        return self._view_of(ward), notes
 
     def release_driver(self, caller: Caller, reason: str) -> None:
         """Lets go of the driver, so that its modules can be unloaded, until `reopen_driver`.
@@ -197,11 +197,11 @@ class Orders:
 
     def tenants(self) -> list[TenantView]:
         """All that the agent looks after, by name."""
-        return [view_of(ward) for ward in self._agent.wards()]
+        return [self._view_of(ward) for ward in self._agent.wards()]
 
     def tenant(self, name: str) -> TenantView:
         """One of them. Raises `PenstockError`."""
-        return view_of(self._agent.ward(name))
+        return self._view_of(self._agent.ward(name))
 
     def _libraries(self, request: Request) -> DriverLibraries:
         """Where the tenant's programs find the driver: in a container it lies elsewhere."""
@@ -266,7 +266,11 @@ class Orders:
         if before != suspended:
             event = "suspended" if suspended else "resumed"
             record_event(ward.tenant.directory, event, by=caller.name, reason=reason)
-        return view_of(ward)
+        return self._view_of(ward)
+
+    def _view_of(self, ward: Ward) -> TenantView:
+        enforcer = self._agent.enforcer
+        return view_of(ward, enforcer.count(ward.tenant.name) if enforcer else None)
 
 
 def _with_order(limits: Limits, held: Held | None, *, suspended: bool) -> Limits:
@@ -275,7 +279,7 @@ def _with_order(limits: Limits, held: Held | None, *, suspended: bool) -> Limits
     return held.applied(ordered) if held else ordered
 
 
-def view_of(ward: Ward) -> TenantView:
+def view_of(ward: Ward, members: int | None) -> TenantView:
     """A tenant as it is now."""
     usage = ward.supervisor.usage
     finding = ward.finding
@@ -293,5 +297,6 @@ def view_of(ward: Ward) -> TenantView:
         suspended=suspended,
         allowances=allowances,
         processes=len(usage.slots) if usage else 0,
+        members=members,
         finding=finding,
     )

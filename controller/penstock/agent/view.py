@@ -34,7 +34,8 @@ class TenantView:
     directory: Path
     suspended: bool
     allowances: tuple[int, ...]  # permille, one for each device of the grant
-    processes: int
+    processes: int  # that hold a slot
+    members: int | None  # that are there, by the kernel's word; None: nobody has looked yet
     finding: str | None  # what is wrong with it
 
 

@@ -159,6 +159,7 @@ def tenant_to(view: TenantView) -> pb.Tenant:
         labels=grant.labels,
         directory=str(view.directory),
         processes=view.processes,
+        members=view.members,
         finding=view.finding or "",
     )
     message.created.FromDatetime(_utc(grant.created))

@@ -153,6 +153,10 @@ class Enforcer:
         """All processes of the tenant as of the last look."""
         return self._members.of(tenant)
 
+    def count(self, tenant: str) -> int | None:
+        """How many members the tenant had at the last look; None: it was not there yet."""
+        return self._members.count(tenant)
+
     def _page(
         self, subject: Subject, seen: Mapping[str, DeviceUsers], usage: UsageSnapshot | None
     ) -> Page:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import operator
 import os
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -61,6 +62,7 @@ class Members:
         self._young: set[int] = set()  # of them, to be looked at again
         self._led: dict[int, str] = {}  # sessions and process groups that a tenant's process began
         self._taken: tuple[Subject, ...] = ()  # as they were told last
+        self._names: frozenset[str] = frozenset()
         self._new_subjects = False  # they are others than at the look before
         self._subjects: Sequence[Subject] = ()  # those with cgroups
         self._handshakes: dict[int, tuple[int, str]] = {}  # by pid: its start, and the tenant
@@ -71,6 +73,7 @@ class Members:
         self._look = 0
         self._scans = 0
         self._ours: set[int] = set()
+        self._counts: Counter[str] = Counter()  # processes, by tenant
         self.changes = 0
         """Another number when a tenant has gained or lost a process."""
 
@@ -147,12 +150,17 @@ class Members:
             if seen.tenant == tenant
         ]
 
+    def count(self, tenant: str) -> int | None:
+        """How many `of` has; None: there was no scan since the tenant is there."""
+        return self._counts[tenant] if tenant in self._names else None
+
     def _take(self, subjects: Sequence[Subject]) -> None:
         same = len(subjects) == len(self._taken) and all(map(operator.is_, subjects, self._taken))
         self._new_subjects = not same
         if same:
             return
         self._taken = tuple(subjects)
+        self._names = frozenset(one.name for one in subjects)
         self._subjects = [one for one in subjects if one.cgroups]
         self._handshakes = {
             process.pid: (process.start_ticks, one.name)
@@ -175,12 +183,21 @@ class Members:
 
     def _assign(self, seen: _Seen, tenant: str | None) -> None:
         if seen.tenant != tenant:
+            self._count(seen, -1)
             seen.tenant = tenant
+            self._count(seen, 1)
             self.changes += 1
+
+    def _count(self, seen: _Seen, by: int) -> None:
+        if seen.tenant is not None:
+            self._counts[seen.tenant] += by
+            if not self._counts[seen.tenant]:
+                del self._counts[seen.tenant]
 
     def _forget(self, pid: int) -> None:
         gone = self._known.pop(pid, None)
         if gone is not None and gone.tenant is not None:
+            self._count(gone, -1)
             self.changes += 1
 
     def _check(self, living: Mapping[int, int]) -> None:

@@ -202,7 +202,7 @@ class GrantResponse(_message.Message):
     def __init__(self, tenant: _Optional[_Union[Tenant, _Mapping]] = ..., notes: _Optional[_Iterable[str]] = ..., environment: _Optional[_Mapping[str, str]] = ..., cdi_devices: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Tenant(_message.Message):
-    __slots__ = ("name", "user", "mode", "shares", "command", "policy", "created", "lifetime", "suspended", "oversubscribed", "labels", "directory", "processes", "finding")
+    __slots__ = ("name", "user", "mode", "shares", "command", "policy", "created", "lifetime", "suspended", "oversubscribed", "labels", "directory", "processes", "finding", "members")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -224,6 +224,7 @@ class Tenant(_message.Message):
     DIRECTORY_FIELD_NUMBER: _ClassVar[int]
     PROCESSES_FIELD_NUMBER: _ClassVar[int]
     FINDING_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
     name: str
     user: str
     mode: Mode
@@ -238,7 +239,8 @@ class Tenant(_message.Message):
     directory: str
     processes: int
     finding: str
-    def __init__(self, name: _Optional[str] = ..., user: _Optional[str] = ..., mode: _Optional[_Union[Mode, str]] = ..., shares: _Optional[_Iterable[_Union[Share, _Mapping]]] = ..., command: _Optional[_Iterable[str]] = ..., policy: _Optional[str] = ..., created: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., lifetime: _Optional[_Union[Lifetime, str]] = ..., suspended: _Optional[bool] = ..., oversubscribed: _Optional[bool] = ..., labels: _Optional[_Mapping[str, str]] = ..., directory: _Optional[str] = ..., processes: _Optional[int] = ..., finding: _Optional[str] = ...) -> None: ...
+    members: int
+    def __init__(self, name: _Optional[str] = ..., user: _Optional[str] = ..., mode: _Optional[_Union[Mode, str]] = ..., shares: _Optional[_Iterable[_Union[Share, _Mapping]]] = ..., command: _Optional[_Iterable[str]] = ..., policy: _Optional[str] = ..., created: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., lifetime: _Optional[_Union[Lifetime, str]] = ..., suspended: _Optional[bool] = ..., oversubscribed: _Optional[bool] = ..., labels: _Optional[_Mapping[str, str]] = ..., directory: _Optional[str] = ..., processes: _Optional[int] = ..., finding: _Optional[str] = ..., members: _Optional[int] = ...) -> None: ...
 
 class Share(_message.Message):
     __slots__ = ("device_uuid", "device_index", "device_name", "memory_bytes", "cores_permille", "allowance_permille")

@@ -2,20 +2,17 @@
 
 Usually a kubelet unprepares a claim when its last container has ended. It does not where it has
 forgotten the claim: its directory was wiped, or a node came back under another name. Such a tenant
-goes when no Pod wants it, the kubelet does not know of it, and no process has its pages.
+goes when no Pod wants it, the kubelet does not know of it, and no process of it is there.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.kube.node.claim import CLAIM
 from penstock.model import PenstockError
-from penstock.node.mounted import mounted_pages, page_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -23,7 +20,6 @@ if TYPE_CHECKING:
     from penstock.kube.node.allocation import Tenants
     from penstock.kube.node.kubelet import Kubelet
     from penstock.kube.node.pods import NodePods
-    from penstock.node.mounted import PageId
     from penstock_api.v1 import agent_pb2 as pb
 
 LOOK_S = 10.0
@@ -86,21 +82,15 @@ class Leftovers:
             tenant = unwanted[owner]
             if (tenant.labels["namespace"], tenant.labels[CLAIM]) in known:
                 del self._unwanted_s[owner]
-            elif not tenant.processes and not has_page(
-                tenant, await asyncio.to_thread(pages_in_use)
-            ):
+            elif is_empty(tenant):
                 await self._tenants.revoke(tenant.name, reason="its Pods and containers are gone")
                 self._log("removed a leftover", tenant=tenant.name, owner=owner)
 
 
-def has_page(tenant: pb.Tenant, pages: frozenset[PageId]) -> bool:
-    """Whether its usage page is one of those."""
-    page = page_of(Path(tenant.directory, "usage"))
-    return page is not None and page.identity in pages
+def is_empty(tenant: pb.Tenant) -> bool:
+    """Whether no process is there that could use its share, as far as the agent sees.
 
-
-def pages_in_use() -> frozenset[PageId]:
-    """Usage pages of tenants with a process in a container. Looks at all processes of the node."""
-    processes = (int(name) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208 - names alone are wanted
-    mounted = (mounted_pages(pid) for pid in processes)
-    return frozenset(page for one in mounted if one is not None for page in one.identities)
+    What holds a slot does not count: a slot whose process ended while no agent looked may stay
+    taken for good where another pid namespace than the machine's first one is all that can be seen.
+    """
+    return tenant.HasField("members") and not tenant.members

@@ -11,7 +11,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
-from penstock.kube.node.leftovers import has_page, pages_in_use
+from penstock.kube.node.leftovers import is_empty
 from penstock.model import PenstockError
 
 if TYPE_CHECKING:
@@ -100,13 +100,10 @@ class Upkeep:
         now = time.monotonic()
         self._unwanted_s = {owner: self._unwanted_s.get(owner, now) for owner in unwanted}
         due = [owner for owner, since in self._unwanted_s.items() if now - since >= UNWANTED_S]
-        pages = await asyncio.to_thread(pages_in_use) if due else frozenset()
         for owner in due:
             tenant = unwanted[owner]
-            if tenant.processes or has_page(tenant, pages):
+            if not is_empty(tenant):
                 continue
-            if self._is_wanted(owner.partition("/")[0]):
-                continue  # meanwhile
             await self._tenants.revoke(tenant.name, reason="its Pod and containers are gone")
             del owned[owner], self._unwanted_s[owner]
             self._log("released", tenant=tenant.name, owner=owner)
