@@ -18,13 +18,18 @@
 #include "process.h"
 #include "shares.h"
 
-#define FIRST_STEP_BYTES \
-  (2u << 20) /* the smallest piece that the driver maps; larger ones are learned */
+#define FIRST_STEP_BYTES (2u << 20) /* the smallest that the driver maps; larger ones are learned \
+                                     */
+/* What a pool takes at once for a small request; more is learned. On a driver that takes less the
+ * last of a quota is refused to pools; to find that out one would have to pass the quota. */
+#define POOL_PIECE_BYTES (32u << 20)
 #define LONGEST_TURN_NS 50000000
+#define LONGEST_VISIT_NS 1000000000
 
 typedef struct reserve_table {
   uint32_t lock;
   uint32_t slack;           /* something was freed since the last settlement of all */
+  uint64_t piece;           /* what pools take at once, where it is more than is assumed; else 0 */
   penstock_reserve *newest; /* a list that only grows, at this end: read without the lock */
 } reserve_table;
 
@@ -55,9 +60,38 @@ static bool is_over(penstock_reserve *reserve) {
   if (!is_destroyed(reserve)) return false;
   penstock_lock_acquire(&reserve->lock);
   bool over = is_destroyed(reserve) && reserve->charged == 0 && reserve->pending == 0 &&
-              reserve->used == 0 && reserve->under_way == 0 && reserve->share == 0;
+              reserve->used == 0 && reserve->under_way == 0 && reserve->share == 0 &&
+              reserve->visits == 0;
   penstock_lock_release(&reserve->lock);
   return over;
+}
+
+/* Before calls for a pool that is not the caller's own business: until `end_visit` it is not
+ * destroyed. False: it is already. */
+static bool visit(penstock_reserve *reserve) {
+  penstock_lock_acquire(&reserve->lock);
+  bool is_there = !is_destroyed(reserve);
+  if (is_there) reserve->visits++;
+  penstock_lock_release(&reserve->lock);
+  return is_there;
+}
+
+static void end_visit(penstock_reserve *reserve) {
+  penstock_lock_acquire(&reserve->lock);
+  reserve->visits--;
+  penstock_lock_release(&reserve->lock);
+}
+
+/* Not for ever: a thread may be cancelled in the middle of its visit. */
+static void await_visits(penstock_reserve *reserve) {
+  const struct timespec pause = {.tv_nsec = 20000};
+  for (uint64_t waited = 0; waited < LONGEST_VISIT_NS; waited += (uint64_t)pause.tv_nsec) {
+    penstock_lock_acquire(&reserve->lock);
+    uint32_t visits = reserve->visits;
+    penstock_lock_release(&reserve->lock);
+    if (!visits) return;
+    nanosleep(&pause, NULL);
+  }
 }
 
 /* That of a destroyed, emptied pool is used again; none is ever freed: a program that uses a pool
@@ -184,17 +218,25 @@ static bool take_shape(penstock_reserve *reserve, uint64_t bytes, uint64_t strea
 
 /* ---- growth ---- */
 
-static uint64_t step_of(penstock_reserve *reserve) {
+static uint64_t piece_of(const penstock_reserve *reserve) {
+  const reserve_table *t = table();
+  uint64_t piece = t ? __atomic_load_n(&t->piece, __ATOMIC_RELAXED) : 0;
+  return !reserve->pool ? 0 : piece ? piece : POOL_PIECE_BYTES;
+}
+
+/* The most that it grows by for a request. */
+static uint64_t growth_for(penstock_reserve *reserve, uint64_t bytes) {
   penstock_lock_acquire(&reserve->lock);
   uint64_t step = reserve->step;
   penstock_lock_release(&reserve->lock);
-  return step;
+  uint64_t wanted = in_steps(bytes, step), piece = piece_of(reserve);
+  return wanted > piece ? wanted : piece;
 }
 
 static bool shed_excess(penstock_reserve *reserve);
 
 CUresult penstock_reserve_admit_growth(penstock_reserve *reserve, uint64_t bytes, uint64_t *bound) {
-  uint64_t wanted = in_steps(bytes, step_of(reserve));
+  uint64_t wanted = growth_for(reserve, bytes);
   *bound = 0;
   if (!shed_excess(reserve)) return CUDA_ERROR_OUT_OF_MEMORY;
   CUresult result = penstock_charge_in(reserve->share, reserve->grant, wanted);
@@ -259,6 +301,17 @@ static bool read_and_lock(penstock_reserve *reserve, uint64_t *bytes) {
   }
 }
 
+/* The driver took more than was thought. What a small request takes goes for pools to come as well:
+ * each would pass the quota to learn it. Lock held. */
+static void learn_growth(penstock_reserve *reserve, uint64_t growth, uint64_t bound) {
+  reserve_table *t = table();
+  if (t && reserve->pool && bound == piece_of(reserve)) {
+    __atomic_store_n(&t->piece, growth, __ATOMIC_RELAXED);
+  } else if (growth > reserve->step) {
+    reserve->step = growth;
+  }
+}
+
 bool penstock_reserve_settle(penstock_reserve *reserve, uint64_t bound) {
   if (reserve->free_of_charge) return true;
   uint64_t bytes;
@@ -272,9 +325,7 @@ bool penstock_reserve_settle(penstock_reserve *reserve, uint64_t bound) {
   if (reserve->managed && bytes < reserve->used) bytes = reserve->used;
   uint64_t growth = bytes > reserve->charged ? bytes - reserve->charged : 0;
   bool alone = reserve->pending == 0 && reserve->under_way <= 1;
-  if (bound && alone && growth > reserve->step && growth > bound) {
-    reserve->step = growth; /* the driver takes larger pieces than was thought */
-  }
+  if (bound && alone && growth > bound) learn_growth(reserve, growth, bound);
   if (!known || bytes < reserve->charged) forget_shapes(reserve, NULL);
   if (bytes == 0) reserve->used = 0;
   if (!may_shrink && bytes < reserve->charged) bytes = reserve->charged;
@@ -383,7 +434,7 @@ CUresult penstock_reserve_admit(penstock_reserve *reserve, uint64_t bytes, uint6
   admission->in_turn = take_turn(reserve);
   CUresult result = shed_excess(reserve) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
   if (result == CUDA_SUCCESS) {
-    if (has_room(reserve, bytes)) exchange_idle(reserve, in_steps(bytes, step_of(reserve)));
+    if (has_room(reserve, bytes)) exchange_idle(reserve, growth_for(reserve, bytes));
     result = penstock_reserve_admit_growth(reserve, bytes, &admission->bound);
   }
   if (result != CUDA_SUCCESS) {
@@ -462,10 +513,13 @@ void penstock_reserve_unuse(penstock_reserve *reserve, uint64_t bytes, uint64_t 
   penstock_reserves_changed();
 }
 
-/* Before the driver's call: another thread may get the same handle for a new pool right after it.
- */
+/* Before the driver's call: another thread may get the same handle for a new pool right after it,
+ * and one that makes room for an allocation of its own may be trimming this pool. */
 void penstock_reserve_retire(penstock_reserve *reserve) {
+  penstock_lock_acquire(&reserve->lock);
   __atomic_store_n(&reserve->destroyed, true, __ATOMIC_RELEASE);
+  penstock_lock_release(&reserve->lock);
+  await_visits(reserve);
 }
 
 CUresult penstock_reserve_retired(penstock_reserve *reserve, CUresult result) {
@@ -488,12 +542,13 @@ bool penstock_reserves_settle(void) {
   for (penstock_reserve *reserve = newest(t); reserve; reserve = reserve->older) {
     charged before = charged_of(reserve);
     bool empty = before.bytes == 0 && before.excess == 0 && reserve->pool;
-    if (empty || is_destroyed(reserve)) continue; /* graphs may have taken some unannounced */
+    if (empty || !visit(reserve)) continue; /* graphs may have taken some unannounced */
     if (before.excess) {
       shed_excess(reserve);
     } else {
       penstock_reserve_settle(reserve, 0);
     }
+    end_visit(reserve);
     charged after = charged_of(reserve);
     came_back |= after.bytes < before.bytes;
     /* The driver may keep it for a while yet: look again next time. */
@@ -507,8 +562,9 @@ bool penstock_reserves_trim(void) {
   reserve_table *t = table();
   bool trimmed = false;
   for (penstock_reserve *reserve = t ? newest(t) : NULL; reserve; reserve = reserve->older) {
-    if (!reserve->pool || is_destroyed(reserve) || !charged_of(reserve).slack) continue;
+    if (!reserve->pool || !charged_of(reserve).slack || !visit(reserve)) continue;
     trimmed |= REAL(cuMemPoolTrimTo)(reserve->pool, 0) == CUDA_SUCCESS;
+    end_visit(reserve);
   }
   if (trimmed) __atomic_store_n(&t->slack, 1, __ATOMIC_RELEASE);
   return trimmed && penstock_reserves_settle();

@@ -43,6 +43,7 @@ typedef struct penstock_reserve {
   uint32_t lock;       /* guards what follows; never held across a driver call */
   bool destroyed;      /* cuMemPoolDestroy was called: lives until its memory is freed */
   uint32_t under_way;  /* allocations between admission and their end */
+  uint32_t visits;     /* threads that look at a pool that another one may destroy meanwhile */
   uint64_t charged;    /* the reserve as last read */
   uint64_t pending;    /* bounds of allocations under way, charged too */
   uint64_t used;       /* sizes of allocations not freed yet */

@@ -10,6 +10,8 @@ import random
 import subprocess
 import time
 
+import pytest
+
 from penstock_shim import simulator
 
 MIB = 1 << 20
@@ -80,3 +82,30 @@ def test_threads_that_retain_and_release_the_primary_context_at_once_leave_nothi
         assert tenant.peak() <= 310 * MIB
     _, errors = process.communicate("\n", timeout=60)
     assert (line, process.returncode) == ("done\n", 0), f"{errors}\n{tenant.log()}"
+
+
+@pytest.mark.parametrize("threads", [4, 16])
+def test_threads_that_destroy_their_pools_while_others_look_for_room_end_well(
+    program, tenants, own_machine, threads
+):
+    """Before, a pool was trimmed for another thread's sake while its own one destroyed it."""
+    tenant = tenants(name=f"pools{threads}", machine=own_machine, memory_bytes=LIMIT)
+    room_mib = 100  # three pools of 32 MiB
+    own_pools = launch(program("own_pools"), tenant, threads, 3000, LIMIT // MIB - room_mib)
+    out, errors = own_pools.communicate(timeout=120)
+    assert own_pools.returncode == 0, errors
+    given, refused = map(int, out.split())
+    assert given > 10
+    assert refused > 10  # they did look for room
+    assert tenant.peak() <= LIMIT
+    tenant.reap()
+    assert tenant.charged() == 0
+
+
+def test_a_new_pool_takes_nothing_that_the_quota_has_no_room_for(program, tenants, own_machine):
+    """Before, a small request passed the quota by up to 30 MiB for a moment."""
+    tenant = tenants(name="piece", machine=own_machine, memory_bytes=LIMIT)
+    own_pools = launch(program("own_pools"), tenant, 1, 10, LIMIT // MIB - 28)
+    out, errors = own_pools.communicate(timeout=60)
+    assert (out, own_pools.returncode) == ("0 10\n", 0), errors
+    assert tenant.peak() == LIMIT - 28 * MIB
