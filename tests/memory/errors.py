@@ -28,6 +28,31 @@ class Properties(ctypes.Structure):
     )
 
 
+class Array3d(ctypes.Structure):
+    """CUDA_ARRAY3D_DESCRIPTOR, likewise."""
+
+    _fields_ = (
+        ("width", ctypes.c_size_t),
+        ("height", ctypes.c_size_t),
+        ("depth", ctypes.c_size_t),
+        ("format", ctypes.c_int),
+        ("channels", ctypes.c_uint),
+        ("flags", ctypes.c_uint),
+    )
+
+
+class External(ctypes.Structure):
+    """CUDA_EXTERNAL_MEMORY_HANDLE_DESC, likewise."""
+
+    _fields_ = (
+        ("type", ctypes.c_int),
+        ("handle", ctypes.c_int64 * 2),
+        ("size", ctypes.c_uint64),
+        ("flags", ctypes.c_uint),
+        ("reserved", ctypes.c_uint * 16),
+    )
+
+
 def say(what: str, code: object) -> None:
     print(what, int(code))
 
@@ -86,6 +111,10 @@ def arrays() -> None:
     say("mipmap of no levels", cu.cuMipmappedArrayCreate(array3d(16384, 16384, 0), 0)[0])
     say("mipmap of 99 levels", cu.cuMipmappedArrayCreate(array3d(16384, 16384, 0), 99)[0])
     say("array nowhere", old.cuArray3DCreate_v2(NULL, NULL))
+    array, strange = ctypes.c_void_p(), Array3d(16384, 16384, 0, 77, 4, 0)
+    out, at = ctypes.byref(array), ctypes.byref(strange)
+    say("array of no format", old.cuArray3DCreate_v2(out, at))
+    say("mipmap of no format", old.cuMipmappedArrayCreate(out, at, 3))
 
 
 def pools() -> None:
@@ -97,12 +126,26 @@ def pools() -> None:
     not_a_pool = ctypes.c_void_p(0x1234560)
     code = old.cuMemAllocFromPoolAsync(ctypes.byref(pointer), size, not_a_pool, handle)
     say("pool that is none", code)
+    stray, out = ctypes.c_void_p(0x1234560), ctypes.byref(pointer)
+    say("async on no stream", old.cuMemAllocAsync(out, size, stray))
+    into = ctypes.c_void_p(int(pool))
+    say("pool on no stream", old.cuMemAllocFromPoolAsync(out, size, into, stray))
 
 
 def limits() -> None:
     limit = cu.CUlimit
     say("stack too large", cu.cuCtxSetLimit(limit.CU_LIMIT_STACK_SIZE, 1 << 30)[0])
     say("no such limit", old.cuCtxSetLimit(99, ctypes.c_size_t(HUGE)))
+    most = ctypes.c_size_t(2**64 - 1)
+    say("heap too large", old.cuCtxSetLimit(int(limit.CU_LIMIT_MALLOC_HEAP_SIZE), most))
+    pending = int(limit.CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT)
+    say("too many pending launches", old.cuCtxSetLimit(pending, most))
+
+
+def external() -> None:
+    memory, handle = ctypes.c_void_p(), External(type=1, size=2**64 - 1)
+    handle.handle[0] = 0xFFFFFFFF  # descriptor -1
+    say("external", old.cuImportExternalMemory(ctypes.byref(memory), ctypes.byref(handle)))
 
 
 def frees() -> None:
@@ -119,7 +162,7 @@ def frees() -> None:
 
 def all_of_them() -> None:
     begin()
-    for part in (linear, physical, arrays, pools, limits, frees):
+    for part in (linear, physical, arrays, pools, limits, external, frees):
         part()
 
 

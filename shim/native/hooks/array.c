@@ -197,16 +197,28 @@ static bool is_possible(const CUDA_ARRAY3D_DESCRIPTOR *d) {
   return !EXCEEDS(2D_WIDTH, d->Width) && !EXCEEDS(2D_HEIGHT, d->Height);
 }
 
-/* Before the driver's call: charges what the array takes, `*before` of it. A shape that the driver
- * will refuse gets its own answer, over the quota as well; should it take it after all, it is
- * charged once that is known. */
+/* Is the format one that the driver takes? A small array of it tells. */
+static bool is_format(const CUDA_ARRAY3D_DESCRIPTOR *d, int grant) {
+  const CUDA_ARRAY_DESCRIPTOR small = {
+      .Width = 64, .Height = 64, .Format = d->Format, .NumChannels = d->NumChannels};
+  CUarray array;
+  if (!penstock_charge_if_it_fits(0, grant, PENSTOCK_SLAB_BYTES)) return true;
+  CUresult result = REAL(cuArrayCreate_v2)(&array, &small);
+  if (result == CUDA_SUCCESS) REAL(cuArrayDestroy)(array);
+  penstock_uncharge(grant, PENSTOCK_SLAB_BYTES);
+  return result == CUDA_SUCCESS || result == CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* Before the driver's call: charges what the array takes, `*before` of it. What the driver will
+ * refuse for its shape or format gets its own answer, over the quota as well; should it take it
+ * after all, it is charged once that is known. */
 static CUresult admit(const CUDA_ARRAY3D_DESCRIPTOR *d, bool likely, int grant, uint64_t bytes,
                       uint64_t *before) {
   *before = 0;
   if (!likely || !is_likely(d) || !bytes) return CUDA_SUCCESS;
   if (penstock_charge_if_it_fits(0, grant, bytes)) {
     penstock_uncharge(grant, bytes);
-  } else if (!is_possible(d)) {
+  } else if (!is_possible(d) || !is_format(d, grant)) {
     return CUDA_SUCCESS;
   }
   CUresult result = penstock_charge_hidden(grant, bytes, PENSTOCK_ARRAY_BLOCKS);

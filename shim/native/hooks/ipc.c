@@ -9,6 +9,8 @@
 #include "hooks/vmm.h"
 #include "shares.h"
 
+#define MOST_BYTES ((uint64_t)1 << 44) /* no device has more */
+
 /* One thread at a time: another's object is not in the table meanwhile. */
 static void hand_out(const CUipcMemHandle *handle, CUdeviceptr pointer) {
   penstock_object object;
@@ -121,6 +123,11 @@ CUresult CUDAAPI HOOK_NAME(cuImportExternalMemory)(CUexternalMemory *memory,
   int grant;
   const uint64_t bytes = handle->size;
   CUresult result = penstock_here(&context, &grant);
+  if (bytes > MOST_BYTES) { /* the driver may find more to object to */
+    result = REAL(cuImportExternalMemory)(memory, handle);
+    if (result == CUDA_SUCCESS) REAL(cuDestroyExternalMemory)(*memory);
+    return result == CUDA_SUCCESS ? CUDA_ERROR_OUT_OF_MEMORY : result;
+  }
   if (result == CUDA_SUCCESS) result = penstock_charge(grant, bytes);
   if (result != CUDA_SUCCESS) return result;
   result = REAL(cuImportExternalMemory)(memory, handle);

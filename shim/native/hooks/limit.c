@@ -14,6 +14,7 @@
 
 #define LARGEST_STACK_BYTES ((size_t)512 << 10) /* local memory of a thread */
 #define LARGEST_SYNC_DEPTH 24
+#define LARGEST_BYTES ((size_t)1 << 44) /* no device has more; launches that wait are fewer */
 
 /* Local memory grows in such steps a thread: 128 or 256 bytes, says NVIDIA (developer forum, thread
  * 39558). */
@@ -62,12 +63,19 @@ static uint64_t copies(CUlimit limit) {
   }
 }
 
-/* What no driver sets gets the driver's answer, over the quota as well. */
+/* Is it what a driver may set? */
 static bool is_likely(CUlimit limit, size_t value) {
-  size_t now;
-  if (REAL(cuCtxGetLimit)(&now, limit) != CUDA_SUCCESS) return false;
   if (limit == CU_LIMIT_STACK_SIZE) return value <= LARGEST_STACK_BYTES;
-  return limit != CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH || value <= LARGEST_SYNC_DEPTH;
+  if (limit == CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH) return value <= LARGEST_SYNC_DEPTH;
+  return value <= LARGEST_BYTES;
+}
+
+/* What no driver sets gets the driver's answer, over the quota as well. */
+static CUresult set_unlikely(CUlimit limit, size_t value, size_t before) {
+  CUresult result = REAL(cuCtxSetLimit)(limit, value);
+  if (result != CUDA_SUCCESS) return result;
+  REAL(cuCtxSetLimit)(limit, before);
+  return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 static uint64_t above(uint64_t value, uint64_t standard, uint64_t count) {
@@ -208,11 +216,13 @@ CUresult CUDAAPI HOOK_NAME(cuCtxSetLimit)(CUlimit limit, size_t value) {
   CUcontext context;
   int grant;
   uint64_t count = copies(limit);
-  if (count == 0 || !is_likely(limit, value)) return REAL(cuCtxSetLimit)(limit, value);
+  size_t before = 0;
+  if (count == 0 || REAL(cuCtxGetLimit)(&before, limit) != CUDA_SUCCESS) {
+    return REAL(cuCtxSetLimit)(limit, value);
+  }
+  if (!is_likely(limit, value)) return set_unlikely(limit, value, before);
   CUresult result = penstock_here(&context, &grant);
   if (result != CUDA_SUCCESS) return result;
-  size_t before = 0;
-  REAL(cuCtxGetLimit)(&before, limit);
   result = begin_change(context, grant, limit, value, count);
   if (result != CUDA_SUCCESS) return result;
   result = REAL(cuCtxSetLimit)(limit, value);

@@ -122,6 +122,14 @@ static bool adopt(CUdeviceptr pointer, size_t bytes) {
   return true;
 }
 
+/* Over the quota: but a stream that is none gets the driver's answer. */
+static CUresult refused(CUstream stream, bool per_thread, CUresult result) {
+  CUstreamCaptureStatus status;
+  CUresult asked = per_thread ? REAL(cuStreamIsCapturing_ptsz)(stream, &status)
+                              : REAL(cuStreamIsCapturing)(stream, &status);
+  return asked == CUDA_ERROR_INVALID_HANDLE ? asked : result;
+}
+
 #define ALLOCATE_FROM(find, pointer, size, stream, per_thread, call, undo)                        \
   do {                                                                                            \
     penstock_reserve *reserve = NULL;                                                             \
@@ -141,7 +149,7 @@ static bool adopt(CUdeviceptr pointer, size_t bytes) {
     }                                                                                             \
     result = penstock_reserve_admit(reserve, (size), penstock_pool_stream_id(stream, per_thread), \
                                     &admission);                                                  \
-    if (result != CUDA_SUCCESS) return result;                                                    \
+    if (result != CUDA_SUCCESS) return refused(stream, per_thread, result);                       \
     result = call;                                                                                \
     if (result != CUDA_SUCCESS) {                                                                 \
       penstock_reserve_cancel(reserve, &admission);                                               \
