@@ -18,8 +18,7 @@
 #include "process.h"
 #include "shares.h"
 
-#define FIRST_STEP_BYTES (2u << 20) /* the smallest that the driver maps; larger ones are learned \
-                                     */
+#define FIRST_STEP_BYTES (2u << 20) /* the least that drivers map; more is learned */
 /* What a pool takes at once for a small request; more is learned. On a driver that takes less the
  * last of a quota is refused to pools; to find that out one would have to pass the quota. */
 #define POOL_PIECE_BYTES (32u << 20)
