@@ -19,6 +19,9 @@
 #include "slabs.h"
 
 /* What the driver takes for an allocation of this size. Sizes that no device has stay too large. */
+/* No device has more: what asks for that is wrong, and the driver may find more to object to. */
+#define PENSTOCK_MOST_DEVICE_BYTES ((uint64_t)1 << 44)
+
 static inline uint64_t penstock_whole_slabs(uint64_t bytes) {
   if (bytes <= PENSTOCK_SMALL_BYTES || bytes > UINT64_MAX - PENSTOCK_SLAB_BYTES) return bytes;
   return (bytes + PENSTOCK_SLAB_BYTES - 1) & ~(PENSTOCK_SLAB_BYTES - 1);

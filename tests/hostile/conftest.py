@@ -10,15 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.agent.conftest import make_node, node  # noqa: F401 - fixtures
+from tests.agent.conftest import make_node  # noqa: F401 - a fixture
 
 NOBODY = 65534
-
-
-def pytest_collection_modifyitems(items) -> None:
-    for item in items:
-        if os.geteuid() != 0:
-            item.add_marker(pytest.mark.skip(reason="acts as another user"))
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 Run by root as `python never_answers.py UID FUSE-DEVICE FOLDER`, it becomes that user. FUSE alone
 refuses other users, root too; overlayfs asks it with the rights of who mounted it. The program
-prints "ready" once whoever looks for anything below its /run waits for ever.
+prints "ready" when both are mounted. From then on any lookup below its /run blocks.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 from penstock.devices.proc_files import read_proc_text
 from penstock.enforce.cgroup import containers_of, innermost_containers, paths_of
 from penstock.enforce.process import Process, Stat, read_stat
-from penstock.node.mounted import Page, PageId, mounted_pages, page_of
+from penstock.node.mounted import Page, PageId, mounted_pages, pages_of
 from penstock.node.processes import TENANT_VARIABLE, started_with
 
 if TYPE_CHECKING:
@@ -62,7 +62,6 @@ class Members:
         self._young: set[int] = set()  # of them, to be looked at again
         self._led: dict[int, str] = {}  # sessions and process groups that a tenant's process began
         self._taken: tuple[Subject, ...] = ()  # as they were told last
-        self._names: frozenset[str] = frozenset()
         self._new_subjects = False  # they are others than at the look before
         self._subjects: Sequence[Subject] = ()  # those with cgroups
         self._handshakes: dict[int, tuple[int, str]] = {}  # by pid: its start, and the tenant
@@ -73,7 +72,8 @@ class Members:
         self._look = 0
         self._scans = 0
         self._ours: set[int] = set()
-        self._counts: Counter[str] = Counter()  # processes, by tenant
+        self._counts: dict[str, int] = {}  # of processes, by tenant, as of the end of a scan
+        self._counted = 0  # `changes` then
         self.changes = 0
         """Another number when a tenant has gained or lost a process."""
 
@@ -98,6 +98,11 @@ class Members:
         if self._new_subjects:
             self._take_handshakes()
         self._decide_young(now_ns)
+        if self._new_subjects or self.changes != self._counted:
+            self._counted = self.changes
+            found = Counter(seen.tenant for seen in self._known.values())
+            # Put in place whole: others ask from their threads.
+            self._counts = {one.name: found[one.name] for one in subjects}
 
     def _forget_ended(self, names: set[str]) -> None:
         """Nobody belongs to a tenant that is not there any more."""
@@ -152,7 +157,7 @@ class Members:
 
     def count(self, tenant: str) -> int | None:
         """How many `of` has; None: there was no scan since the tenant is there."""
-        return self._counts[tenant] if tenant in self._names else None
+        return self._counts.get(tenant)
 
     def _take(self, subjects: Sequence[Subject]) -> None:
         same = len(subjects) == len(self._taken) and all(map(operator.is_, subjects, self._taken))
@@ -160,7 +165,6 @@ class Members:
         if same:
             return
         self._taken = tuple(subjects)
-        self._names = frozenset(one.name for one in subjects)
         self._subjects = [one for one in subjects if one.cgroups]
         self._handshakes = {
             process.pid: (process.start_ticks, one.name)
@@ -169,8 +173,8 @@ class Members:
         }
         self._parents = {pid: one.name for one in subjects for pid in one.parents}
         self._directories = {str(one.tenant.directory): one for one in subjects}
-        pages = ((page_of(one.tenant.usage_page), one.name) for one in subjects)
-        self._pages = {page.identity: (page, name) for page, name in pages if page is not None}
+        pages = zip(pages_of([one.tenant.usage_page for one in subjects]), subjects, strict=True)
+        self._pages = {page.identity: (page, one.name) for page, one in pages if page is not None}
 
     def _take_handshakes(self) -> None:
         """What a process is since it shook hands counts more than what it was taken for before."""
@@ -183,21 +187,12 @@ class Members:
 
     def _assign(self, seen: _Seen, tenant: str | None) -> None:
         if seen.tenant != tenant:
-            self._count(seen, -1)
             seen.tenant = tenant
-            self._count(seen, 1)
             self.changes += 1
-
-    def _count(self, seen: _Seen, by: int) -> None:
-        if seen.tenant is not None:
-            self._counts[seen.tenant] += by
-            if not self._counts[seen.tenant]:
-                del self._counts[seen.tenant]
 
     def _forget(self, pid: int) -> None:
         gone = self._known.pop(pid, None)
         if gone is not None and gone.tenant is not None:
-            self._count(gone, -1)
             self.changes += 1
 
     def _check(self, living: Mapping[int, int]) -> None:

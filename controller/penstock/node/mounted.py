@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock_shim.paths import MOUNTED_TENANT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
 _NS_GET_USERNS = 0xB701  # include/uapi/linux/nsfs.h
@@ -76,12 +76,21 @@ class _Mount:
 
 def page_of(usage_page: Path) -> Page | None:
     """The page of a tenant of ours; None: it is gone. Looks up a path of ours alone."""
+    return pages_of([usage_page])[0]
+
+
+def pages_of(usage_pages: Sequence[Path]) -> list[Page | None]:
+    """The same for many, in their order: our own mounts are read once."""
+    with open("/proc/self/mountinfo", "rb") as stream:  # noqa: PTH123
+        mounts = {one.number: one for one in map(_mount_of, stream)}
+    return [_page_in(mounts, path) for path in usage_pages]
+
+
+def _page_in(mounts: Mapping[bytes, _Mount], usage_page: Path) -> Page | None:
     try:
         with _opened(str(usage_page), os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC) as page:
-            number, uid = _mount_number(page), os.fstat(page).st_uid
+            mount, uid = mounts.get(_mount_number(page)), os.fstat(page).st_uid
             place = os.fsencode(os.readlink(f"/proc/self/fd/{page}"))  # noqa: PTH115
-        with open("/proc/self/mountinfo", "rb") as stream:  # noqa: PTH123
-            mount = next((one for one in map(_mount_of, stream) if one.number == number), None)
     except OSError:
         return None
     if mount is None or not place.startswith(mount.point):

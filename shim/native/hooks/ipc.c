@@ -9,8 +9,6 @@
 #include "hooks/vmm.h"
 #include "shares.h"
 
-#define MOST_BYTES ((uint64_t)1 << 44) /* no device has more */
-
 /* One thread at a time: another's object is not in the table meanwhile. */
 static void hand_out(const CUipcMemHandle *handle, CUdeviceptr pointer) {
   penstock_object object;
@@ -123,7 +121,7 @@ CUresult CUDAAPI HOOK_NAME(cuImportExternalMemory)(CUexternalMemory *memory,
   int grant;
   const uint64_t bytes = handle->size;
   CUresult result = penstock_here(&context, &grant);
-  if (bytes > MOST_BYTES) { /* the driver may find more to object to */
+  if (bytes > PENSTOCK_MOST_DEVICE_BYTES) {
     result = REAL(cuImportExternalMemory)(memory, handle);
     if (result == CUDA_SUCCESS) REAL(cuDestroyExternalMemory)(*memory);
     return result == CUDA_SUCCESS ? CUDA_ERROR_OUT_OF_MEMORY : result;

@@ -14,7 +14,6 @@
 
 #define LARGEST_STACK_BYTES ((size_t)512 << 10) /* local memory of a thread */
 #define LARGEST_SYNC_DEPTH 24
-#define LARGEST_BYTES ((size_t)1 << 44) /* no device has more; launches that wait are fewer */
 
 /* Local memory grows in such steps a thread: 128 or 256 bytes, says NVIDIA (developer forum, thread
  * 39558). */
@@ -67,7 +66,7 @@ static uint64_t copies(CUlimit limit) {
 static bool is_likely(CUlimit limit, size_t value) {
   if (limit == CU_LIMIT_STACK_SIZE) return value <= LARGEST_STACK_BYTES;
   if (limit == CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH) return value <= LARGEST_SYNC_DEPTH;
-  return value <= LARGEST_BYTES;
+  return value <= PENSTOCK_MOST_DEVICE_BYTES; /* and launches that wait are fewer */
 }
 
 /* What no driver sets gets the driver's answer, over the quota as well. */

@@ -77,11 +77,15 @@ static CUresult named_reserve(CUmemoryPool pool, penstock_reserve **reserve) {
   return CUDA_SUCCESS;
 }
 
+static CUresult ask_capture(CUstream stream, bool per_thread, CUstreamCaptureStatus *status) {
+  return per_thread ? REAL(cuStreamIsCapturing_ptsz)(stream, status)
+                    : REAL(cuStreamIsCapturing)(stream, status);
+}
+
 /* A captured allocation becomes a graph node and takes nothing now. */
 static bool is_capturing(CUstream stream, bool per_thread) {
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  CUresult result = per_thread ? REAL(cuStreamIsCapturing_ptsz)(stream, &status)
-                               : REAL(cuStreamIsCapturing)(stream, &status);
+  CUstreamCaptureStatus status;
+  CUresult result = ask_capture(stream, per_thread, &status);
   return result == CUDA_SUCCESS && status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
 }
 
@@ -125,8 +129,7 @@ static bool adopt(CUdeviceptr pointer, size_t bytes) {
 /* Over the quota: but a stream that is none gets the driver's answer. */
 static CUresult refused(CUstream stream, bool per_thread, CUresult result) {
   CUstreamCaptureStatus status;
-  CUresult asked = per_thread ? REAL(cuStreamIsCapturing_ptsz)(stream, &status)
-                              : REAL(cuStreamIsCapturing)(stream, &status);
+  CUresult asked = ask_capture(stream, per_thread, &status);
   return asked == CUDA_ERROR_INVALID_HANDLE ? asked : result;
 }
 

@@ -82,7 +82,7 @@ class Leftovers:
             tenant = unwanted[owner]
             if (tenant.labels["namespace"], tenant.labels[CLAIM]) in known:
                 del self._unwanted_s[owner]
-            elif is_empty(tenant):
+            elif is_empty(tenant) and owner not in self._under_way:
                 await self._tenants.revoke(tenant.name, reason="its Pods and containers are gone")
                 self._log("removed a leftover", tenant=tenant.name, owner=owner)
 

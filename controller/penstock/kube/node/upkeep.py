@@ -102,8 +102,8 @@ class Upkeep:
         due = [owner for owner, since in self._unwanted_s.items() if now - since >= UNWANTED_S]
         for owner in due:
             tenant = unwanted[owner]
-            if not is_empty(tenant):
-                continue
+            if not is_empty(tenant) or self._is_wanted(owner.partition("/")[0]):
+                continue  # wanted meanwhile: others were being released
             await self._tenants.revoke(tenant.name, reason="its Pod and containers are gone")
             del owned[owner], self._unwanted_s[owner]
             self._log("released", tenant=tenant.name, owner=owner)
