@@ -6,6 +6,7 @@ import ctypes
 
 from cuda_calls import MIB, begin, cu, old
 from linear_memory import array3d
+from module_memory import load
 from pool_memory import pool_on
 
 HUGE = 1 << 40  # beyond any quota and any device
@@ -175,3 +176,25 @@ def without_a_context() -> None:
     say("free", old.cuMemFree_v2(ctypes.c_void_p(0xDEAD0000)))
     say("limit", cu.cuCtxSetLimit(cu.CUlimit.CU_LIMIT_STACK_SIZE, 4096)[0])
     say("info", old.cuMemGetInfo_v2(NULL, NULL))
+
+
+def launch_code(function: object) -> int:
+    return int(cu.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0)[0])
+
+
+def on_a_destroyed_context() -> None:
+    """Work on a primary context that was reset or released, and after it came back."""
+    begin()
+    memory = int(cu.cuMemAlloc(MIB)[1])
+    function = cu.cuModuleGetFunction(load(), b"nothing")[1]
+    for end in (cu.cuDevicePrimaryCtxReset, cu.cuDevicePrimaryCtxRelease):
+        end(0)
+        say("launch", launch_code(function))
+        say("memset", cu.cuMemsetD8Async(memory, 0, MIB, 0)[0])
+        say("copy", cu.cuMemcpyDtoDAsync(memory, memory, 4096, 0)[0])
+        say("wait", cu.cuStreamSynchronize(0)[0])
+        begin()
+        function = cu.cuModuleGetFunction(load(), b"nothing")[1]
+        memory = int(cu.cuMemAlloc(MIB)[1])
+        say("launch again", launch_code(function))
+        say("memset again", cu.cuMemsetD8Async(memory, 0, MIB, 0)[0])

@@ -16,3 +16,10 @@ def test_the_codes_are_those_of_the_same_program_without_the_shim(tenants, progr
     assert tenant.run(program).splitlines() == bare.splitlines()
     tenant.reap()
     assert tenant.charged() == 0
+
+
+def test_work_on_a_destroyed_context_gets_the_driver_s_code_and_the_next_one_takes_work(tenants):
+    tenant = tenants(memory_bytes=1024 * MIB)
+    bare = tenant.run(errors.on_a_destroyed_context, LD_PRELOAD="")
+    assert bare.count("launch again 0") == bare.count("memset again 0") == 2
+    assert tenant.run(errors.on_a_destroyed_context).splitlines() == bare.splitlines()

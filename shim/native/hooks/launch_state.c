@@ -139,14 +139,18 @@ static gate_context *context_note(gate_state *state, CUcontext handle) {
   return one ? one : spare;
 }
 
-/* Driver calls; no lock held. */
+/* NULL also for a context that was destroyed: a primary one keeps its handle, and none of its notes
+ * may outlive it. Driver calls; no lock held. */
 static gate_context *context_get(gate_state *state, CUcontext handle) {
   penstock_lock_acquire(&state->lock);
   gate_context *context = context_note(state, handle);
   penstock_lock_release(&state->lock);
   if (context && context->handle == handle) return context;
-  int grant = -1;
-  WITH_CONTEXT(handle, grant = penstock_current_grant());
+  CUdevice device = 0;
+  CUresult lives = CUDA_ERROR_INVALID_CONTEXT;
+  WITH_CONTEXT(handle, lives = REAL(cuCtxGetDevice)(&device));
+  if (lives != CUDA_SUCCESS) return NULL;
+  const int grant = penstock_grant_of(device);
   penstock_lock_acquire(&state->lock);
   context = context_note(state, handle); /* anew: another thread may have taken what was seen */
   if (!context) {
@@ -195,7 +199,9 @@ static CUresult context_of(CUstream handle, CUcontext *context) {
 CUresult gate_stream_missing(CUstream handle) {
   CUcontext context = NULL;
   bool is_default = (uintptr_t)handle <= (uintptr_t)CU_STREAM_PER_THREAD;
+  CUdevice device;
   CUresult result = is_default ? REAL(cuCtxGetCurrent)(&context) : context_of(handle, &context);
+  if (is_default && result == CUDA_SUCCESS && context) result = REAL(cuCtxGetDevice)(&device);
   switch (result) {
     case CUDA_SUCCESS:
       return is_default && !context ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
