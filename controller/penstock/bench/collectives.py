@@ -41,6 +41,7 @@ QUOTAS = (10, 30, 50, 70, 90, 95)
 LEAST_PERCENT = 80.0  # of the quota's share of full speed
 OVER_POINTS = 3.0  # that a device may be busy beyond the quota
 HOLD_UPS_S = (0.03, 1.0)
+LONG_HOLD_UP_S = 10.0  # what the waiting kernels spin is paid at the quota: 20 s more at 50 %
 PATIENCE = 2.5  # a measurement that takes this many times as long as it should is ended
 WARM_UP = 0.25  # of a measurement
 # That have ended since one was held up: then it goes on. Four go before what was spun is paid: 20
@@ -82,6 +83,7 @@ def _cells() -> tuple[Cell, ...]:
 
 
 CELLS = _cells()
+LONG_CELLS = (Cell(50, 2, "threads"), Cell(90, 2, "processes"))  # held up for long as well
 
 
 @dataclass(frozen=True)
@@ -193,6 +195,7 @@ def run(
     simulate: str = "h200",
     cells: Sequence[Cell] = CELLS,
     hold_ups_s: Sequence[float] = HOLD_UPS_S,
+    long_cells: Sequence[Cell] = LONG_CELLS,
     seconds: float = 1.2,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[CollectiveRow]:
@@ -202,6 +205,7 @@ def run(
         simulate: profile of the simulated devices.
         cells: ranks and quotas.
         hold_ups_s: how long one rank is held up, one after the other.
+        long_cells: the cells where it is then held up for `LONG_HOLD_UP_S`, too.
         seconds: what a measurement is to take where the quota is kept.
         progress: called with (cells done, cells).
 
@@ -214,7 +218,8 @@ def run(
         kind = (cell.devices, cell.ranks)
         if kind not in full:
             full[kind] = _full_speed(simulate, cell, seconds)
-        rows += _measure(simulate, cell, full[kind], hold_ups_s, seconds)
+        long = (LONG_HOLD_UP_S,) if cell in long_cells else ()
+        rows += _measure(simulate, cell, full[kind], (*hold_ups_s, *long), seconds)
         if progress:
             progress(done + 1, len(cells))
     return rows
