@@ -245,7 +245,7 @@ class QuotaWriter:
 
 
 def _field(name: str, value: str, size: int) -> bytes:
-    raw = value.encode()
+    raw = os.fsencode(value)  # paths are bytes
     if len(raw) >= size or b"\0" in raw:
         raise ValueError(f"{name} {value!r}: at most {size - 1} bytes, without NUL")
     return raw

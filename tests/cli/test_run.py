@@ -52,6 +52,15 @@ def test_input_output_and_arguments_pass_through(penstock):
     assert result.stderr == "e\n"
 
 
+def test_arguments_that_are_not_utf_8_pass_through_and_are_shown_escaped(penstock):
+    script = "import os, sys; print(os.fsencode(sys.argv[1]).hex(), flush=True); sys.stdin.read()"
+    program = penstock.start("--", PYTHON, "-c", script, "a\udcff", stdin=subprocess.PIPE)
+    assert program.stdout.readline() == "61ff\n"
+    (row,) = penstock.ps()
+    assert row["command"][-1] == "a\\xff"
+    program.communicate()
+
+
 def test_a_summary_says_that_the_quota_is_cooperative(penstock):
     result = penstock("run", "--simulate", "h200", "--memory", "8Gi", "--cores", "30", "--", "true")
     assert (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.model import PenstockError
+from penstock.model import PenstockError, printable
 from penstock.model.names import MAX_TENANT_NAME
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def shortened(command: Iterable[str], most_bytes: int = MOST_COMMAND_BYTES) -> l
         left -= _length(word)
         if left < 0:
             return [*words, "…"]
-        words.append(word)
+        words.append(printable(word))
     return words
 
 

@@ -84,7 +84,7 @@ def run(
             say(line)
 
     try:
-        code = run_tenant(state, admitted, source, announce)
+        code = run_tenant(state, admitted, command, source, announce)
     except CommandNotStartedError as error:
         say(error)
         code = error.exit_code

@@ -101,7 +101,7 @@ def coverage(
 
     try:
         with _output_aside(output is not Output.table) as put_back:
-            code = run_tenant(state, admitted, source, put_back, read)
+            code = run_tenant(state, admitted, command, source, put_back, at_end=read)
     except CommandNotStartedError as error:
         say(error)
         sys.exit(error.exit_code)

@@ -7,6 +7,7 @@ from penstock.model.names import (
     listing,
     name_from_command,
     nearest,
+    printable,
 )
 from penstock.model.quantity import (
     QuantityError,
@@ -36,4 +37,5 @@ __all__ = [
     "parse_cores",
     "parse_duration_ns",
     "parse_memory",
+    "printable",
 ]

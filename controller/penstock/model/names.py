@@ -28,6 +28,11 @@ def check_tenant_name(name: str) -> str:
     )
 
 
+def printable(word: str) -> str:
+    r"""`word` of a command line as UTF-8; any other byte becomes `\xff`, for people to read."""
+    return word.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
 def nearest(word: str, words: Iterable[str]) -> str | None:
     """Which of `words` somebody who wrote `word` most likely meant; None: none is near."""
     folded = {one.lower(): one for one in words}

@@ -17,7 +17,7 @@ from penstock.model import (
     format_cores,
     human_memory,
 )
-from penstock.model.names import name_from_command
+from penstock.model.names import name_from_command, printable
 from penstock.node.admission import (
     Free,
     check_admission,
@@ -150,7 +150,7 @@ def plan(
         tenant=check_tenant_name(name),
         mode=request.mode,
         devices=tuple(shares),
-        command=tuple(request.command),
+        command=tuple(map(printable, request.command)),
         user=request.user or user_name(),
         uid=request.uid,
         created=datetime.now(timezone.utc).isoformat(timespec="microseconds"),

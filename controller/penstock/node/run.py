@@ -18,7 +18,7 @@ from penstock.node.tenant import has_processes
 from penstock_shim.pages import lost_pages, survive_lost_pages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from penstock.devices import DeviceSource
     from penstock.node.admit import Admitted
@@ -31,11 +31,13 @@ MEMBERS_PERIOD_S = 0.5  # how often left-over processes are looked for in /proc
 def run_tenant(
     state: State,
     admitted: Admitted,
+    command: Sequence[str],
     source: DeviceSource,
     announce: Callable[[], None],
+    *,
     at_end: Callable[[Tenant], None] | None = None,
 ) -> int:
-    """Runs the command to its end; returns its exit code. Left-over children keep the tenant.
+    """Runs `command` to its end; returns its exit code. Left-over children keep the tenant.
 
     `announce` is called when the command has started, the last time that we may speak; unless there
     is an `at_end`, which is called when the command has ended and the tenant is still there.
@@ -47,7 +49,7 @@ def run_tenant(
     supervisor.tick()
     try:
         child = Child(
-            admitted.grant.command,
+            command,
             program_environment(tenant_variables(state, tenant, admitted.grant, source)),
         )
     except BaseException:

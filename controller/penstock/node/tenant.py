@@ -135,9 +135,20 @@ def create_tenant(state: State, grant: Grant, libraries: DriverLibraries) -> tup
             aside, "granted", command=list(grant.command), oversubscribed=grant.oversubscribed
         )
         aside.rename(directory)
+    except UnicodeEncodeError as error:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise PenstockError(
+            f"cannot make a tenant in {state.directory!a}",
+            "its path, or that of the driver, is not UTF-8, as records and messages are",
+            "choose another --state-dir",
+        ) from error
     except ValueError as error:  # a path that is longer than its field of the page
         shutil.rmtree(aside, ignore_errors=True)
         raise PenstockError("cannot write the quota page", str(error)) from error
+    except OSError as error:
+        shutil.rmtree(aside, ignore_errors=True)
+        error.filename = error.filename or str(directory)  # calls on descriptors name no file
+        raise
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
         raise

@@ -40,8 +40,9 @@ def run_here(store: SetStore, spec: SetSpec, number: int, started: Callable[[], 
         raise PenstockError("an agent owns the devices now", "its tenants are not ours to make")
     # Not `simulated_machine`: keepers that start together must share the scaler's machine.
     source = open_machine(Path(spec.machine)) if spec.machine else open_devices()
-    admitted = admit(store.state, spec.request_of(number), source)
-    return run_tenant(store.state, admitted, source, started)
+    request = spec.request_of(number)
+    admitted = admit(store.state, request, source)
+    return run_tenant(store.state, admitted, request.command, source, started)
 
 
 def main(arguments: list[str], run: Runner = run_here) -> None:

@@ -130,6 +130,7 @@ typedef struct first_due {
   company beside;
   uint64_t since_ns; /* of the oldest work; 0: none */
   uint64_t due_ns;   /* of the work that is due first; 0: there is none */
+  bool unknown;      /* there is work that was never measured */
 } first_due;
 
 static void see_due(gate_stream *stream, void *to) {
@@ -138,6 +139,7 @@ static void see_due(gate_stream *stream, void *to) {
   work one = work_on(stream, false);
   if (!one.since_ns) return;
   first->since_ns = first->since_ns ? earlier(first->since_ns, one.since_ns) : one.since_ns;
+  first->unknown = first->unknown || one.usual_ns == UINT64_MAX;
   uint64_t due = due_ns(&one, &first->beside);
   if (due) first->due_ns = first->due_ns ? earlier(first->due_ns, due) : due;
 }
@@ -168,14 +170,17 @@ void gate_watch_begin(penstock_process *process, gate_state *state, int grant,
   gate_watch_look(process, state, grant, stream);
 }
 
-void gate_watch_end(penstock_process *process, gate_state *state, int grant) {
+void gate_watch_end(penstock_process *process, gate_state *state, int grant, bool goes_on) {
   if (__atomic_sub_fetch(&state->waiters[grant], 1, __ATOMIC_RELAXED)) return;
-  __atomic_store_n(&gate_slot(process, state, grant)->busy_since_ns, 0, __ATOMIC_RELAXED);
+  penstock_gate_slot *slot = gate_slot(process, state, grant);
+  __atomic_store_n(&slot->due_ns, 0, __ATOMIC_RELAXED);
+  if (!goes_on) __atomic_store_n(&slot->busy_since_ns, 0, __ATOMIC_RELAXED);
 }
 
 typedef struct tenant_due {
   uint64_t due_ns; /* 0: nothing is out */
   unsigned device;
+  bool unknown; /* work of this process was never measured */
 } tenant_due;
 
 /* What the tenant's processes have out on the device. */
@@ -194,18 +199,16 @@ static uint64_t due_behind(uint64_t due_ns, uint64_t out_ns, const penstock_gate
   return due_ns ? due_ns + beside_ns(out_ns, load(&slot->estimate_ns)) : 0;
 }
 
-/* Which work of the tenant's is due first that may wait for a launch on `stream`: what is before it
- * on the stream itself does not. */
-static tenant_due due_first(penstock_process *process, gate_state *state, gate_stream *stream,
-                            uint64_t now_ns) {
-  int here = stream->context->grant;
+/* Which work of the tenant's is due first, but for what is on the stream `but`. */
+static tenant_due due_first(penstock_process *process, gate_state *state, int here,
+                            const gate_stream *but, uint64_t now_ns) {
   penstock_usage_page *usage = process->region.usage;
   const penstock_gate_slot *own = gate_slot(process, state, here);
   unsigned devices = penstock_region_device_count(&process->region);
-  first_due first = {.but = stream, .beside = company_of(process, state, here)};
+  first_due first = {.but = but, .beside = company_of(process, state, here)};
   each_busy(state, here, see_due, &first);
   uint64_t due = due_behind(first.due_ns, out_ns(usage, (unsigned)here), own);
-  tenant_due out = {due, (unsigned)here};
+  tenant_due out = {due, (unsigned)here, first.unknown};
   for (unsigned device = 0; device < devices; device++) {
     const penstock_gate_device *gate = &usage->gate[device];
     penstock_working_look(usage, device, now_ns);
@@ -215,10 +218,18 @@ static tenant_due due_first(penstock_process *process, gate_state *state, gate_s
       const penstock_gate_slot *slot = &usage->slots[at.slot].gate[device];
       if (slot == own || !load(&slot->busy_since_ns)) continue;
       due = due_behind(load(&slot->due_ns), all_ns, slot);
-      if (due && (!out.due_ns || due < out.due_ns)) out = (tenant_due){due, device};
+      if (!due || (out.due_ns && out.due_ns <= due)) continue;
+      out.due_ns = due;
+      out.device = device;
     }
   }
   return out;
+}
+
+uint64_t gate_expected_ns(penstock_process *process, gate_state *state, int grant,
+                          uint64_t now_ns) {
+  tenant_due first = due_first(process, state, grant, NULL, now_ns);
+  return first.unknown ? 0 : first.due_ns;
 }
 
 /* Only work of the same process runs beside it: that of others takes turns with it. */
@@ -253,7 +264,8 @@ bool gate_overrun_lets_go(penstock_process *process, gate_state *state, gate_str
                           uint64_t now_ns, const gate_kind *kind, uint64_t *look_ns,
                           uint64_t *overdraft_ns) {
   int grant = stream->context->grant;
-  tenant_due first = due_first(process, state, stream, now_ns);
+  /* What is before it on the stream itself does not wait for it. */
+  tenant_due first = due_first(process, state, grant, stream, now_ns);
   uint64_t next = next_look_ns(process, grant, now_ns);
   bool overruns = first.due_ns && now_ns > first.due_ns;
   *look_ns = !overruns && first.due_ns && (!next || first.due_ns < next) ? first.due_ns : next;

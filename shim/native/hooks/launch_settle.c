@@ -53,7 +53,10 @@ void gate_give_up(gate_state *state, const gate_stream *stream, uint64_t ns, uin
     left = have > ns ? have - ns : 0;
   } while (!__atomic_compare_exchange_n(&slot->estimate_ns, &have, left, true, __ATOMIC_RELAXED,
                                         __ATOMIC_RELAXED));
-  if (!left) __atomic_store_n(&state->drained_ns[grant], 0, __ATOMIC_RELAXED);
+  if (!left) {
+    __atomic_store_n(&state->drained_ns[grant], 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&slot->busy_since_ns, 0, __ATOMIC_RELAXED);
+  }
   __atomic_fetch_add(&slot->done, brackets, __ATOMIC_RELAXED);
   if (brackets) {
     note_settled(state, slot, grant);
@@ -62,12 +65,24 @@ void gate_give_up(gate_state *state, const gate_stream *stream, uint64_t ns, uin
   __atomic_fetch_add(&gate_device(process, grant)->launches, launches, __ATOMIC_RELAXED);
 }
 
+/* What is out began no earlier than what was in its way ended. */
+static void note_begun(gate_state *state, int grant, uint64_t end_ns) {
+  penstock_process *process = penstock_process_get();
+  if (!process || grant < 0) return;
+  penstock_gate_slot *slot = gate_slot(process, state, grant);
+  uint64_t since_ns = __atomic_load_n(&slot->busy_since_ns, __ATOMIC_RELAXED);
+  if (!since_ns || since_ns >= end_ns) return;
+  __atomic_compare_exchange_n(&slot->busy_since_ns, &since_ns, end_ns, false, __ATOMIC_RELAXED,
+                              __ATOMIC_RELAXED);
+}
+
 /* Its estimate is replaced by what was charged; the stream's further course follows from its end.
  */
 static void finish(gate_state *state, gate_stream *stream, gate_bracket *bracket, uint64_t end_ns,
                    bool exact) {
   gate_overrun_outlasts(state, stream, bracket);
   gate_give_up(state, stream, bracket->estimate_ns, bracket->launches, 1);
+  note_begun(state, stream->context->grant, end_ns);
   penstock_lock_acquire(&stream->lock);
   uint64_t left = stream->queued_ns > bracket->cost_ns ? stream->queued_ns - bracket->cost_ns : 0;
   stream->queued_ns = left;
@@ -172,7 +187,9 @@ static interval by_wait(const gate_state *state, const gate_stream *stream,
   interval out = {.begin_ns = begin};
   uint64_t cost = gate_learned_ns(bracket), seen = seen_end(state, stream, bracket, waited_ns);
   uint64_t latest = gate_latest_ns(bracket, out.begin_ns);
-  uint64_t last = seen ? waited_ns : later(waited_since_ns(stream), out.begin_ns);
+  /* An end that the wait did not see may still lie a little behind its begin. */
+  uint64_t unseen = later(waited_since_ns(stream), out.begin_ns) + GATE_DRY_SLACK_NS;
+  uint64_t last = seen ? waited_ns : later(out.begin_ns, earlier(unseen, waited_ns));
   out.end_ns = earlier(out.begin_ns + cost, last);
   if (seen && (seen > latest + LATE_NS || !is_measured(bracket))) {
     out.end_ns = seen;

@@ -577,9 +577,13 @@ uint64_t gate_oldest_ns(gate_state *state, int grant);
  * unfinished work (of `stream`; NULL: of all) is still running: others see it run on. */
 void gate_watch_begin(penstock_process *process, gate_state *state, int grant, gate_stream *stream);
 void gate_watch_look(penstock_process *process, gate_state *state, int grant, gate_stream *stream);
-void gate_watch_end(penstock_process *process, gate_state *state, int grant);
+/* `goes_on`: nobody waits for it any more, but for how long it has been running still counts. */
+void gate_watch_end(penstock_process *process, gate_state *state, int grant, bool goes_on);
 /* What the bracket's launches usually take; UINT64_MAX: of some nobody knows. */
 uint64_t gate_usual_ns(const gate_bracket *bracket);
+/* When the tenant's work on the device should be through that should be first; 0: nobody knows, or
+ * nothing is out. */
+uint64_t gate_expected_ns(penstock_process *process, gate_state *state, int grant, uint64_t now_ns);
 /* May a launch of the kind on the stream go at the shut gate, for other work of the tenant's runs
  * on longer than it should? `*overdraft_ns`: if so, what it counts as; `*look_ns`: if not, when to
  * look again at the latest; 0: no need to. */

@@ -120,7 +120,7 @@ static void watch(gate_state *state, gate_stream *stream, int grant, bool begin)
   if (begin) {
     gate_watch_begin(process, state, grant, stream);
   } else {
-    gate_watch_end(process, state, grant);
+    gate_watch_end(process, state, grant, false);
   }
 }
 

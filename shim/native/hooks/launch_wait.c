@@ -170,6 +170,7 @@ uint64_t gate_wait(penstock_process *process, gate_state *state, gate_stream *st
   penstock_gate_device *gate = gate_device(process, grant);
   uint64_t began_ns = gate_now_ns(), now_ns = began_ns, due_ns;
   unsigned tries = 0;
+  bool as_debt = false;
   gate_patience patience;
   gate_patience_begin(&patience, process, grant, now_ns);
   end_own(state, stream, grant, now_ns);
@@ -182,7 +183,8 @@ uint64_t gate_wait(penstock_process *process, gate_state *state, gate_stream *st
     gate_turn_wanted(process, state, grant, now_ns);
     if (gate_may_go(process, state, grant, now_ns, cost_ns, &wait_ns)) break;
     if (gate_overrun_lets_go(process, state, stream, now_ns, kind, &due_ns, &overdraft_ns)) break;
-    if (gate_patience_ends(&patience, process, state, grant, now_ns)) break;
+    as_debt = gate_patience_ends(&patience, process, state, grant, now_ns);
+    if (as_debt) break;
     tries = patience.moved ? 0 : tries + 1;
     uint64_t longest = longest_sleep_ns(process, state, grant, now_ns, due_ns, tries);
     sleep_on_change(process, seen, wait_ns < longest ? wait_ns : longest);
@@ -191,7 +193,8 @@ uint64_t gate_wait(penstock_process *process, gate_state *state, gate_stream *st
       penstock_reap_for_refusal(&process->region, (unsigned)grant);
     }
   }
-  gate_watch_end(process, state, grant);
+  /* Or whatever comes next would go by the estimates alone, of which none was measured yet. */
+  gate_watch_end(process, state, grant, as_debt);
   __atomic_fetch_add(&gate->waits, 1, __ATOMIC_RELAXED);
   __atomic_fetch_add(&gate->waited_ns, gate_now_ns() - began_ns, __ATOMIC_RELAXED);
   errno = saved_errno;
