@@ -9,6 +9,7 @@ import sys
 import pytest
 import yaml
 
+from penstock.node.tenant import Tenant
 from penstock_shim.pages import read_quota
 
 from .conftest import wait_until
@@ -155,6 +156,42 @@ def test_a_policy_sets_the_limits_and_options_override_them(penstock, tmp_path):
     assert "strict" in told.stderr
     grant = yaml.safe_load((penstock.state / "tenants" / "t" / "grant.yaml").read_text())
     assert grant["spec"]["policy"] == f"p ({policy}:1)"
+
+
+@pytest.mark.parametrize("how", ["named", "the node's"])
+@pytest.mark.parametrize(
+    ("measured", "grace", "grace_ns"),
+    [
+        ("deny", "0s", 0),
+        ("throttle", "500ms", 500_000_000),
+        ("suspend", "37s", 37 * 10**9),
+        ("terminate", "2h", 7200 * 10**9),
+    ],
+)
+def test_what_a_policy_says_of_excess_is_what_the_tenant_is_granted(
+    penstock, tmp_path, how, measured, grace, grace_ns
+):
+    policies = tmp_path / "policies"
+    policies.mkdir()
+    policy = policies / "p.yaml"
+    policy.write_text(
+        "apiVersion: penstock.io/v1alpha1\nkind: QuotaPolicy\nmetadata: {name: p}\n"
+        "spec: {selector: {command: sh}, limits: {memory: 4Gi, cores: 20}, "
+        f"onExceed: {{measured: {measured}, grace: {grace}}}}}\n"
+    )
+    options = [f"--policy={policy}"] if how == "named" else []
+    process = penstock.start(
+        *options, "--name=t", *SLEEP, memory=None, env={"PENSTOCK_POLICIES": str(policies)}
+    )
+    assert process.stdout.readline() == "ready\n"
+    grant = Tenant(penstock.state / "tenants" / "t").grant()
+    assert (grant.measured, grant.grace_ns) == (measured, grace_ns)
+
+
+def test_without_a_policy_excess_ends_a_tenant_after_ten_seconds(penstock):
+    hold(penstock, "t")
+    grant = Tenant(penstock.state / "tenants" / "t").grant()
+    assert (grant.measured, grant.grace_ns) == ("terminate", 10 * 10**9)
 
 
 def test_ps_shows_every_tenant_in_each_format(penstock):
