@@ -160,16 +160,16 @@ def test_a_policy_sets_the_limits_and_options_override_them(penstock, tmp_path):
 
 @pytest.mark.parametrize("how", ["named", "the node's"])
 @pytest.mark.parametrize(
-    ("measured", "grace", "grace_ns"),
+    ("said", "granted"),
     [
-        ("deny", "0s", 0),
-        ("throttle", "500ms", 500_000_000),
-        ("suspend", "37s", 37 * 10**9),
-        ("terminate", "2h", 7200 * 10**9),
+        ("measured: deny, grace: 0s", ("deny", 0)),
+        ("measured: throttle, grace: 500ms", ("throttle", 500_000_000)),
+        ("measured: suspend, grace: 37s", ("suspend", 37 * 10**9)),
+        ("measured: terminate, grace: 2h", ("terminate", 7200 * 10**9)),
     ],
 )
 def test_what_a_policy_says_of_excess_is_what_the_tenant_is_granted(
-    penstock, tmp_path, how, measured, grace, grace_ns
+    penstock, tmp_path, how, said, granted
 ):
     policies = tmp_path / "policies"
     policies.mkdir()
@@ -177,7 +177,7 @@ def test_what_a_policy_says_of_excess_is_what_the_tenant_is_granted(
     policy.write_text(
         "apiVersion: penstock.io/v1alpha1\nkind: QuotaPolicy\nmetadata: {name: p}\n"
         "spec: {selector: {command: sh}, limits: {memory: 4Gi, cores: 20}, "
-        f"onExceed: {{measured: {measured}, grace: {grace}}}}}\n"
+        f"onExceed: {{{said}}}}}\n"
     )
     options = [f"--policy={policy}"] if how == "named" else []
     process = penstock.start(
@@ -185,7 +185,7 @@ def test_what_a_policy_says_of_excess_is_what_the_tenant_is_granted(
     )
     assert process.stdout.readline() == "ready\n"
     grant = Tenant(penstock.state / "tenants" / "t").grant()
-    assert (grant.measured, grant.grace_ns) == (measured, grace_ns)
+    assert (grant.measured, grant.grace_ns) == granted
 
 
 def test_without_a_policy_excess_ends_a_tenant_after_ten_seconds(penstock):
