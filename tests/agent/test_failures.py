@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.agent.conftest import GIB, Node, wait_until
-from tests.agent.watching import Sampler, Witness, build_witness
+from tests.agent.watching import Sampler, Witness, assert_settles, build_witness
 
 from penstock.model import PenstockError
 from penstock.node.resize import Resize
@@ -241,7 +241,7 @@ def test_an_agent_that_gets_no_processor_harms_nobody(node, witness_program):
         for burner in burners:
             burner.kill()
             burner.wait()
-    wait_until(lambda: abs(share(node, "t") - 30) < POINTS)
+    assert_settles(lambda seconds: share(node, "t", seconds), 30, POINTS)
     kinds = {event["event"] for event in node.events("t")}
     assert kinds == {"granted"}
 
