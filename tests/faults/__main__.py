@@ -10,6 +10,7 @@ Ends with 0 when every fault was caught, 1 when one was not, 2 when that could n
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
 import subprocess
@@ -63,6 +64,14 @@ class Copy:
         lines = [one for one in said.splitlines() if one.startswith(("FAILED", "ERROR"))]
         return running.returncode, (lines or said.splitlines() or ["it said nothing"])[-1]
 
+    def end_leftovers(self) -> None:
+        """What a fault kept from ending: told by the copy's folder in its environment."""
+        mark = f"PYTHONPATH={self._site}".encode()
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if mark in (folder / "environ").read_bytes():
+                    os.kill(int(folder.name), signal.SIGKILL)
+
 
 def try_out(copy: Copy, fault: Fault) -> tuple[bool | None, str]:
     """(caught, by what); None: the fault does not build, or its tests do not run."""
@@ -78,6 +87,7 @@ def try_out(copy: Copy, fault: Fault) -> tuple[bool | None, str]:
         return None, f"not done after {error.timeout:g} s"
     finally:
         file.write_text(before)
+        copy.end_leftovers()
     if code not in {0, FAILED}:
         return None, f"pytest ended with {code}: {words}"
     return code == FAILED, words
