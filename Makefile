@@ -9,7 +9,7 @@ PYTHON_SOURCES := $(shell find controller proto -type f -not -name '*.pyc')
 GROUPS := --group build --group test --group kube --group lint
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-kube cluster-programs first-builds cluster cluster-down sanitize fuzz soak numba-suite lint format gpu-check gpu-wheels gpu-check-offline bench bench-kube gen proto chart newest clean
+.PHONY: help setup demo test test-kube faults cluster-programs first-builds cluster cluster-down sanitize fuzz soak numba-suite lint format gpu-check gpu-wheels gpu-check-offline bench bench-kube gen proto chart newest clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,10 +33,13 @@ demo: setup ## Three programs share one simulated H200 (or the real GPU) under q
 	$(BIN)/penstock demo
 
 test: setup lint first-builds ## Everything that must hold: lint, types, layers, and all tests
-	$(BIN)/pytest -n 4 $(PYTEST_ARGS)
+	$(BIN)/pytest -n 4 --durations=25 --durations-min=5 $(PYTEST_ARGS)
 
 test-kube: setup cluster-programs ## The tests on a real Kubernetes cluster alone (root)
 	$(BIN)/pytest -m kube tests/kube $(PYTEST_ARGS)
+
+faults: setup ## Faults put in one at a time: tests must fail (tests/README.md; ten minutes)
+	$(BIN)/python -m tests.faults $(FAULTS)
 
 cluster-programs: setup # What a cluster is started from: once, ten minutes; without it tests skip
 	@$(BIN)/python -m tests.kube.cluster build || [ $$? = 2 ]

@@ -153,6 +153,9 @@ def test_tenants_notice_nothing_of_an_agent_that_is_killed_again_and_again(node,
         least, most = (statistics.quantiles(seen, n=20)[end] for end in (0, -1))
         assert least > quota - POINTS, figures["percent_of_the_device"]
         assert name in ELASTIC or most < quota + POINTS, figures["percent_of_the_device"]
+        assert min(seen) > quota - 3 * POINTS, figures["percent_of_the_device"]
+        assert name in ELASTIC or max(seen) < quota + 2 * POINTS, figures["percent_of_the_device"]
     # No charge was lost: the meter says what the pages said, to the nanosecond.
     assert metered_ns(node) == spent_ns
     assert statistics.median(took_s) < ADOPTED_WITHIN_S, took_s
+    assert max(took_s) < 3 * ADOPTED_WITHIN_S, took_s  # starting a process is all of it

@@ -9,6 +9,7 @@ import time
 
 import grpc
 import pytest
+import yaml
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from tests.agent.conftest import GIB, request, wait_until
@@ -167,6 +168,21 @@ def test_penstock_run_asks_the_agent_and_the_tenant_ends_with_its_command(node):
     wait_until(lambda: not (node.state / "tenants" / "t").exists())
     again = node("run", "--name=t", "--memory=1Gi", "--cores=10", "--", "true")
     assert again.returncode == 0, again.stderr
+
+
+def test_penstock_run_hands_what_its_policy_says_of_excess_to_the_agent(node, tmp_path):
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(
+        "apiVersion: penstock.io/v1alpha1\nkind: QuotaPolicy\nmetadata: {name: p}\n"
+        "spec: {limits: {memory: 1Gi, cores: 10}, onExceed: {measured: suspend, grace: 37s}}\n"
+    )
+    record = node.state / "tenants" / "t" / "grant.yaml"
+    done = node("run", "--name=t", f"--policy={policy}", "--", "cat", str(record))
+    assert done.returncode == 0, done.stderr
+    assert yaml.safe_load(done.stdout)["spec"]["onExceed"] == {
+        "measured": "suspend",
+        "grace": "37s",
+    }
 
 
 def test_a_name_is_free_as_soon_as_its_command_has_ended(node):

@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests import headers
+from tests.agent.conftest import wait_until
 from tests.agent.programs import environment_for
 
 from penstock.bench.stage import Sample, windows
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.agent.conftest import Node
 
     from penstock_shim.simulator import Machine
@@ -30,6 +33,16 @@ def build_witness(folder: Path) -> Path:
     source = HERE / "witness.c"
     subprocess.run(["gcc", *flags, source, "-o", output, "-ldl", "-pthread"], check=True)
     return output
+
+
+def assert_settles(share: Callable[[float], float], percent: float, points: float) -> None:
+    """`share`, asked for so many seconds, comes within `points` in twenty and is so from then on.
+
+    One sample that is near may be luck: four seconds of what comes after it are what counts.
+    """
+    wait_until(lambda: abs(share(1.0) - percent) < points)
+    got = share(4.0)
+    assert abs(got - percent) < points, f"{got:.1f} where {percent:g} was to stay"
 
 
 class Witness:

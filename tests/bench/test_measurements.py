@@ -20,6 +20,7 @@ from penstock.bench import (
     collectives,
     figures,
     memory,
+    node,
     quota,
     singly,
     start,
@@ -32,7 +33,9 @@ from penstock.bench.collectives import Cell, CollectiveRow
 from penstock.bench.figures import Figure, Report
 from penstock.bench.machine import machine_facts
 from penstock.bench.quota import QuotaRow, Workload
+from penstock.bench.stage import Stage
 from penstock.cli.app import command_line
+from penstock_shim import paths
 
 pytestmark = pytest.mark.timed
 BENCH = Path(__file__).parents[2] / "bench"
@@ -80,6 +83,26 @@ def test_a_quota_row_tells_how_the_use_followed_a_change() -> None:
     row = quota.measure("h200", 30, Workload(kernel_us=500), seconds=2)
     assert row.windows > 0
     assert row.settled_error_points >= 0
+
+
+def test_grants_are_timed_while_the_processes_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node, "GRANTS", 5)
+    monkeypatch.setattr(node, "SETTLE_S", 0.1)
+    idle, at_work = node.run(tenants=3, processes=3, seconds=0.5)
+    assert (idle.tenants, idle.processes, idle.grants) == (3, 0, 3)
+    assert (at_work.tenants, at_work.processes, at_work.grants) == (3, 3, 5)
+    assert 0 < at_work.grant_median_ms <= at_work.grant_p99_ms
+
+
+def test_a_process_that_is_held_at_work_launches_again_and_again() -> None:
+    with Stage("h200") as stage:
+        tenant = stage.tenant("tenant", 50)
+        program = str(paths.workload_path("penstock-start"))
+        stage.start(tenant, ["--hold", "--every-ms", "20"], program=program)
+        stage.wait_until_busy(["tenant"])
+        before = tenant.usage.snapshot().devices[0].launches
+        stage.watch(1)
+        assert tenant.usage.snapshot().devices[0].launches - before > 5
 
 
 def test_single_launches_and_decode_loops_are_compared_with_those_without_the_shim() -> None:
@@ -226,6 +249,71 @@ def test_a_row_of_the_table_is_reached_only_when_every_cell_is_within(
     figure = figures._mean([ROW, replace(ROW, **change)])  # type: ignore[arg-type]
     assert figure.reached is reached
     assert figure.runs == f"{1 + reached} of 2 cells within"
+
+
+def test_a_row_judges_the_windows_after_a_change_of_every_cell_it_names() -> None:
+    bad = replace(ROW, settled_error_points=47.8, sync_every=1, processes=4)
+    figure = figures._settle([ROW, bad], "launch and wait")
+    assert not figure.reached
+    assert "47.80 (30 %, 2000 us plain waited for x4)" in figure.measured
+    assert figure.what.endswith("launch and wait")
+
+
+def test_bias_is_judged_by_its_size_whichever_way_it_goes() -> None:
+    for bias in (-5.58, 5.58):
+        assert not figures._bias([ROW, replace(ROW, bias_points=bias)], "over 5 s").reached
+    assert figures._bias([ROW, replace(ROW, bias_points=-0.29)], "over 5 s").reached
+
+
+def first_calls(neighbours: int, added_us: float) -> start.StartRow:
+    return start.StartRow(
+        "first calls", neighbours, 1000, added_us, added_us - 50, added_us + 50, 9
+    )
+
+
+@pytest.mark.parametrize(
+    ("without", "beside", "reached"),
+    [(100, 120, True), (100, 700, False), (100, 5100, False), (5100, 100, False)],
+)
+def test_first_calls_that_take_longer_beside_neighbours_grow(
+    *, without: float, beside: float, reached: bool
+) -> None:
+    rows = [replace(first_calls(0, 1), what="no gpu"), first_calls(100, beside)]
+    figure = figures._starts([*rows, first_calls(0, without)])[1]
+    assert figure.reached is reached
+
+
+def test_memory_beyond_the_limit_by_the_devices_own_record_is_no_success() -> None:
+    good = memory.MemoryRow(8, 1000, 1000, 1000, 9, 9, 4, 0, 0.6)
+    assert figures._memory(good).reached
+    for name in ("peak_ledger_bytes", "peak_device_bytes"):
+        assert not figures._memory(replace(good, **{name: 1001})).reached  # type: ignore[arg-type]
+
+
+def test_every_kept_result_and_what_bench_prints_is_json_that_any_reader_takes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON (RFC 8259)")
+
+    files = list((BENCH / "results").glob("*.json"))
+    assert len(files) > 3
+    for file in files:
+        json.loads(file.read_text(), parse_constant=refuse)
+
+    def measured(**_: object) -> Report:
+        report = Report(machine_facts("h200"))
+        report.details["backlogged"] = [asdict(replace(ROW, settle_ms=settle_ms))]
+        return report
+
+    monkeypatch.setattr(figures, "run", measured)
+    settle_ms: float | None = None  # as of a use that did not settle
+    command_line("bench")(["bench", "-o", "json"], standalone_mode=False)
+    told = json.loads(capsys.readouterr().out, parse_constant=refuse)
+    assert told["details"]["backlogged"][0]["settle_ms"] is None
+    settle_ms = float("inf")
+    with pytest.raises(ValueError, match="JSON compliant"):
+        command_line("bench")(["bench", "-o", "json"], standalone_mode=False)
 
 
 def test_all_pairs_of_values_occur_among_the_backlogged_cells() -> None:

@@ -9,6 +9,7 @@ import sys
 import pytest
 import yaml
 
+from penstock.node.tenant import Tenant
 from penstock_shim.pages import read_quota
 
 from .conftest import wait_until
@@ -155,6 +156,42 @@ def test_a_policy_sets_the_limits_and_options_override_them(penstock, tmp_path):
     assert "strict" in told.stderr
     grant = yaml.safe_load((penstock.state / "tenants" / "t" / "grant.yaml").read_text())
     assert grant["spec"]["policy"] == f"p ({policy}:1)"
+
+
+@pytest.mark.parametrize("how", ["named", "the node's"])
+@pytest.mark.parametrize(
+    ("said", "granted"),
+    [
+        ("measured: deny, grace: 0s", ("deny", 0)),
+        ("measured: throttle, grace: 500ms", ("throttle", 500_000_000)),
+        ("measured: suspend, grace: 37s", ("suspend", 37 * 10**9)),
+        ("measured: terminate, grace: 2h", ("terminate", 7200 * 10**9)),
+    ],
+)
+def test_what_a_policy_says_of_excess_is_what_the_tenant_is_granted(
+    penstock, tmp_path, how, said, granted
+):
+    policies = tmp_path / "policies"
+    policies.mkdir()
+    policy = policies / "p.yaml"
+    policy.write_text(
+        "apiVersion: penstock.io/v1alpha1\nkind: QuotaPolicy\nmetadata: {name: p}\n"
+        "spec: {selector: {command: sh}, limits: {memory: 4Gi, cores: 20}, "
+        f"onExceed: {{{said}}}}}\n"
+    )
+    options = [f"--policy={policy}"] if how == "named" else []
+    process = penstock.start(
+        *options, "--name=t", *SLEEP, memory=None, env={"PENSTOCK_POLICIES": str(policies)}
+    )
+    assert process.stdout.readline() == "ready\n"
+    grant = Tenant(penstock.state / "tenants" / "t").grant()
+    assert (grant.measured, grant.grace_ns) == granted
+
+
+def test_without_a_policy_excess_ends_a_tenant_after_ten_seconds(penstock):
+    hold(penstock, "t")
+    grant = Tenant(penstock.state / "tenants" / "t").grant()
+    assert (grant.measured, grant.grace_ns) == ("terminate", 10 * 10**9)
 
 
 def test_ps_shows_every_tenant_in_each_format(penstock):

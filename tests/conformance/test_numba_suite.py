@@ -40,3 +40,10 @@ def test_what_passes_without_the_shim_passes_with_it(tmp_path, tell_asked):
         "Numba-CUDA's tests",
         f"{len(within)} of {len(passed)} that pass without the shim (in {len(MODULES)} modules)",
     )
+
+
+def test_a_test_that_never_passed_in_a_tenant_is_a_difference_whatever_it_does_without():
+    failed = ["steady", "never", "now and then"]
+    without = {"steady": "passed", "never": "failed", "now and then": "failed"}
+    within = {"steady": "passed", "never": "failed", "now and then": "passed"}
+    assert numba_suite.unsteady(failed, without, within) == ["now and then"]

@@ -24,6 +24,7 @@ pytestmark = pytest.mark.timed
 PROGRAM = str(Path(__file__).with_name("charging.py"))
 WATCHED_S = 2.0
 LONG_S = 120  # programs are ended with the stage
+SLOW_TO_SETTLE = {"legacy_launches_beside_an_open_capture"}
 MS = 1_000_000
 
 
@@ -41,11 +42,14 @@ def check(
     settle_s: float = 0.5,
     watched_s: float = WATCHED_S,
     at_most: float = 1.2,
+    at_least: float | None = None,
 ) -> None:
-    """The programs get no more than `quota`, and are charged what they get.
+    """The programs get `quota`, and are charged what they get.
 
-    A busy machine may keep them from using their quota up. It may also hold a program up that waits
-    for a short launch, which then looks longer: `at_most` times what it was.
+    `at_least`: percent of the device, for programs that cannot use their quota up. For the others
+    it follows from the quota: a busy machine may keep them from a part of it, not from half.
+    A busy machine may also hold a program up that waits for a short launch, which then looks
+    longer: `at_most` times what it was.
     """
     stage.wait_until_busy(["tenant"])
     stage.watch(settle_s)
@@ -55,7 +59,10 @@ def check(
     used_ns = samples[-1].busy_ns["tenant"] - samples[0].busy_ns["tenant"]
     whole_ns = samples[-1].at_ns - samples[0].at_ns
     slack_ns = whole_ns // 100
-    assert 100 * used_ns / whole_ns <= 1.1 * quota + 3
+    got = 100 * used_ns / whole_ns
+    least = 0.65 * quota - 1 if at_least is None else at_least
+    # Midway to all of the device at the most: else a high quota has no upper bound.
+    assert least <= got <= quota + min(0.1 * quota + 3, (100 - quota) / 2)
     assert 0.85 * used_ns - slack_ns <= charged_ns <= at_most * used_ns + slack_ns
 
 
@@ -106,7 +113,8 @@ def test_work_that_is_hard_to_measure_gets_its_quota(
 ) -> None:
     tenant = stage.tenant("tenant", quota)
     stage.start(tenant, [PROGRAM, program], program=sys.executable)
-    check(stage, tenant, quota)
+    # What nobody knows yet goes too far at first, and is paid back: a long while of a small quota.
+    check(stage, tenant, quota, settle_s=3.5 if program in SLOW_TO_SETTLE else 0.5)
 
 
 def test_launches_on_a_stream_that_no_event_tells_of_get_their_quota(stage: Stage) -> None:
@@ -131,16 +139,21 @@ def test_idle_time_before_or_behind_a_launch_is_not_charged(
     tenant = stage.tenant("tenant", 60)
     for _ in range(processes):
         stage.start(tenant, [PROGRAM, program], program=sys.executable)
-    check(stage, tenant, 60, settle_s=1, watched_s=2 * WATCHED_S, at_most=1.2 * processes)
+    check(
+        stage, tenant, 60, settle_s=1, watched_s=2 * WATCHED_S, at_most=1.2 * processes, at_least=2
+    )  # fmt: skip
 
 
-@pytest.mark.parametrize(("kernel_us", "quota"), [(20, 30), (100, 50), (200, 90)])
+@pytest.mark.parametrize(
+    ("kernel_us", "quota", "at_least"), [(20, 30, 12), (100, 50, None), (200, 90, None)]
+)
 def test_short_launches_that_are_waited_for_are_charged_what_they_take(
-    stage: Stage, kernel_us: float, quota: float
+    stage: Stage, kernel_us: float, quota: float, at_least: float | None
 ) -> None:
+    """Of 20 us and the wait behind it a busy machine makes half of what it is at rest."""
     tenant = stage.tenant("tenant", quota)
     stage.start(tenant, Workload(kernel_us, sync_every=1).arguments(LONG_S))
-    check(stage, tenant, quota, at_most=2)
+    check(stage, tenant, quota, at_most=1.5, at_least=at_least)
 
 
 def test_processes_that_launch_and_wait_do_not_pay_for_their_context_switches(
@@ -149,7 +162,7 @@ def test_processes_that_launch_and_wait_do_not_pay_for_their_context_switches(
     tenant = stage.tenant("tenant", 30)
     for _ in range(4):
         stage.start(tenant, Workload(200, sync_every=1).arguments(LONG_S))
-    check(stage, tenant, 30, settle_s=1.0, at_most=2)
+    check(stage, tenant, 30, settle_s=1.0, at_most=1.5)
 
 
 def test_processes_whose_kernels_differ_in_length_get_no_more_than_their_quota(
@@ -163,7 +176,7 @@ def test_processes_whose_kernels_differ_in_length_get_no_more_than_their_quota(
     stage.watch(1)
     samples = stage.watch(5)
     used_ns = samples[-1].busy_ns["tenant"] - samples[0].busy_ns["tenant"]
-    assert 100 * used_ns / (samples[-1].at_ns - samples[0].at_ns) <= 72.5
+    assert 55 <= 100 * used_ns / (samples[-1].at_ns - samples[0].at_ns) <= 72.5
 
 
 @pytest.mark.parametrize(
@@ -175,7 +188,7 @@ def test_rare_long_launches_are_learned_in_seconds(stage: Stage, program: str) -
     tenant = stage.tenant("tenant", 25)
     stage.start(tenant, [PROGRAM, program], program=sys.executable)
     # Each is charged at once when it is over: one more or less in what is watched.
-    check(stage, tenant, 25, settle_s=2, watched_s=4 * WATCHED_S, at_most=1.6)
+    check(stage, tenant, 25, settle_s=2, watched_s=4 * WATCHED_S, at_most=1.6, at_least=14)
 
 
 @pytest.mark.alone
@@ -203,10 +216,10 @@ def test_launches_longer_than_the_gates_patience_do_not_pile_up(
 
 
 def test_processes_that_end_behind_their_work_are_charged_for_it(stage: Stage) -> None:
-    """At most until the next one comes and finds them dead."""
+    """At most until the next one comes and finds them dead. Beginning takes them half the time."""
     tenant = stage.tenant("tenant", 30)
     stage.start(tenant, [PROGRAM, "processes_that_end_behind_their_work"], program=sys.executable)
-    check(stage, tenant, 30, settle_s=1.0, at_most=2)
+    check(stage, tenant, 30, settle_s=1.0, at_most=2, at_least=8)
 
 
 def test_a_long_kernel_is_charged_while_it_runs_and_blocks_nobody_for_good(stage: Stage) -> None:
@@ -226,11 +239,14 @@ def test_a_long_kernel_is_charged_while_it_runs_and_blocks_nobody_for_good(stage
 
 
 def test_long_launches_under_a_key_known_as_short_are_charged(stage: Stage) -> None:
-    """One wait a minute may pass for a hold-up of the host; not one after the other."""
-    tenant = stage.tenant("tenant", 90)
+    """One wait a minute may pass for a hold-up of the host; not one after the other.
+
+    Nobody holds the program to a quota of 55 or more: it waits 0.3 s for each 0.15 s.
+    """
+    tenant = stage.tenant("tenant", 30)
     program = "a_long_launch_now_and_then_under_a_short_key"
     stage.start(tenant, [PROGRAM, program], program=sys.executable)
-    check(stage, tenant, 90, settle_s=1.2)
+    check(stage, tenant, 30, settle_s=2.2, watched_s=2 * WATCHED_S)
 
 
 @pytest.mark.parametrize(
@@ -250,7 +266,10 @@ def test_launches_that_block_get_their_quota(
     monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1")
     tenant = stage.tenant("tenant", 25)
     stage.start(tenant, workload.arguments(LONG_S))
-    check(stage, tenant, 25, settle_s=2.5 if workload.kernel_us > 100_000 else 0.5, at_most=1.5)
+    check(
+        stage, tenant, 25, settle_s=2.5 if workload.kernel_us > 100_000 else 0.5, at_most=1.5,
+        at_least=6 if workload.kernel_us < 100 else None,  # most of the time the host's own
+    )  # fmt: skip
 
 
 def test_a_cost_that_was_learned_too_high_is_unlearned(stage: Stage) -> None:

@@ -1,6 +1,6 @@
 """Tenants' shares of a simulated device, by the device's own record: real shim, real time.
 
-Bounds are the first-light issue's; the usual error is a tenth of them.
+Bounds are wide, for machines that do something else beside; the usual error is a tenth of them.
 """
 
 from __future__ import annotations

@@ -141,6 +141,36 @@ def test_pods_and_claims_are_counted_as_kubernetes_reckons_them():
     assert total([Amounts(1, None, 5), Amounts(1, 7, None)]) == Amounts(2, 7, 5)
 
 
+def ask(cap, *amounts: Amounts) -> list[str | None]:
+    """The cap's answers to claims that come in one batch."""
+    batch = [_Asked(f"{n}", one, dry=False, answer=None) for n, one in enumerate(amounts)]
+    return _answers(cap, batch)[0]
+
+
+def cap_of(*, hard: dict, used: dict):
+    about = {"namespace": "n", "name": "default", "resourceVersion": "1"}
+    return read_cap({"metadata": about, "spec": {"hard": hard}, "status": {"used": used}})
+
+
+def test_what_is_held_and_what_was_just_admitted_count_together_to_the_last_byte():
+    cap = cap_of(hard={"memory": "40Gi"}, used={"vgpus": 2, "memoryBytes": 20 << 30})
+    ten, byte = Amounts(1, 10 << 30, 100), Amounts(1, 1, 0)
+    *admitted, refused = ask(cap, ten, ten, byte)
+    assert admitted == [None, None]
+    assert "40Gi of 40Gi taken" in refused
+    refused, admitted = ask(cap, Amounts(1, (20 << 30) + 1, 0), Amounts(1, 20 << 30, 0))
+    assert "20Gi of 40Gi taken" in refused
+    assert admitted is None
+
+
+def test_each_capped_amount_is_counted_for_itself_and_has_to_be_said():
+    cap = cap_of(hard={"vgpus": 3, "cores": 60}, used={"vgpus": 1, "coresPermille": 300})
+    assert ask(cap, Amounts(2, None, 300)) == [None]  # memory is not capped
+    assert "vgpus: 3 asked for, 1 of 3 taken" in ask(cap, Amounts(3, 0, 0))[0]
+    assert "cores: 30.1% asked for, 30% of 60% taken" in ask(cap, Amounts(1, 0, 301))[0]
+    assert "caps cores, so that has to be said" in ask(cap, Amounts(1, 1 << 30, None))[0]
+
+
 STEPS = st.lists(
     st.tuples(
         st.sampled_from(["admit", "appear", "vanish", "fold", "stale fold"]), st.integers(0, 9)
@@ -156,7 +186,7 @@ def test_whatever_happens_in_whichever_order_the_cap_is_never_exceeded(steps):
     cap = read_cap(
         {
             "metadata": {"namespace": "n", "name": "default", "resourceVersion": "1"},
-            "spec": {"hard": {"memory": 40}},
+            "spec": {"hard": {"memory": 20}},  # two or three of 5 to 14 are beyond it
             "status": {"used": {}},
         }
     )
@@ -187,6 +217,6 @@ def test_whatever_happens_in_whichever_order_the_cap_is_never_exceeded(steps):
             if body is not None:
                 cap = read_cap({**cap.whole, "status": body["status"]})
         held = total([*exist.values(), *admitted.values()])
-        assert (held.memory_bytes or 0) <= 40
+        assert (held.memory_bytes or 0) <= 20
         ledger = total([cap.used or Amounts(), *cap.pending.values()])
         assert (ledger.memory_bytes or 0) >= (held.memory_bytes or 0)

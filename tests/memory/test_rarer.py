@@ -1,7 +1,7 @@
 """Rarer ways to hold memory are charged as exactly: multicast, sparse arrays, pools of others.
 
-facts/peers.md: "cuMemAllocFromPoolAsync, arrays, IPC, VMM import, graph memory nodes, module bytes
-not counted: memory escapes".
+Elsewhere pools, arrays, IPC, imports, graphs and modules were not counted
+(docs/faults-of-peers.md).
 """
 
 from __future__ import annotations

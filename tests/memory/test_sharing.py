@@ -1,6 +1,6 @@
 """Memory that processes hand to each other is charged once to the tenant, whoever ends first.
 
-facts/peers.md: "cuMemAllocFromPoolAsync, arrays, IPC, VMM import … not counted: memory escapes".
+Elsewhere shared and imported memory was not counted (docs/faults-of-peers.md).
 """
 
 from __future__ import annotations

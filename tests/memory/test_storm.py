@@ -1,7 +1,7 @@
 """Every family at once, from many processes and threads, with kills: never a byte over, then zero.
 
-facts/peers.md: "check, then allocate: processes race past the limit"; "dead slots compacted by
-swap-with-last: accounting lost"; "kill in the wrong place deadlocks a node".
+Elsewhere processes raced past the limit between check and allocation, moving dead slots lost
+charges, and a kill in the wrong place stopped a node (docs/faults-of-peers.md).
 """
 
 from __future__ import annotations

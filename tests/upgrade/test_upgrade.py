@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.agent.conftest import GIB, Node, wait_until
 from tests.agent.programs import LAUNCHER, backlogged, environment_for
-from tests.agent.watching import Sampler, Witness, build_witness
+from tests.agent.watching import Sampler, Witness, assert_settles, build_witness
 from tests.containers.conftest import PODMAN, RUN, host_pid, podman  # noqa: F401 - a fixture
 from tests.upgrade.installation import (
     NEXT,
@@ -154,12 +154,12 @@ class Old:
         with node.client() as agent:
             agent.resize("host", Resize(cores_permille=150))
             agent.resize(self.inside, Resize(cores_permille=300))
-        wait_until(lambda: abs(node.share("host") - 15) < 3)
-        wait_until(lambda: abs(node.share(self.inside) - 30) < 3)
+        assert_settles(lambda seconds: node.share("host", seconds), 15, 3)
+        assert_settles(lambda seconds: node.share(self.inside, seconds), 30, 3)
         second = node.launch_in(environment_for(self.granted["host"]), LAUNCHER, *backlogged(600))
         wait_until(lambda: len(node.usage("host").slots) == 2)
         assert "(deleted)" not in mapped_shim(second.pid)
-        wait_until(lambda: abs(node.share("host") - 15) < 3)
+        assert_settles(lambda seconds: node.share("host", seconds), 15, 3)
         second.kill()
         second.wait()
 

@@ -30,7 +30,13 @@ PODMAN = ("podman", "--runtime", "runc", "--cgroup-manager", "cgroupfs")
 RUN = (*PODMAN, "run", "--rm", "-i", "--network", "host", "--ulimit", "nofile=1024:1024",
        "--ulimit", "nproc=8000:8000")  # fmt: skip
 ROOT = ("--rootfs", "/:O")
-SEVERAL = 'exec 3<&0; for _ in $(seq 2 $1); do "$0" --hold <&3 & done; exec "$0" --hold'
+WORK = ("--hold", "--every-ms", "1000")  # of each process: a memset a second
+SEVERAL = (
+    f'exec 3<&0; for _ in $(seq 2 $1); do "$0" {" ".join(WORK)} <&3 & done; '
+    f'exec "$0" {" ".join(WORK)}'
+)
+GRANTS = 100  # timed at work, each revoked before the next one
+GRANT_BYTES, GRANT_PERMILLE = 64 << 20, 10
 SETTLE_S = 5.0  # after which the rounds of new tenants are as they stay
 PAUSE_EVERY, PAUSE_S = 4, 0.01  # between grants, as if callers came one by one
 
@@ -40,9 +46,11 @@ class NodeRow:
     """An agent under one load."""
 
     tenants: int
-    processes: int  # with the shim, a context and memory
+    processes: int  # with the shim, a context and memory; each works once a second
+    grants: int  # asked for and timed while these processes were there
     grant_median_ms: float
     grant_p99_ms: float
+    load: float  # the machine's load average when the grants were timed
     cpu_percent: float  # of one core, by the agent, while nothing is asked of it
     slowest_round_ms: float
     restart_s: float  # from the start of a new agent after kill -9 to its first answer
@@ -57,6 +65,9 @@ def run(
     progress: Callable[[int, int], None] | None = None,
 ) -> list[NodeRow]:
     """Measures with `tenants` that have no process, then with `processes` shared among them.
+
+    The first row's grants are those of the tenants; the second's are of further tenants, one at a
+    time, while all the processes work.
 
     `containers`: so many of these tenants are podman's containers on this machine's own root, with
     all their processes. That needs root.
@@ -79,7 +90,8 @@ def run(
         if processes:
             node.contain(devices, each)
             node.hold(variables, processes - containers * each)
-            rows.append(_row(node, tenants, processes, took_ms, seconds))
+            time.sleep(SETTLE_S)
+            rows.append(_row(node, tenants, processes, _grants_at_work(node), seconds))
         if progress:
             progress(2, 2)
     return rows
@@ -146,7 +158,7 @@ class _Node:
         program = str(paths.workload_path("penstock-start"))
         for number in range(count):
             environment = program_environment(variables[number % len(variables)])
-            self._await([program, "--hold"], 1, environment)
+            self._await([program, *WORK], 1, environment)
 
     def _await(
         self, command: list[str], processes: int, environment: Mapping[str, str] | None = None
@@ -200,9 +212,30 @@ def _grant(
     return variables, took_ms
 
 
+def _grants_at_work(node: _Node) -> list[float]:
+    """How long each of some further tenants took to be granted, in ms."""
+    took_ms = []
+    with node.client() as agent:
+        for number in range(GRANTS):
+            request = Request(
+                command=("bench",),
+                memory_bytes=[GRANT_BYTES],
+                cores_permille=[GRANT_PERMILLE],
+                name=f"further{number}",
+                lifetime="until-revoked",
+            )
+            begun = time.perf_counter()
+            agent.grant(request)
+            took_ms.append((time.perf_counter() - begun) * 1e3)
+            agent.revoke(request.name or "", 0)
+            time.sleep(PAUSE_S)
+    return took_ms
+
+
 def _row(
     node: _Node, tenants: int, processes: int, took_ms: list[float], seconds: float
 ) -> NodeRow:
+    load = os.getloadavg()[0]
     time.sleep(SETTLE_S)
     before, begun = node.cpu_seconds(), time.monotonic()
     time.sleep(seconds)
@@ -221,8 +254,10 @@ def _row(
     return NodeRow(
         tenants=tenants,
         processes=processes,
+        grants=len(took_ms),
         grant_median_ms=round(statistics.median(took_ms), 1),
         grant_p99_ms=round(took_ms[int(len(took_ms) * 0.99)], 1),
+        load=round(load, 1),
         cpu_percent=round(100 * cpu, 1),
         slowest_round_ms=round(slowest_ms, 1),
         restart_s=round(restart_s, 2),

@@ -232,7 +232,7 @@ def starved(
 @app.command()
 def node(
     output: OutputFormat = Output.table,
-    tenants: Annotated[int, typer.Option(min=1, max=800, help="How many.")] = 500,
+    tenants: Annotated[int, typer.Option(min=1, max=700, help="How many.")] = 500,
     processes: Annotated[int, typer.Option(min=0, max=4000, help="How many they have.")] = 2000,
     containers: Annotated[
         int, typer.Option(min=0, max=100, help="How many tenants are containers (podman; root).")
