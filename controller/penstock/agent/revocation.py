@@ -53,9 +53,10 @@ def revoke(agent: Agent, ward: Ward, grace_ns: int, spare: int | None = None) ->
     if ward.revocation is not None:
         kill_at_ns = min(kill_at_ns, ward.revocation.kill_at_ns)
     _write_mark(ward.tenant, kill_at_ns)
-    one = ward.revocation or _start(agent, ward, kill_at_ns)
-    one.hasten(kill_at_ns, spare)
-    return one
+    if ward.revocation is None:
+        return _start(agent, ward, kill_at_ns, spare)
+    ward.revocation.hasten(kill_at_ns, spare)
+    return ward.revocation
 
 
 def go_on(agent: Agent, ward: Ward) -> None:
@@ -65,8 +66,9 @@ def go_on(agent: Agent, ward: Ward) -> None:
         _start(agent, ward, kill_at_ns)
 
 
-def _start(agent: Agent, ward: Ward, kill_at_ns: int) -> Revocation:
+def _start(agent: Agent, ward: Ward, kill_at_ns: int, spare: int | None = None) -> Revocation:
     ward.revocation = Revocation(agent, ward, kill_at_ns)
+    ward.revocation.hasten(kill_at_ns, spare)
     ward.revocation.start()
     return ward.revocation
 
