@@ -231,7 +231,7 @@ class Asker(threading.Thread):
             try:
                 with self.node.client() as agent:
                     order(agent)
-            except PenstockError as error:
+            except PenstockError as error:  # noqa: PERF203 - asked again until it is done
                 asked += 1
                 if act == "revoke" and error.reason == "no-such-tenant" and asked > 1:
                     return  # the answer was lost

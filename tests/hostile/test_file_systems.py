@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
-import subprocess
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from tests.agent.conftest import request, wait_until
@@ -14,6 +14,9 @@ from tests.agent.programs import backlogged, environment_for, open_folder
 from penstock.model import PenstockError
 
 from .conftest import NOBODY
+
+if TYPE_CHECKING:
+    import subprocess
 
 FUSE = os.makedev(10, 229)  # Documentation/admin-guide/devices.txt
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="acts as another user")

@@ -10,10 +10,13 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
-from penstock.agent.bounds import Bounds
+from penstock.agent.bounds import Bounds, person_of
 from penstock.agent.device_watch import DeviceWatch
 from penstock.agent.handshakes import Handshakes
 from penstock.agent.lock import node_lock, take, take_node
+from penstock.agent.page_sizes import PageSizes
+from penstock.agent.person import People
+from penstock.agent.rate import GrantRate
 from penstock.agent.revocation import go_on
 from penstock.agent.ward import Ward
 from penstock.enforce.process import is_alive
@@ -23,7 +26,7 @@ from penstock.node.events import record_event
 from penstock.node.grant import read_grant
 from penstock.node.neighbourhood import Neighbourhood
 from penstock.node.outsiders import Outsiders
-from penstock.node.processes import TENANT_VARIABLE, environments, members_of, of_user
+from penstock.node.processes import TENANT_VARIABLE, environments, members_of, of_user, uids_of
 from penstock.node.supervisor import PERIOD_S
 from penstock.node.tenant import (
     SUPERVISOR_LOCK,
@@ -69,6 +72,9 @@ class Agent:
         self.started_at = time.time()
         self.enforces = os.geteuid() == 0  # else a tenant of ours could undo its quota
         self.bounds = Bounds()
+        self.people = People()
+        self.rate = GrantRate()
+        self.pages = PageSizes(self)
         self.lock = threading.RLock()
         self.neighbourhood = Neighbourhood(state, Outsiders(scan_period_ns=OUTSIDERS_PERIOD_NS))
         self.devices: list[Device] = []
@@ -79,7 +85,7 @@ class Agent:
         self.watch = DeviceWatch(self)
         # What else is done in a round, with its time (CLOCK_MONOTONIC, ns), if it is due, which is
         # what it returns; and what is done before a tenant that has ended goes.
-        self.duties: list[Callable[[int], bool]] = [self.handshakes, self.watch]
+        self.duties: list[Callable[[int], bool]] = [self.handshakes, self.watch, self.pages]
         self.at_end: list[Callable[[Ward], None]] = []
         self._problems: dict[str, str | None] = {}  # of duties: why they failed in the last round
         # Who is told what goes wrong on the node, beside any one tenant.
@@ -205,6 +211,25 @@ class Agent:
         except (PageError, OSError) as error:
             record_event(ward.tenant.directory, "no-turns", reason=str(error))
 
+    def suspects(self, ward: Ward) -> Callable[[int], bool]:
+        """Whether the process with a pid is of the person whose tenant it is.
+
+        Of an administrator nobody is: what may have been handed to a service of the system is not
+        that service's doing.
+        """
+        uid, person = ward.grant.uid, person_of(ward.grant)
+        if not uid or person is None:
+            return lambda _: False
+        return lambda pid: any(
+            one == uid or self.people.owner_of(one) == person >= 0 for one in uids_of(pid)
+        )
+
+    def shut_out(self, grant: Grant, for_ns: int) -> None:
+        """Grants nothing more to its user for a while, unless that is an administrator."""
+        person = person_of(grant)
+        if person is not None:
+            self.rate.shut_out(person, for_ns)
+
     def has(self, ward: Ward) -> bool:
         """Whether it is looked after still."""
         with self.lock:
@@ -230,6 +255,7 @@ class Agent:
         """
         for last in self.at_end:
             last(ward)
+        self.pages.shut(ward)
         name = ward.tenant.name
         with self.lock:
             if self._wards.get(name) is not ward:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import os
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, TypeVar
 
 from penstock.agent.enforcing import Enforcing
 from penstock.agent.revocation import check_not_ending, revoke
@@ -24,6 +26,8 @@ from penstock.node.tenant import change_grant, create_tenant, open_quota
 from penstock_shim.pages import PageError, read_quota
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from penstock.agent.agent import Agent
     from penstock.agent.caller import Caller
     from penstock.devices import DriverLibraries
@@ -31,6 +35,9 @@ if TYPE_CHECKING:
     from penstock.node.resize import Resize
     from penstock.node.supervisor import Held
     from penstock_shim.pages import Limits
+
+MOST_CUTS, CUT_AGAIN_S = 20, 0.05  # of pages that grew, for one grant
+Made = TypeVar("Made")
 
 
 class Orders:
@@ -75,11 +82,13 @@ class Orders:
             caller.check_is_admin("to oversubscribe a device")
         self._agent.bounds.check(request, caller)
         if caller.uid is not None:
-            request = dataclasses.replace(request, user=caller.name, uid=caller.uid)
+            request = dataclasses.replace(
+                request, user=caller.name, uid=caller.uid, owner_uid=caller.owner_uid
+            )
         elif request.user is None:
             request = dataclasses.replace(request, user=caller.name)
         while True:
-            ward, notes, is_new = self._found_or_made(request, caller)
+            ward, notes, is_new = self._with_room(lambda: self._found_or_made(request, caller))
             with ward.answering:
                 if not self._agent.has(ward):
                     continue  # who made it could not offer it, and took it back
@@ -92,6 +101,17 @@ class Orders:
                 ward.is_answered = True
                 return answer
 
+    def _with_room(self, make: Callable[[], Made]) -> Made:
+        """Again, where others' pages had taken the room for it and were cut back."""
+        for _ in range(MOST_CUTS):
+            with _no_room():
+                return make()
+            self._agent.pages.look()
+            if not self._agent.pages.has_cut():
+                break
+            time.sleep(CUT_AGAIN_S)
+        return make()
+
     def _found_or_made(self, request: Request, caller: Caller) -> tuple[Ward, list[str], bool]:
         """The tenant of this request, what is to be said of it, and whether it was just made."""
         agent = self._agent
@@ -101,6 +121,8 @@ class Orders:
             ward = self._granted_before(request)
             if ward is not None:
                 return ward, [], False
+            if not caller.is_admin:
+                agent.rate.take(caller.person)
             agent.watch.check(find_devices(agent.devices, request.devices))
             candidates = (
                 find_devices(agent.devices, request.candidates)
@@ -110,6 +132,7 @@ class Orders:
             if not request.devices:
                 candidates = agent.watch.usable(candidates)
             grants = agent.grants()
+            agent.bounds.check_number(caller, grants, agent.pages.held_by(caller.person))
             left = agent.bounds.left_to(caller, agent.devices, agent.machine, grants)
             grant, notes = plan(
                 request,
@@ -297,6 +320,16 @@ class Orders:
     def _view_of(self, ward: Ward) -> TenantView:
         enforcer = self._agent.enforcer
         return view_of(ward, enforcer.count(ward.tenant.name) if enforcer else None)
+
+
+@contextlib.contextmanager
+def _no_room() -> Iterator[None]:
+    """Goes on where something inside finds the file system full."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
+            raise
 
 
 def _with_order(limits: Limits, held: Held | None, *, suspended: bool) -> Limits:

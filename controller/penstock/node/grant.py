@@ -63,6 +63,8 @@ class Grant:
     allow_unknown: bool = False  # driver names that the shim does not know are passed on
     record: bool = False  # names that the shim only forwards are counted
     uid: int | None = None  # whose processes may use it, where an agent granted it to a user
+    owner_uid: int | None = None  # whose limits it counts to, where that is another: of a user
+    # namespace, of a subordinate uid
     lifetime: Lifetime = "command"
     measured: Step = "terminate"
     grace_ns: int = DEFAULT_GRACE_NS
@@ -88,6 +90,7 @@ class Grant:
                 "allowUnknown": self.allow_unknown,
                 "record": self.record,
                 "uid": self.uid,
+                "ownerUid": self.owner_uid,
                 "lifetime": self.lifetime,
                 "onExceed": {"measured": self.measured, "grace": format_duration(self.grace_ns)},
                 "labels": self.labels,
@@ -208,6 +211,7 @@ def _from_plain(document: Any) -> Grant:  # noqa: ANN401 - parsed YAML
         allow_unknown=bool(spec.get("allowUnknown", False)),
         record=bool(spec.get("record", False)),
         uid=None if spec.get("uid") is None else int(spec["uid"]),
+        owner_uid=None if spec.get("ownerUid") is None else int(spec["ownerUid"]),
         lifetime=_word(spec.get("lifetime", "command"), get_args(Lifetime)),
         measured=_word(exceed.get("measured", "terminate"), get_args(Step)),
         grace_ns=parse_duration_ns(exceed.get("grace", "10s"), or_none=True),
