@@ -72,12 +72,16 @@ class Tenant:
 
         Raises OSError: it cannot be renamed, and the tenant is as it was.
         """
+        owner = None
+        with contextlib.suppress(PenstockError):
+            grant = self.grant()
+            owner = grant.uid if grant.owner_uid is None else grant.owner_uid
         aside = self.directory.with_name(f".gone-{self.name}-{time.monotonic_ns()}")
         try:
             self.directory.rename(aside)
         except FileNotFoundError:
             return
-        keep_events(aside, self.name, self.directory.parent.parent)
+        keep_events(aside, self.name, self.directory.parent.parent, owner)
         shutil.rmtree(aside, ignore_errors=True)
 
 
