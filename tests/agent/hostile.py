@@ -79,6 +79,7 @@ class Attacks:
         with self.usage.open("r+b") as file:
             file.seek(8 << 20)
             file.write(b"x" * (1 << 20))
+        time.sleep(1.2)  # the agent looks once a second
 
     def modes(self) -> None:
         self.usage.chmod(CHANCE.choice([0, 0o777, 0o200, 0o600]))
