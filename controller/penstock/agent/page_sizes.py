@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 LOOK_NS = 1_000_000_000
 LESS_ROOM_BYTES, LESS_ROOM_FILES = 4 << 20, 64  # than at the last look: there is one at once
+SAME_NS = 1_000_000_000  # one write may be cut more than once
 AGAIN_NS = 60_000_000_000  # a second growth within that is no accident
 SHUT_OUT_NS = 600_000_000_000  # so long whoever did it is granted nothing more
 HELD_NS = 5_000_000_000  # that a page may be open after its tenant
@@ -181,7 +182,10 @@ class PageSizes:
         before = os.fstat(page.descriptor)
         page.cut()
         self._cut_ns = now_ns = time.monotonic_ns()
-        again = page.grown_ns is not None and now_ns - page.grown_ns < AGAIN_NS
+        since_ns = AGAIN_NS if page.grown_ns is None else now_ns - page.grown_ns
+        if since_ns < SAME_NS:
+            return False
+        again = since_ns < AGAIN_NS
         page.grown_ns = now_ns
         taken = max(before.st_size, before.st_blocks * 512)
         reason = f"its usage page took {taken} bytes, and was cut to {page.most_bytes}"
