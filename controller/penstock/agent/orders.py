@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from penstock.node.supervisor import Held
     from penstock_shim.pages import Limits
 
-MOST_CUTS, CUT_AGAIN_S = 20, 0.05  # of pages that grew, for one grant
+MOST_CUTS, CUT_AGAIN_S = 80, 0.05  # of pages that grew, for one grant
 Made = TypeVar("Made")
 
 

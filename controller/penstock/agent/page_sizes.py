@@ -57,13 +57,13 @@ class _Page:
     shut_ns: int | None = None  # when it was emptied, after its tenant
     sought_ns: int = 0  # when it was last looked for who has it open since
 
-    def is_too_large(self, *, attributes: bool) -> bool:
-        """`attributes`: looks for them as well."""
+    def is_too_large(self) -> bool:
+        """Whether it takes more than a page, in whichever way."""
         found = os.fstat(self.descriptor)
         return (
             found.st_size > self.most_bytes
             or found.st_blocks * 512 > self.most_bytes + SLACK_BYTES
-            or (attributes and bool(self._attributes()))
+            or bool(self._attributes())
         )
 
     def cut(self) -> None:
@@ -90,7 +90,6 @@ class PageSizes:
         self._pages: dict[Ward, _Page] = {}
         self._ended: list[tuple[str, _Page]] = []  # of tenants that are gone, with their names
         self._room = (0, 0)
-        self._files_left = 0  # when attributes were looked for
         self._cut_ns = -LATELY_NS  # the last time, CLOCK_MONOTONIC
         self._looking = threading.Lock()
         self._search: threading.Thread | None = None
@@ -113,13 +112,9 @@ class PageSizes:
         wards = self._agent.wards()
         with self._looking:
             self._follow(wards)
-            left = self._room_left()[1]
-            attributes = self._files_left - left >= LESS_ROOM_FILES or left == 0
-            offenders = self._look_at_living(attributes=attributes)
-            self._look_at_ended(attributes=attributes)
+            offenders = self._look_at_living()
+            self._look_at_ended()
             self._room = self._room_left()
-            if attributes or self._files_left < left:
-                self._files_left = self._room[1]
         # Who holds the agent's lock may wait for this duty's: the other way round is not allowed.
         for ward in offenders:
             with self._agent.lock:
@@ -168,12 +163,12 @@ class PageSizes:
             return None
         return _Page(descriptor, person_of(ward.grant), self._agent.suspects(ward))
 
-    def _look_at_living(self, *, attributes: bool) -> list[Ward]:
+    def _look_at_living(self) -> list[Ward]:
         """Those that are to be ended."""
         offenders = []
         for ward, page in self._pages.items():
             with contextlib.suppress(OSError):
-                if page.is_too_large(attributes=attributes) and self._is_offence(ward, page):
+                if page.is_too_large() and self._is_offence(ward, page):
                     offenders.append(ward)
         return offenders
 
@@ -204,14 +199,14 @@ class PageSizes:
         self._agent.shut_out(ward.grant, SHUT_OUT_NS)
         return True
 
-    def _look_at_ended(self, *, attributes: bool) -> None:
+    def _look_at_ended(self) -> None:
         """Those that nobody has open for writing are let go of."""
         for name, page in list(self._ended):
             try:
                 if page.shut_ns is None:
                     page.cut()
                     page.shut_ns = time.monotonic_ns()
-                elif page.is_too_large(attributes=attributes):
+                elif page.is_too_large():
                     page.cut()
                     self._cut_ns = time.monotonic_ns()
                     self._agent.report("page-grown", tenant=name, reason="after its end")
