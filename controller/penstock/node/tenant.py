@@ -149,6 +149,8 @@ def create_tenant(state: State, grant: Grant, libraries: DriverLibraries) -> tup
             os.close(lock)
         if isinstance(error, ValueError):  # a path that is longer than its field of the page
             raise PenstockError("cannot write the quota page", str(error)) from error
+        if isinstance(error, PageError) and isinstance(error.__context__, OSError):
+            raise error.__context__ from error  # no page is damaged: there is no room for one
         raise
     return Tenant(directory), lock
 
