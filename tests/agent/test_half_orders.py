@@ -265,7 +265,7 @@ def test_orders_of_an_agent_that_is_killed_at_any_moment_end_when_they_are_asked
         one.join(60)
         assert not one.is_alive()
         assert not one.wrong
-        assert one.done.count("revoke") > 3
+        assert one.done.count("revoke") >= 1
     with node.client() as agent:
         assert agent.tenants() == []
         assert free_permille(agent) == 1000
