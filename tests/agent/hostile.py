@@ -54,6 +54,7 @@ class Attacks:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.usage = directory / "usage"
+        self.has_grown = False
         self.kept: list[object] = []  # locks and connections that are never let go
 
     def truncate(self) -> None:
@@ -71,9 +72,14 @@ class Attacks:
                 file.write((1 << 62 | 5 << 54 | 1 << 32).to_bytes(8, "little"))
 
     def grow(self) -> None:
+        """Once: whoever does it again is ended (tests/hostile/test_pages.py)."""
+        if self.has_grown:
+            return
+        self.has_grown = True
         with self.usage.open("r+b") as file:
             file.seek(8 << 20)
             file.write(b"x" * (1 << 20))
+        time.sleep(1.2)  # the agent looks once a second
 
     def modes(self) -> None:
         self.usage.chmod(CHANCE.choice([0, 0o777, 0o200, 0o600]))

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import os
 import stat
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from tests.agent.conftest import wait_until
-from tests.agent.programs import backlogged, open_folder
+from tests.agent.conftest import request, wait_until
+from tests.agent.programs import backlogged, environment_for, open_folder
+
+from penstock.model import PenstockError
 
 from .conftest import NOBODY
+
+if TYPE_CHECKING:
+    import subprocess
 
 FUSE = os.makedev(10, 229)  # Documentation/admin-guide/devices.txt
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="acts as another user")
@@ -23,13 +30,14 @@ def dead_run(make_node, hostile, tmp_path):
     os.mknod(device, stat.S_IFCHR, FUSE)
     device.chmod(0o666)
 
-    def start() -> None:
+    def start() -> subprocess.Popen[str]:
         folder = tmp_path / "mounts"
         folder.mkdir()
         os.chown(folder, NOBODY, NOBODY)
         program = hostile("never_answers.py", device, folder)
         if program.stdout.readline() != "ready\n":
             pytest.skip("a user cannot mount overlayfs over FUSE here")
+        return program
 
     return start
 
@@ -53,3 +61,29 @@ def test_a_users_run_that_never_answers_holds_up_neither_rounds_nor_orders(make_
     node.process.stderr.close()
     node.start()
     assert node.stop() == 0
+
+
+def test_a_tenant_keeps_its_share_as_long_as_a_process_of_it_survives_sigkill(make_node, dead_run):
+    """Before, it was given away after ten seconds: what such a process holds is not free."""
+    node = make_node()
+    granted = node.tenant("stuck", cores=900, request_id="claim")
+    culprit = dead_run()
+    environment = environment_for(granted)
+    environment.pop("LD_PRELOAD", None)
+    enter = ["nsenter", f"--mount=/proc/{culprit.pid}/ns/mnt"]
+    program = node.launch_in(environment, *enter, "stat", "/run/x")
+    status = Path(f"/proc/{program.pid}/stat")
+    wait_until(lambda: status.read_text().split(")")[1].split()[0] == "D")
+    with node.client() as agent:
+        with pytest.raises(PenstockError, match=f"pid {program.pid} is still there") as failed:
+            agent.revoke("stuck", 0)
+        assert failed.value.reason == "not-now"
+        assert agent.node().devices[0].free_cores_permille == 100
+        assert "survive SIGKILL" in agent.tenants()[0].finding
+        for again in ("claim", "another"):
+            with pytest.raises(PenstockError, match="is being ended"):
+                agent.grant(request("stuck", request_id=again))
+        culprit.kill()
+        assert program.wait(10) < 0
+        wait_until(lambda: agent.tenants() == [])
+        assert agent.node().devices[0].free_cores_permille == 1000

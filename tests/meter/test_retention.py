@@ -92,6 +92,28 @@ def test_rows_are_bounded_however_many_tenants_there_are(tmp_path):
     assert stored(tmp_path) == whole
 
 
+def test_one_users_many_tenants_push_out_nothing_of_anothers(tmp_path):
+    """Not minutes, not days: those of whoever has most go, and the oldest of these first."""
+    meter = Meter(tmp_path, at=START)
+    for day in range(4):
+        at = later(86400 * day)
+        churn = [reading(day, who=another(40 * day + n, user="mallory")) for n in range(40)]
+        numbers = [reading(day, who=another(9000 + 40 * day + n, user=f"{n}")) for n in range(40)]
+        meter.observe(at, [reading(day), *churn, *numbers])
+        at = later(86400 * day + 60)
+        meter.observe(at, [reading(day + 1, who=one.identity) for one in [*churn, *numbers]])
+        meter.observe(at, [reading(day + 1)])
+    assert meter.close(at, wait_s=10)
+    before = stored(tmp_path, "user = 'alice'")
+    with Store(tmp_path / FILE) as store:
+        roll_up(store, Retention(minutes=1, hours=1, days=400, rows=100))
+    assert stored(tmp_path, "user = 'alice'") == before
+    kept = places(tmp_path)
+    assert sum(unit == 86400 for unit, *_ in kept) <= 100
+    for who in ("user = 'mallory'", "user NOT IN ('alice', 'mallory')"):
+        assert stored(tmp_path, who).charged_ns > 0, "what is newest is kept of everybody"
+
+
 def test_to_keep_nothing_is_refused():
     with pytest.raises(PenstockError, match="no time at all"):
         Retention(days=0)

@@ -10,10 +10,14 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
-from penstock.agent.bounds import Bounds
+from penstock.agent.bounds import Bounds, person_of
 from penstock.agent.device_watch import DeviceWatch
 from penstock.agent.handshakes import Handshakes
 from penstock.agent.lock import node_lock, take, take_node
+from penstock.agent.page_sizes import PageSizes
+from penstock.agent.person import People
+from penstock.agent.rate import GrantRate
+from penstock.agent.revocation import go_on
 from penstock.agent.ward import Ward
 from penstock.enforce.process import is_alive
 from penstock.model import PenstockError, listing
@@ -22,9 +26,15 @@ from penstock.node.events import record_event
 from penstock.node.grant import read_grant
 from penstock.node.neighbourhood import Neighbourhood
 from penstock.node.outsiders import Outsiders
-from penstock.node.processes import TENANT_VARIABLE, environments, members_of, of_user
+from penstock.node.processes import TENANT_VARIABLE, environments, members_of, of_user, uids_of
 from penstock.node.supervisor import PERIOD_S
-from penstock.node.tenant import SUPERVISOR_LOCK, Tenant, has_processes, tenants_of
+from penstock.node.tenant import (
+    SUPERVISOR_LOCK,
+    Tenant,
+    has_processes,
+    remove_leftovers,
+    tenants_of,
+)
 from penstock_shim.pages import PageError, survive_lost_pages
 from penstock_shim.turns import Turns
 
@@ -39,6 +49,7 @@ if TYPE_CHECKING:
     from penstock.node.state import State
 
 HOUSEKEEPING_NS = 1_000_000_000
+DROPS_FOR_NS = 50_000_000  # in a round: one user's many tenants may end at once
 OUTSIDERS_PERIOD_NS = 1_000_000_000  # between looks at all processes of the machine
 WARDS_A_ROUND = 50  # that nothing has happened to are looked after all the same …
 PERIODS_A_SECOND = 10  # … each once a second at least
@@ -61,6 +72,9 @@ class Agent:
         self.started_at = time.time()
         self.enforces = os.geteuid() == 0  # else a tenant of ours could undo its quota
         self.bounds = Bounds()
+        self.people = People()
+        self.rate = GrantRate()
+        self.pages = PageSizes(self)
         self.lock = threading.RLock()
         self.neighbourhood = Neighbourhood(state, Outsiders(scan_period_ns=OUTSIDERS_PERIOD_NS))
         self.devices: list[Device] = []
@@ -71,7 +85,7 @@ class Agent:
         self.watch = DeviceWatch(self)
         # What else is done in a round, with its time (CLOCK_MONOTONIC, ns), if it is due, which is
         # what it returns; and what is done before a tenant that has ended goes.
-        self.duties: list[Callable[[int], bool]] = [self.handshakes, self.watch]
+        self.duties: list[Callable[[int], bool]] = [self.handshakes, self.watch, self.pages]
         self.at_end: list[Callable[[Ward], None]] = []
         self._problems: dict[str, str | None] = {}  # of duties: why they failed in the last round
         # Who is told what goes wrong on the node, beside any one tenant.
@@ -82,6 +96,7 @@ class Agent:
         self._by_directory: dict[Path, Ward] = {}
         self._others: dict[str, Tenant] = {}  # looked after by a `penstock run` of their own
         self._damaged: dict[str, str] = {}  # whose grant or pages cannot be used, and why
+        self._offered_still: set[str] = set()  # to containers, though they have ended
         self._own_lock = self._node_lock = -1
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
@@ -106,6 +121,7 @@ class Agent:
             survive_lost_pages()  # whatever a tenant does to its pages, the others go on
             self.devices = self.source.devices()
             with self.state.lock(), self.lock:
+                remove_leftovers(self.state)
                 self._adopt()
             if self.containers is not None:
                 self.containers.adopt()
@@ -119,6 +135,9 @@ class Agent:
     def stop(self) -> None:
         """Ends the rounds. Tenants run on under their last quota."""
         self._stopping.set()
+        for ward in self.wards():
+            if ward.revocation is not None:
+                ward.revocation.stop()
         if self._thread is not None:
             self._thread.join()
         self._let_go()
@@ -192,23 +211,73 @@ class Agent:
         except (PageError, OSError) as error:
             record_event(ward.tenant.directory, "no-turns", reason=str(error))
 
+    def suspects(self, ward: Ward) -> Callable[[int], bool]:
+        """Whether the process with a pid is of the person whose tenant it is.
+
+        Of an administrator nobody is: what may have been handed to a service of the system is not
+        that service's doing.
+        """
+        uid, person = ward.grant.uid, person_of(ward.grant)
+        if not uid or person is None:
+            return lambda _: False
+        return lambda pid: any(
+            one == uid or self.people.owner_of(one) == person >= 0 for one in uids_of(pid)
+        )
+
+    def shut_out(self, grant: Grant, for_ns: int) -> None:
+        """Grants nothing more to its user for a while, unless that is an administrator."""
+        person = person_of(grant)
+        if person is not None:
+            self.rate.shut_out(person, for_ns)
+
+    def has(self, ward: Ward) -> bool:
+        """Whether it is looked after still."""
+        with self.lock:
+            return self._wards.get(ward.tenant.name) is ward
+
+    def check_still_there(self, ward: Ward) -> None:
+        """After it was offered. Raises `PenstockError`: it was revoked meanwhile, and is not."""
+        name = ward.tenant.name
+        with self.lock:
+            if name not in self._wards:
+                self.handshakes.forget(name)
+                self._withdraw(name)
+        if not self.has(ward) or ward.revocation is not None:
+            raise PenstockError(
+                f"tenant {name!r} was revoked while it was granted", "another order came between",
+                "ask again", reason="not-now",
+            )  # fmt: skip
+
     def drop(self, ward: Ward) -> None:
-        """Ends a tenant that has no process any more: its directory goes."""
+        """Ends a tenant that has no process any more: its directory goes.
+
+        Raises OSError: its directory cannot be removed, and its share stays taken.
+        """
         for last in self.at_end:
             last(ward)
+        self.pages.shut(ward)
+        name = ward.tenant.name
         with self.lock:
-            if self._wards.get(ward.tenant.name) is not ward:
+            if self._wards.get(name) is not ward:
                 return
-            del self._wards[ward.tenant.name]
+            ward.tenant.remove()
+            del self._wards[name]
             self._sorted = self._directories = None
             self.neighbourhood.granted(ward.tenant.directory, None)
-            self.turns.remove(ward.tenant.name)
-            self.handshakes.forget(ward.tenant.name)
-            if self.containers is not None:
-                with contextlib.suppress(PenstockError, OSError):  # the next start takes it away
-                    self.containers.withdraw(ward.tenant.name)
-            ward.tenant.remove()
+            self.turns.remove(name)
+            self.handshakes.forget(name)
+            self._withdraw(name)
             ward.close()
+
+    def _withdraw(self, name: str) -> None:
+        """No container gets a tenant of that name; where that fails it is tried again."""
+        if self.containers is None:
+            return
+        try:
+            self.containers.withdraw(name)
+            self._offered_still.discard(name)
+        except (PenstockError, OSError):
+            self._offered_still.add(name)
 
     def end_if_over(self, name: str) -> None:
         """Frees a name whose tenant has ended, without waiting for the next look."""
@@ -216,6 +285,7 @@ class Agent:
             ward = self._wards.get(name)
             if (
                 ward is not None
+                and ward.revocation is None
                 and ward.may_end(time.monotonic_ns())
                 and not has_processes(ward.tenant, uid=ward.grant.uid)
                 and not self._is_peopled(ward)
@@ -297,13 +367,10 @@ class Agent:
 
     def _keep_house(self, wards: Sequence[Ward], now_ns: int) -> None:
         """Ends tenants without processes, takes over those whose `penstock run` was killed."""
-        ending = [ward for ward in wards if ward.may_end(now_ns) and not ward.holds_slots()]
-        if ending:
-            found = environments(TENANT_VARIABLE)
-            for ward in ending:
-                pids = of_user(members_of(found, ward.tenant.directory), ward.grant.uid)
-                if not pids and not self._is_peopled(ward):
-                    self.drop(ward)
+        self._end_those_over(wards, now_ns)
+        with self.lock:
+            for name in [one for one in self._offered_still if one not in self._wards]:
+                self._withdraw(name)
         for ward in wards:
             if ward.damage is not None:
                 self._look_again(ward)
@@ -319,6 +386,27 @@ class Agent:
                 for name, why in self._damaged.items()
                 if name in self._wards or name in self._others
             }
+
+    def _end_those_over(self, wards: Sequence[Ward], now_ns: int) -> None:
+        """As many as there is time for in a round; the next round goes on."""
+        over = [
+            ward
+            for ward in wards
+            if ward.revocation is None and ward.may_end(now_ns) and not ward.holds_slots()
+        ]
+        if not over:
+            return
+        found = environments(TENANT_VARIABLE)
+        until_ns = time.monotonic_ns() + DROPS_FOR_NS
+        for ward in over:
+            pids = of_user(members_of(found, ward.tenant.directory), ward.grant.uid)
+            if pids or self._is_peopled(ward):
+                continue
+            if time.monotonic_ns() > until_ns:
+                self._kept_house_ns = 0
+                return
+            with contextlib.suppress(OSError):  # it is tried again in a second
+                self.drop(ward)
 
     def _adopt(self) -> None:
         for tenant in tenants_of(self.state):
@@ -349,6 +437,7 @@ class Agent:
             self._is_damaged(tenant, damage)
         self.add(ward)
         record_event(tenant.directory, "adopted", by=self.node)
+        go_on(self, ward)
         return True
 
     def _is_damaged(self, tenant: Tenant, why: str) -> None:

@@ -25,11 +25,15 @@ PLACE_LABELS = frozenset({"namespace", "pod", "container"})
 
 @dataclass(frozen=True)
 class Bounds:
-    """The node's, `penstock agent --measured … --longest-grace … --user-limit …`."""
+    """The node's: `penstock agent --measured … --longest-grace … --user-limit … --user-tenants …`.
+
+    A user is a person, whatever uids they call by.
+    """
 
     least_step: Step = "terminate"  # of `onExceed.measured`: nothing milder
     longest_grace_ns: int = 60 * 10**9  # of `onExceed.grace`
     user_permille: int = FULL_DEVICE_PERMILLE  # of each device, for all tenants of one user
+    user_tenants: int = 64  # of one user, those included that end but are held up
 
     def check(self, request: Request, caller: Caller) -> None:
         """Raises `PenstockError` for what only an administrator may ask."""
@@ -61,6 +65,23 @@ class Bounds:
                 "choose other names for labels of your own",
             )
 
+    def check_number(self, caller: Caller, grants: Iterable[Grant], held: int) -> None:
+        """Raises `PenstockError` when a user has as many tenants as users may have.
+
+        `held`: pages of the user's former tenants that somebody has open still.
+        """
+        if caller.is_admin:
+            return
+        names = [one.tenant for one in grants if person_of(one) == caller.person]
+        if len(names) + held >= self.user_tenants:
+            also = f", and {held} that have ended but are held open" if held else ""
+            raise PenstockError(
+                f"{caller.name} may have at most {self.user_tenants} tenants on this node "
+                "(penstock agent --user-tenants)",
+                f"there are {len(names)}: {listing(names)}{also}",
+                "revoke one of these, or ask an administrator", reason="not-allowed",
+            )  # fmt: skip
+
     def left_to(
         self,
         caller: Caller,
@@ -71,7 +92,8 @@ class Bounds:
         """What the caller may still hold of each device, by UUID; None: nothing bounds it."""
         if caller.is_admin or self.user_permille >= FULL_DEVICE_PERMILLE:
             return None
-        beside = free_shares(devices, machine, (one for one in grants if one.uid == caller.uid))
+        own = [one for one in grants if person_of(one) == caller.person]
+        beside = free_shares(devices, machine, own)
         withheld = FULL_DEVICE_PERMILLE - self.user_permille
         left = {}
         for device in devices:
@@ -118,6 +140,11 @@ class Bounds:
                     "administrator",
                     reason="not-allowed",
                 )
+
+
+def person_of(grant: Grant) -> int | None:
+    """Whose limits it counts to, as `Caller.person`; None: nobody's on this machine."""
+    return grant.uid if grant.owner_uid is None else grant.owner_uid
 
 
 def _refusal(what: str, why: str, fix: str) -> PenstockError:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-import pwd
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from penstock.agent.person import NOBODY
 from penstock.model import PenstockError
 
 if TYPE_CHECKING:
+    from penstock.agent.person import People
     from penstock.node.grant import Grant
 
 
@@ -21,20 +22,40 @@ class Caller:
     uid: int | None  # on this machine; None: elsewhere
     pid: int | None  # of the process that called; None: elsewhere
     is_admin: bool  # root, the agent's own user, or who holds a certificate of the node's CA
+    owner_uid: int | None = None  # whose limits hold for a user of this machine, see `person`
 
     @classmethod
-    def local(cls, uid: int, pid: int) -> Caller:
-        """The process `pid` of user `uid`, as SO_PEERCRED names it."""
-        return cls(user_name(uid), uid, pid, is_admin=uid in (0, os.geteuid()))
+    def local(cls, uid: int, pid: int, people: People) -> Caller:
+        """The process `pid` of user `uid`, as SO_PEERCRED names it. Blocks on account look-ups."""
+        if cls.is_admins(uid):
+            return cls(people.name_of(uid), uid, pid, is_admin=True)
+        owner = people.owner_of(uid, pid)
+        name = people.name_of(uid if owner == NOBODY else owner)
+        return cls(name, uid, pid, is_admin=False, owner_uid=owner)
+
+    @staticmethod
+    def is_admins(uid: int) -> bool:
+        """Whether a user of this machine is an administrator: root, or the agent's own."""
+        return uid in (0, os.geteuid())
 
     @classmethod
     def remote(cls, name: str) -> Caller:
         """Whoever holds the certificate of that name."""
         return cls(name, None, None, is_admin=True)
 
+    @property
+    def person(self) -> int | str:
+        """Whom limits hold for: with one person all of its uids are counted."""
+        if self.uid is None:
+            return self.name
+        return self.uid if self.owner_uid is None else self.owner_uid
+
     def check_may_change(self, grant: Grant) -> None:
-        """Raises `PenstockError` unless the tenant is the caller's own, or the caller an admin."""
-        if self.is_admin or (self.uid is not None and self.uid == grant.uid):
+        """Raises `PenstockError` unless the caller is an admin, or the tenant the caller's own.
+
+        What a subordinate uid has is its owner's, too.
+        """
+        if self.is_admin or (self.uid is not None and self.uid in (grant.uid, grant.owner_uid)):
             return
         raise PenstockError(
             f"{self.name} may not change tenant {grant.tenant!r}",
@@ -63,11 +84,3 @@ class Caller:
                 f"{self.name} is not allowed {what}", "only an administrator is",
                 "ask for less, or ask an administrator", reason="not-allowed",
             )  # fmt: skip
-
-
-def user_name(uid: int) -> str:
-    """The name of a user of this machine; the number where there is none, as in containers."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)

@@ -1,4 +1,4 @@
-"""Ends a tenant's processes: asks them first, then makes them."""
+"""Ends a tenant's processes: SIGTERM first, then SIGKILL."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import select
 import signal
 import threading
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,16 +20,13 @@ if TYPE_CHECKING:
     from penstock.enforce.process import Stat
     from penstock.node.tenant import Tenant
 
-LOOK_AGAIN_S = 0.1
-SELDOM = 20  # times as long as a look took: many at once must not take all of the agent's time
 # One look at all processes at a time: threads that do it together hardly get on, and nobody else
 # gets the interpreter.
 LOOKING = threading.Lock()
-KILLED_WITHIN_S = 10.0  # by the kernel, unless a process hangs in a driver call
 
 
-class _Ending:
-    """Processes that were asked to end. Held by pidfd: a pid may be another's by now."""
+class _Signalled:
+    """Processes that were sent a signal to end. Held by pidfd: a pid may be another's by now."""
 
     def __init__(self) -> None:
         self._asked: dict[Process, int] = {}  # pidfds
@@ -83,15 +79,18 @@ class _Family:
     Who was found once is remembered, so that its children are found when it has ended.
     """
 
-    def __init__(self, directory: Path, uid: int | None, spare: Collection[int]) -> None:
+    def __init__(self, directory: Path, uid: int | None) -> None:
         self._directory = directory
         self._uid = uid
-        self._spare = {*spare, os.getpid()}
         self._found: set[Process] = set()
         self._numbers: set[int] = set()  # of sessions and groups that they may have begun
 
-    def look(self, known: Iterable[Process]) -> list[Process]:
-        """Those that live now; `known`: who is told to be the tenant's from elsewhere."""
+    def look(self, known: Iterable[Process], spare: Collection[int]) -> list[Process]:
+        """Those that live now, but not those that come of `spare` alone.
+
+        `known`: who is told to be the tenant's from elsewhere.
+        """
+        spare = {*spare, os.getpid()}
         stats = {
             int(entry): stat
             for entry in os.listdir("/proc")  # noqa: PTH208
@@ -105,7 +104,7 @@ class _Family:
         }
         numbers = self._numbers_in_use(stats)
         own |= {pid for pid in told - own if not self._is_anothers(pid)}
-        own -= self._spare
+        own -= spare
         reached = own
         while reached:
             own |= reached
@@ -114,7 +113,7 @@ class _Family:
                 pid
                 for pid, stat in stats.items()
                 if pid not in own
-                and pid not in self._spare
+                and pid not in spare
                 and (stat.parent in own or stat.session in numbers or stat.group in numbers)
                 and not self._is_anothers(pid)
             }
@@ -147,44 +146,47 @@ class _Family:
             return False
 
 
-def end_processes(
-    tenant: Tenant,
-    grace_ns: int,
-    *,
-    uid: int | None = None,
-    spare: Collection[int] = (),
-    known: Callable[[], Iterable[Process]] = tuple,
-) -> Ended:
-    """SIGTERM to all of the tenant's processes, SIGKILL to those left after `grace_ns`.
+class Ending:
+    """The processes of one tenant on their way out. To be used by one thread."""
 
-    Processes that are started meanwhile are ended too.
+    def __init__(
+        self, tenant: Tenant, uid: int | None, known: Callable[[], Iterable[Process]]
+    ) -> None:
+        """Nothing is done yet.
 
-    Args:
-        tenant: Whose.
-        grace_ns: From SIGTERM to SIGKILL.
-        uid: Whose processes may say by their environment that they are; None: anybody's.
-        spare: Pids that are left alone.
-        known: Who is the tenant's, whatever they did to their environment since.
-    """
-    deadline = time.monotonic() + grace_ns / 1e9
-    ending, family = _Ending(), _Family(tenant.directory, uid, spare)
-    try:
-        while True:
-            now = time.monotonic()
-            with LOOKING:
-                left = family.look(known())
-            again_s = max(LOOK_AGAIN_S, SELDOM * (time.monotonic() - now))
-            if not left or now > deadline + KILLED_WITHIN_S:
-                break
-            for process in left:
-                ending.ask(process)
-                if now >= deadline:
-                    ending.kill(process)
-            ending.wait(min(again_s, max(0.01, deadline - now)))
-        ending.wait(0)
-    finally:
-        ending.close()
-    return Ended(ended=ending.ended, killed=ending.killed)
+        Args:
+            tenant: Whose.
+            uid: Whose processes may say by their environment that they are; None: anybody's.
+            known: Who is the tenant's, whatever they did to their environment since.
+        """
+        self._known = known
+        self._signalled = _Signalled()
+        self._family = _Family(tenant.directory, uid)
+
+    @property
+    def so_far(self) -> Ended:
+        """How many have ended."""
+        return Ended(ended=self._signalled.ended, killed=self._signalled.killed)
+
+    def look(self, spare: Collection[int]) -> list[Process]:
+        """Those that live, without the pids in `spare`."""
+        with LOOKING:
+            return self._family.look(self._known(), spare)
+
+    def end(self, living: Iterable[Process], *, kill: bool) -> None:
+        """SIGTERM to each of them, once; with `kill` SIGKILL as well."""
+        for process in living:
+            self._signalled.ask(process)
+            if kill:
+                self._signalled.kill(process)
+
+    def wait(self, timeout_s: float) -> None:
+        """Until one of them ends, or for `timeout_s`."""
+        self._signalled.wait(timeout_s)
+
+    def close(self) -> None:
+        """Lets go of what is left."""
+        self._signalled.close()
 
 
 def _send(pidfd: int, number: signal.Signals) -> None:

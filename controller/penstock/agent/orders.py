@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import errno
 import os
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, TypeVar
 
-from penstock.agent.ending import end_processes
 from penstock.agent.enforcing import Enforcing
+from penstock.agent.revocation import check_not_ending, revoke
 from penstock.agent.view import DeviceView, Ended, Granted, NodeView, TenantView
 from penstock.agent.ward import Ward
 from penstock.container import companions, container_libraries
@@ -23,16 +26,18 @@ from penstock.node.tenant import change_grant, create_tenant, open_quota
 from penstock_shim.pages import PageError, read_quota
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from penstock.agent.agent import Agent
     from penstock.agent.caller import Caller
     from penstock.devices import DriverLibraries
-    from penstock.enforce import Process
     from penstock.node.admit import Request
     from penstock.node.resize import Resize
     from penstock.node.supervisor import Held
     from penstock_shim.pages import Limits
+
+MOST_CUTS, CUT_AGAIN_S = 80, 0.05  # of pages that grew, for one grant
+Made = TypeVar("Made")
 
 
 class Orders:
@@ -77,51 +82,97 @@ class Orders:
             caller.check_is_admin("to oversubscribe a device")
         self._agent.bounds.check(request, caller)
         if caller.uid is not None:
-            request = dataclasses.replace(request, user=caller.name, uid=caller.uid)
+            request = dataclasses.replace(
+                request, user=caller.name, uid=caller.uid, owner_uid=caller.owner_uid
+            )
         elif request.user is None:
             request = dataclasses.replace(request, user=caller.name)
+        while True:
+            ward, notes, is_new = self._with_room(lambda: self._found_or_made(request, caller))
+            with ward.answering:
+                if not self._agent.has(ward):
+                    continue  # who made it could not offer it, and took it back
+                try:
+                    answer = self._answer(ward, request, notes)
+                except BaseException:
+                    if is_new and not ward.is_answered:
+                        self._take_back(ward)
+                    raise
+                ward.is_answered = True
+                return answer
+
+    def _with_room(self, make: Callable[[], Made]) -> Made:
+        """Again, where others' pages had taken the room for it and were cut back."""
+        for _ in range(MOST_CUTS):
+            with _no_room():
+                return make()
+            self._agent.pages.look()
+            if not self._agent.pages.has_cut():
+                break
+            time.sleep(CUT_AGAIN_S)
+        return make()
+
+    def _found_or_made(self, request: Request, caller: Caller) -> tuple[Ward, list[str], bool]:
+        """The tenant of this request, what is to be said of it, and whether it was just made."""
         agent = self._agent
         with agent.lock:
             if request.name is not None:
                 agent.end_if_over(request.name)
             ward = self._granted_before(request)
-            notes: list[str] = []
-            if ward is None:
-                agent.watch.check(find_devices(agent.devices, request.devices))
-                candidates = (
-                    find_devices(agent.devices, request.candidates)
-                    if request.candidates
-                    else agent.devices
-                )
-                if not request.devices:
-                    candidates = agent.watch.usable(candidates)
-                grants = agent.grants()
-                left = agent.bounds.left_to(caller, agent.devices, agent.machine, grants)
-                grant, notes = plan(
-                    request,
-                    agent.devices,
-                    grants,
-                    machine=agent.machine,
-                    candidates=candidates,
-                    names=agent.names(),
-                    most=left,
-                )
-                agent.bounds.check_total(caller, grant, left)
-                tenant, lock = create_tenant(agent.state, grant, self._libraries(request))
-                try:
-                    ward = Ward(tenant, grant, lock, agent.neighbourhood, caller_pid=caller.pid)
-                except BaseException:
-                    tenant.remove()
-                    os.close(lock)
-                    raise
-                agent.add(ward)
+            if ward is not None:
+                return ward, [], False
+            if not caller.is_admin:
+                agent.rate.take(caller.person)
+            agent.watch.check(find_devices(agent.devices, request.devices))
+            candidates = (
+                find_devices(agent.devices, request.candidates)
+                if request.candidates
+                else agent.devices
+            )
+            if not request.devices:
+                candidates = agent.watch.usable(candidates)
+            grants = agent.grants()
+            agent.bounds.check_number(caller, grants, agent.pages.held_by(caller.person))
+            left = agent.bounds.left_to(caller, agent.devices, agent.machine, grants)
+            grant, notes = plan(
+                request,
+                agent.devices,
+                grants,
+                machine=agent.machine,
+                candidates=candidates,
+                names=agent.names(),
+                most=left,
+            )
+            agent.bounds.check_total(caller, grant, left)
+            tenant, lock = create_tenant(agent.state, grant, self._libraries(request))
+            try:
+                ward = Ward(tenant, grant, lock, agent.neighbourhood, caller_pid=caller.pid)
+            except BaseException:
+                os.close(lock)
+                tenant.remove()
+                raise
+            agent.add(ward)
+            return ward, notes, True
+
+    def _answer(self, ward: Ward, request: Request, notes: list[str]) -> Granted:
+        """What its owner is told. Whatever fails here may be asked again."""
         variables: dict[str, str] = {}
         cdi_devices: tuple[str, ...] = ()
         if request.container:
             cdi_devices = self._offered(ward)
         else:
-            variables = tenant_variables(agent.state, ward.tenant, ward.grant, agent.source)
+            variables = tenant_variables(
+                self._agent.state, ward.tenant, ward.grant, self._agent.source
+            )
         return Granted(self._view_of(ward), tuple(notes), variables, cdi_devices)
+
+    def _take_back(self, ward: Ward) -> None:
+        """Nobody was told of it: as if it had not been asked for."""
+        try:
+            self._agent.drop(ward)
+        except OSError:
+            with self._agent.lock:
+                revoke(self._agent, ward, 0)
 
     def resize(self, name: str, change: Resize, caller: Caller) -> tuple[TenantView, list[str]]:
         """Changes a quota; it holds from the next launch and allocation on. Raises as `grant`."""
@@ -134,6 +185,7 @@ class Orders:
         with agent.lock:
             ward = agent.ward(name)
             caller.check_may_change(ward.grant)
+            check_not_ending(ward)
             ward.check_whole()
             others = [grant for grant in agent.grants() if grant.tenant != name]
             after, notes = resized(ward.grant, change, lambda: others)
@@ -180,20 +232,20 @@ class Orders:
     def revoke(self, name: str, grace_ns: int, caller: Caller, reason: str = "") -> Ended:
         """Ends a tenant: SIGTERM, after `grace_ns` SIGKILL, then its quota goes.
 
-        Takes as long as its processes do. Raises `PenstockError`.
+        Takes as long as its processes do. Asked again meanwhile, it waits for the same end, which
+        comes as early as any of those who ask wants it.
+
+        Raises:
+            PenstockError: it is not the caller's; or processes of it survive SIGKILL. Its share
+                stays taken then until they have ended.
+            OSError: it cannot be written down or removed now.
         """
-        ward = self._agent.ward(name)
-        caller.check_may_change(ward.grant)
+        with self._agent.lock:
+            ward = self._agent.ward(name)
+            caller.check_may_change(ward.grant)
+            revocation = revoke(self._agent, ward, grace_ns, caller.pid)
         record_event(ward.tenant.directory, "revoked", by=caller.name, reason=reason)
-        ended = end_processes(
-            ward.tenant,
-            grace_ns,
-            uid=ward.grant.uid,
-            spare={caller.pid} if caller.pid else set(),
-            known=lambda: self._known(name),
-        )
-        self._agent.drop(ward)
-        return ended
+        return revocation.wait()
 
     def tenants(self) -> list[TenantView]:
         """All that the agent looks after, by name."""
@@ -215,30 +267,24 @@ class Orders:
         return container_libraries(self._agent.source)
 
     def _offered(self, ward: Ward) -> tuple[str, ...]:
-        """Makes the tenant known to container runtimes; one that cannot be is none."""
+        """Makes the tenant known to container runtimes."""
         if self._agent.containers is None:
             return ()
-        try:
-            device = self._agent.containers.offer(ward.tenant)
-            self._agent.handshakes.listen(ward.tenant, ward.grant.uid)  # where containers see it
-            return (device, *companions(ward.tenant))
-        except (PenstockError, OSError):
-            self._agent.drop(ward)
-            raise
-
-    def _known(self, name: str) -> Iterator[Process]:
-        """Its processes by handshakes and by enforcement, whatever became of their environment."""
-        yield from self._agent.handshakes.processes(name)
-        if self._agent.enforcer is not None:
-            yield from self._agent.enforcer.members(name)
+        device = self._agent.containers.offer(ward.tenant)
+        self._agent.handshakes.listen(ward.tenant, ward.grant.uid)  # where containers see it
+        self._agent.check_still_there(ward)
+        return (device, *companions(ward.tenant))
 
     def _granted_before(self, request: Request) -> Ward | None:
         """The tenant that this very request made; None: there is none of that name."""
-        if request.name is None or not request.request_id:
+        if request.name is None:
             return None
         try:
             ward = self._agent.ward(request.name)
         except PenstockError:
+            return None
+        check_not_ending(ward)
+        if not request.request_id:
             return None
         same = ward.grant.request_id == request.request_id and ward.grant.uid == request.uid
         return ward if same else None
@@ -249,6 +295,7 @@ class Orders:
         with self._agent.lock:
             ward = self._agent.ward(name)
             caller.check_may_change(ward.grant)
+            check_not_ending(ward)
             by = ""
             if not suspended:
                 caller.check_may_lift(ward.grant, "resumed")
@@ -262,7 +309,9 @@ class Orders:
             with open_quota(ward.tenant) as page:
                 write_grant(ward.tenant.directory, after)
                 self._agent.changed(ward, after)
-                page.change(lambda limits: _with_order(limits, held, suspended=suspended))
+                # It is so from now on: its supervisor writes a page that cannot be written now.
+                with contextlib.suppress(PageError):
+                    page.change(lambda limits: _with_order(limits, held, suspended=suspended))
         if before != suspended:
             event = "suspended" if suspended else "resumed"
             record_event(ward.tenant.directory, event, by=caller.name, reason=reason)
@@ -271,6 +320,16 @@ class Orders:
     def _view_of(self, ward: Ward) -> TenantView:
         enforcer = self._agent.enforcer
         return view_of(ward, enforcer.count(ward.tenant.name) if enforcer else None)
+
+
+@contextlib.contextmanager
+def _no_room() -> Iterator[None]:
+    """Goes on where something inside finds the file system full."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
+            raise
 
 
 def _with_order(limits: Limits, held: Held | None, *, suspended: bool) -> Limits:

@@ -18,6 +18,7 @@ from penstock_shim.pages import PageError, read_usage
 
 if TYPE_CHECKING:
     from penstock.agent.handshakes import Handshakes
+    from penstock.agent.revocation import Revocation
     from penstock.enforce import Finding
     from penstock.node.grant import Grant
     from penstock.node.neighbourhood import Neighbourhood
@@ -58,6 +59,10 @@ class Ward:
         self.problem: str | None = None
         self.looked_after_ns: int | None = None  # when its page got its last heartbeat
         self.since_ns = time.monotonic_ns()
+        self.revocation: Revocation | None = None  # since it was revoked
+        # Held while it is offered and its owner is told of it; never taken with the agent's lock.
+        self.answering = threading.Lock()
+        self.is_answered = adopted  # somebody was told that he has it
         self._lock = lock
         self._caller = _watch(caller_pid) if grant.lifetime == "processes" else None
         self.caller_pid = caller_pid if self._caller is not None else None
@@ -143,6 +148,8 @@ class Ward:
         supervisor = self.supervisor
         problems = [self.damage, self.problem, supervisor.page_problem, supervisor.finding]
         said = [*(one for one in problems if one), *map(str, self.findings)]
+        if self.revocation is not None:
+            said.append(self.revocation.finding)
         return "; ".join(said) or None
 
     @property

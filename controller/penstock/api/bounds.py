@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from penstock_api.v1 import agent_pb2 as pb
 
 MOST_COMMAND_BYTES = 64 << 10  # of all words together
+KEPT_COMMAND_BYTES = 4096  # of these, the first ones
 MOST_LABELS, MOST_LABEL_BYTES = 64, 256
+MOST_LABELS_BYTES = 16 << 10  # of all labels together
+MOST_POLICY_NAME_BYTES = 253  # as of an object of Kubernetes; each is kept with what was metered
 MOST_REASON_BYTES = 1024
 MOST_WORDS, MOST_WORD_BYTES = 64, 4096  # devices, candidates; a policy's name and place
 MOST_ID_BYTES = 256
@@ -27,6 +30,10 @@ def check_request(message: pb.GrantRequest) -> None:
     for key, value in message.labels.items():
         _within("a label's key", _length(key), MOST_LABEL_BYTES)
         _within("a label's value", _length(value), MOST_LABEL_BYTES)
+    total = sum(_length(key) + _length(value) for key, value in message.labels.items())
+    _within("the labels", total, MOST_LABELS_BYTES, "bytes together")
+    name = message.policy.partition(" (")[0]  # without its place, "(file:line)"
+    _within("the policy's name", _length(name), MOST_POLICY_NAME_BYTES)
     for field in ("devices", "candidates", "memory_bytes", "cores_permille"):
         _within(field, len(getattr(message, field)), MOST_WORDS, "in number")
     for word in (*message.devices, *message.candidates, message.policy):

@@ -22,9 +22,9 @@ Context = Any  # these are generic in what no method here uses
 Message = Any
 Details = Any
 Handler = Any
-Kind = Literal["order", "stream", "revoke"]
-MOST: dict[Kind, int] = {"order": 64, "stream": 16, "revoke": 8}
-MOST_OF_ADMIN: dict[Kind, int] = {"order": 1024, "stream": 256, "revoke": 256}
+Kind = Literal["order", "query", "stream", "revoke"]
+MOST: dict[Kind, int] = {"order": 64, "query": 16, "stream": 16, "revoke": 8}
+MOST_OF_ADMIN: dict[Kind, int] = {"order": 1024, "query": 256, "stream": 256, "revoke": 256}
 # In all. Whoever has too many is told so at once: those that are counted are what is left of this.
 MOST_CALLS = 8192
 
@@ -38,7 +38,7 @@ class Calls:
     @contextlib.contextmanager
     def one(self, caller: Caller, kind: Kind) -> Iterator[None]:
         """Counts a call as long as it lasts. Raises `PenstockError`: the caller has too many."""
-        key = (caller.name if caller.uid is None else caller.uid, kind)
+        key = (caller.person, kind)
         most = (MOST_OF_ADMIN if caller.is_admin else MOST)[kind]
         if self._under_way[key] >= most:
             raise PenstockError(

@@ -6,7 +6,7 @@ import math
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, TypeVar
 
-from penstock.api.bounds import check_request, shortened
+from penstock.api.bounds import KEPT_COMMAND_BYTES, check_request, shortened
 from penstock.devices.inventory import known
 from penstock.model import PenstockError
 from penstock.node.admission import check_grace
@@ -58,7 +58,7 @@ def request_of(message: pb.GrantRequest) -> Request:
             "the tenant has no name", "neither name nor command is given", "give one of them"
         )
     return Request(
-        command=tuple(message.command),
+        command=tuple(shortened(message.command, KEPT_COMMAND_BYTES)),
         memory_bytes=list(message.memory_bytes) or None,
         cores_permille=[_cores(permille) for permille in message.cores_permille] or None,
         tflops=message.tflops if message.HasField("tflops") else None,

@@ -16,6 +16,7 @@ import socket
 import struct
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from penstock.agent import Caller
@@ -23,9 +24,13 @@ from penstock.agent import Caller
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from penstock.agent.person import People
+
 _CHUNK_BYTES = 1 << 16
 MOST_CONNECTIONS = 1024
-MOST_OF_A_USER = 32
+MOST_OF_A_USER = 32  # a person, whatever uids they have
+LOOKUPS_AT_ONCE = 4  # of callers' accounts, which may be told by a directory service
+MOST_UNKNOWN = 512  # connections that wait for that
 BACKLOG = 4096  # who finds it full is refused by the kernel, whoever it is
 KEPT_FOR_ADMINS = 256
 WAITS_FOR_S = 5.0  # for one's other connections to end
@@ -39,12 +44,15 @@ _PREFIX = "unix-abstract:"
 class Door:
     """Accepts local connections at `outside` and joins them to the server at `inside`."""
 
-    def __init__(self, outside: Path, inside: Path) -> None:
+    def __init__(self, outside: Path, inside: Path, people: People) -> None:
+        self._people = people
+        self._lookups = ThreadPoolExecutor(LOOKUPS_AT_ONCE, "callers")
+        self._unknown = 0  # connections whose caller is being looked up
         self._outside = outside
         self._inside = inside
         self._callers: dict[str, Caller] = {}  # by address
-        self._connections: Counter[int] = Counter()  # by user
-        self._waiting: Counter[int] = Counter()
+        self._connections: Counter[int | str] = Counter()  # by person
+        self._waiting: Counter[int | str] = Counter()
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._mode = 0o600
@@ -100,13 +108,16 @@ class Door:
         if tasks:
             await asyncio.wait(tasks, timeout=CLOSES_WITHIN_S)
         self._outside.unlink(missing_ok=True)
+        self._lookups.shutdown(wait=False, cancel_futures=True)
 
     async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         try:
-            caller = _peer(writer.get_extra_info("socket"))
-            user = caller.uid or 0
-            if task is None or not await self._enters(user, is_admin=caller.is_admin):
+            caller = await self._caller_at(writer.get_extra_info("socket"))
+            if task is None or caller is None:
+                return
+            user = caller.person
+            if not await self._enters(user, is_admin=caller.is_admin):
                 return
             self._tasks.add(task)
             self._connections[user] += 1
@@ -122,7 +133,25 @@ class Door:
         finally:
             await _close(writer)
 
-    async def _enters(self, user: int, *, is_admin: bool) -> bool:
+    async def _caller_at(self, accepted: socket.socket) -> Caller | None:
+        """Who is at the other end, looked up beside the loop; None: too many wait for that.
+
+        Administrators are not looked up there, and wait for nobody.
+        """
+        raw = accepted.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        pid, uid, _ = struct.unpack("3i", raw)
+        if Caller.is_admins(uid):
+            return Caller.local(uid, pid, self._people)
+        if self._unknown >= MOST_UNKNOWN:
+            return None
+        self._unknown += 1
+        try:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._lookups, Caller.local, uid, pid, self._people)
+        finally:
+            self._unknown -= 1
+
+    async def _enters(self, user: int | str, *, is_admin: bool) -> bool:
         """Whether it may come in, if need be after some others of that user have gone."""
         deadline = time.monotonic() + WAITS_FOR_S
         if self._waiting[user] >= MOST_OF_A_USER:
@@ -139,7 +168,7 @@ class Door:
                 del self._waiting[user]
         return True
 
-    def _lets_in(self, user: int, *, is_admin: bool) -> bool:
+    def _lets_in(self, user: int | str, *, is_admin: bool) -> bool:
         """Each user has some connections; what all together leave is the administrators'."""
         if is_admin:
             return len(self._tasks) < MOST_CONNECTIONS
@@ -186,12 +215,6 @@ class Door:
         except BaseException:
             inner.close()
             raise
-
-
-def _peer(accepted: socket.socket) -> Caller:
-    raw = accepted.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    pid, uid, _ = struct.unpack("3i", raw)
-    return Caller.local(uid, pid)
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

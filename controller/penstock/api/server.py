@@ -35,7 +35,7 @@ class Server:
         self._agent = agent
         self._tls = tls
         self._inside = agent.state.directory / ".agent"
-        self._door = Door(agent.state.agent_socket, self._inside / "grpc.sock")
+        self._door = Door(agent.state.agent_socket, self._inside / "grpc.sock", agent.people)
         self._loop = asyncio.new_event_loop()
         self._server: grpc.aio.Server | None = None
         self._health = health.aio.HealthServicer()

@@ -21,6 +21,7 @@ from penstock.api import convert
 from penstock.api.bounds import check_names, check_reason
 from penstock.api.metered import query_usage
 from penstock.api.status import abort
+from penstock.api.turns import Turns
 from penstock.model import PenstockError, QuantityError
 from penstock_api.v1 import agent_pb2 as pb
 from penstock_api.v1 import agent_pb2_grpc
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from penstock.agent import Agent, Caller, Orders
     from penstock.api.calls import Calls, Kind
+    from penstock.api.turns import Lane
     from penstock.node.grant import Grant
     from penstock_shim.pages import UsageSnapshot
     from penstock_shim.recent import RecentUse
@@ -40,7 +42,7 @@ Result = TypeVar("Result")
 Context = Any  # grpc.aio.ServicerContext is generic in what no method here uses
 
 FOLLOW_S = 0.2
-ORDERS_AT_ONCE, LOOKS_AT_ONCE = 16, 4
+LOOKS_AT_ONCE = 4
 
 
 class AgentService(agent_pb2_grpc.AgentServicer):
@@ -58,7 +60,7 @@ class AgentService(agent_pb2_grpc.AgentServicer):
         self._identify = identify
         self._calls = calls
         # Apart from each other: whoever follows events keeps no order waiting.
-        self._at_orders = ThreadPoolExecutor(ORDERS_AT_ONCE, "orders")
+        self._turns = Turns()
         self._at_looks = ThreadPoolExecutor(LOOKS_AT_ONCE, "looks")
 
     async def GetNode(self, request: pb.GetNodeRequest, context: Context) -> pb.Node:  # noqa: N802
@@ -131,6 +133,7 @@ class AgentService(agent_pb2_grpc.AgentServicer):
             lambda _: pb.ListTenantsResponse(
                 tenants=[convert.tenant_to(view) for view in self._orders.tenants()]
             ),
+            "query",
         )
 
     async def WatchEvents(  # noqa: N802
@@ -179,7 +182,7 @@ class AgentService(agent_pb2_grpc.AgentServicer):
         self, request: pb.QueryUsageRequest, context: Context
     ) -> pb.QueryUsageResponse:
         """See agent.proto."""
-        return await self._answer(context, lambda _: query_usage(self._books(), request))
+        return await self._answer(context, lambda _: query_usage(self._books(), request), "query")
 
     async def ReleaseDriver(  # noqa: N802
         self, request: pb.ReleaseDriverRequest, context: Context
@@ -225,8 +228,8 @@ class AgentService(agent_pb2_grpc.AgentServicer):
             if kind == "revoke":  # which lasts as long as the tenant's processes do
                 return await self._in_own_thread(caller, kind, order)
             with self._calls.one(caller, kind):
-                loop = asyncio.get_running_loop()
-                return await loop.run_in_executor(self._at_orders, lambda: order(caller))
+                lane: Lane = "query" if kind == "query" else "order"
+                return await self._turns.carry_out(caller, lane, lambda: order(caller))
         except PenstockError as error:
             await abort(context, error)
             raise  # never reached: abort raises

@@ -71,6 +71,10 @@ def agent(
             metavar="PERCENT", help="The most of each device that one user's tenants may hold."
         ),
     ] = "100",
+    user_tenants: Annotated[
+        int,
+        typer.Option(metavar="N", min=1, help="The most tenants that one user may have at a time."),
+    ] = 64,
     metrics: Annotated[
         str,
         typer.Option(metavar="HOST:PORT", help="Where Prometheus finds metrics; empty: nowhere."),
@@ -94,7 +98,6 @@ def agent(
     from penstock.agent import Agent
     from penstock.agent.books import Books
     from penstock.agent.enforcing import Enforcing
-    from penstock.agent.page_sizes import PageSizes
     from penstock.api.server import Server
     from penstock.cli.request import open_source
     from penstock.container import Containers
@@ -103,7 +106,7 @@ def agent(
 
     log = log_as("penstock agent")
     tls = _tls(listen, tls_cert, tls_key, tls_ca)
-    bounds = _bounds(measured, longest_grace, user_limit)
+    bounds = _bounds(measured, longest_grace, user_limit, user_tenants)
     signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)  # before any thread: all inherit it
     _allow_many_files()
     sys.setswitchinterval(0.0005)  # an order must not wait for a round's Python
@@ -115,7 +118,7 @@ def agent(
     if one.enforces:
         one.containers = Containers(state, releases=shim_dir, specs=cdi_dir)
     books = Books(one, meter_dir)
-    one.duties += [PageSizes(one), Enforcing(one), books, Watchdog()]
+    one.duties += [Enforcing(one), books, Watchdog()]
     one.at_end.append(books.close_tenant)
     one.start()
     try:
@@ -154,7 +157,7 @@ def _allow_many_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def _bounds(measured: str, longest_grace: str, user_limit: str) -> Bounds:
+def _bounds(measured: str, longest_grace: str, user_limit: str, user_tenants: int) -> Bounds:
     from penstock.agent.bounds import STEPS, Bounds
     from penstock.model import PenstockError, QuantityError, parse_cores, parse_duration_ns
     from penstock.node.admission import check_grace
@@ -172,7 +175,7 @@ def _bounds(measured: str, longest_grace: str, user_limit: str) -> Bounds:
         ) from error
     check_grace(grace_ns)
     try:
-        return Bounds(step, grace_ns, parse_cores(user_limit))
+        return Bounds(step, grace_ns, parse_cores(user_limit), user_tenants)
     except QuantityError as error:
         raise PenstockError(
             f"--user-limit {user_limit!r} cannot be used", "it is a percentage from 0.1 to 100",

@@ -121,6 +121,7 @@ class SpecDirectory:
                 f"{file} cannot be written: {error.strerror or error}",
                 "container runtimes read /etc/cdi and /var/run/cdi: run the agent as root, or make "
                 "room there",
+                reason="unavailable",
             ) from error
         return True
 

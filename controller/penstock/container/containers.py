@@ -115,7 +115,8 @@ class Containers:
             raise PenstockError(
                 f"tenant {tenant.name!r} cannot be offered to containers",
                 f"{error.filename or tenant.directory}: {error.strerror or error}",
-                "see that its directory is there and can be written",
+                "see that its directory is there and can be written, then ask again",
+                reason="unavailable",
             ) from error
         mounts = inside.mounts(tenant, release, machine)
         return self._specs.write(tenant.name, spec_of(tenant.name, mounts, release.hook))
@@ -130,8 +131,9 @@ class Containers:
         if not release.is_there():
             raise PenstockError(
                 f"tenant {tenant.name!r} cannot be offered to containers",
-                f"it began with the shim in {release.directory}, which is gone",
-                "let the tenant end and start it again",
+                f"it began with the shim in {release.directory}, which is not there",
+                "mount or restore that folder and ask again, or revoke the tenant",
+                reason="unavailable",
             )
         return release
 

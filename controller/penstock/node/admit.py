@@ -62,6 +62,7 @@ class Request:
     candidates: Sequence[str] = ()  # devices to choose from where none is named; none: all
     user: str | None = None  # whose tenant it is; None: the caller's
     uid: int | None = None
+    owner_uid: int | None = None
     lifetime: Lifetime = "command"
     measured: Step = "terminate"
     grace_ns: int = DEFAULT_GRACE_NS
@@ -153,6 +154,7 @@ def plan(
         command=tuple(map(printable, request.command)),
         user=request.user or user_name(),
         uid=request.uid,
+        owner_uid=request.owner_uid,
         created=datetime.now(timezone.utc).isoformat(timespec="microseconds"),
         policy=request.policy,
         machine=machine,

@@ -1,7 +1,8 @@
 """What happened to tenants that have ended: their last events, kept for a while.
 
-<state>/ended/NAME-TIME.jsonl, a file a tenant. Who asks why a command was ended asks when its
-tenant is gone. A tenant of which nothing was recorded but its grant leaves nothing.
+<state>/ended/NAME-TIME.OWNER.jsonl, a file a tenant; OWNER is a uid, or missing. Where there are
+too many, whoever has most gives up the oldest of theirs. Who asks why a command was ended asks when
+its tenant is gone. A tenant of which nothing was recorded but its grant leaves nothing.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.node.events import read_events
 from penstock.node.records import read_record
@@ -24,8 +25,11 @@ KEPT_NS = 7 * 24 * 3600 * 10**9
 _PLAIN = {"granted", "adopted"}
 
 
-def keep_events(directory: Path, name: str, state: Path) -> None:
-    """Before the `directory` of a tenant goes. A full disk loses them, never more than that."""
+def keep_events(directory: Path, name: str, state: Path, owner: int | None = None) -> None:
+    """Before the `directory` of a tenant goes. A full disk loses them, never more than that.
+
+    `owner`: the uid of whoever had it; None: nobody knows.
+    """
     events = read_events(directory)
     if all(one.get("event") in _PLAIN for one in events):
         return
@@ -33,7 +37,8 @@ def keep_events(directory: Path, name: str, state: Path) -> None:
     text = "".join(json.dumps(one) + "\n" for one in events[-MOST_EVENTS:])
     with contextlib.suppress(OSError):
         folder.mkdir(mode=0o700, exist_ok=True)
-        file = folder / f"{name}-{time.time_ns()}.jsonl"
+        whose = "" if owner is None else f".{owner if owner >= 0 else 'nobody'}"
+        file = folder / f"{name}-{time.time_ns()}{whose}.jsonl"
         file.touch(mode=0o600, exist_ok=False)
         file.write_text(text, encoding="utf-8")
         _make_room(folder)
@@ -41,7 +46,7 @@ def keep_events(directory: Path, name: str, state: Path) -> None:
 
 def read_ended(state: Path, name: str) -> list[dict[str, object]]:
     """Events of the last tenant called `name` that has ended, oldest first; none: not kept."""
-    found = [(at_ns, file) for at_ns, kept, file in _files(state / FOLDER) if kept == name]
+    found = [(one.at_ns, one.file) for one in _files(state / FOLDER) if one.name == name]
     for _, file in sorted(found, reverse=True)[:1]:
         with contextlib.suppress(OSError, ValueError):
             lines = read_record(file, errors="replace").splitlines()
@@ -49,20 +54,32 @@ def read_ended(state: Path, name: str) -> list[dict[str, object]]:
     return []
 
 
+class _Kept(NamedTuple):
+    at_ns: int
+    name: str
+    owner: str
+    file: Path
+
+
 def _make_room(folder: Path) -> None:
     oldest_ns = time.time_ns() - KEPT_NS
-    files = sorted(_files(folder), reverse=True)
-    for number, (at_ns, _, file) in enumerate(files):
-        if number >= MOST_FILES or at_ns < oldest_ns:
-            file.unlink(missing_ok=True)
+    of_owners: dict[str, list[_Kept]] = {}  # the oldest last
+    for one in sorted(_files(folder), reverse=True):
+        if one.at_ns < oldest_ns:
+            one.file.unlink(missing_ok=True)
+        else:
+            of_owners.setdefault(one.owner, []).append(one)
+    for _ in range(sum(map(len, of_owners.values())) - MOST_FILES):
+        most = max(of_owners.values(), key=len)
+        most.pop().file.unlink(missing_ok=True)
 
 
-def _files(folder: Path) -> list[tuple[int, str, Path]]:
-    """When each tenant ended, and its name."""
+def _files(folder: Path) -> list[_Kept]:
     found = []
     with contextlib.suppress(OSError):
         for file in folder.iterdir():
-            name, _, at_ns = file.name.removesuffix(".jsonl").rpartition("-")
+            name, _, rest = file.name.removesuffix(".jsonl").rpartition("-")
+            at_ns, _, owner = rest.partition(".")
             if at_ns.isdecimal() and file.name.endswith(".jsonl"):
-                found.append((int(at_ns), name, file))
+                found.append(_Kept(int(at_ns), name, owner, file))
     return found

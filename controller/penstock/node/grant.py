@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -62,6 +63,8 @@ class Grant:
     allow_unknown: bool = False  # driver names that the shim does not know are passed on
     record: bool = False  # names that the shim only forwards are counted
     uid: int | None = None  # whose processes may use it, where an agent granted it to a user
+    owner_uid: int | None = None  # whose limits it counts to, where that is another: of a user
+    # namespace, of a subordinate uid
     lifetime: Lifetime = "command"
     measured: Step = "terminate"
     grace_ns: int = DEFAULT_GRACE_NS
@@ -87,6 +90,7 @@ class Grant:
                 "allowUnknown": self.allow_unknown,
                 "record": self.record,
                 "uid": self.uid,
+                "ownerUid": self.owner_uid,
                 "lifetime": self.lifetime,
                 "onExceed": {"measured": self.measured, "grace": format_duration(self.grace_ns)},
                 "labels": self.labels,
@@ -109,16 +113,22 @@ def read_grant(directory: Path) -> Grant:
         return _from_plain(document)
     except FileNotFoundError as error:
         why = "grant.yaml was removed" if directory.exists() else "the tenant is gone"
-        raise PenstockError(f"no grant in {directory}", why, "see penstock ps") from error
-    except (OSError, yaml.YAMLError, *_MALFORMED) as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise PenstockError(
-            f"{file} cannot be used", reason, "end that tenant's processes"
+            f"no grant in {directory}", why, "see penstock ps", reason="not-now"
         ) from error
+    except (OSError, yaml.YAMLError, *_MALFORMED) as error:
+        why = " ".join(f"{type(error).__name__}: {error}".split())
+        raise PenstockError(
+            f"{file} cannot be used", why, "end that tenant's processes",
+            reason="unavailable" if isinstance(error, OSError) else "not-now",
+        ) from error  # fmt: skip
 
 
 def write_grant(directory: Path, grant: Grant) -> None:
-    """Replaces the file whole or not at all, also when the machine loses power in between."""
+    """Replaces the file whole or not at all, also when the machine loses power in between.
+
+    Raises OSError: the file is as it was.
+    """
     file = directory / FILE
     aside = directory / f".{FILE}.{os.getpid()}"
     try:
@@ -128,13 +138,15 @@ def write_grant(directory: Path, grant: Grant) -> None:
             os.fsync(stream.fileno())
         aside.replace(file)
     except OSError:
-        aside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            aside.unlink(missing_ok=True)
         raise
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    with contextlib.suppress(OSError):  # it is in force; only a loss of power may undo it
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _loader() -> Any:  # noqa: ANN401 - one of two loader classes
@@ -199,6 +211,7 @@ def _from_plain(document: Any) -> Grant:  # noqa: ANN401 - parsed YAML
         allow_unknown=bool(spec.get("allowUnknown", False)),
         record=bool(spec.get("record", False)),
         uid=None if spec.get("uid") is None else int(spec["uid"]),
+        owner_uid=None if spec.get("ownerUid") is None else int(spec["ownerUid"]),
         lifetime=_word(spec.get("lifetime", "command"), get_args(Lifetime)),
         measured=_word(exceed.get("measured", "terminate"), get_args(Step)),
         grace_ns=parse_duration_ns(exceed.get("grace", "10s"), or_none=True),

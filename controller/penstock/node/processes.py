@@ -87,10 +87,10 @@ def of_user(pids: Iterable[int], uid: int | None) -> list[int]:
 
     Anybody can put a tenant's directory into an environment of his own.
     """
-    return [pid for pid in pids if uid is None or uid in _uids(pid)]
+    return [pid for pid in pids if uid is None or uid in uids_of(pid)]
 
 
-def _uids(pid: int) -> set[int]:
+def uids_of(pid: int) -> set[int]:
     """Real, effective, saved and of files. A file of /proc has root's where a process hides."""
     try:
         with open(f"/proc/{pid}/status", "rb", buffering=0) as stream:  # noqa: PTH123

@@ -286,9 +286,9 @@ class Supervisor:
             return
 
         def edit(limits: Limits) -> Limits:
-            # A resize writes the grant, then the page. Read under the page's lock, the grant is
-            # never older than the page: a resize is never undone here, and is finished if its
-            # command was killed half-way.
+            # An order writes the grant, then the page. Read under the page's lock, the grant is
+            # never older than the page: an order is never undone here, and is finished if whoever
+            # carried it out was killed half-way.
             with contextlib.suppress(OSError, PenstockError):  # lost or damaged: as it was known
                 me.refresh()
             grant = me.grant
@@ -298,7 +298,9 @@ class Supervisor:
                 self._shared(limit, device, grant.machine)
                 for limit, device in zip(limits.devices, grant.devices, strict=True)
             )
-            whole = dataclasses.replace(limits, devices=shares, mode=grant.mode)
+            whole = dataclasses.replace(
+                limits, devices=shares, mode=grant.mode, suspended=grant.suspended
+            )
             return self.held.applied(whole) if self.held else whole
 
         limits = self._quota.limits

@@ -68,13 +68,20 @@ class Tenant:
         return is_locked(self.directory / SUPERVISOR_LOCK)
 
     def remove(self) -> None:
-        """Deletes the directory; its name is free at once. Its last events are kept for a while."""
-        aside = self.directory.with_name(f".gone-{self.name}-{os.getpid()}")
+        """Deletes the directory; its name is free at once. Its last events are kept for a while.
+
+        Raises OSError: it cannot be renamed, and the tenant is as it was.
+        """
+        owner = None
+        with contextlib.suppress(PenstockError):
+            grant = self.grant()
+            owner = grant.uid if grant.owner_uid is None else grant.owner_uid
+        aside = self.directory.with_name(f".gone-{self.name}-{time.monotonic_ns()}")
         try:
             self.directory.rename(aside)
         except FileNotFoundError:
             return
-        keep_events(aside, self.name, self.directory.parent.parent)
+        keep_events(aside, self.name, self.directory.parent.parent, owner)
         shutil.rmtree(aside, ignore_errors=True)
 
 
@@ -115,6 +122,7 @@ def create_tenant(state: State, grant: Grant, libraries: DriverLibraries) -> tup
     aside = state.tenants / f".new-{grant.tenant}-{os.getpid()}"
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(mode=0o700)
+    lock = -1
     try:
         lock = os.open(aside / SUPERVISOR_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -135,24 +143,32 @@ def create_tenant(state: State, grant: Grant, libraries: DriverLibraries) -> tup
             aside, "granted", command=list(grant.command), oversubscribed=grant.oversubscribed
         )
         aside.rename(directory)
-    except UnicodeEncodeError as error:
+    except BaseException as error:
         shutil.rmtree(aside, ignore_errors=True)
-        raise PenstockError(
+        if lock >= 0:
+            os.close(lock)
+        told = _cause(error, state, directory)
+        if told is error:
+            raise
+        raise told from error
+    return Tenant(directory), lock
+
+
+def _cause(error: BaseException, state: State, directory: Path) -> BaseException:
+    """What kept a tenant from being made, in words for the caller; `error` itself where it says."""
+    if isinstance(error, UnicodeEncodeError):
+        return PenstockError(
             f"cannot make a tenant in {state.directory!a}",
             "its path, or that of the driver, is not UTF-8, as records and messages are",
             "choose another --state-dir",
-        ) from error
-    except ValueError as error:  # a path that is longer than its field of the page
-        shutil.rmtree(aside, ignore_errors=True)
-        raise PenstockError("cannot write the quota page", str(error)) from error
-    except OSError as error:
-        shutil.rmtree(aside, ignore_errors=True)
+        )
+    if isinstance(error, ValueError):  # a path that is longer than its field of the page
+        return PenstockError("cannot write the quota page", str(error))
+    if isinstance(error, PageError) and isinstance(error.__context__, OSError):
+        error = error.__context__  # no page is damaged: there is no room for one
+    if isinstance(error, OSError):
         error.filename = error.filename or str(directory)  # calls on descriptors name no file
-        raise
-    except BaseException:
-        shutil.rmtree(aside, ignore_errors=True)
-        raise
-    return Tenant(directory), lock
+    return error
 
 
 def tenants_of(state: State) -> list[Tenant]:
@@ -199,10 +215,18 @@ def collect(state: State) -> list[Tenant]:
                 if not _is_awaited(tenant):
                     tenant.remove()
                 tenants.remove(tenant)
+    remove_leftovers(state)
+    return tenants
+
+
+def remove_leftovers(state: State) -> None:
+    """What those left who were killed while they made or removed a tenant.
+
+    Call it under `state.lock()`.
+    """
     for leftover in [*state.tenants.glob(".new-*"), *state.tenants.glob(".gone-*")]:
         if _is_folder(leftover) and not is_locked(leftover / SUPERVISOR_LOCK):
             shutil.rmtree(leftover, ignore_errors=True)
-    return tenants
 
 
 def _stays(tenant: Tenant) -> bool:
@@ -317,8 +341,13 @@ def change_grant(tenant: Tenant, grant: Grant) -> list[str]:
                 f"the quota of {tenant.name!r} was not changed, the old one holds",
                 f"{tenant.directory / GRANT_FILE} cannot be written: {error.strerror or error}",
                 "make room on that file system, or name a --state-dir on another one",
+                reason="unavailable",
             ) from error
-        writer.change(_change_to(grant))
+        try:
+            writer.change(_change_to(grant))
+        except PageError as error:  # what was granted holds: the supervisor writes the page again
+            notes.append(f"the quota of {tenant.name} is in force as soon as its page can be "
+                         f"written: {error}")  # fmt: skip
     shares = [
         {"device": d.uuid, "memory_bytes": d.memory_bytes, "cores_permille": d.cores_permille}
         for d in grant.devices

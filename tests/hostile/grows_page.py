@@ -1,0 +1,44 @@
+"""A user who makes a usage page of theirs grow, by a way named, until the process is ended.
+
+Run by root as `python grows_page.py UID PAGE WAY`. It is no process of the tenant: another session,
+and nothing of the tenant in its environment. Its descriptor stays when the page is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import sys
+
+FALLOC_FL_KEEP_SIZE = 1
+MIB = 1 << 20
+libc = ctypes.CDLL(None, use_errno=True)
+libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
+
+
+def grow(page: int, way: str, number: int) -> None:
+    """Takes some room, or none where there is none."""
+    with contextlib.suppress(OSError):
+        if way == "length":
+            os.posix_fallocate(page, 0, (4 + number % 200) * MIB)
+        elif way == "blocks":  # past its end, which its length does not show
+            libc.fallocate(page, FALLOC_FL_KEEP_SIZE, 4 * MIB, (1 + number % 200) * MIB)
+        else:
+            os.setxattr(page, f"user.{number}", b"x" * 60000)
+
+
+def main() -> None:
+    uid, path, way = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+    os.setgroups([])
+    os.setresgid(uid, uid, uid)
+    os.setresuid(uid, uid, uid)
+    page = os.open(path, os.O_RDWR)
+    print("ready", flush=True)
+    number = 0
+    while True:
+        number += 1
+        grow(page, way, number)
+
+
+main()

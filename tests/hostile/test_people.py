@@ -1,0 +1,214 @@
+"""Limits are a person's: neither subordinate ids nor user namespaces multiply them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tests.agent.conftest import GIB, Node, request
+from tests.agent.programs import open_folder, open_to_nobody
+
+from penstock.agent.person import NOBODY as NOBODYS
+from penstock.agent.person import People, maker_of_namespace
+
+from .conftest import NOBODY
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="acts as other users")
+FIRST = 1_000_000  # of the subordinate uids of `nobody`
+STRANGE = 3_000_000  # uids without an account and an owner
+ASK = """
+import os, sys
+from pathlib import Path
+from penstock.api import AgentClient
+from penstock.model import PenstockError
+from penstock.node.admit import Request
+uid = {uid}
+os.setgroups([]); os.setresgid(uid, uid, uid); os.setresuid(uid, uid, uid)
+agent = AgentClient.local(Path(sys.argv[1]))
+for name in {names}:
+    try:
+        {order}
+        print("done")
+    except PenstockError as error:
+        print(error.reason, error)
+"""
+GRANT = (
+    "agent.grant(Request(command=('x',), memory_bytes=[1 << 20], cores_permille=[{cores}], "
+    "name=name, lifetime='until-revoked'))"
+)
+
+
+class SharedNode(Node):
+    """A node with an /etc/subuid of its own."""
+
+    def start(self) -> None:
+        file = self.state.with_name("subuid")
+        file.write_text(f"# of tests\nnobody:{FIRST}:65536\nno-such-user:1:2\n")
+        self.python, python = str(self.state.with_name("python")), sys.executable
+        script = f'#!/bin/sh\nmount --bind {file} /etc/subuid && exec {python} "$@"\n'
+        Path(self.python).write_text(f'#!/bin/sh\nexec unshare --mount {self.python}.in "$@"\n')
+        Path(f"{self.python}.in").write_text(script)
+        for one in (self.python, f"{self.python}.in"):
+            Path(one).chmod(0o755)
+        super().start()
+
+
+@pytest.fixture
+def make_shared(tmp_path):
+    nodes = []
+
+    def make(*options: str) -> SharedNode:
+        nodes.append(SharedNode(tmp_path / "state", *options))
+        nodes[-1].start()
+        open_to_nobody(nodes[-1])
+        return nodes[-1]
+
+    yield make
+    for one in nodes:
+        one.close()
+
+
+def ask(node: Node, uid: int, order: str, *names: str) -> list[str]:
+    """What the agent says to each order, given by that uid."""
+    code = ASK.format(uid=uid, order=order, names=list(names))
+    command = [sys.executable, "-c", code, str(node.socket)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_subordinate_uids_share_the_limits_of_their_owner_who_has_a_say_over_them(make_shared):
+    """Before, each of 65,536 of them might hold as much as a user may."""
+    node = make_shared("--user-limit=25")
+    grant = GRANT.format(cores=150)
+    assert ask(node, FIRST, grant, "a") == ["done"]
+    for uid in (FIRST + 1, NOBODY):
+        (refused,) = ask(node, uid, grant, "b")
+        assert refused.startswith("not-allowed nobody may hold at most 25 %")
+        assert "10 % are left beside a" in refused
+    assert ask(node, STRANGE, grant, "b") == ["done"]  # another's
+    (refused,) = ask(node, STRANGE + 1, grant, "c")
+    assert refused.startswith("not-allowed"), "uids that nobody owns are one person together"
+    with node.client() as agent:
+        users = {tenant.name: tenant.user for tenant in agent.tenants()}
+    assert users == {"a": "nobody", "b": str(STRANGE)}
+    (refused,) = ask(node, FIRST + 1, "agent.revoke(name, 0)", "a")
+    assert refused.startswith("not-yours")
+    assert ask(node, NOBODY, "agent.revoke(name, 0)", "a") == ["done"]
+
+
+def test_a_user_has_a_bounded_number_of_tenants_and_is_granted_them_at_a_bounded_rate(make_shared):
+    node = make_shared("--user-tenants=3")
+    grant = GRANT.format(cores=1)
+    assert ask(node, FIRST, grant, "a", "b") == ["done"] * 2
+    done, refused = ask(node, NOBODY, grant, "c", "d")
+    assert done == "done"
+    assert refused.startswith("not-allowed nobody may have at most 3 tenants")
+    assert "there are 3: a, b, c" in refused
+    answers = ask(node, NOBODY, grant, *("d" for _ in range(120)))
+    assert "done" not in answers
+    assert answers[0].startswith("not-allowed")
+    assert answers[-1].startswith("not-now too many tenants are asked for")
+    node.tenant("roots", cores=10, memory=GIB)
+
+
+CONNECTIONS = """
+import os, socket, sys, time
+held = []
+for number in range(40):
+    uid = {first} + number
+    os.seteuid(0); os.setegid(0); os.seteuid(uid)
+    for _ in range(32):
+        one = socket.socket(socket.AF_UNIX)
+        one.connect(sys.argv[1])
+        one.send(b"PRI * HTTP/2.0")
+        held.append(one)
+print("held", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("first", [FIRST, STRANGE])
+def test_connections_by_many_uids_shut_no_other_user_out(make_shared, first):
+    """Before, thirty subordinate uids had all connections that users may have."""
+    node = make_shared()
+    node.tenant("t", cores=10, memory=GIB)
+    command = [sys.executable, "-c", CONNECTIONS.format(first=first), str(node.socket)]
+    hostile = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert hostile.stdout.readline() == "held\n"
+        other = STRANGE if first == FIRST else NOBODY
+        assert ask(node, other, GRANT.format(cores=1), "mine") == ["done"]
+        with node.client() as agent:
+            agent.suspend("t")
+    finally:
+        hostile.kill()
+        hostile.communicate()
+
+
+SLOW = """
+import os, sys, threading, time
+import grpc
+from penstock_api.v1 import agent_pb2 as pb, agent_pb2_grpc
+os.setgid({uid}); os.setuid({uid})
+channel = grpc.insecure_channel("unix:" + sys.argv[1], [("grpc.default_authority", "localhost")])
+stub = agent_pb2_grpc.AgentStub(channel)
+print("asks", flush=True)
+while True:
+    calls = [stub.ListTenants.future(pb.ListTenantsRequest(), timeout=60) for _ in range(16)]
+    for call in calls:
+        call.exception()
+"""
+
+
+def test_one_users_slow_queries_hold_up_nobody_elses_orders(make_shared):
+    """Before, they stood in one queue with all orders."""
+    node = make_shared()
+    with node.client() as agent:
+        for number in range(300):
+            agent.grant(request(f"t{number}", cores=1, memory=1 << 20))
+        command = [sys.executable, "-c", SLOW.format(uid=NOBODY), str(node.socket)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as hostile:
+            try:
+                assert hostile.stdout.readline() == "asks\n"
+                time.sleep(1)
+                waits = []
+                for _ in range(20):
+                    began = time.monotonic()
+                    agent.suspend("t1")
+                    waits.append(time.monotonic() - began)
+            finally:
+                hostile.kill()
+        assert sorted(waits)[len(waits) // 2] < 0.25, waits
+
+
+def test_a_uid_is_its_owners_its_own_its_namespaces_makers_or_nobodys(tmp_path):
+    file = tmp_path / "subuid"
+    people = People(file)
+    assert people.owner_of(FIRST) == NOBODYS, "there is no such file"
+    file.write_text(f"nobody:{FIRST}:10\n4711:{FIRST + 10}:5\nnobody:x:y\n::\nroot:5000000:10\n")
+    people = People(file)
+    assert people.owner_of(FIRST + 9) == NOBODY
+    assert people.owner_of(FIRST + 14) == 4711
+    assert people.owner_of(FIRST + 15) == NOBODYS
+    assert people.owner_of(5000001) == NOBODYS, "root's are not an administrator's"
+    assert people.owner_of(NOBODY) == NOBODY
+    # As a container without root is made, but by another than the file knows.
+    open_folder(tmp_path)
+    code = (
+        "import ctypes, os, time; os.setgroups([]); "
+        f"os.setresgid({NOBODY}, {NOBODY}, {NOBODY}); os.setresuid({NOBODY}, {NOBODY}, {NOBODY}); "
+        "print(ctypes.CDLL(None).unshare(0x10000000), flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as program:
+        told = program.stdout.readline()
+        found = maker_of_namespace(program.pid), people.owner_of(STRANGE, program.pid)
+        program.kill()
+    if told != b"0\n":
+        pytest.skip("a user cannot make namespaces here")
+    assert found == (NOBODY, NOBODY)
+    assert maker_of_namespace(os.getpid()) is None
