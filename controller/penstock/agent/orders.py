@@ -76,6 +76,7 @@ class Orders:
         if request.oversubscribe:
             caller.check_is_admin("to oversubscribe a device")
         self._agent.bounds.check(request, caller)
+        request = self._agent.bounds.held(request)
         if caller.uid is not None:
             request = dataclasses.replace(request, user=caller.name, uid=caller.uid)
         elif request.user is None:
