@@ -80,7 +80,9 @@ def with_surroundings(world: Objects, do: Callable[[Surroundings], Awaitable[Any
         running = asyncio.create_task(around.run())
         try:
             nodes = any(plural == "nodes" for plural, *_ in world.kept)
-            while around.unready() or (nodes and around.largest() is None):
+            for _ in range(1000):
+                if not around.unready() and not (nodes and around.largest() is None):
+                    break
                 await asyncio.sleep(0)
             return await do(around)
         finally:
@@ -286,7 +288,8 @@ def test_memory_that_a_scheduler_would_count_as_nothing_is_refused(memory):
 def test_an_amount_that_a_claim_leaves_out_is_bounded_too():
     world = a_world()
     a_policy(world, "usual")
-    device = {"uuid": "GPU-1", "index": 0, "model": "m", "memory_bytes": 80 * GIB}
+    device = {"uuid": "GPU-1", "index": 0, "model": "m", "memory_bytes": 80 * GIB,
+              "cores_permille": 1000}  # fmt: skip
     annotations = {"penstock.io/devices": json.dumps([device])}
     world.put("nodes", "n", metadata={"annotations": annotations})
     world.put("resourceclaims", "claim", NAMESPACE, spec=claim_spec(amounts={}))

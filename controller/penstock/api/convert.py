@@ -121,6 +121,7 @@ def resize_of(message: pb.ResizeRequest) -> Resize:
         device=message.device or None,
         oversubscribe=message.oversubscribe,
         accounted=message.accounted,
+        force=message.force,
     )
 
 
@@ -134,6 +135,7 @@ def resize_to(name: str, change: Resize) -> pb.ResizeRequest:
         device=change.device or "",
         oversubscribe=change.oversubscribe,
         accounted=change.accounted,
+        force=change.force,
     )
 
 

@@ -263,7 +263,7 @@ class Share(_message.Message):
     def __init__(self, device_uuid: _Optional[str] = ..., device_index: _Optional[int] = ..., device_name: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., cores_permille: _Optional[int] = ..., allowance_permille: _Optional[int] = ...) -> None: ...
 
 class ResizeRequest(_message.Message):
-    __slots__ = ("name", "memory_bytes", "cores_permille", "mode", "device", "oversubscribe", "accounted")
+    __slots__ = ("name", "memory_bytes", "cores_permille", "mode", "device", "oversubscribe", "accounted", "force")
     NAME_FIELD_NUMBER: _ClassVar[int]
     MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     CORES_PERMILLE_FIELD_NUMBER: _ClassVar[int]
@@ -271,6 +271,7 @@ class ResizeRequest(_message.Message):
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     OVERSUBSCRIBE_FIELD_NUMBER: _ClassVar[int]
     ACCOUNTED_FIELD_NUMBER: _ClassVar[int]
+    FORCE_FIELD_NUMBER: _ClassVar[int]
     name: str
     memory_bytes: int
     cores_permille: int
@@ -278,7 +279,8 @@ class ResizeRequest(_message.Message):
     device: str
     oversubscribe: bool
     accounted: bool
-    def __init__(self, name: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., cores_permille: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., device: _Optional[str] = ..., oversubscribe: _Optional[bool] = ..., accounted: _Optional[bool] = ...) -> None: ...
+    force: bool
+    def __init__(self, name: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., cores_permille: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., device: _Optional[str] = ..., oversubscribe: _Optional[bool] = ..., accounted: _Optional[bool] = ..., force: _Optional[bool] = ...) -> None: ...
 
 class ResizeResponse(_message.Message):
     __slots__ = ("tenant", "notes")

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from penstock.kube.admit.surroundings import Surroundings
     from penstock.kube.api import Object
     from penstock.kube.control.bound import Bound
+    from penstock.kube.device import NodeDevice
     from penstock.kube.placed import Placement, Share
-    from penstock.schedule.device import Device
 
 
 async def review_resize(old: Object, new: Object, namespace: str, around: Surroundings) -> Verdict:
@@ -74,7 +74,7 @@ def _growing(before: Placement, after: Placement) -> Iterator[tuple[str, str, Sh
 
 
 def _larger_than(
-    before: Placement, after: Placement, devices: dict[str, Device]
+    before: Placement, after: Placement, devices: dict[str, NodeDevice]
 ) -> Iterator[tuple[str, str, str]]:
     for container, uuid, _, share in _growing(before, after):
         device = devices.get(uuid)
@@ -87,7 +87,7 @@ def _larger_than(
 
 
 def _beyond(
-    before: Placement, after: Placement, devices: dict[str, Device], bound: Bound
+    before: Placement, after: Placement, devices: dict[str, NodeDevice], bound: Bound
 ) -> Iterator[tuple[str, str, str]]:
     """What grows past the policy's limits. What it has may be more: it was placed before."""
     for container, uuid, was, share in _growing(before, after):

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 from penstock.kube.api import CLAIMS, NODES, Api, ApiError, Kind, Object
 from penstock.kube.cache import Cache
 from penstock.kube.control.policies import POLICIES, read_policy
+from penstock.kube.device import read_devices
 from penstock.kube.device_class import NO_CLASS, DeviceClass, read_class
-from penstock.kube.names import DRIVER
+from penstock.kube.names import DEVICES, DRIVER
 from penstock.kube.parameters import said_by
-from penstock.kube.place.ledger import read_node
 from penstock.kube.privileges import RUNTIME_CLASSES
 from penstock.model import PenstockError, listing
 
 if TYPE_CHECKING:
     from penstock.kube.control.policies import Policy
+    from penstock.kube.device import NodeDevice
     from penstock.kube.parameters import Parameters
-    from penstock.schedule.device import Device
 
 TEMPLATES = Kind("resource.k8s.io/v1", "resourceclaimtemplates")
 CLASSES = Kind("resource.k8s.io/v1", "deviceclasses", namespaced=False)
@@ -53,7 +53,7 @@ class Surroundings:
 
     def __init__(self, api: Api, classes: Cache[DeviceClass] | None = None) -> None:
         self._api = api
-        self._nodes = Cache(api, NODES, read_node)
+        self._nodes = Cache(api, NODES, _devices)
         self._policies = Cache(api, POLICIES, read_policy)
         self.classes = classes or Cache(api, CLASSES, read_class)
         self._runs_classes = classes is None
@@ -84,10 +84,10 @@ class Surroundings:
             )  # fmt: skip
         return [one for (where, _), one in self._policies.objects.items() if where == namespace]
 
-    def devices_of(self, node: str) -> dict[str, Device]:
+    def devices_of(self, node: str) -> dict[str, NodeDevice]:
         """Devices that a node says it has, by UUID; none where that is not known here."""
         seen = self._nodes.objects.get(("", node))
-        return {one.uuid: one for one in seen.devices} if seen else {}
+        return {one.uuid: one for one in seen or ()}
 
     async def runtime(self, name: str) -> Object | None:
         """That RuntimeClass; None: there is none, and the API server refuses such a Pod itself."""
@@ -172,7 +172,7 @@ class Surroundings:
         """Memory and TFLOPS of the cluster's largest devices; None: not known, or none."""
         if not self._nodes.is_ready:
             return None
-        found = [one for node in self._nodes.objects.values() for one in node.devices]
+        found = [one for node in self._nodes.objects.values() for one in node]
         if not found:
             return None
         return max(one.memory_bytes for one in found), max(one.tflops or 0 for one in found)
@@ -212,3 +212,11 @@ def asked_devices(claim_spec: Object) -> list[Object]:
             for one in request.get("firstAvailable") or []
         )
     return found
+
+
+def _devices(node: Object) -> tuple[NodeDevice, ...] | None:
+    """Those that a Node says it has, in whichever way they are given out."""
+    try:
+        return tuple(read_devices((node["metadata"].get("annotations") or {}).get(DEVICES, "[]")))
+    except PenstockError:  # its agent says that
+        return None
