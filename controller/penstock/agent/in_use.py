@@ -27,10 +27,9 @@ def check_in_use(ward: Ward, after: Grant, figures: Iterable[DeviceFigures]) -> 
     try:
         charged = [one.total_bytes for one in read_usage(ward.tenant.usage_page).devices]
     except PageError:  # enforcement sees to that
-        charged = [0] * len(after.devices)
-    for before, share, charged_bytes in zip(
-        ward.grant.devices, after.devices, charged, strict=True
-    ):
+        charged = []
+    for at, (before, share) in enumerate(zip(ward.grant.devices, after.devices, strict=True)):
+        charged_bytes = charged[at] if at < len(charged) else 0  # pages have room for more devices
         used_bytes = max(charged_bytes, held_bytes.get(share.uuid, 0))
         if used_bytes > share.memory_bytes < before.memory_bytes:
             raise PenstockError(
