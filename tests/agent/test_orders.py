@@ -14,6 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from tests.agent.conftest import GIB, request, wait_until
 from tests.agent.programs import backlogged, environment_for
+from tests.enforce import program as enforced
 
 from penstock.model import PenstockError
 from penstock.node.resize import Resize
@@ -278,3 +279,27 @@ def test_penstock_quota_set_asks_the_agent(node):
         assert agent.node().devices[0].free_cores_permille == 550
     refused = node("quota", "set", "t", "--cores", "200")
     assert refused.returncode == 2
+
+
+def test_a_program_that_allocates_no_more_is_not_ended_by_a_shrink(node):
+    """Below what it holds the order is refused, unless whoever gives it means the program's end."""
+    granted = node.tenant("t", memory=8 * GIB, grace_ns=1_000_000_000)
+    program = node.launch_in(
+        environment_for(granted), sys.executable, str(enforced.__file__), "alloc", "5120"
+    )
+    wait_until(lambda: node.usage("t").devices[0].total_bytes > 5 * GIB)
+    with node.client() as agent:
+        with pytest.raises(PenstockError, match="are in use, more than the new 2Gi") as refused:
+            agent.resize("t", Resize(memory_bytes=2 * GIB))
+        assert refused.value.reason == "not-now"
+        assert agent.tenants()[0].shares[0].memory_bytes == 8 * GIB
+        fewer = agent.resize("t", Resize(cores_permille=100, memory_bytes=6 * GIB)).tenant
+        assert (fewer.shares[0].cores_permille, fewer.shares[0].memory_bytes) == (100, 6 * GIB)
+        assert "in use" in node("quota", "set", "t", "--memory", "2Gi").stderr
+        time.sleep(4)  # two looks, the grace, and SIGTERM
+        assert program.poll() is None
+        assert "exceeded" not in {one["event"] for one in node.events("t")}
+        forced = node("quota", "set", "t", "--memory", "2Gi", "--force")
+        assert "new allocations are refused until enough is freed" in forced.stderr
+        assert agent.tenants()[0].shares[0].memory_bytes == 2 * GIB
+    wait_until(lambda: program.poll() is not None)

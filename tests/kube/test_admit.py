@@ -51,8 +51,7 @@ def configurations() -> list[dict[str, Any]]:
         )
     )
     for hook in (hook for one in found for hook in one["webhooks"]):
-        path = hook["clientConfig"]["service"]["path"]
-        hook["clientConfig"] = {"url": f"https://{API_ADDRESS}:{PORT}{path}"}
+        hook["clientConfig"] = {"url": f"https://{API_ADDRESS}:{PORT}/"}
     return found
 
 
@@ -337,14 +336,23 @@ def test_a_policy_bounds_and_completes_shares_by_resources_and_bounds_claims(
     lifted = asking(annotations={"penstock.io/on-exceed": "deny"})
     assert f"QuotaPolicy {where}/usual says terminate" in refused(pods, lifted)
 
-    # of two that select it neither holds; that is said, and the Pod is made
+    # of two that select it the strictest word of each holds
     patient_policy(cluster, pods)
-    make_policy(cluster, pods, "rival", {"app": "patient"})
-    both = asking()
+    make_policy(cluster, pods, "rival", {"app": "patient"}, limits={"memory": "1Gi"})
+    both = asking({"penstock.io/vgpu": "1"})
     both["metadata"]["labels"] = {"app": "patient"}
-    made, warnings = tried(pods, both)
-    assert "2 policies match this Pod: patient, rival" in warnings
-    assert not made.metadata.annotations
+
+    def is_both() -> bool:
+        made, _ = tried(pods, both)
+        limits = made.spec.containers[0].resources.limits
+        annotations = made.metadata.annotations
+        return (
+            limits["penstock.io/memory"] == str(GIB)
+            and limits["penstock.io/cores-permille"] == "300"
+            and annotations["penstock.io/on-exceed"] == "terminate"
+        )
+
+    until("both hold", is_both)
 
 
 def test_what_would_end_a_suspended_pod_is_warned_of_and_so_is_who_writes_what_makes_it(
@@ -371,7 +379,10 @@ def test_what_would_end_a_suspended_pod_is_warned_of_and_so_is_who_writes_what_m
         "activeDeadlineSeconds of the Pod (60)",
     ):
         assert word in warnings
-    _, warnings = tried(pods, claiming("stops", activeDeadlineSeconds=61))
+    assert "usual allows terminate or stricter" in refused(pods, claiming("stops"))
+    stops = claiming("stops", activeDeadlineSeconds=61)
+    stops["metadata"]["labels"] = {"app": "patient"}
+    _, warnings = tried(pods, stops)
     assert "activeDeadlineSeconds of the Pod (61)" in warnings
     template = {"metadata": {"labels": {"app": "patient"}}, "spec": patient["spec"]}
     template["spec"] |= {"restartPolicy": "Never"}
@@ -475,9 +486,90 @@ def test_a_good_pod_is_completed_and_warned_of_what_no_device_here_has(
         cluster.core.delete_node("fitting")
 
 
-def test_while_nobody_answers_only_pods_that_ask_for_shares_wait(admission, pods):
+def test_a_pod_before_its_claim_and_who_is_not_the_api_server_get_nowhere(admission, cluster, pods):
+    """Nor does a device class of another driver make a claim that depends on us."""
+    privileged = {"container": {"securityContext": {"privileged": True}}}
+    assert "make the claim or the template first" in refused(pods, claiming("later", **privileged))
+    make_claims(cluster, pods, claim("later", memory="1Gi"))
+    assert "is privileged" in refused(pods, claiming("later", **privileged))
+    assert "memory is at most" in refused_claim(cluster, pods, claim("huge", memory="1e30"))
+    cap = {
+        "apiVersion": "penstock.io/v1alpha1", "kind": "QuotaCap", "metadata": {"name": "default"},
+        "spec": {"hard": {"vgpus": 2}},
+    }  # fmt: skip
+    resources = client.CustomObjectsApi(cluster.api)
+    where = ("penstock.io", "v1alpha1", pods.namespace, "quotacaps")
+    resources.create_namespaced_custom_object(*where, cap)
+    forged = {
+        "uid": "forged", "operation": "CREATE", "resource": {"resource": "resourceclaims"},
+        "namespace": pods.namespace, "userInfo": {"username": "kubernetes-admin"},
+        "object": {"metadata": {"uid": "forged", "name": "x"}, **claim("x", memory="1Gi")},
+    }  # fmt: skip
+    body = json.dumps({"request": forged}).encode()
+    for path in ("validate", "mutate", "validate/x"):
+        assert admission.ask(path, body) == b"", path
+
+    def cap_is_known() -> bool:
+        every = claim("every", memory="1Gi")
+        every["spec"]["devices"]["requests"][0]["exactly"]["allocationMode"] = "All"
+        return "allocationMode All takes" in refused_claim(cluster, pods, every)
+
+    until("the cap is known", cap_is_known)
+    status = resources.get_namespaced_custom_object(*where, "default").get("status", {})
+    assert "forged" not in status.get("pending", {})
+
+    theirs = {
+        "metadata": {"name": "theirs"},
+        "spec": {"selectors": [{"cel": {"expression": 'device.driver == "gpu.example.com"'}}]},
+    }
+    classes = client.ResourceV1Api(cluster.api)
+    classes.create_device_class(theirs)
+    try:
+        hooks = client.AdmissionregistrationV1Api(cluster.api)
+
+        def is_left_out() -> bool:
+            found = hooks.read_validating_webhook_configuration("penstock").webhooks
+            return any("theirs" in c.expression for h in found for c in h.match_conditions or [])
+
+        until("their claims are not asked about", is_left_out)
+        _, warnings = tried(pods, claiming("not-there"))
+        assert "make such a claim before its Pod" in warnings
+        admission.kill()
+        other = claim("other")
+        other["spec"]["devices"]["requests"][0]["exactly"] = {"deviceClassName": "theirs"}
+        template = {
+            **other, "kind": "ResourceClaimTemplate", "spec": {"spec": other["spec"]},
+        }  # fmt: skip
+        ours = claim("ours", memory="1Gi")
+        until("ours is refused", lambda: refused_claim(cluster, pods, ours))
+        until("theirs is made", lambda: not refused_claim(cluster, pods, other))
+        until(
+            "their template is made",
+            lambda: not refused_claim(cluster, pods, template, "resourceclaimtemplates"),
+        )
+    finally:
+        classes.delete_device_class("theirs")
+        admission.kill()
+        admission.start()
+
+
+def refused_claim(cluster, pods, body: dict[str, Any], plural: str = "resourceclaims") -> str:
+    """The words with which a claim is refused; it is not made in any case."""
+    try:
+        client.CustomObjectsApi(cluster.api).create_namespaced_custom_object(
+            "resource.k8s.io", "v1", pods.namespace, plural, body, dry_run="All"
+        )
+    except ApiException as error:
+        return json.loads(error.body)["message"]
+    return ""
+
+
+def test_while_nobody_answers_only_pods_that_ask_for_shares_wait(admission, cluster, pods):
+    hooks = client.AdmissionregistrationV1Api(cluster.api)
+    hook = hooks.read_validating_webhook_configuration("penstock").webhooks[0]
+    path = hook.client_config.url.partition(f":{PORT}/")[2]
     for nonsense in (b"", b"[", b"[]", b'{"request": 3}', b"\xff", b'{"request": {"uid": "u"}}'):
-        answer = json.loads(admission.ask("validate", nonsense or b" "))["response"]
+        answer = json.loads(admission.ask(path, nonsense or b" "))["response"]
         assert answer["allowed"] is False
         assert answer["status"]["code"] == 400
     admission.kill()

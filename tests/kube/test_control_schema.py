@@ -9,8 +9,9 @@ from tests.kube.controlling import CRDS
 
 from penstock.kube.control import crd
 from penstock.kube.control.amounts import Amounts, of_claim_spec, of_pod, total
+from penstock.kube.control.bound import bound_of
 from penstock.kube.control.caps import Counter, _answers, _Asked, _replaced, read_cap
-from penstock.kube.control.policies import matching, policy_for, reach, read_policy, status_of
+from penstock.kube.control.policies import holding, matching, reach, read_policy, status_of
 from penstock.kube.device_class import whose
 from penstock.model import PenstockError
 from penstock.policy.schema import QuotaPolicy
@@ -51,15 +52,16 @@ def test_a_policy_is_matched_by_labels_by_name_and_as_default():
     every = [policy("a", {"app": "a"}), policy("ab", {"app": "a", "tier": "b"}), policy("rest")]
     names = [one.name for one in matching(every, {"app": "a"}, "", asks=True)]
     assert names == ["a"]
-    assert policy_for(every, {"app": "x"}).name == "rest"
-    assert policy_for(every, {"app": "x"}, asks=False) is None
-    assert policy_for(every, {"app": "a"}, "ab").name == "ab", "by its own word"
-    with pytest.raises(PenstockError, match="2 policies match"):
-        policy_for(every, {"app": "a", "tier": "b"})
+    assert [one.name for one in holding(every, {"app": "x"})] == ["rest"]
+    assert matching(every, {"app": "x"}, "", asks=False) == []
+    named = holding(every, {"app": "a"}, "ab")
+    assert [one.name for one in named] == ["a", "ab"], "its own word adds one"
+    both = holding(every, {"app": "a", "tier": "b"})
+    assert [one.name for one in both] == ["a", "ab"]
     with pytest.raises(PenstockError, match="did you mean rest"):
-        policy_for(every, {}, "rset")
+        holding(every, {}, "rset")
     with pytest.raises(PenstockError, match="more than a whole device"):
-        policy_for([policy("bad", {"a": "b"}, limits={"cores": 150})], {"a": "b"})
+        bound_of([policy("bad", {"a": "b"}, limits={"cores": 150})])
 
 
 def test_a_status_keeps_the_time_of_a_condition_that_stays():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, get_args
 
@@ -81,6 +82,16 @@ class Bounds:
                 f"there are {len(names)}: {listing(names)}{also}",
                 "revoke one of these, or ask an administrator", reason="not-allowed",
             )  # fmt: skip
+
+    def held(self, request: Request) -> Request:
+        """The request, made as strict as users' are where whoever asks does it for a user."""
+        if request.bound_measured:
+            measured = max(request.measured, self.least_step, key=STEPS.index)
+            request = dataclasses.replace(request, measured=measured)
+        if request.bound_grace:
+            grace_ns = min(request.grace_ns, self.longest_grace_ns)
+            request = dataclasses.replace(request, grace_ns=grace_ns)
+        return request
 
     def left_to(
         self,

@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.agent.enforcing import Enforcing
+from penstock.agent.in_use import check_in_use
 from penstock.agent.revocation import check_not_ending, revoke
 from penstock.agent.view import DeviceView, Ended, Granted, NodeView, TenantView
 from penstock.agent.ward import Ward
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from penstock.agent.caller import Caller
     from penstock.devices import DriverLibraries
     from penstock.node.admit import Request
+    from penstock.node.grant import Grant
     from penstock.node.resize import Resize
     from penstock.node.supervisor import Held
     from penstock_shim.pages import Limits
@@ -81,6 +83,7 @@ class Orders:
         if request.oversubscribe:
             caller.check_is_admin("to oversubscribe a device")
         self._agent.bounds.check(request, caller)
+        request = self._agent.bounds.held(request)
         if caller.uid is not None:
             request = dataclasses.replace(
                 request, user=caller.name, uid=caller.uid, owner_uid=caller.owner_uid
@@ -175,7 +178,10 @@ class Orders:
                 revoke(self._agent, ward, 0)
 
     def resize(self, name: str, change: Resize, caller: Caller) -> tuple[TenantView, list[str]]:
-        """Changes a quota; it holds from the next launch and allocation on. Raises as `grant`."""
+        """Changes a quota; it holds from the next launch and allocation on.
+
+        Raises as `grant`, and where a program holds more memory than it would have then.
+        """
         change.check()
         if change.oversubscribe:
             caller.check_is_admin("to oversubscribe a device")
@@ -193,9 +199,22 @@ class Orders:
                 caller.check_may_lift(ward.grant, "given more")
                 left = agent.bounds.left_to(caller, agent.devices, agent.machine, others)
                 agent.bounds.check_total(caller, after, left, ward.grant)
+            if not change.force:
+                self._check_in_use(ward, after)
             notes += change_grant(ward.tenant, after)
+            if not change.force:
+                try:  # nothing is added from now on, and something may have been until now
+                    self._check_in_use(ward, after)
+                except PenstockError:
+                    change_grant(ward.tenant, ward.grant)
+                    raise
             agent.changed(ward, after)
         return self._view_of(ward), notes
+
+    def _check_in_use(self, ward: Ward, after: Grant) -> None:
+        enforcer = self._agent.enforcer
+        figures = enforcer.figures(ward.tenant.directory) if enforcer else ()
+        check_in_use(ward, after, figures)
 
     def release_driver(self, caller: Caller, reason: str) -> None:
         """Lets go of the driver, so that its modules can be unloaded, until `reopen_driver`.

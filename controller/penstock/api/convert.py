@@ -76,6 +76,8 @@ def request_of(message: pb.GrantRequest) -> Request:
         labels=dict(message.labels),
         container=message.container,
         request_id=message.request_id,
+        bound_measured=message.bound_measured,
+        bound_grace=message.bound_grace,
     )
 
 
@@ -98,6 +100,8 @@ def request_to(request: Request) -> pb.GrantRequest:
         labels=request.labels,
         container=request.container,
         request_id=request.request_id,
+        bound_measured=request.bound_measured,
+        bound_grace=request.bound_grace,
     )
     check_grace(request.grace_ns)
     message.grace.FromNanoseconds(request.grace_ns)
@@ -117,6 +121,7 @@ def resize_of(message: pb.ResizeRequest) -> Resize:
         device=message.device or None,
         oversubscribe=message.oversubscribe,
         accounted=message.accounted,
+        force=message.force,
     )
 
 
@@ -130,6 +135,7 @@ def resize_to(name: str, change: Resize) -> pb.ResizeRequest:
         device=change.device or "",
         oversubscribe=change.oversubscribe,
         accounted=change.accounted,
+        force=change.force,
     )
 
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from penstock.kube.admit.publish import Places
     from penstock.kube.admit.server import Shown
+    from penstock.kube.parameters import Parameters
 
 FILES_EVERY_S = 5.0
 
@@ -50,6 +51,29 @@ def admit(
         typer.Option(metavar="FILE", help="A certificate that somebody else keeps (PEM)."),
     ] = None,
     tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Its key (PEM).")] = None,
+    client_ca: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Hear only callers with a certificate that this authority signed (PEM); it signs "
+            "the API server's and nobody else's. Needed with --tls-cert.",
+        ),
+    ] = None,
+    measured: Annotated[
+        str,
+        typer.Option(
+            metavar="STEP",
+            help="The mildest last step that claims may ask for, as agents have it (empty: left to "
+            "them): deny, throttle, suspend or terminate.",
+        ),
+    ] = "",
+    longest_grace: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME",
+            help="The longest grace that they may ask for (empty: left to agents).",
+        ),
+    ] = "",
     kubeconfig: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The cluster (default: that of this Pod).")
     ] = None,
@@ -57,7 +81,8 @@ def admit(
     """Check Pods and claims that ask for vGPUs, and give such Pods to their scheduler.
 
     Makes and renews its own certificates, unless --tls-cert names one; files are read again when
-    they change.
+    they change. It writes its own, and paths that only the API server knows, into its webhook
+    configurations; with --tls-cert these are yours, and callers show a certificate (--client-ca).
     """
     import asyncio
 
@@ -66,23 +91,44 @@ def admit(
 
     if (tls_cert is None) != (tls_key is None):
         raise PenstockError("a certificate needs its key", "one of them is missing", "give both")
+    if tls_cert is not None and client_ca is None:
+        raise PenstockError(
+            "nobody could tell whether it is the API server who asks",
+            "with --tls-cert the paths are known to all", "add --client-ca FILE",
+        )  # fmt: skip
     files = (tls_cert, tls_key) if tls_cert and tls_key else None
     names = [f"{service}.{namespace}.svc", f"{service}.{namespace}.svc.cluster.local"]
     asyncio.run(
         _admit(
-            listen, kubeconfig, files,
+            listen, kubeconfig, files, client_ca,
             Places(namespace, secret, configuration, (*names, *(name or ()))),
-            (scheduler, scheduler_user),
+            (scheduler, scheduler_user), _floor(measured, longest_grace),
         )
     )  # fmt: skip
+
+
+def _floor(measured: str, longest_grace: str) -> Parameters:
+    from penstock.kube.parameters import STEPS, Parameters, read_grace_ns
+    from penstock.model import PenstockError
+
+    step = next((one for one in STEPS if one == measured), None)
+    if measured and step is None:
+        raise PenstockError(
+            f"--measured {measured!r} is no step", f"steps are {', '.join(STEPS)}", "name one"
+        )
+    return Parameters(
+        measured=step, grace_ns=read_grace_ns(longest_grace) if longest_grace else None
+    )
 
 
 async def _admit(
     listen: str,
     kubeconfig: Path | None,
     files: tuple[Path, Path] | None,
+    client_ca: Path | None,
     places: Places,
     schedulers: tuple[str, str],
+    floor: Parameters,
 ) -> None:
     from penstock.cli.address import read_address
     from penstock.cli.log import log_as
@@ -96,18 +142,25 @@ async def _admit(
 
     log = log_as("penstock kube admit")
     async with await Api.connect(kubeconfig) as api:
-        around = Surroundings(api)
-        reviewer = Reviewer(around, scheduler=schedulers[0], scheduler_user=schedulers[1])
         caps = Caps(api)
+        around = Surroundings(api, caps.classes)
+        reviewer = Reviewer(
+            around, scheduler=schedulers[0], scheduler_user=schedulers[1], floor=floor
+        )
         reviewer.further.append(caps.further)
-        shown = Shown()
+        shown = Shown(client_ca)
+
+        def unready() -> str:
+            return caps.unready() or around.unready()
+
         if files:
             shown.use_files(*files)
-            served = app(reviewer, caps.unready)
+            served = app(reviewer, unready, lambda: None)
             keep = _follow(shown, *files, log)
         else:
-            publisher = Publisher(api, places, shown.use, log)
-            served = app(reviewer, lambda: publisher.problem or caps.unready())
+            publisher = Publisher(api, places, shown.use, log, others=around.other_classes)
+            caps.classes.changed.append(lambda *_: publisher.wake())
+            served = app(reviewer, lambda: publisher.problem or unready(), lambda: publisher.word)
             keep = publisher.run()
         async with serving.listening(served, read_address(listen), shown.context) as port:
             log("started", port=port, server=api.server, names=places.names)

@@ -48,6 +48,14 @@ def node(
         str,
         typer.Option(metavar="TIME", help="How long nobody may want a tenant before it is ended."),
     ] = "60s",
+    unseen_namespace: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="A namespace whose Pods `penstock kube admit` does not see; may be given again. "
+            "Pods of all others get a claim's share only with what it gives them (dra).",
+        ),
+    ] = None,
     kubeconfig: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The cluster (default: that of this Pod).")
     ] = None,
@@ -83,5 +91,6 @@ def node(
         device_plugin_dir=device_plugin_dir,
         cdi_dir=cdi_dir,
         runtime_socket=runtime_socket,
+        unseen=frozenset(unseen_namespace) if unseen_namespace else None,
     )
     asyncio.run(serve(options, log_as("penstock kube node")))

@@ -38,9 +38,20 @@ def set_(
         typer.Option(metavar="WHICH", help="Only this device of the tenant's (index, UUID)."),
     ] = None,
     oversubscribe: Oversubscribe = False,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force",
+            help="Shrink below what is in use, too: the agent ends the program after its grace.",
+        ),
+    ] = False,
     state_dir: StateDir = None,
 ) -> None:
-    """Change the quota of a running tenant. It holds from the next launch and allocation on."""
+    """Change the quota of a running tenant. It holds from the next launch and allocation on.
+
+    An agent refuses less memory than is in use. Without an agent nobody ends a program: it keeps
+    what it has and gets no more.
+    """
     from penstock.cli.by_agent import resize_by_agent
     from penstock.model import parse_cores, parse_memory
     from penstock.node.resize import Resize, resize
@@ -53,6 +64,7 @@ def set_(
         mode=mode.value if mode else None,
         device=device,
         oversubscribe=oversubscribe,
+        force=force,
     )
     if (answer := resize_by_agent(state_dir, tenant, change)) is not None:
         for line in answer:

@@ -1,8 +1,9 @@
-"""Whose devices a DeviceClass may give: ours, another driver's, or anybody's."""
+"""A DeviceClass: whose devices it may give, ours, another driver's, or anybody's."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from penstock.kube.names import DRIVER
@@ -11,6 +12,24 @@ if TYPE_CHECKING:
     from penstock.kube.api import Object
 
 Whose = Literal["ours", "theirs", "anybody's"]
+
+
+@dataclass(frozen=True)
+class DeviceClass:
+    """As far as it concerns us."""
+
+    whose: Whose
+    configs: tuple[Object, ...] = ()  # as an allocation has them: `source` and opaque parameters
+
+
+NO_CLASS = DeviceClass("theirs")  # that of a name which does not exist: nothing is given by it
+
+
+def read_class(one: Object) -> DeviceClass:
+    """As an API server has it."""
+    configs = (one.get("spec") or {}).get("config") or []
+    return DeviceClass(whose(one), tuple({**config, "source": "FromClass"} for config in configs))
+
 
 _NAMES_A_DRIVER = re.compile(r"device\.driver\s*==\s*[\"']")
 

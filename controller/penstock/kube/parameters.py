@@ -6,23 +6,24 @@
     policy: small-inference  # for people: which policy it is of
     onExceed: {measured: suspend, grace: 30s}
 
-All but the first two may be left out. Parameters of the claim go before those of its class, key by
-key; unknown keys are errors.
+All but the first two may be left out; unknown keys are errors. Parameters of the claim go before
+those of its class, key by key, but for `onExceed`: a claim is written by whom the quota holds
+against, so of that the stricter word counts.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from penstock.kube.names import DRIVER, GROUP
 from penstock.model import PenstockError, QuantityError, listing, nearest, parse_duration_ns
-from penstock.model.quantity import MOST_GRACE_NS
+from penstock.model.quantity import MOST_GRACE_NS, format_duration
 from penstock.node.grant import DEFAULT_GRACE_NS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from penstock.node.grant import Mode, Step
 
@@ -45,13 +46,26 @@ class Parameters:
     grace_ns: int | None = None
 
     def over(self, other: Parameters) -> Parameters:
-        """These, and what they do not say from `other`."""
-        said = {
+        """These, and what they do not say from `other`; of what follows on excess the stricter."""
+        said: dict[str, Any] = {
             one.name: value
             for one in fields(self)
             if (value := getattr(self, one.name)) is not None
         }
+        said["measured"] = strictest(self.measured, other.measured)
+        said["grace_ns"] = shortest(self.grace_ns, other.grace_ns)
         return replace(other, **said)
+
+    def milder_than(self, floor: Parameters) -> Iterator[tuple[str, str]]:
+        """What these say of `onExceed` that `floor` does not allow: it, and what it allows."""
+        if self.measured and self.measured != strictest(self.measured, floor.measured):
+            yield f"onExceed.measured: {self.measured}", f"{floor.measured} or stricter"
+        said_ns, most_ns = self.grace_ns, floor.grace_ns
+        if said_ns is not None and most_ns is not None and said_ns > most_ns:
+            yield (
+                f"onExceed.grace: {format_duration(said_ns)}",
+                f"at most {format_duration(most_ns)}",
+            )
 
     @property
     def mode_or_usual(self) -> Mode:
@@ -98,20 +112,38 @@ def parameters_for(request: str, configs: Sequence[Mapping[str, object]]) -> Par
     Raises:
         PenstockError: some of ours cannot be read.
     """
+    of_class = said_by("FromClass", request, configs)
+    return said_by("FromClaim", request, configs).over(of_class)
+
+
+def said_by(source: Source, request: str, configs: Sequence[Mapping[str, object]]) -> Parameters:
+    """Those of the class, which an administrator wrote, or of the claim alone. Raises likewise.
+
+    Of several of one source for the same request the last goes first.
+    """
     found = Parameters()
-    for source in get_args(Source):  # the class first: the claim goes before it
-        for config in configs:
-            opaque = config.get("opaque")
-            if config.get("source") != source or not isinstance(opaque, dict):
-                continue
-            requests = config.get("requests")
-            concerned = not requests or (
-                isinstance(requests, list)
-                and (request in requests or request.split("/", maxsplit=1)[0] in requests)
-            )
-            if opaque.get("driver") == DRIVER and concerned:
-                found = read_parameters(opaque.get("parameters")).over(found)
+    for config in configs:
+        opaque = config.get("opaque")
+        if config.get("source") != source or not isinstance(opaque, dict):
+            continue
+        requests = config.get("requests")
+        concerned = not requests or (
+            isinstance(requests, list)
+            and (request in requests or request.split("/", maxsplit=1)[0] in requests)
+        )
+        if opaque.get("driver") == DRIVER and concerned:
+            found = read_parameters(opaque.get("parameters")).over(found)
     return found
+
+
+def strictest(*several: Step | None) -> Step | None:
+    """Of those that are said; None: none is."""
+    return max((one for one in several if one is not None), key=STEPS.index, default=None)
+
+
+def shortest(*several_ns: int | None) -> int | None:
+    """The same of graces."""
+    return min((one for one in several_ns if one is not None), default=None)
 
 
 def _check_keys(plain: Mapping[str, object], known: tuple[str, ...], where: str) -> None:

@@ -69,6 +69,9 @@ class Request:
     labels: Mapping[str, str] = field(default_factory=dict)
     container: bool = False  # it is offered to containers, and of no use outside them
     request_id: str = ""
+    # Whoever asks does it for somebody whom the node's bounds for users hold against.
+    bound_measured: bool = False
+    bound_grace: bool = False
 
 
 @dataclass

@@ -30,6 +30,8 @@ class Resize:
     oversubscribe: bool = False
     accounted: bool = False
     """Whoever accounts for the tenant elsewhere accounts for these amounts from now on."""
+    force: bool = False
+    """Also below what is in use, for which enforcement ends the program after its grace."""
 
     def check(self) -> None:
         """Raises `PenstockError` when it changes nothing, or accounts for half a share."""

@@ -136,7 +136,7 @@ class Device(_message.Message):
     def __init__(self, index: _Optional[int] = ..., uuid: _Optional[str] = ..., name: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., free_memory_bytes: _Optional[int] = ..., free_cores_permille: _Optional[int] = ..., tflops: _Optional[float] = ..., simulated: _Optional[bool] = ..., health: _Optional[str] = ..., health_reason: _Optional[str] = ..., foreign_processes: _Optional[int] = ..., foreign: _Optional[_Iterable[str]] = ..., driver_version: _Optional[str] = ..., cuda_version: _Optional[str] = ..., compute_capability: _Optional[str] = ..., architecture: _Optional[str] = ..., profile: _Optional[str] = ..., parent: _Optional[str] = ..., checkpoint: _Optional[str] = ...) -> None: ...
 
 class GrantRequest(_message.Message):
-    __slots__ = ("name", "devices", "count", "memory_bytes", "cores_permille", "tflops", "mode", "command", "policy", "oversubscribe", "allow_unknown", "lifetime", "measured", "grace", "labels", "request_id", "candidates", "container")
+    __slots__ = ("name", "devices", "count", "memory_bytes", "cores_permille", "tflops", "mode", "command", "policy", "oversubscribe", "allow_unknown", "lifetime", "measured", "grace", "labels", "request_id", "candidates", "container", "bound_measured", "bound_grace")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -162,6 +162,8 @@ class GrantRequest(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     CANDIDATES_FIELD_NUMBER: _ClassVar[int]
     CONTAINER_FIELD_NUMBER: _ClassVar[int]
+    BOUND_MEASURED_FIELD_NUMBER: _ClassVar[int]
+    BOUND_GRACE_FIELD_NUMBER: _ClassVar[int]
     name: str
     devices: _containers.RepeatedScalarFieldContainer[str]
     count: int
@@ -180,7 +182,9 @@ class GrantRequest(_message.Message):
     request_id: str
     candidates: _containers.RepeatedScalarFieldContainer[str]
     container: bool
-    def __init__(self, name: _Optional[str] = ..., devices: _Optional[_Iterable[str]] = ..., count: _Optional[int] = ..., memory_bytes: _Optional[_Iterable[int]] = ..., cores_permille: _Optional[_Iterable[int]] = ..., tflops: _Optional[float] = ..., mode: _Optional[_Union[Mode, str]] = ..., command: _Optional[_Iterable[str]] = ..., policy: _Optional[str] = ..., oversubscribe: _Optional[bool] = ..., allow_unknown: _Optional[bool] = ..., lifetime: _Optional[_Union[Lifetime, str]] = ..., measured: _Optional[_Union[Step, str]] = ..., grace: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., labels: _Optional[_Mapping[str, str]] = ..., request_id: _Optional[str] = ..., candidates: _Optional[_Iterable[str]] = ..., container: _Optional[bool] = ...) -> None: ...
+    bound_measured: bool
+    bound_grace: bool
+    def __init__(self, name: _Optional[str] = ..., devices: _Optional[_Iterable[str]] = ..., count: _Optional[int] = ..., memory_bytes: _Optional[_Iterable[int]] = ..., cores_permille: _Optional[_Iterable[int]] = ..., tflops: _Optional[float] = ..., mode: _Optional[_Union[Mode, str]] = ..., command: _Optional[_Iterable[str]] = ..., policy: _Optional[str] = ..., oversubscribe: _Optional[bool] = ..., allow_unknown: _Optional[bool] = ..., lifetime: _Optional[_Union[Lifetime, str]] = ..., measured: _Optional[_Union[Step, str]] = ..., grace: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., labels: _Optional[_Mapping[str, str]] = ..., request_id: _Optional[str] = ..., candidates: _Optional[_Iterable[str]] = ..., container: _Optional[bool] = ..., bound_measured: _Optional[bool] = ..., bound_grace: _Optional[bool] = ...) -> None: ...
 
 class GrantResponse(_message.Message):
     __slots__ = ("tenant", "notes", "environment", "cdi_devices")
@@ -259,7 +263,7 @@ class Share(_message.Message):
     def __init__(self, device_uuid: _Optional[str] = ..., device_index: _Optional[int] = ..., device_name: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., cores_permille: _Optional[int] = ..., allowance_permille: _Optional[int] = ...) -> None: ...
 
 class ResizeRequest(_message.Message):
-    __slots__ = ("name", "memory_bytes", "cores_permille", "mode", "device", "oversubscribe", "accounted")
+    __slots__ = ("name", "memory_bytes", "cores_permille", "mode", "device", "oversubscribe", "accounted", "force")
     NAME_FIELD_NUMBER: _ClassVar[int]
     MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     CORES_PERMILLE_FIELD_NUMBER: _ClassVar[int]
@@ -267,6 +271,7 @@ class ResizeRequest(_message.Message):
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     OVERSUBSCRIBE_FIELD_NUMBER: _ClassVar[int]
     ACCOUNTED_FIELD_NUMBER: _ClassVar[int]
+    FORCE_FIELD_NUMBER: _ClassVar[int]
     name: str
     memory_bytes: int
     cores_permille: int
@@ -274,7 +279,8 @@ class ResizeRequest(_message.Message):
     device: str
     oversubscribe: bool
     accounted: bool
-    def __init__(self, name: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., cores_permille: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., device: _Optional[str] = ..., oversubscribe: _Optional[bool] = ..., accounted: _Optional[bool] = ...) -> None: ...
+    force: bool
+    def __init__(self, name: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., cores_permille: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., device: _Optional[str] = ..., oversubscribe: _Optional[bool] = ..., accounted: _Optional[bool] = ..., force: _Optional[bool] = ...) -> None: ...
 
 class ResizeResponse(_message.Message):
     __slots__ = ("tenant", "notes")

@@ -1,4 +1,4 @@
-"""Which QuotaPolicy holds for a Pod, and how its share behaves: words of either."""
+"""What the QuotaPolicies that hold for a Pod say, and how its share behaves: words of either."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.kube.admit.verdict import pointer
-from penstock.kube.control.policies import policy_for
+from penstock.kube.control.bound import bound_of
+from penstock.kube.control.policies import holding
 from penstock.kube.names import GRACE, MODE, ON_EXCEED, POLICY
 from penstock.kube.parameters import MODES
 from penstock.model import PenstockError, nearest
@@ -18,18 +19,19 @@ if TYPE_CHECKING:
     from penstock.kube.admit.surroundings import Surroundings
     from penstock.kube.admit.verdict import Verdict
     from penstock.kube.api import Object
-    from penstock.kube.control.policies import Policy
+    from penstock.kube.control.bound import Bound
 
 MOST_NAMES = 5
 
 
-async def policy_of(
-    pod: Object, namespace: str, around: Surroundings, verdict: Verdict
-) -> Policy | None:
-    """The one that holds. One that the Pod names and cannot have refuses it. Raises `ApiError`."""
+def bound_for(pod: Object, namespace: str, around: Surroundings, verdict: Verdict) -> Bound | None:
+    """What holds for it. A policy that it names and cannot have, or that is not valid, refuses it.
+
+    Raises `ApiError`.
+    """
     metadata = pod.get("metadata") or {}
     named = (metadata.get("annotations") or {}).get(POLICY)
-    policies = await around.policies(namespace)
+    policies = around.policies(namespace)
     if named is not None and named not in {one.name for one in policies or ()}:
         why = "this cluster has no QuotaPolicies"
         if policies is not None:
@@ -40,12 +42,9 @@ async def policy_of(
         verdict.refuse(f"annotation {POLICY}: {named}", why, "name one that is there, or none")
         return None
     try:
-        return policy_for(policies or (), metadata.get("labels") or {}, named or "")
+        return bound_of(holding(policies or (), metadata.get("labels") or {}, named or ""))
     except PenstockError as error:
-        if named is not None:
-            verdict.refuse_for(error)
-        else:
-            verdict.warnings.append(f"no QuotaPolicy holds for this Pod: {error}")
+        verdict.refuse_for(error)
         return None
 
 
@@ -63,21 +62,18 @@ class Behaviour:
         return self.on_exceed == "suspend"
 
     @classmethod
-    def of(
-        cls, annotations: Mapping[str, str], policy: Policy | None, verdict: Verdict
-    ) -> Behaviour:
+    def of(cls, annotations: Mapping[str, str], bound: Bound | None, verdict: Verdict) -> Behaviour:
         """The Pod's own words, and the policy's for what it leaves out.
 
         What follows on excess is the policy's alone where there is one: who could lift that would
         have no quota.
         """
-        spec = policy.spec if policy else None
         mode = annotations.get(MODE, "")
         if MODE in annotations and mode not in MODES:
             verdict.refuse(
                 f"annotation {MODE}: {mode}", "there is no such mode", "strict or elastic"
             )
-        if policy is None or spec is None:
+        if bound is None:
             for name in (ON_EXCEED, GRACE):
                 if name in annotations:
                     verdict.refuse(
@@ -86,15 +82,14 @@ class Behaviour:
                         "leave it out, or have a policy made that selects the Pod",
                     )
             return cls(mode)
-        exceed = spec.on_exceed
-        theirs = {ON_EXCEED: str(exceed.measured), GRACE: format_duration(exceed.grace)}
+        theirs = {ON_EXCEED: str(bound.measured), GRACE: format_duration(bound.grace_ns)}
         for name, word in theirs.items():
             said = annotations.get(name, word)
             if said != word:
                 verdict.refuse(
-                    f"annotation {name}: {said[:60]}", f"{policy} says {word}", "leave it out"
+                    f"annotation {name}: {said[:60]}", f"{bound} says {word}", "leave it out"
                 )
-        usual = "" if spec.mode == "strict" else spec.mode
+        usual = "" if bound.mode == "strict" else bound.mode
         return cls(mode or usual, theirs[ON_EXCEED], theirs[GRACE])
 
     def patch(self, pod: Object) -> Iterator[Object]:

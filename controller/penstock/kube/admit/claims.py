@@ -1,17 +1,18 @@
-"""ResourceClaims and their templates: capacity that no device of ours can give."""
+"""ResourceClaims and their templates: what no device of ours can give, and no user may say."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.kube.admit.surroundings import asked_devices, class_names
+from penstock.kube.admit.surroundings import asked_devices
 from penstock.kube.admit.verdict import Verdict
 from penstock.kube.api import ApiError
 from penstock.kube.names import CORES_PERMILLE, MEMORY
+from penstock.kube.parameters import Parameters
 from penstock.kube.quantity import parse_quantity
 from penstock.kube.request import LEAST_MEMORY_BYTES
 from penstock.model import PenstockError, QuantityError, human_memory, nearest
-from penstock.model.quantity import FULL_DEVICE_PERMILLE
+from penstock.model.quantity import FULL_DEVICE_PERMILLE, MAX_MEMORY_BYTES
 
 if TYPE_CHECKING:
     from penstock.kube.admit.surroundings import Surroundings
@@ -20,10 +21,21 @@ if TYPE_CHECKING:
 CAPACITIES = (MEMORY, CORES_PERMILLE)
 
 
-async def review_claim(spec: Object, around: Surroundings) -> Verdict:
-    """A claim's spec. Raises `ApiError`: its classes cannot be looked up."""
+async def review_claim(
+    spec: Object, around: Surroundings, floor: Parameters | None = None
+) -> Verdict:
+    """A claim's spec. `floor`: the mildest `onExceed` that users may ask for.
+
+    Raises `ApiError`: its classes cannot be looked up.
+    """
     verdict = Verdict()
-    ours = await around.classes_of_ours(set(class_names(spec)))
+    try:
+        ours = await around.ours_of(spec)
+    except ApiError:
+        raise
+    except PenstockError as error:
+        verdict.refuse_for(error)
+        return verdict
     for one in asked_devices(spec):
         if one.get("deviceClassName") not in ours:
             continue
@@ -36,13 +48,34 @@ async def review_claim(spec: Object, around: Surroundings) -> Verdict:
         for name, value in ((one.get("capacity") or {}).get("requests") or {}).items():
             _capacity(where, name, value, around, verdict)
     if ours:
-        try:
-            await around.parameters(spec)
-        except ApiError:
-            raise
-        except PenstockError as error:  # the node would say so, and a claim cannot be changed
-            verdict.refuse_for(error)
+        await _parameters(spec, around, floor or Parameters(), verdict)
     return verdict
+
+
+async def _parameters(
+    spec: Object, around: Surroundings, floor: Parameters, verdict: Verdict
+) -> None:
+    try:
+        found = await around.parameters(spec)
+    except ApiError:
+        raise
+    except PenstockError as error:  # the node would say so, and a claim cannot be changed
+        verdict.refuse_for(error)
+        return
+    refused = set()
+    for said in found:
+        # An administrator's word in the class goes before the chart's values.
+        allowed = Parameters(
+            measured=said.by_class.measured or floor.measured,
+            grace_ns=floor.grace_ns if said.by_class.grace_ns is None else said.by_class.grace_ns,
+        )
+        refused |= set(said.by_claim.milder_than(allowed))
+    for what, most in sorted(refused):
+        verdict.refuse(
+            f"the claim's parameters say {what}",
+            f"here it is {most}: what follows on excess is for administrators to say",
+            "leave it out, or ask for a DeviceClass or a QuotaPolicy that says it",
+        )
 
 
 def _capacity(where: str, name: str, value: object, around: Surroundings, verdict: Verdict) -> None:
@@ -66,6 +99,8 @@ def _capacity(where: str, name: str, value: object, around: Surroundings, verdic
         )  # fmt: skip
     elif name == MEMORY and exact < LEAST_MEMORY_BYTES:
         verdict.refuse(what, f"that is {exact} bytes", f"write it with its unit, such as {value}Gi")
+    elif name == MEMORY and exact > MAX_MEMORY_BYTES:  # the scheduler would count it as nothing
+        verdict.refuse(what, f"memory is at most {MAX_MEMORY_BYTES} bytes", "ask for less")
     elif name == MEMORY and (largest := around.largest()) and exact > largest[0]:
         verdict.warnings.append(
             f"{where} asks for more memory than any device here has "

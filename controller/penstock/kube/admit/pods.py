@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
-from penstock.kube.admit.behaviour import Behaviour, policy_of
+from penstock.kube.admit.behaviour import Behaviour, bound_for
 from penstock.kube.admit.bounds import bound_asks, bound_claim, filled
 from penstock.kube.admit.deadlines import deadlines
-from penstock.kube.admit.surroundings import class_names
 from penstock.kube.admit.verdict import Verdict, pointer
 from penstock.kube.api import ApiError
 from penstock.kube.names import (
@@ -25,15 +25,17 @@ from penstock.kube.names import (
     RUNNING,
     SCHEDULER,
 )
+from penstock.kube.parameters import Parameters, strictest
+from penstock.kube.privileges import privileged, runtime_apart
 from penstock.kube.request import asked, containers, read_request
 from penstock.model import PenstockError, human_memory, listing, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from penstock.kube.admit.surroundings import Surroundings
     from penstock.kube.api import Object
-    from penstock.policy.schema import Spec
+    from penstock.kube.control.bound import Bound
     from penstock.schedule.ask import Request
 
 DEFAULT_SCHEDULER = "default-scheduler"
@@ -60,7 +62,9 @@ async def review_new(
     by_resources = any(asked(one) for one, _, _ in containers(pod))
     if _goes_nowhere(pod, verdict, scheduler if by_resources else SCHEDULER):
         return verdict
-    by_claims = await around.claims_of_ours(pod, namespace)
+    claims = await around.claims_of(pod, namespace)
+    by_claims = claims.ours
+    _claims_first(claims.missing, around, verdict)
     if not by_resources and not by_claims:
         return verdict
     if by_resources and by_claims:
@@ -71,26 +75,57 @@ async def review_new(
         )
     request = _amounts(pod, verdict)
     _placing(pod, scheduler if by_resources else "", verdict)
-    _privileges(pod, verdict)
-    policy = await policy_of(pod, namespace, around, verdict)
-    spec = policy.spec if policy else None
-    behaviour = Behaviour.of(annotations, policy, verdict)
-    await _runtime(pod, around, verdict)
-    if policy and spec:
-        bound_asks(request.asks if request else (), policy, spec.limits, verdict)
-        for name, claim in by_claims.items():
-            ours = await around.classes_of_ours(set(class_names(claim)))
-            bound_claim(name, claim, policy, spec.limits, ours=ours, verdict=verdict)
+    await _privileges(pod, around, verdict)
+    bound = bound_for(pod, namespace, around, verdict)
+    behaviour = Behaviour.of(annotations, bound, verdict)
+    if bound:
+        bound_asks(request.asks if request else (), bound, verdict)
+        await _bound_claims(by_claims, bound, around, verdict)
     if verdict.refusals:
         return verdict
     if request:
-        _warn(request, spec, around, verdict)
-    if behaviour.may_suspend if by_resources else await _claims_may_suspend(by_claims, around):
+        _warn(request, bound, around, verdict)
+    if behaviour.may_suspend or await _claims_may_suspend(by_claims, bound, around):
         verdict.warnings += deadlines(pod, frozenset(by_claims), job_deadline_s)
-    verdict.patch += _fill(pod, scheduler if by_resources else "", spec)
+    verdict.patch += _fill(pod, scheduler if by_resources else "", bound)
     if by_resources:
         verdict.patch += behaviour.patch(pod)
     return verdict
+
+
+def _claims_first(missing: Iterable[str], around: Surroundings, verdict: Verdict) -> None:
+    """Once it is made, a Pod gets neither limits nor its readiness gate any more."""
+    for name in missing:
+        if around.has_other_drivers:  # it may be for one of them, and none of our business
+            verdict.warnings.append(
+                f"the Pod's claim {name} is not there yet: should it be for {GROUP}, the Pod will "
+                "not be started; make such a claim before its Pod"
+            )
+            continue
+        verdict.refuse(
+            f"the Pod's claim {name} is not there, nor is the template that it is made from",
+            "what a Pod may have of devices is decided when it is made",
+            "make the claim or the template first",
+        )
+
+
+async def _bound_claims(
+    claims: Mapping[str, Object], bound: Bound, around: Surroundings, verdict: Verdict
+) -> None:
+    largest = around.largest()
+    for name, spec in claims.items():
+        bound_claim(
+            name, spec, bound, ours=await around.ours_of(spec),
+            largest_bytes=largest[0] if largest else None, verdict=verdict,
+        )  # fmt: skip
+        with contextlib.suppress(PenstockError):  # said when the claim was made
+            for said in await around.parameters(spec):
+                theirs = Parameters(measured=bound.measured, grace_ns=bound.grace_ns)
+                for what, most in said.by_claim.milder_than(theirs):
+                    verdict.refuse(
+                        f"claim {name} says {what}", f"{bound} allows {most}",
+                        "make the claim anew without it",
+                    )  # fmt: skip
 
 
 def _goes_nowhere(pod: Object, verdict: Verdict, scheduler: str) -> bool:
@@ -147,6 +182,15 @@ def review_change(old: Object, new: Object, user: str, scheduler_user: str) -> V
                 "it is what its QuotaPolicy said when the Pod was made",
                 "leave it as it is; for another policy make the Pod anew",
             )
+    if ((old.get("metadata") or {}).get("labels") or {}).get(MANAGED) != "true":
+        return verdict
+    if ((new.get("metadata") or {}).get("labels") or {}).get(MANAGED) != "true":
+        verdict.refuse(
+            f"label {MANAGED} is not to be changed", "drains find Pods with shares by it",
+            "leave it as it is",
+        )  # fmt: skip
+    for refusal in privileged(new):
+        verdict.refuse(*refusal)
     return verdict
 
 
@@ -204,34 +248,23 @@ def _placing(pod: Object, scheduler: str, verdict: Verdict) -> None:
         )  # fmt: skip
 
 
-def _privileges(pod: Object, verdict: Verdict) -> None:
-    privileged = [
-        str(one.get("name"))
-        for one, _, _ in containers(pod)
-        if (one.get("securityContext") or {}).get("privileged")
-    ]
-    if privileged:
-        verdict.refuse(
-            f"container {privileged[0]} is privileged", "it could use all of every device",
-            "leave privileged out: a vGPU needs no privilege",
-        )  # fmt: skip
-
-
-async def _runtime(pod: Object, around: Surroundings, verdict: Verdict) -> None:
+async def _privileges(pod: Object, around: Surroundings, verdict: Verdict) -> None:
+    for refusal in privileged(pod):
+        verdict.refuse(*refusal)
     runtime_class = (pod.get("spec") or {}).get("runtimeClassName")
-    if runtime_class and (handler := await around.apart(runtime_class)):
-        verdict.refuse(
-            f"RuntimeClass {runtime_class} runs containers by {handler}",
-            "they see neither the node's devices nor the page that holds the quota",
-            "use a runtime on the node's own kernel, such as runc",
-        )
+    if runtime_class and (apart := runtime_apart(await around.runtime(runtime_class))):
+        verdict.refuse(*apart)
 
 
-async def _claims_may_suspend(claims: dict[str, Object], around: Surroundings) -> bool:
+async def _claims_may_suspend(
+    claims: dict[str, Object], bound: Bound | None, around: Surroundings
+) -> bool:
+    theirs = bound.measured if bound else None
     try:
         for spec in claims.values():
-            if any(one.measured == "suspend" for one in await around.parameters(spec)):
-                return True
+            for one in await around.parameters(spec):
+                if strictest(one.by_class.measured, one.by_claim.measured, theirs) == "suspend":
+                    return True
     except ApiError:
         raise
     except PenstockError:  # said when the claim was made
@@ -239,10 +272,9 @@ async def _claims_may_suspend(claims: dict[str, Object], around: Surroundings) -
     return False
 
 
-def _warn(request: Request, spec: Spec | None, around: Surroundings, verdict: Verdict) -> None:
-    limits = spec.limits if spec else None
-    has_cores = limits is not None and (limits.cores is not None or limits.tflops is not None)
-    has_memory = limits is not None and limits.memory is not None
+def _warn(request: Request, bound: Bound | None, around: Surroundings, verdict: Verdict) -> None:
+    has_cores = bound is not None and bound.has_compute
+    has_memory = bound is not None and bound.memory_bytes is not None
     largest = around.largest()
     for ask in request.asks:
         name = f"container {ask.container}"
@@ -267,7 +299,7 @@ def _warn(request: Request, spec: Spec | None, around: Surroundings, verdict: Ve
             )
 
 
-def _fill(pod: Object, scheduler: str, policy: Spec | None) -> Iterator[Object]:
+def _fill(pod: Object, scheduler: str, bound: Bound | None) -> Iterator[Object]:
     """What the Pod leaves out. Kubernetes wants a resource's request beside its limit."""
     metadata, spec = pod.get("metadata") or {}, pod.get("spec") or {}
     if "labels" not in metadata:
@@ -282,7 +314,7 @@ def _fill(pod: Object, scheduler: str, policy: Spec | None) -> Iterator[Object]:
     if scheduler and spec.get("schedulerName") != scheduler:
         yield {"op": "add", "path": "/spec/schedulerName", "value": scheduler}
     for one, _, path in containers(pod):
-        yield from _fill_container(one, path, filled(one, policy))
+        yield from _fill_container(one, path, filled(one, bound))
 
 
 def _fill_container(one: Object, path: str, more: Mapping[str, str]) -> Iterator[Object]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.kube.admit.behaviour import policy_of
+from penstock.kube.admit.behaviour import bound_for
 from penstock.kube.admit.verdict import Verdict
 from penstock.kube.names import PLACED, RESIZE
 from penstock.kube.placed import read_placement
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     from penstock.kube.admit.surroundings import Surroundings
     from penstock.kube.api import Object
-    from penstock.kube.control.policies import Policy
+    from penstock.kube.control.bound import Bound
+    from penstock.kube.device import NodeDevice
     from penstock.kube.placed import Placement, Share
-    from penstock.schedule.device import Device
 
 
 async def review_resize(old: Object, new: Object, namespace: str, around: Surroundings) -> Verdict:
@@ -37,7 +37,7 @@ async def review_resize(old: Object, new: Object, namespace: str, around: Surrou
     if text is None or text == before:
         return verdict
     if not any(asked(one) for one, _, _ in containers(new)):
-        if await around.claims_of_ours(new, namespace):
+        if (await around.claims_of(new, namespace)).ours:
             verdict.warnings.append(CLAIMS_DO_NOT_CHANGE)
         else:
             verdict.refuse(f"annotation {RESIZE}", "the Pod has no vGPU", "leave it out")
@@ -54,8 +54,8 @@ async def review_resize(old: Object, new: Object, namespace: str, around: Surrou
         devices = around.devices_of((new.get("spec") or {}).get("nodeName") or "")
         for one in _larger_than(placement, after, devices):
             verdict.refuse(*one)
-        policy = await policy_of(new, namespace, around, verdict)
-        for one in _beyond(placement, after, devices, policy) if policy else ():
+        bound = bound_for(new, namespace, around, verdict)
+        for one in _beyond(placement, after, devices, bound) if bound else ():
             verdict.refuse(*one)
     except PenstockError as error:
         if getattr(error, "is_passing", False):
@@ -74,7 +74,7 @@ def _growing(before: Placement, after: Placement) -> Iterator[tuple[str, str, Sh
 
 
 def _larger_than(
-    before: Placement, after: Placement, devices: dict[str, Device]
+    before: Placement, after: Placement, devices: dict[str, NodeDevice]
 ) -> Iterator[tuple[str, str, str]]:
     for container, uuid, _, share in _growing(before, after):
         device = devices.get(uuid)
@@ -87,28 +87,26 @@ def _larger_than(
 
 
 def _beyond(
-    before: Placement, after: Placement, devices: dict[str, Device], policy: Policy
+    before: Placement, after: Placement, devices: dict[str, NodeDevice], bound: Bound
 ) -> Iterator[tuple[str, str, str]]:
     """What grows past the policy's limits. What it has may be more: it was placed before."""
-    limits = policy.spec.limits if policy.spec else None
-    if limits is None:
-        return
     for container, uuid, was, share in _growing(before, after):
-        cores = limits.cores
+        cores = bound.cores_permille
         device = devices.get(uuid)
-        if limits.tflops is not None and device is not None and device.tflops:
+        if bound.tflops is not None and device is not None and device.tflops:
             try:
-                cores = cores_from_tflops(limits.tflops, device.tflops)
+                cores = cores_from_tflops(bound.tflops, device.tflops)
             except QuantityError:  # more than the device has
                 cores = None
         fix = "ask for less, or change the policy"
-        if limits.memory is not None and share.memory_bytes > max(was.memory_bytes, limits.memory):
+        most_bytes = bound.memory_bytes
+        if most_bytes is not None and share.memory_bytes > max(was.memory_bytes, most_bytes):
             yield (
                 f"container {container} is to have {human_memory(share.memory_bytes)} of a device",
-                f"{policy} allows {human_memory(limits.memory, down=True)}", fix,
+                f"{bound} allows {human_memory(most_bytes, down=True)}", fix,
             )  # fmt: skip
         if cores is not None and share.cores_permille > max(was.cores_permille, cores):
             yield (
                 f"container {container} is to have {format_cores(share.cores_permille)} % of time",
-                f"{policy} allows {format_cores(cores)} %", fix,
+                f"{bound} allows {format_cores(cores)} %", fix,
             )  # fmt: skip

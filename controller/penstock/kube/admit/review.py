@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from penstock.kube.admit.surroundings import Surroundings
     from penstock.kube.api import Object
+    from penstock.kube.parameters import Parameters
 
     Further = Callable[[Object], Awaitable[list[str]]]
 
@@ -35,9 +36,16 @@ class Reviewer:
     """
 
     def __init__(
-        self, around: Surroundings, *, scheduler: str = SCHEDULER, scheduler_user: str = ""
+        self,
+        around: Surroundings,
+        *,
+        scheduler: str = SCHEDULER,
+        scheduler_user: str = "",
+        floor: Parameters | None = None,
     ) -> None:
+        """`floor`: the mildest `onExceed` that claims may ask for; None: nodes alone bound it."""
         self._around = around
+        self._floor = floor
         self._scheduler = scheduler
         self._scheduler_user = scheduler_user
         self.further: list[Further] = []
@@ -49,6 +57,12 @@ class Reviewer:
             request = json.loads(body)["request"]
             uid = request["uid"] if isinstance(request["uid"], str) else ""
             verdict = await self._verdict(request)
+            if verdict.patch and not may_patch:
+                verdict.refuse(
+                    "the Pod is not as it was when it was completed",
+                    "what it refers to was made or changed meanwhile, or others changed it",
+                    "make it again",
+                )
             if not verdict.refusals and not may_patch:  # others may change it after us
                 for ask in self.further:
                     verdict.refusals += await ask(request)
@@ -57,8 +71,6 @@ class Reviewer:
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             why = f"the review cannot be read: {type(error).__name__}: {str(error)[:200]}"
             return _review(uid, Verdict([why]), 400)
-        if not may_patch:
-            verdict.patch = []
         return _review(uid, verdict, 422)
 
     async def _verdict(self, request: Object) -> Verdict:
@@ -78,9 +90,9 @@ class Reviewer:
                 if not found.refusals:
                     found = await review_resize(request["oldObject"], one, namespace, self._around)
             case ("resourceclaims", _):
-                found = await review_claim(one["spec"], self._around)
+                found = await review_claim(one["spec"], self._around, self._floor)
             case ("resourceclaimtemplates", _):
-                found = await review_claim(one["spec"]["spec"], self._around)
+                found = await review_claim(one["spec"]["spec"], self._around, self._floor)
             case (plural, "") if plural in TEMPLATED:
                 found = await review_template(one, namespace, self._around, self._scheduler)
             case _:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import json
 import ssl
 import tempfile
@@ -20,18 +21,41 @@ if TYPE_CHECKING:
     from penstock.kube.admit.review import Reviewer
 
 
-def app(reviewer: Reviewer, why_not_ready: Callable[[], str]) -> web.Application:
-    """/mutate, /validate and probes."""
+MUTATE, VALIDATE = "mutate", "validate"  # the first part of a path; the second is its word
+
+
+def app(
+    reviewer: Reviewer, why_not_ready: Callable[[], str], word: Callable[[], str | None]
+) -> web.Application:
+    """/mutate/WORD, /validate/WORD and probes.
+
+    Every Pod of a cluster reaches this server, and what it is asked is written into caps: only the
+    API server knows the word, by configurations that no tenant may read. `word`: the one that holds
+    now, empty before it is known; None: there is none, and callers of /mutate and /validate show a
+    certificate.
+    """
 
     async def mutate(http: web.Request) -> web.Response:
-        return _answer(await reviewer.answer(await http.read(), may_patch=True))
+        return await answer(http, may_patch=True)
 
     async def validate(http: web.Request) -> web.Response:
-        return _answer(await reviewer.answer(await http.read(), may_patch=False))
+        return await answer(http, may_patch=False)
+
+    async def answer(http: web.Request, *, may_patch: bool) -> web.Response:
+        wanted = word()
+        if wanted is None:
+            if http.get_extra_info("peercert") is None:
+                raise web.HTTPForbidden(text="show the API server's certificate\n")
+        elif not wanted or not hmac.compare_digest(
+            http.match_info.get("word", "").encode(), wanted.encode()
+        ):
+            raise web.HTTPNotFound
+        return _answer(await reviewer.answer(await http.read(), may_patch=may_patch))
 
     made = web.Application(client_max_size=serving.MOST_BYTES)
-    made.router.add_post("/mutate", mutate)
-    made.router.add_post("/validate", validate)
+    for act, handler in ((MUTATE, mutate), (VALIDATE, validate)):
+        made.router.add_post(f"/{act}", handler)
+        made.router.add_post(f"/{act}/{{word}}", handler)
     serving.probes(made, why_not_ready)
     return made
 
@@ -43,10 +67,22 @@ def _answer(body: object) -> web.Response:
 class Shown:
     """The certificate that new connections are shown; those there are go on with theirs."""
 
-    def __init__(self) -> None:
+    def __init__(self, client_ca: Path | None = None) -> None:
+        """`client_ca`: who signs the certificate that the API server shows as a client (PEM).
+
+        Raises `PenstockError`: it cannot be read.
+        """
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.minimum_version = ssl.TLSVersion.TLSv1_2
         self._loaded: object = None
+        if client_ca is not None:
+            try:
+                self.context.load_verify_locations(client_ca)
+            except (OSError, ssl.SSLError) as error:
+                raise PenstockError(
+                    f"--client-ca {client_ca} cannot be used", str(error), "name a PEM file"
+                ) from error
+            self.context.verify_mode = ssl.CERT_OPTIONAL  # kubelets, which probe, show none
 
     def use(self, certificates: Certificates) -> None:
         """Shows them from now on."""

@@ -25,48 +25,54 @@ FINISHED = frozenset({"Succeeded", "Failed"})
 
 @dataclass(frozen=True)
 class Amounts:
-    """Shares of devices, added up. None: nobody said how much, so it is as much as there is."""
+    """Shares of devices, added up. None: nobody said how much, so it is as much as there is.
 
-    vgpus: int = 0
+    `vgpus` is None where all devices of a node are asked for, whichever node that will be.
+    """
+
+    vgpus: int | None = 0
     memory_bytes: int | None = 0
     cores_permille: int | None = 0
 
     def __add__(self, other: Amounts) -> Amounts:
         return Amounts(
-            self.vgpus + other.vgpus,
+            _plus(self.vgpus, other.vgpus),
             _plus(self.memory_bytes, other.memory_bytes),
             _plus(self.cores_permille, other.cores_permille),
         )
 
     def times(self, count: int) -> Amounts:
         """So many alike."""
-        memory, cores = self.memory_bytes, self.cores_permille
         return Amounts(
-            self.vgpus * count,
-            None if memory is None else memory * count,
-            None if cores is None else cores * count,
+            *(
+                None if one is None else one * count
+                for one in (self.vgpus, self.memory_bytes, self.cores_permille)
+            )
         )
 
     def most(self, other: Amounts) -> Amounts:
         """The larger of each: of things that are not held at the same time."""
         return Amounts(
-            max(self.vgpus, other.vgpus),
+            _most(self.vgpus, other.vgpus),
             _most(self.memory_bytes, other.memory_bytes),
             _most(self.cores_permille, other.cores_permille),
         )
 
     def __bool__(self) -> bool:
-        return self.vgpus > 0
+        return self.vgpus is None or self.vgpus > 0
 
 
 NOTHING = Amounts()
 
 
 def total(several: Iterable[Amounts]) -> Amounts:
-    """All together; what nobody said counts as nothing: only what is granted can be added up."""
+    """All together; what nobody said counts as nothing: only what is granted can be added up.
+
+    Of all devices of a node one counts until it is known how many these are.
+    """
     vgpus = memory_bytes = cores_permille = 0
     for one in several:
-        vgpus += one.vgpus
+        vgpus += 1 if one.vgpus is None else one.vgpus
         memory_bytes += one.memory_bytes or 0
         cores_permille += one.cores_permille or 0
     return Amounts(vgpus, memory_bytes, cores_permille)
@@ -142,7 +148,7 @@ def _of_request(request: dict[str, Any], ours: Collection[str]) -> Amounts:
     wanted = (request.get("capacity") or {}).get("requests") or {}
     one = Amounts(1, _quantity(wanted.get(MEMORY)), _quantity(wanted.get(CORES_PERMILLE)))
     if request.get("allocationMode") == "All":
-        return Amounts(1, None, None)  # as many as a node has
+        return Amounts(None, None, None)
     return one.times(int(request.get("count") or 1))
 
 

@@ -27,13 +27,14 @@ from penstock.kube.control.amounts import (
     of_pod,
     total,
 )
-from penstock.kube.device_class import whose
+from penstock.kube.device_class import DeviceClass, read_class
 from penstock.kube.names import RESIZE
 from penstock.model import (
     PenstockError,
     QuantityError,
     format_cores,
     human_memory,
+    listing,
     parse_memory,
 )
 from penstock.policy.schema import API_VERSION
@@ -86,6 +87,11 @@ class Cap:
                     f"{name}: {said(wants)} asked for, {said(has or 0)} of {said(hard)} taken"
                 )
         where = f"QuotaCap {self.namespace}/{NAME}"
+        if unsaid and asked.vgpus is None:
+            return (
+                f"{where} caps {listing(unsaid)}, and allocationMode All takes as many devices as "
+                "the node has: ask for a count"
+            )
         if unsaid:
             return f"{where} caps {' and '.join(unsaid)}, so that has to be said: ask for an amount"
         if parts:
@@ -126,7 +132,7 @@ class Caps:
     def __init__(self, api: Api) -> None:
         self._api = api
         self._caps = Cache(api, CAPS, read_cap)
-        self.classes = Cache(api, CLASSES, lambda one: None if whose(one) == "theirs" else True)
+        self.classes: Cache[DeviceClass] = Cache(api, CLASSES, read_class)
         self._waiting: dict[str, list[_Asked]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -145,7 +151,7 @@ class Caps:
 
     def our_classes(self) -> set[str]:
         """Names of the device classes whose devices are ours, or may be."""
-        return {name for _, name in self.classes.objects}
+        return {name for (_, name), one in self.classes.objects.items() if one.whose != "theirs"}
 
     async def further(self, request: Object) -> list[str]:
         """The same for an AdmissionReview's request: reasons against it. May reserve.
@@ -251,19 +257,24 @@ class Caps:
 
 
 def _answers(cap: Cap, batch: list[_Asked]) -> tuple[list[str | None], dict[str, Amounts]]:
-    """Of each that asks, in turn; and what is pending then."""
+    """Of each that asks, in turn; and what is pending then.
+
+    An entry is never lowered here: the first word may be that of an object which is stored by now.
+    Only the controller, which sees what is stored, takes entries away.
+    """
     pending = dict(cap.pending)
     answers = []
     for one in batch:
-        before = pending.pop(one.uid, None)
-        for key in _same_wish(one.uid, pending):
-            del pending[key]
-        answer = cap.refusal(one.amounts, total([cap.used or NOTHING, *pending.values()]))
-        if answer is None and not one.dry:
-            pending[one.uid] = total([one.amounts])
-        elif before is not None:
-            pending[one.uid] = before
+        earlier = [one.uid, *_same_wish(one.uid, pending)]
+        others = [amounts for uid, amounts in pending.items() if uid not in earlier]
+        answer = cap.refusal(one.amounts, total([cap.used or NOTHING, *others]))
         answers.append(answer)
+        if answer is not None or one.dry:
+            continue
+        entry = total([one.amounts])
+        for uid in earlier:
+            entry = entry.most(pending.pop(uid, NOTHING))
+        pending[one.uid] = entry
     return answers, pending
 
 
@@ -378,7 +389,7 @@ def _with(cap: Cap, pending: Mapping[str, Amounts]) -> Object:
 
 def _plain(one: Amounts) -> dict[str, int]:
     return {
-        "vgpus": one.vgpus,
+        "vgpus": one.vgpus or 0,
         "memoryBytes": one.memory_bytes or 0,
         "coresPermille": one.cores_permille or 0,
     }

@@ -7,7 +7,7 @@ of each node are reckoned from their ResourceSlices and the allocations of all c
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from penstock.kube.control.workloads import meets
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from penstock.kube.api import Object
     from penstock.kube.control.workloads import Pod
-    from penstock.kube.control.world import Claim, Node
+    from penstock.kube.control.world import Claim, Node, Usual
     from penstock.schedule.ask import Ask
     from penstock.schedule.device import Node as Devices
 
@@ -53,6 +53,8 @@ class World:
     """What the Pod asks for by resources: `devices` are those given so."""
     refused: Mapping[str, str] = field(default_factory=dict)
     """By node: why none of its devices can be given to anybody."""
+    usual: Mapping[str, Usual] = field(default_factory=dict)
+    """By node: what a claim gets there that names no amount."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +164,7 @@ def _of_nodes(pod: Pod, world: World, wanted: _Wanted) -> dict[str, str]:
             if devices is None or not devices.devices:
                 shortages[name] = Shortage("said", text="no devices of Penstock")
                 continue
-            if short := why_not(devices, wanted.request):
+            if short := why_not(devices, _whole(wanted.request, world.usual.get(name))):
                 shortages[name] = short
                 continue
         short_of = _room(pod, node, world.taken.get(name, (0.0, 0.0, 0)))
@@ -172,6 +174,22 @@ def _of_nodes(pod: Pod, world: World, wanted: _Wanted) -> dict[str, str]:
         shortages[name] = Shortage("said", text=text)
     words = grouped(shortages)
     return {name: _with_figures(why, nearest) for name, why in words.items()}
+
+
+def _whole(request: Request, usual: Usual | None) -> Request:
+    """The request with what it leaves out, as devices of a node have it; None: all of one."""
+    if usual is None:
+        return request
+    memory_bytes, cores = usual
+    asks = (
+        replace(
+            ask,
+            memory_bytes=memory_bytes if ask.memory_bytes is None else ask.memory_bytes,
+            cores_permille=cores if ask.cores_permille is None else ask.cores_permille,
+        )
+        for ask in request.asks
+    )
+    return replace(request, asks=tuple(asks))
 
 
 def _closed(pod: Pod, node: Node, wanted: _Wanted) -> str:

@@ -14,7 +14,7 @@ from penstock.kube.control.caps import CLASSES
 from penstock.kube.control.explain import Why, World, explain, open_nodes
 from penstock.kube.control.pending import taken_by_node
 from penstock.kube.control.workloads import read_pod
-from penstock.kube.control.world import devices_of, read_claim, read_node, read_slice
+from penstock.kube.control.world import devices_of, read_claim, read_node, read_slice, usual_of
 from penstock.kube.device_class import whose
 from penstock.kube.place.ledger import ledger_of
 from penstock.kube.place.nominated import making_room_on
@@ -121,6 +121,7 @@ async def _world(api: Api, waiting: str) -> World:
         [one["metadata"]["name"] for one in classes[0]],
         [one["metadata"]["name"] for one in classes[0] if whose(one) == "ours"],
         taken_by_node(pod for pod in pods if pod is not None),
+        usual=usual_of(offered),
     )
 
 

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from penstock.kube.control.explain import World, explain
-from penstock.kube.control.world import devices_of
+from penstock.kube.control.world import devices_of, usual_of
 from penstock.kube.events import About
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ class Pending:
         if not due:
             return
         due.sort(key=lambda pod: self._told_s.get(pod.uid, 0.0))
+        slices = list(slices)
         world = World(
             {node.name: node for node in nodes},
             devices_of(slices, claims.values()),
@@ -65,6 +66,7 @@ class Pending:
             classes,
             [name for name, ours in classes.items() if ours],
             taken_by_node(pod for by in pods.by_namespace.values() for pod in by.values()),
+            usual=usual_of(slices),
         )
         for pod in due[:MOST_A_ROUND]:
             self._told_s[pod.uid] = now_s

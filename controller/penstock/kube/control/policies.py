@@ -1,8 +1,9 @@
-"""QuotaPolicy as a custom resource: which one holds for a Pod, and what its status says.
+"""QuotaPolicy as a custom resource: which ones hold for a Pod, and what their status says.
 
 A policy holds for the Pods of its namespace whose labels its selector names, or that name it
 themselves (annotation `penstock.io/policy`). One without a selector is the namespace's default: it
-holds for Pods with vGPUs that no other policy selects. Two that select the same Pod hold neither.
+holds for Pods with vGPUs that no other policy selects. Where several hold, all do, and the
+strictest word of each counts (`bound`). A workload is scaled by one policy, or not at all.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from penstock.policy.document import format_path
 from penstock.policy.schema import API_VERSION, KIND
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from penstock.kube.api import Object
     from penstock.kube.control.workloads import Pod, Workload
@@ -81,7 +82,10 @@ def _spec(name: str, plain: object) -> Spec:
 def matching(
     policies: Iterable[Policy], labels: Mapping[str, str], named: str, *, asks: bool
 ) -> list[Policy]:
-    """Those of a namespace that are meant for a Pod: one, none, or several, which is an error."""
+    """Those of a namespace that are meant for a workload: by several it is not scaled.
+
+    The one that it names goes before those that select it.
+    """
     if named:
         return [one for one in policies if one.name == named]
     every = list(policies)
@@ -95,16 +99,17 @@ def matching(
     return [one for one in every if one.labels is None]
 
 
-def policy_for(
-    policies: Sequence[Policy], labels: Mapping[str, str], named: str = "", *, asks: bool = True
-) -> Policy | None:
-    """The one that holds for such a Pod; None: there is none.
+def holding(
+    policies: Collection[Policy], labels: Mapping[str, str], named: str = ""
+) -> list[Policy]:
+    """All that hold for a Pod with vGPUs: no word of its own takes one of them away.
 
-    For who admits Pods, and for nodes. Raises `PenstockError` when the Pod names one that is not
-    there, when several match, or when the one that does is not valid.
+    Raises `PenstockError`: it names one that is not there.
     """
-    found = matching(policies, labels, named, asks=asks)
-    if named and not found:
+    found = matching(policies, labels, "", asks=True)
+    if not named:
+        return found
+    if named not in {one.name for one in policies}:
         names = sorted(one.name for one in policies)
         near = nearest(named, names)
         have = f"there are {', '.join(names[:MOST_NAMES])}" if names else "it has none"
@@ -112,23 +117,15 @@ def policy_for(
             f"no QuotaPolicy {named!r} is in this namespace", have,
             f"did you mean {near}?" if near else "name one of them, or make it first",
         )  # fmt: skip
-    if len(found) > 1:
-        raise PenstockError(
-            f"{len(found)} policies match this Pod", ", ".join(sorted(one.name for one in found)),
-            "narrow their selectors so that one matches",
-        )  # fmt: skip
-    if found and found[0].spec is None:
-        raise PenstockError(
-            f"{found[0]} is not valid", found[0].problem, "mend it: kubectl describe says the same"
-        )
-    return found[0] if found else None
+    return [*found, *(one for one in policies if one.name == named and one not in found)]
 
 
 @dataclass
 class Reach:
     """What the policies of one namespace are found to hold for."""
 
-    pods: dict[str, list[str]] = field(default_factory=dict)  # names of Pods, sorted, by policy
+    # Names of Pods, sorted, by the policy that alone holds for them.
+    pods: dict[str, list[str]] = field(default_factory=dict)
     targets: dict[str, list[Workload]] = field(default_factory=dict)
     rivals: dict[str, dict[str, str]] = field(default_factory=dict)  # by policy: rival, an example
 
@@ -185,7 +182,10 @@ def status_of(policy: Policy, found: Reach, targets: Sequence[Object]) -> Object
     elif rivals:
         also = "; ".join(f"{name} ({example})" for name, example in sorted(rivals.items()))
         ready, reason = "False", "Conflict"
-        message = f"also selected by {also}: narrow the selectors, so that one matches each Pod"
+        message = (
+            f"also selected by {also}: for such Pods the strictest of them holds, and such "
+            "workloads are not scaled; narrow the selectors, so that one matches each"
+        )
     else:
         ready, reason = "True", "InForce"
         message = f"holds for {len(names)} Pod{'s' * (len(names) != 1)}"

@@ -10,6 +10,7 @@ from penstock.kube.control.amounts import Amounts, of_claim_spec, total
 from penstock.kube.names import CORES_PERMILLE, DRIVER, MEMORY
 from penstock.kube.quantity import parse_quantity, parse_whole
 from penstock.model import QuantityError
+from penstock.model.quantity import FULL_DEVICE_PERMILLE
 from penstock.schedule.ask import Ask
 from penstock.schedule.device import Device, Share
 from penstock.schedule.device import Node as Devices
@@ -40,6 +41,9 @@ class Node:
     pods: float
 
 
+Usual = tuple[int, int]  # bytes of memory, permille of cores
+
+
 @dataclass(frozen=True)
 class SliceDevice:
     """A device that a node offers for claims."""
@@ -50,6 +54,9 @@ class SliceDevice:
     cores_permille: int
     attributes: Mapping[str, str]
     taint: str  # that keeps claims away; empty: none
+    # What a claim gets that names no amount: the device's own word, else all of it.
+    usual_memory_bytes: int = 0
+    usual_cores_permille: int = 0
 
 
 @dataclass(frozen=True)
@@ -146,6 +153,7 @@ def read_slice(one: Object) -> Slice | None:
                     for name, value in (inside.get("attributes") or {}).items()
                 },
                 _taint(taints[0]) if taints else "",
+                *(_usual(room.get(name) or {}) for name in (MEMORY, CORES_PERMILLE)),
             )
         )
     return Slice(spec.get("nodeName", ""), pool.get("generation", 0), tuple(devices))
@@ -211,6 +219,23 @@ def devices_of(slices: Iterable[Slice], claims: Iterable[Claim]) -> dict[str, De
             if uuid in nodes:
                 made[nodes[uuid]].take({uuid: held.share})
     return made
+
+
+def usual_of(slices: Iterable[Slice]) -> dict[str, Usual]:
+    """By node: what a claim gets there that names no amount; of several devices the least."""
+    found: dict[str, Usual] = {}
+    for one in slices:
+        for device in one.devices:
+            memory, cores = found.get(one.node, (device.usual_memory_bytes, FULL_DEVICE_PERMILLE))
+            found[one.node] = (
+                min(memory, device.usual_memory_bytes), min(cores, device.usual_cores_permille),
+            )  # fmt: skip
+    return found
+
+
+def _usual(capacity: Object) -> int:
+    usual = (capacity.get("requestPolicy") or {}).get("default")
+    return _whole(capacity.get("value") if usual is None else usual)
 
 
 def ask_of(claim: Claim, request: Asked) -> Ask:

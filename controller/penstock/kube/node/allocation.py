@@ -40,6 +40,9 @@ class Allocation:
     policy: str = ""
     measured: Step = "terminate"
     grace_ns: int = DEFAULT_GRACE_NS
+    # No administrator said these: the agent's bounds for users hold.
+    bound_measured: bool = True
+    bound_grace: bool = True
     labels: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -77,6 +80,8 @@ class Tenants:
             lifetime="until-revoked",
             measured=one.measured,
             grace_ns=one.grace_ns,
+            bound_measured=one.bound_measured,
+            bound_grace=one.bound_grace,
             container=True,
             request_id=one.owner,
             labels={

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.kube.names import CORES_PERMILLE, DRIVER, GROUP, MEMORY
 from penstock.kube.node.allocation import Allocation
-from penstock.kube.parameters import Parameters, parameters_for
+from penstock.kube.parameters import Parameters, parameters_for, said_by
 from penstock.kube.placed import Share
 from penstock.kube.quantity import parse_whole
 from penstock.model import PenstockError, QuantityError
 from penstock.model.quantity import FULL_DEVICE_PERMILLE, MAX_MEMORY_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from penstock.kube.api import Object
 
 CLAIM = f"{GROUP}/claim"  # label of a tenant: the name of its claim
 MOST_RESULTS = 32  # the API's own bound
+_Word = TypeVar("_Word")
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ class Granted:
     pod: str  # that it was made for; else the claim's own name. The same for as long as it lives.
     parts: tuple[Part, ...]
     parameters: Parameters
+    by_administrators: Parameters  # of these what its class said, and the policies that hold
 
     def allocation(self, uuids: Mapping[str, str]) -> Allocation:
         """The tenant to be granted, one with all devices. `uuids`: by the devices' names.
@@ -83,6 +85,8 @@ class Granted:
             policy=self.parameters.policy or "",
             measured=self.parameters.measured_or_usual,
             grace_ns=self.parameters.grace_or_usual_ns,
+            bound_measured=self.by_administrators.measured is None,
+            bound_grace=self.by_administrators.grace_ns is None,
             labels={CLAIM: self.ref.name},
         )
 
@@ -113,12 +117,22 @@ def read_claim(one: Object, ref: ClaimRef, pool: str) -> Granted:
     configs = [config for config in devices.get("config") or [] if isinstance(config, dict)]
     parts = tuple(_part(ref, result, pool) for result in results)
     parameters = [parameters_for(part.request, configs) for part in parts]
+    by_class = [said_by("FromClass", part.request, configs) for part in parts]
     if any(other != parameters[0] for other in parameters[1:]):
         raise _refused(
             ref, "its requests have different parameters, and it becomes one tenant",
             "give them the same, or make a claim of each",
         )  # fmt: skip
-    return Granted(ref, _made_for(one), parts, parameters[0])
+    by_administrators = Parameters(
+        measured=_all_said([one.measured for one in by_class]),
+        grace_ns=_all_said([one.grace_ns for one in by_class]),
+    )
+    return Granted(ref, _made_for(one), parts, parameters[0], by_administrators)
+
+
+def _all_said(several: Sequence[_Word | None]) -> _Word | None:
+    """The first of them; None where one is not said: who asks for several gets nothing milder."""
+    return None if None in several else several[0]
 
 
 def _part(ref: ClaimRef, result: Mapping[str, Any], pool: str) -> Part:

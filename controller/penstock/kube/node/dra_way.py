@@ -14,7 +14,7 @@ from penstock.kube.node.slices import Slices
 from penstock.kube.node.unresizable import Unresizable
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Collection, Coroutine
     from pathlib import Path
 
     from penstock.kube.api import Api
@@ -42,11 +42,12 @@ class DraWay:
         log: Log,
         kubelet_dir: Path,
         settled_s: float,
+        unseen: Collection[str] | None = None,
     ) -> None:
         self._inventory = inventory
         self._announcement = announcement
         self._slices = Slices(api, node)
-        driver = Driver(api, tenants, inventory, node, log)
+        driver = Driver(api, tenants, inventory, node, log, unseen=unseen)
         self.socket = Sockets(kubelet_dir, driver, Health(inventory, node), log)
         self._leftovers = Leftovers(
             tenants,

@@ -10,16 +10,17 @@ from weakref import WeakValueDictionary
 from penstock.api.status import cut
 from penstock.kube.api import CLAIMS, ApiError
 from penstock.kube.node.claim import ClaimRef, read_claim
+from penstock.kube.node.scrutiny import Scrutiny
 from penstock.model import PenstockError
 from penstock_api.kubelet import dra_v1_pb2 as pb
 from penstock_api.kubelet import dra_v1_pb2_grpc
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Collection, Iterable
 
     import grpc
 
-    from penstock.kube.api import Api
+    from penstock.kube.api import Api, Object
     from penstock.kube.node.allocation import Tenants
     from penstock.kube.node.claim import Granted
     from penstock.kube.node.inventory import Inventory
@@ -41,10 +42,18 @@ class Driver(dra_v1_pb2_grpc.DRAPluginServicer):
     """Serves kubelets. Every call may be repeated, and any two may overlap."""
 
     def __init__(
-        self, api: Api, tenants: Tenants, inventory: Inventory, pool: str, log: Log
+        self,
+        api: Api,
+        tenants: Tenants,
+        inventory: Inventory,
+        pool: str,
+        log: Log,
+        *,
+        unseen: Collection[str] | None = None,
     ) -> None:
-        """`pool`: this node's name in ResourceSlices."""
+        """`pool`: this node's name in ResourceSlices. `unseen`: see `Scrutiny`."""
         self._api = api
+        self._scrutiny = Scrutiny(api, unseen)
         self._tenants = tenants
         self._inventory = inventory
         self._pool = pool
@@ -126,11 +135,12 @@ class Driver(dra_v1_pb2_grpc.DRAPluginServicer):
             await asyncio.sleep(AGAIN_S)
 
     async def _prepare_once(self, ref: ClaimRef) -> pb.NodePrepareResourceResponse:
-        granted = await self._read(ref)
+        granted, claim = await self._read(ref)
         uuids = self._inventory.uuids()
         if any(part.device not in uuids for part in granted.parts):
             await self._inventory.look()  # this process may have just been started
             uuids = self._inventory.uuids()
+        granted = await self._scrutiny.look(claim, granted, self._inventory.named())
         allocation = granted.allocation(uuids)
         cdi_devices = await self._tenants.grant(allocation)
         self._log("prepared", claim=str(ref), uid=ref.uid, tenant=allocation.tenant)
@@ -148,7 +158,7 @@ class Driver(dra_v1_pb2_grpc.DRAPluginServicer):
             ]
         )
 
-    async def _read(self, ref: ClaimRef) -> Granted:
+    async def _read(self, ref: ClaimRef) -> tuple[Granted, Object]:
         try:
             one = await self._api.get(CLAIMS, ref.name, ref.namespace)
         except ApiError as error:
@@ -157,7 +167,7 @@ class Driver(dra_v1_pb2_grpc.DRAPluginServicer):
                     f"{ref} cannot be prepared", "it is gone", "nothing: its Pod goes too"
                 ) from error
             raise
-        return read_claim(one, ref, self._pool)
+        return read_claim(one, ref, self._pool), one
 
     async def _unprepare(self, ref: ClaimRef) -> pb.NodeUnprepareResourceResponse:
         owned = await self._tenants.owned()

@@ -50,6 +50,10 @@ class Inventory:
         """UUIDs by the names that ResourceSlices have."""
         return {device_name(one.uuid): one.uuid for one in self.devices}
 
+    def named(self) -> dict[str, NodeDevice]:
+        """The devices by those names."""
+        return {device_name(one.uuid): one for one in self.devices}
+
     async def run(self) -> None:
         """Asks until it is cancelled."""
         while True:

@@ -50,6 +50,8 @@ class Options:
     device_plugin_dir: Path = Path("/var/lib/kubelet/device-plugins")
     cdi_dir: Path = SPECS
     runtime_socket: Path = Path("/run/containerd/containerd.sock")
+    # Namespaces whose Pods the webhook does not see; None: there is no webhook.
+    unseen: frozenset[str] | None = None
 
 
 async def serve(options: Options, log: Log) -> None:
@@ -88,6 +90,7 @@ class _Node:
                 log=log,
                 kubelet_dir=options.kubelet_dir,
                 settled_s=options.settled_s,
+                unseen=options.unseen,
             )
         else:
             self._way = PluginWay(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.kube.api import SLICES, ApiError
 from penstock.kube.cache import Cache
+from penstock.kube.defaults import MIB, usual_of
 from penstock.kube.names import CORES_PERMILLE, DRIVER, GROUP, MEMORY
 from penstock.kube.node.inventory import device_name
 from penstock.kube.quantity import parse_quantity
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
     from penstock.kube.device import NodeDevice
 
 MOST_IN_SLICE = 64  # the API's own bound for devices with taints
-MIB = 1 << 20
-# What a claim gets that names no amount: see ADR 24.
-DEFAULT_PARTS = 8
 UNHEALTHY = f"{GROUP}/unhealthy"
 LONGEST_WAIT_S = 30.0
 _MOST_TEXT = 64  # of an attribute
@@ -69,9 +67,8 @@ def slices_of(
 
 
 def _capacity(amount: int, unit: str) -> Object:
-    usual = max(1, amount // DEFAULT_PARTS)
     policy = {
-        "default": f"{usual}{unit}",
+        "default": f"{usual_of(amount)}{unit}",
         "validRange": {"min": f"1{unit}", "max": f"{amount}{unit}", "step": f"1{unit}"},
     }
     return {"value": f"{amount}{unit}", "requestPolicy": policy}

@@ -236,6 +236,8 @@ def allocation_of(pod: NodePod, container: str) -> Allocation:
         policy=pod.policy,
         measured=_word(what, ON_EXCEED, pod.on_exceed or "terminate", STEPS),
         grace_ns=read_grace_ns(pod.grace) if pod.grace else DEFAULT_GRACE_NS,
+        bound_measured=not pod.on_exceed,  # the webhook lets through what policies say, no more
+        bound_grace=not pod.grace,
     )
 
 
