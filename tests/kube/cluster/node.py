@@ -179,6 +179,8 @@ def _kubelet_configuration(own: Layout, node: str) -> dict[str, object]:
         "tlsCertFile": str(own.secrets / f"{node}.crt"),
         "tlsPrivateKeyFile": str(own.secrets / f"{node}.key"),
         "containerRuntimeEndpoint": f"unix://{SOCKET}",
+        "clusterDNS": [layout.API_ADDRESS],
+        "clusterDomain": layout.DOMAIN,
         "resolvConf": "/etc/kubernetes/resolv.conf",
         "cgroupDriver": "cgroupfs",
         "cgroupRoot": str(own.cgroup(node)),

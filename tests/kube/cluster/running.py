@@ -165,7 +165,7 @@ def services(own: Layout) -> dict[str, psutil.Process]:
         with contextlib.suppress(psutil.Error):
             name = Path((process.cmdline() or [""])[0]).name
             node = _node_of(process)
-            if name.startswith("kube-") or name in {"etcd", "kubelet", "containerd"}:
+            if name.startswith("kube-") or name in {"etcd", "coredns", "kubelet", "containerd"}:
                 found[f"{node}-{name}" if node else name] = process
             elif node and process.ppid() and "tests.kube.cluster.node" in process.cmdline():
                 found[node] = process
