@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from penstock.kube.admit.behaviour import Behaviour, policy_of
 from penstock.kube.admit.bounds import bound_asks, bound_claim, filled
 from penstock.kube.admit.deadlines import deadlines
+from penstock.kube.admit.oversights import misspelt, more_devices
+from penstock.kube.admit.powers import review_powers
 from penstock.kube.admit.surroundings import class_names
 from penstock.kube.admit.verdict import Verdict, pointer
 from penstock.kube.api import ApiError
@@ -72,6 +74,8 @@ async def review_new(
     request = _amounts(pod, verdict)
     _placing(pod, scheduler if by_resources else "", verdict)
     _privileges(pod, verdict)
+    review_powers(pod, verdict)
+    verdict.warnings += misspelt(annotations)
     policy = await policy_of(pod, namespace, around, verdict)
     spec = policy.spec if policy else None
     behaviour = Behaviour.of(annotations, policy, verdict)
@@ -252,6 +256,7 @@ def _warn(request: Request, spec: Spec | None, around: Surroundings, verdict: Ve
             )
         if ask.memory_bytes is None and not has_memory:
             verdict.warnings.append(f"{name} says no {RESOURCE_MEMORY}: it gets all of a device's")
+        verdict.warnings += more_devices(name, ask.count, around.most_devices())
         if largest is None:
             continue
         memory_bytes, tflops = largest
