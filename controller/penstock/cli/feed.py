@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from penstock.node.report import Row
     from penstock.node.state import State
 
-FIRST_FIGURES_S = 1.0  # how long the first figures of all tenants are waited for
+# How long the first figures of all tenants are waited for. The agent looks at a new tenant within a
+# second and tells within another.
+FIRST_FIGURES_S = 2.5
+UNTOLD = "its agent has not told its use yet"
 
 
 @dataclass(frozen=True)
@@ -196,6 +199,9 @@ class AgentFeed:
         if self._usage.ended:
             raise PenstockError("the agent tells no figures any more", "its stream has ended")
         reports = self._usage.of({tenant.name for tenant in tenants})
+        if any(tenant.name not in reports for tenant in tenants):
+            there = {tenant.name for tenant in agent.tenants()}  # one may have ended meanwhile
+            tenants = [one for one in tenants if one.name in reports or one.name in there]
         lines = [
             TenantLine(row, tenant.suspended)
             for tenant in tenants
@@ -273,7 +279,7 @@ def _rows_of(tenant: TenantMessage, report: UsageMessage | None, node: NodeMessa
                 device_memory_bytes=None,
                 device_cores_permille=None,
                 supervised=True,
-                problem=tenant.finding or None,
+                problem=tenant.finding or (None if report else UNTOLD),
                 told_processes=tenant.processes,
             )
         )
