@@ -42,7 +42,8 @@ def test_a_capability_that_takes_the_quota_off_is_refused_wherever_it_stands(nam
 @pytest.mark.parametrize(
     "path",
     ["/", "/run", "/var", "/run/penstock", "/run/penstock/tenants/x", "//run/./penstock/",
-     "/var/run", "/var/lib/penstock/shim", "/var/run/cdi", "/run/containerd/containerd.sock", "/data/../run"],
+     "/var/run", "/var/lib/penstock/shim", "/var/run/cdi", "/run/containerd/containerd.sock",
+     "/data/../run"],
 )  # fmt: skip
 def test_the_nodes_directories_with_quotas_in_them_are_refused(path):
     (refusal,) = reviewed(volumes=[{"name": "v", "hostPath": {"path": path}}]).refusals
