@@ -68,18 +68,22 @@ class Chart:
 
     cluster: Cluster
     values: Path
-    before: frozenset[str]  # the traces that were there already
+    before: frozenset[str] = frozenset()  # the traces that were there already
 
     def install(self, *arguments: str) -> None:
-        """Both ways, a node each, with simulated devices; returns when all of it is ready."""
+        """Both ways, a node each, with simulated devices; returns when all of it is ready.
+
+        One that is there already is upgraded.
+        """
         self.values.write_text(yaml.safe_dump(VALUES))
         self.cluster.load(images.penstock())
         self.cluster.load(images.kube_scheduler(self.cluster.layout.programs))
         for node, way in ((BY_PLUGIN, "extender"), (BY_CLAIMS, None)):
             self.cluster.core.patch_node(node, {"metadata": {"labels": {"penstock.io/way": way}}})
         self._run(
-            "install", RELEASE, CHART, "--create-namespace", "--values", self.values, "--wait"
-        )
+            "upgrade", "--install", RELEASE, CHART, "--create-namespace",
+            "--values", self.values, "--wait", *arguments,
+        )  # fmt: skip
 
     def upgrade(self, *arguments: str) -> None:
         """With other values: `--set …`. Returns when all of it is ready again."""

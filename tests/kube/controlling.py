@@ -27,6 +27,7 @@ GROUP, VERSION = "penstock.io", "v1alpha1"
 CRDS = PROJECT / "deploy" / "crds"
 NAMESPACE = "kube-system"  # of the lease: every cluster has it
 LEASE = "penstock-control"
+PAGES_PORT = 9700  # of what tests tell Pods and controllers, in the control plane's network
 
 
 def define(cluster: running.Cluster) -> None:

@@ -96,7 +96,10 @@ class Cluster:
         for name in layout.NODES:
             loaded = self.layout.node(name) / f"loaded-{image.name}"
             if not loaded.exists():
-                node.load(self.layout, self.process(name).pid, image)
+                try:
+                    node.load(self.layout, self.process(name).pid, image)
+                except node.LoadError as error:
+                    raise ClusterError(f"{name}: {error}") from error
                 loaded.touch()
 
     def on(self, name: str, *command: str | Path) -> str:
