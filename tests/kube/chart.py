@@ -42,7 +42,6 @@ VALUES = {
     },
     "image": {"repository": images.PENSTOCK.split(":")[0], "tag": images.PENSTOCK.split(":")[1]},
     "agent": {"simulate": "h200,2"},
-    "uninstall": {"forgetSeconds": 0},  # five minutes of each kubelet's
 }
 
 
@@ -94,8 +93,13 @@ class Chart:
         self._run(*arguments)
 
     def uninstall(self) -> None:
-        """With its hooks, and the namespace, which helm leaves. Raises HelmError."""
+        """With its hooks, which wait as long as they do by default. Raises HelmError."""
         self._run("uninstall", RELEASE, "--wait")
+
+    def uninstall_at_once(self) -> None:
+        """The same, but for kubelets, which are not awaited until they forget a device plugin."""
+        self.upgrade("--set", "uninstall.forgetSeconds=0")
+        self.uninstall()
 
     def remove_namespace(self) -> None:
         """Helm makes it and leaves it."""
