@@ -28,8 +28,12 @@ def main() -> int:
     try:
         cluster = running.up()
         print("# the cluster is up; making and loading this tree's image", flush=True)
+        there = NAMESPACE in {one.metadata.name for one in cluster.core.list_namespace().items}
         with tempfile.TemporaryDirectory() as folder:
-            Chart(cluster, Path(folder) / "values.yaml").install()
+            chart = Chart(cluster, Path(folder) / "values.yaml")
+            chart.install()
+            if there:
+                _start_anew(chart)
     except NotToBeHadError as why:
         print(f"no cluster on this machine: {why}", file=sys.stderr)
         return 2
@@ -45,6 +49,15 @@ def main() -> int:
         )
     )  # fmt: skip
     return 0
+
+
+def _start_anew(chart: Chart) -> None:
+    """What ran before: its image has the same name, and may be of another tree. Shares run on."""
+    of_it = ("--namespace", NAMESPACE)
+    kinds = "deployments,daemonsets"
+    chart.kubectl(*of_it, "rollout", "restart", kinds)
+    for name in chart.kubectl(*of_it, "get", kinds, "--output", "name").split():
+        chart.kubectl(*of_it, "rollout", "status", name, "--timeout=120s")
 
 
 if __name__ == "__main__":

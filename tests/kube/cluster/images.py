@@ -148,14 +148,16 @@ def _base(root: Path) -> Iterator[str]:
     """What stands for Debian's image and for its slim one, and trusts whom this machine trusts."""
     base = f"{BASE}:{os.getpid()}"
     with tempfile.TemporaryDirectory(dir=KEPT) as folder:
-        trusted = Path(folder, KEPT_BELOW)
-        trusted.parent.mkdir(parents=True)
-        shutil.copy(CERTIFICATES, trusted)
-        layer = Path(folder, "layer.tar")
+        layer, trees, change = Path(folder, "layer.tar"), ["-C", root, "."], []
+        if CERTIFICATES.exists():
+            trusted = Path(folder, KEPT_BELOW)
+            trusted.parent.mkdir(parents=True)
+            shutil.copy(CERTIFICATES, trusted)
+            trees += ["-C", folder, f"./{KEPT_BELOW}"]
+            change = ["--change", f"ENV PIP_CERT=/{KEPT_BELOW}"]
         without = [f"--exclude=./{path}/*" for path in ("dev", "proc", "sys")]
-        trees = ("-C", root, ".", "-C", folder, f"./{KEPT_BELOW}")
         _run("tar", *without, "--numeric-owner", "-cf", layer, *trees)
-        _run("podman", "import", "--change", f"ENV PIP_CERT=/{KEPT_BELOW}", layer, base)
+        _run("podman", "import", *change, layer, base)
     _run("podman", "tag", base, f"{base}-slim")
     try:
         yield base
