@@ -127,6 +127,19 @@ def test_a_value_that_means_nothing_is_refused_by_its_name(built, value, why):
         render(built, "--set", value)
 
 
+def test_a_scheduler_begins_when_its_extender_answers(built):
+    """One that leads and finds nobody to ask puts Pods back in vain, each with an event."""
+    (spec,) = (
+        one["spec"]["template"]["spec"]
+        for one in render(built, "--set", "way=plugin")
+        if (one["kind"], one["metadata"]["name"]) == ("Deployment", f"{RELEASE}-scheduler")
+    )
+    assert [one["name"] for one in spec["containers"]] == ["scheduler"]
+    (place,) = spec["initContainers"]
+    assert (place["name"], place["restartPolicy"]) == ("place", "Always")
+    assert "startupProbe" in place, "without one the next container would begin at once"
+
+
 def test_a_release_that_cannot_share_devices_by_claims_is_refused_for_that_way_alone(built):
     old = ("--kube-version", "1.35.9-gke.1")
     for way in ("dra", "both"):

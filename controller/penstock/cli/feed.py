@@ -218,18 +218,19 @@ class _Usage:
 
     def __init__(self, agent: AgentClient, interval_s: float) -> None:
         self.ended = False
+        self._patience_s = FIRST_FIGURES_S
         self._reports: dict[str, UsageMessage] = {}
         self._came = threading.Condition()
         arguments = (agent, interval_s)
         threading.Thread(target=self._listen, args=arguments, name="usage", daemon=True).start()
 
     def of(self, names: set[str]) -> dict[str, UsageMessage]:
-        """Those of `names`; waits a moment for the first ones. What others left is forgotten."""
+        """Those of `names`; the first time it waits for all. What others left is forgotten."""
         with self._came:
             self._came.wait_for(
-                lambda: self.ended or names <= self._reports.keys(),
-                0 if self._reports else FIRST_FIGURES_S,
+                lambda: self.ended or names <= self._reports.keys(), self._patience_s
             )
+            self._patience_s = 0.0  # who looks again and again has the next picture soon
             self._reports = {name: one for name, one in self._reports.items() if name in names}
             return dict(self._reports)
 
