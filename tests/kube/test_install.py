@@ -652,6 +652,7 @@ def shell_of(cluster) -> dict[str, str]:
     return {
         "PATH": f"{cluster.layout.programs}:/usr/bin:/bin",
         "KUBECONFIG": str(cluster.layout.kubeconfig),
+        "HOME": str(cluster.layout.state),  # what kubectl keeps goes with the cluster
     }
 
 
