@@ -9,10 +9,10 @@ PYTHON_SOURCES := $(shell find controller proto -type f -not -name '*.pyc')
 GROUPS := --group build --group test --group kube --group lint
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-kube faults cluster-programs first-builds cluster cluster-down sanitize fuzz soak numba-suite lint format gpu-check gpu-wheels gpu-check-offline bench bench-kube gen proto chart newest clean
+.PHONY: help setup demo test test-kube faults cluster-programs first-builds cluster cluster-penstock cluster-down sanitize fuzz soak numba-suite lint format gpu-check gpu-wheels gpu-check-offline bench bench-kube gen proto chart newest clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.installed ## Create .venv, build the native parts, install penstock and its test tools
 
@@ -49,6 +49,9 @@ first-builds: cluster-programs # What takes minutes once, so that no test waits 
 
 cluster: setup ## Start a real Kubernetes cluster of two nodes here, and say how to reach it (root)
 	@$(BIN)/python -m tests.kube.cluster up
+
+cluster-penstock: setup ## The same with this tree's Penstock installed, simulated GPUs and an image for Pods (root)
+	@$(BIN)/python -m tests.kube.with_penstock
 
 cluster-down: setup ## Stop it and leave nothing of it behind
 	@$(BIN)/python -m tests.kube.cluster down

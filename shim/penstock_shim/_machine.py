@@ -320,14 +320,16 @@ class Machine:
             yield self._info(index)
 
     def has_devices_of(self, other: Machine) -> bool:
-        """True when the devices of both are the same in number, identity and profile."""
+        """True when the devices of both are the same in number and profile, wherever they are."""
         return self._fingerprint() == other._fingerprint()
 
     def _fingerprint(self) -> list[bytes]:
-        return [
-            bytes(ffi.buffer(info.uuid)) + bytes(ffi.buffer(ffi.addressof(info, "profile")))
-            for info in self._infos()
-        ]
+        found = []
+        for info in self._infos():
+            profile = ffi.new("sim_profile *", info.profile)
+            profile.place = 0
+            found.append(bytes(ffi.buffer(profile)))
+        return found
 
     def summary(self) -> str:
         """The devices in a few words: "2 x NVIDIA H200"."""

@@ -30,6 +30,7 @@ _ADVICE = {
 _ELSEWHERE = "keep tenants elsewhere (--state-dir, $PENSTOCK_STATE_DIR)"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _DEFAULT_ADVICE = "let the tenant end, remove its directory and start it again"
+ADVICES = frozenset({*_ADVICE.values(), _DEFAULT_ADVICE})  # for who has a shell on the machine
 
 
 class PageError(Exception):

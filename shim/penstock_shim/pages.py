@@ -16,6 +16,7 @@ from penstock_shim._limits import (
     uuid_to_bytes,
 )
 from penstock_shim._page_file import (
+    ADVICES,
     PageError,
     lost_pages,
     page_bytes,
@@ -35,6 +36,7 @@ from penstock_shim._usage_page import (
 )
 
 __all__ = [
+    "ADVICES",
     "MAX_DEVICES",
     "MAX_MEMORY_BYTES",
     "MAX_SLOTS",

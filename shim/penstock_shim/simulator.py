@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -105,8 +106,11 @@ def parse_spec(text: str) -> Spec:
     return Spec(load_profile(name), int(number))
 
 
-def create_machine(path: str | os.PathLike[str], spec: str | Spec) -> Machine:
+def create_machine(path: str | os.PathLike[str], spec: str | Spec, place: str = "") -> Machine:
     """Open the machine at `path`, making it first if there is none.
+
+    Machines made with different `place`s, such as names of nodes, have devices of different UUIDs;
+    one that is there already keeps those that it has.
 
     Several processes may do so at once. A machine that is already there is used as it is, with all
     that it has recorded, provided that it has the devices that `spec` asks for.
@@ -122,7 +126,7 @@ def create_machine(path: str | os.PathLike[str], spec: str | Spec) -> Machine:
     with tempfile.TemporaryDirectory(prefix=".machine-", dir=beside) as folder:
         # The machine is made aside and linked into place whole, so nobody sees half of one.
         aside = Path(folder) / "machine"
-        _make(aside, wanted, path)
+        _make(aside, wanted, path, place)
         try:
             if not is_there:
                 os.link(aside, path)
@@ -202,11 +206,12 @@ def _folder(path: Path) -> Path:
     return folder
 
 
-def _make(aside: Path, spec: Spec, path: Path) -> None:
+def _make(aside: Path, spec: Spec, path: Path, place: str) -> None:
     """Makes the machine in the file `aside`, from where it gets its name, `path`."""
     profiles = ffi.new("sim_profile[]", spec.count)
     for index in range(spec.count):
         _fill(profiles[index], spec.profile)
+        profiles[index].place = zlib.crc32(place.encode())  # of nothing it is 0
     error = ffi.new("char[]", lib.SIM_ERROR_BYTES)
     if lib.sim_machine_create(os.fsencode(aside), profiles, spec.count, error) < 0:
         # The machine's words name the file that is being made aside.

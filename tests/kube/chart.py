@@ -42,7 +42,6 @@ VALUES = {
     },
     "image": {"repository": images.PENSTOCK.split(":")[0], "tag": images.PENSTOCK.split(":")[1]},
     "agent": {"simulate": "h200,2"},
-    "uninstall": {"forgetSeconds": 0},  # five minutes of each kubelet's
 }
 
 
@@ -68,18 +67,22 @@ class Chart:
 
     cluster: Cluster
     values: Path
-    before: frozenset[str]  # the traces that were there already
+    before: frozenset[str] = frozenset()  # the traces that were there already
 
     def install(self, *arguments: str) -> None:
-        """Both ways, a node each, with simulated devices; returns when all of it is ready."""
+        """Both ways, a node each, with simulated devices; returns when all of it is ready.
+
+        One that is there already is upgraded.
+        """
         self.values.write_text(yaml.safe_dump(VALUES))
         self.cluster.load(images.penstock())
         self.cluster.load(images.kube_scheduler(self.cluster.layout.programs))
         for node, way in ((BY_PLUGIN, "extender"), (BY_CLAIMS, None)):
             self.cluster.core.patch_node(node, {"metadata": {"labels": {"penstock.io/way": way}}})
         self._run(
-            "install", RELEASE, CHART, "--create-namespace", "--values", self.values, "--wait"
-        )
+            "upgrade", "--install", RELEASE, CHART, "--create-namespace",
+            "--values", self.values, "--wait", *arguments,
+        )  # fmt: skip
 
     def upgrade(self, *arguments: str) -> None:
         """With other values: `--set …`. Returns when all of it is ready again."""
@@ -90,8 +93,13 @@ class Chart:
         self._run(*arguments)
 
     def uninstall(self) -> None:
-        """With its hooks, and the namespace, which helm leaves. Raises HelmError."""
+        """With its hooks, which wait as long as they do by default. Raises HelmError."""
         self._run("uninstall", RELEASE, "--wait")
+
+    def uninstall_at_once(self) -> None:
+        """The same, but for kubelets, which are not awaited until they forget a device plugin."""
+        self.upgrade("--set", "uninstall.forgetSeconds=0")
+        self.uninstall()
 
     def remove_namespace(self) -> None:
         """Helm makes it and leaves it."""

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
+import sys
 import threading
 from typing import TYPE_CHECKING
 
 import pytest
 from tests.kube import controlling
 from tests.kube.cluster import NotToBeHadError, images, layout, running
-from tests.kube.controlling import Controllers, Things
+from tests.kube.cluster.layout import API_ADDRESS
+from tests.kube.controlling import PAGES_PORT, Controllers, Things
 from tests.kube.pods import Pods
 from tests.kube.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 LOG_LINES = 15  # of each of our processes on the nodes, below a test's failure
 
@@ -78,6 +82,23 @@ def pods(cluster: running.Cluster, request: pytest.FixtureRequest) -> Iterator[P
     made = Pods.in_new_namespace(cluster.core)
     yield made
     made.remove()
+
+
+@pytest.fixture
+def pages(cluster: running.Cluster, tmp_path: Path) -> Iterator[Path]:
+    """A folder whose files Pods and controllers get over HTTP."""
+    folder = tmp_path / "pages"
+    folder.mkdir()
+    process = subprocess.Popen(
+        [
+            *controlling.netns(cluster), sys.executable, "-m", "http.server", str(PAGES_PORT),
+            "--bind", API_ADDRESS, "--directory", folder,
+        ],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    yield folder
+    process.kill()
+    process.wait()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -27,6 +27,7 @@ GROUP, VERSION = "penstock.io", "v1alpha1"
 CRDS = PROJECT / "deploy" / "crds"
 NAMESPACE = "kube-system"  # of the lease: every cluster has it
 LEASE = "penstock-control"
+PAGES_PORT = 9700  # of what tests tell Pods and controllers, in the control plane's network
 
 
 def define(cluster: running.Cluster) -> None:
@@ -208,21 +209,24 @@ class Things:
         *command: str,
         replicas: int = 1,
         cpu: str = "100m",
+        memory: str = "32Mi",
         notes: dict[str, str] | None = None,
         port: int = 0,
+        pod: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
     ) -> None:
-        """Its Pods are labelled with its name."""
+        """Its Pods are labelled with its name; `pod` gives their container more, and them, too."""
         container: dict[str, Any] = {
             "name": "main",
             "image": "penstock.test/debian:1",
             "command": list(command),
-            "resources": {"requests": {"cpu": cpu, "memory": "32Mi"}},
+            "resources": {"requests": {"cpu": cpu, "memory": memory}},
         }
         if port:
             container["readinessProbe"] = {
                 "tcpSocket": {"port": port},
                 "periodSeconds": 1,
             }
+        more = pod(container) if pod else {}
         self.apps.create_namespaced_deployment(
             self.namespace,
             {
@@ -232,7 +236,11 @@ class Things:
                     "selector": {"matchLabels": {"app": name}},
                     "template": {
                         "metadata": {"labels": {"app": name}},
-                        "spec": {"containers": [container], "terminationGracePeriodSeconds": 0},
+                        "spec": {
+                            "containers": [container],
+                            "terminationGracePeriodSeconds": 0,
+                            **more,
+                        },
                     },
                 },
             },

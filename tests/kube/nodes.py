@@ -216,3 +216,17 @@ class Node:
 def all_nodes(cluster: Cluster, way: str = "dra") -> dict[str, Node]:
     """One for each of the cluster's, nothing started."""
     return {name: Node(cluster, name, way=way) for name in layout.NODES}
+
+
+def forget_plugins(cluster: Cluster, node: str) -> None:
+    """Kills the kubelet and takes its record of device plugins away: the next one finds none.
+
+    Otherwise it tells of a plugin's resource for five minutes after the plugin has gone.
+    """
+    record = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
+    kubelet = cluster.process(f"{node}-kubelet")
+    kubelet.suspend()  # it writes none any more
+    cluster.on(node, "rm", "--force", record)
+    kubelet.kill()
+    until("the next one is there", lambda: cluster.running(f"{node}-kubelet"))
+    until("and ready", lambda: node in cluster.nodes_ready())

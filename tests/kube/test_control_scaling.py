@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 import time
 from dataclasses import dataclass, field
@@ -16,14 +14,12 @@ from tests.kube.cluster.layout import API_ADDRESS
 from tests.kube.waiting import until
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.kube.controlling import Things
     from typing_extensions import Self
 
 pytestmark = pytest.mark.kube
 
-PORT = 9700
+PORT = controlling.PAGES_PORT
 # An eighth of a processor while the page says "burn", however busy the machine is; the Pod requests
 # a twenty-fifth.
 BURNER = f"""
@@ -46,23 +42,6 @@ while True:
             time.sleep(0.02)
     time.sleep(0.2)
 """
-
-
-@pytest.fixture
-def pages(cluster, tmp_path) -> Path:
-    """A folder whose files Pods and controllers get over HTTP."""
-    folder = tmp_path / "pages"
-    folder.mkdir()
-    process = subprocess.Popen(
-        [
-            *controlling.netns(cluster), sys.executable, "-m", "http.server", str(PORT),
-            "--bind", API_ADDRESS, "--directory", folder,
-        ],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    yield folder
-    process.kill()
-    process.wait()
 
 
 @dataclass

@@ -30,7 +30,7 @@ from tests.kube.nodes import CDI, STATE, all_nodes
 from tests.kube.waiting import until
 
 from penstock.kube.device import read_devices
-from penstock.kube.names import RESIZE
+from penstock.kube.names import RESIZE, WAY
 from penstock.kube.node.allocation import tenant_name
 
 if TYPE_CHECKING:
@@ -118,6 +118,52 @@ def test_fifty_pods_with_fifty_quotas_get_each_its_own_while_processes_are_kille
 
     pods.core.delete_collection_namespaced_pod(pods.namespace)
     nothing_left(dra_nodes)
+
+
+def test_a_node_that_is_given_to_the_other_way_has_no_slices_from_then_on(cluster, dra_nodes):
+    """A kubelet wipes them half a minute after its driver has gone: claims would go there."""
+    node = dra_nodes["node-2"]
+    resources = client.ResourceV1Api(cluster.api)
+    ours = f"spec.nodeName={node.name},spec.driver=penstock.io"
+
+    def slices() -> list[str]:
+        found = resources.list_resource_slice(field_selector=ours).items
+        return [one.metadata.name for one in found]
+
+    def label(way: str) -> None:
+        cluster.core.patch_node(node.name, {"metadata": {"labels": {WAY: way}}})
+
+    usual = node.beside.command
+    node.beside.end()
+    node.beside.command = (*usual, "--way-is-labelled")
+    node.beside.start()
+    try:
+        node.until_ready()
+        before = slices()
+        assert before
+        node.beside.end()  # for an upgrade: another comes, and what claims were given stays
+        assert slices() == before
+        node.beside.start()
+        node.until_ready()
+        label("extender")  # what the page says: the label, and at once the DaemonSet ends its Pod
+        until("its slices are gone", lambda: not slices(), within_s=5)
+        label("claims")
+        until("and come again", slices)
+        # the label while nobody looks, as when the Pod is ended before it has seen it
+        node.beside.process().suspend()
+        label("extender")
+        outer, inner = node.beside.running, node.beside.process()
+        inner.send_signal(signal.SIGTERM)
+        inner.resume()
+        outer.send_signal(signal.SIGCONT)  # nsenter stops with what it has started
+        outer.wait(30)
+        assert not slices()
+    finally:
+        label("claims")
+        node.beside.end()
+        node.beside.command = usual
+        node.beside.start()
+        node.until_ready()
 
 
 def test_a_finished_pod_gives_back_and_what_does_not_fit_waits_with_a_reason(

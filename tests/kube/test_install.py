@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import concurrent.futures
+import dataclasses
+import functools
 import json
 import re
 import shutil
@@ -27,7 +29,10 @@ from tests.kube.chart import (
     traces,
 )
 from tests.kube.cluster import images, layout
+from tests.kube.cluster.layout import API_ADDRESS
 from tests.kube.cluster.toolchain import PROJECT
+from tests.kube.controlling import PAGES_PORT, Things
+from tests.kube.nodes import forget_plugins
 from tests.kube.waiting import until
 
 from penstock.kube.names import PLACED
@@ -52,7 +57,7 @@ def chart(cluster, tmp_path_factory):
     made.install()
     yield made
     if NAMESPACE in {one.metadata.name for one in cluster.core.list_namespace().items}:
-        made.uninstall()
+        made.uninstall_at_once()
         made.remove_namespace()
 
 
@@ -120,6 +125,19 @@ def test_webhooks_fail_closed_for_shares_alone_and_what_serves_them_is_two(built
 def test_a_value_that_means_nothing_is_refused_by_its_name(built, value, why):
     with pytest.raises(HelmError, match=why):
         render(built, "--set", value)
+
+
+def test_a_scheduler_begins_when_its_extender_answers(built):
+    """One that leads and finds nobody to ask puts Pods back in vain, each with an event."""
+    (spec,) = (
+        one["spec"]["template"]["spec"]
+        for one in render(built, "--set", "way=plugin")
+        if (one["kind"], one["metadata"]["name"]) == ("Deployment", f"{RELEASE}-scheduler")
+    )
+    assert [one["name"] for one in spec["containers"]] == ["scheduler"]
+    (place,) = spec["initContainers"]
+    assert (place["name"], place["restartPolicy"]) == ("place", "Always")
+    assert "startupProbe" in place, "without one the next container would begin at once"
 
 
 def test_a_release_that_cannot_share_devices_by_claims_is_refused_for_that_way_alone(built):
@@ -595,7 +613,194 @@ def order(chart, nodes: dict[str, str], name: str, *words: str) -> None:
     chart.on_agent(nodes[name], "penstock", words[0], tenant, *words[1:])
 
 
-def test_uninstalling_leaves_nothing(chart, cluster):
+PAGE = PROJECT / "docs/how-to/kubernetes.md"
+
+
+def commands_of(heading: str) -> list[str]:
+    """What the page has people type below that heading, line by line."""
+    section = PAGE.read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    block = section.partition("```console\n")[2].partition("```")[0]
+    return [line.removeprefix("$ ") for line in block.splitlines() if line.startswith("$ ")]
+
+
+def test_the_examples_and_the_pages_commands_for_suspension_work_as_printed(chart, cluster, pods):
+    shell = shell_of(cluster)
+    for name in ("ranker", "scorer"):
+        file = PROJECT / f"examples/kubernetes/{name}.yaml"
+        chart.kubectl("apply", "--namespace", pods.namespace, "--filename", file)
+    for name in ("ranker", "scorer"):
+        pods.until_phase(name, "Running", within_s=120)
+        until(f"{name} says what it gets", lambda n=name: "% of" in pods.log(n))
+        assert pods.log(name).startswith("the device has 8.0 GiB for me\n")
+        until(  # less is a busy machine's doing
+            f"{name} gets its share",
+            lambda n=name: 20 < float(pods.log(n).split(": ")[-1].split(" ")[0]) < 33,
+        )
+        *before, resume = [
+            line.replace("team-a", pods.namespace).replace("ranker", name)
+            for line in commands_of("Suspend and resume")
+        ]
+        assert " suspend " in before[-1]
+        typed(before, shell)
+        until_suspended(pods, name, "VgpuSuspendedByOrder", "for a while")
+        typed([*before[:-1], resume], shell)
+        until(f"{name} goes on", lambda n=name: share_of(pods, n)[::3] == ("True", "True"))
+
+
+def shell_of(cluster) -> dict[str, str]:
+    """The environment of somebody who has kubectl and this cluster."""
+    return {
+        "PATH": f"{cluster.layout.programs}:/usr/bin:/bin",
+        "KUBECONFIG": str(cluster.layout.kubeconfig),
+        "HOME": str(cluster.layout.state),  # what kubectl keeps goes with the cluster
+    }
+
+
+def typed(lines: list[str], environment: dict[str, str]) -> str:
+    """Into one shell; what is said beside the answer, such as warnings."""
+    done = subprocess.run(
+        ["sh", "-euc", "\n".join(lines)],
+        env=environment, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+def test_the_author_of_a_pod_is_warned_and_what_lifts_a_quota_is_refused(
+    chart, cluster, pods, tmp_path
+):
+    body = launching("odd")
+    limits = {"penstock.io/vgpu": "3", **LIMITS}
+    body |= {"apiVersion": "v1", "kind": "Pod"}
+    body["metadata"]["annotations"] = {"penstock.io/modle": "NVIDIA H200"}
+    body["spec"]["hostPID"] = True
+    body["spec"]["containers"][0]["resources"]["limits"] = limits
+    file = tmp_path / "pod.yaml"
+    file.write_text(yaml.safe_dump(body))
+    create = f"kubectl create --dry-run=server -n {pods.namespace} -f {file}"
+    told = typed([create], shell_of(cluster))
+    for words in (
+        "annotation penstock.io/modle means nothing",
+        "asks for shares of 3 devices, and no node here has more than 2",
+        "hostPID: its processes see those of all tenants",
+    ):
+        assert f"Warning: {words}" in told.replace("container main ", ""), told
+    claim = {"deviceClassName": "vgpu.penstock.io", "count": 3}
+    request = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim"} | {
+        "metadata": {"name": "odd"},
+        "spec": {"devices": {"requests": [{"name": "gpu", "exactly": claim}]}},
+    }
+    file.write_text(yaml.safe_dump(request))
+    assert "request gpu asks for shares of 3 devices" in typed([create], shell_of(cluster))
+    powers = {"capabilities": {"add": ["SYS_ADMIN"]}}
+    body["spec"]["containers"][0]["securityContext"] = powers
+    with pytest.raises(client.ApiException, match="a program can take the quota off"):
+        pods.core.create_namespaced_pod(pods.namespace, body, dry_run="All")
+
+
+LIMITS = {"penstock.io/memory": "1Gi", "penstock.io/cores-permille": "50"}
+AWAY = {"penstock.io/served": "later"}  # a label that no node has
+
+
+def test_a_share_is_free_when_its_pod_ended_while_the_agent_was_away(chart, cluster, pods):
+    """No process of it is seen to end: the agent's Pod goes, then the Pod, then an agent comes."""
+    apps = client.AppsV1Api(cluster.api)
+    body = launching("leaves")
+    limits = {"penstock.io/memory": "40Gi", "penstock.io/cores-permille": "400"}
+    body["spec"]["containers"][0]["resources"]["limits"] = limits
+    body["spec"]["terminationGracePeriodSeconds"] = 5
+    pods.core.create_namespaced_pod(pods.namespace, body)
+    pods.until_phase("leaves", "Running", within_s=120)
+    until("it uses its share", lambda: "launched" in pods.log("leaves"))
+
+    def serve(where: dict[str, str | None]) -> None:
+        selector = {"template": {"spec": {"nodeSelector": where}}}
+        apps.patch_namespaced_daemon_set(f"{RELEASE}-agent-plugin", NAMESPACE, {"spec": selector})
+
+    serve(AWAY)
+    until("no agent is there", lambda: not chart.pods("agent", BY_PLUGIN))
+    until(
+        "nor a process of one",
+        lambda: "penstock agent" not in cluster.on(BY_PLUGIN, "ps", "-eo", "args"),
+    )
+    pods.core.delete_namespaced_pod("leaves", pods.namespace)
+    until("it is gone", lambda: not pods.core.list_namespaced_pod(pods.namespace).items)
+    serve(dict.fromkeys(AWAY))
+    until("an agent is there again", lambda: chart.pods("agent", BY_PLUGIN))
+
+    def tenants() -> list[str] | None:
+        try:
+            return json.loads(chart.on_agent(BY_PLUGIN, "penstock", "ps", "-o", "json"))
+        except HelmError:  # it does not run yet
+            return None
+
+    until("its share is free", lambda: tenants() == [], within_s=60)
+
+
+@dataclasses.dataclass(frozen=True)
+class Load:
+    """A Deployment that is scaled by one metric; what its one replica uses, in percent."""
+
+    metric: str
+    least: float
+    most: float
+    memory: str = "80Mi"  # of the node
+    limits: dict[str, str] | None = None  # its share by extended resources
+
+
+SHARE = {"penstock.io/vgpu": "1", "penstock.io/memory": "8Gi", "penstock.io/cores-permille": "100"}
+LOADS = {
+    "memory": Load("memory", 110, 200),
+    "cores": Load("cores", 80, 130, limits=SHARE),
+    "vgpu": Load("vgpuMemory", 85, 101, limits=SHARE),
+}
+
+
+def test_deployments_follow_average_memory_and_the_use_of_their_vgpus(chart, cluster, pods, pages):
+    """Each loads one thing and hardly the others: another one's figure would scale nothing."""
+    things = Things(cluster, pods.namespace)
+    url = f"http://{API_ADDRESS}:{PAGES_PORT}/load"
+    volumes = [{"name": "inside", "hostPath": {"path": str(INSIDE)}}]
+
+    def pod_of(load: Load, container: dict[str, Any]) -> dict[str, Any]:
+        container["volumeMounts"] = [{"name": "inside", "mountPath": str(INSIDE), "readOnly": True}]
+        container["env"] = [{"name": "PENSTOCK_SIM_KERNELS", "value": "spin=param0"}]
+        if load.limits:
+            container["resources"]["limits"] = load.limits
+        return {"volumes": volumes}
+
+    (pages / "load").write_text("burn")
+    for name, load in LOADS.items():
+        command = ("python3", str(INSIDE / "load.py"), url, name)
+        things.deployment(
+            name, *command, cpu="10m", memory=load.memory, pod=functools.partial(pod_of, load)
+        )
+        things.policy(
+            name,
+            selector={"matchLabels": {"app": name}},
+            scale={
+                "min": 1, "max": 2, "stabilization": "6s",
+                "metrics": {load.metric: {"up": 80, "down": 40}},
+            },
+        )  # fmt: skip
+    try:
+        for name, load in LOADS.items():
+            until(f"{name} grows", lambda n=name: things.replicas(n) == 2, within_s=90)
+            until(
+                f"{name} is measured right",
+                lambda n=name, x=load: (
+                    x.least < things.target(n).get("metrics", {}).get(x.metric, 0) < x.most
+                ),
+            )
+        (pages / "load").write_text("rest")
+        for name in LOADS:
+            until(f"{name} shrinks", lambda n=name: things.replicas(n) == 1, within_s=90)
+    finally:
+        things.remove()
+
+
+def test_uninstalling_waits_until_kubelets_forget_the_plugin_and_leaves_nothing(chart, cluster):
+    """As by default. A kubelet takes five minutes, or, as here, one that has lost its record."""
     node = layout.NODES[0]
     chart.on_agent(node, "penstock", "grant", "left", "--memory", "8Gi", "--cores", "30")
     shown = set(traces(cluster))
@@ -603,9 +808,26 @@ def test_uninstalling_leaves_nothing(chart, cluster):
         assert f"{node}:{place}" in shown
     assert f"{BY_PLUGIN}: penstock.io/vgpu" in shown
     assert "validatingwebhookconfigurations/penstock" in shown
-    chart.uninstall()
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        uninstalling = pool.submit(chart.uninstall)
+        until(
+            "the last hook is at work",
+            lambda: is_said(chart, "removed capacities of") or uninstalling.done(),
+        )
+        # It is there again with each of the kubelet's reports, and taken off again.
+        told = functools.partial(cluster.core.read_node, BY_PLUGIN)
+        until("the kubelet tells it", lambda: "penstock.io/vgpu" in told().status.capacity)
+        assert not uninstalling.done()
+        for one in layout.NODES:  # on the other there may be one that tests before these left
+            forget_plugins(cluster, one)
+        uninstalling.result()
     chart.remove_namespace()
-    # A kubelet's own memory of a device plugin, for which the hook waits unless told not to; on the
-    # other node there may be one that tests before these left.
-    kept, of_others = (f"{node}: penstock.io/vgpu" for node in (BY_PLUGIN, BY_CLAIMS))
-    assert set(traces(cluster)) - {kept} <= chart.before & {of_others}
+    assert set(traces(cluster)) <= chart.before
+
+
+def is_said(chart, words: str) -> bool:
+    """By the hook that cleans the cluster."""
+    try:
+        return words in chart.kubectl("--namespace", NAMESPACE, "logs", f"job/{RELEASE}-uninstall")
+    except HelmError:  # it is not there yet
+        return False

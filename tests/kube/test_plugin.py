@@ -7,6 +7,7 @@ import json
 import secrets
 import signal
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -168,30 +169,47 @@ def nothing_left(nodes) -> None:
 def test_fifty_pods_with_fifty_quotas_at_once_get_each_its_own_and_leave_nothing(
     cluster, pods, plugin_nodes, tmp_path
 ):
-    """While an agent and the plugins are killed."""
+    """Placed by the scheduler itself, while its extender, an agent and the plugins are killed."""
     first, second = plugin_nodes.values()
     uuids = {name: devices(cluster, name) for name in plugin_nodes}
-    wanted = {}
-    for number in range(50):
-        node = (first, second)[number % 2].name
-        share = Share((1024 + 32 * number) * MIB, 20 + number % 40)
-        wanted[f"pod-{number}"] = node, {uuids[node][number // 2 % 2]: share}
-    for name in wanted:
-        pods.core.create_namespaced_pod(pods.namespace, pod(name, container("main", *LOOK, "stay")))
-    for name, (node, shares) in wanted.items():
-        bind(pods, name, node, {"main": shares})
-    until("kubelets have taken up all", lambda: taken_up(pods) == 50)
+    wanted = {f"pod-{at}": Share((1024 + 32 * at) * MIB, 20 + at % 40) for at in range(50)}
+    placing = Placing(cluster, tmp_path)
+    placing.start("--nodes=spread", "--devices=spread")
+    try:
+        for name, share in wanted.items():
+            one = container("main", *LOOK, "stay")
+            one["resources"]["limits"] |= {
+                "penstock.io/memory": str(share.memory_bytes),
+                "penstock.io/cores-permille": str(share.cores_permille),
+            }
+            pods.core.create_namespaced_pod(pods.namespace, pod(name, one))
+        until("some are placed", lambda: taken_up(pods) > 3)
+        placing.kill()
+        placing.start("--nodes=spread", "--devices=spread")
+        until("kubelets have taken up all", lambda: taken_up(pods) == 50, within_s=120)
+    finally:
+        placing.stop()
     first.beside.restart(signal.SIGKILL)
     until("some run", lambda: len(running(pods)) >= 10, within_s=120)
     first.agent.restart(signal.SIGKILL)
     second.beside.restart(signal.SIGKILL)
     until("fifty Pods run", lambda: len(running(pods)) == 50, within_s=240)
-    for name, (_, shares) in wanted.items():
-        check(until_said(pods, name), tmp_path, shares)
+    held: Counter[str] = Counter()
+    for one in running(pods):
+        placement = read_placement(one.metadata.annotations[PLACED])
+        ((uuid, share),) = placement["main"].items()
+        assert share == wanted[one.metadata.name]
+        assert uuid in uuids[one.spec.node_name]
+        held[uuid] += share.cores_permille
+        check(until_said(pods, one.metadata.name), tmp_path, placement["main"])
+    assert len(held) == 4, "they are spread"
+    assert max(held.values()) <= 1000
     for node in plugin_nodes.values():
         node.until_ready()
-        assert len(node.tenants()) == 25
-        assert len([one for one in node.files(CDI) if one.startswith("penstock.io-slot_")]) == 25
+        own = [one for one in running(pods) if one.spec.node_name == node.name]
+        assert len(node.tenants()) == len(own) >= 15
+        slots_of_it = [one for one in node.files(CDI) if one.startswith("penstock.io-slot_")]
+        assert len(slots_of_it) == len(own)
     assert {one.status.container_statuses[0].restart_count for one in running(pods)} == {0}
     pods.core.delete_collection_namespaced_pod(pods.namespace)
     nothing_left(plugin_nodes)

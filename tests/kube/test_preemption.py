@@ -141,7 +141,6 @@ def test_outlooks_name_priority_policy_and_budget():
     assert "below 5" in said(asker("u", 60, 5))
     assert "Never" in said(asker("u", 60, 6), "Never")
     assert "would not fit either" in said(asker("u", 90, 6))
-    assert "keeps it from every node" in preemption(ledger, [], asker("u", 90, 6), "", around)
     budgets = [Budget("n", "all", {}, 0), Budget("elsewhere", "all", {}, 0)]
     text = said(asker("u", 60, 6), "", Surroundings(budgets))
     assert "PodDisruptionBudget n/all (allows 0) holds back the eviction of n/" in text

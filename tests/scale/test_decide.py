@@ -147,6 +147,10 @@ def test_demand_wakes_a_set_of_none():
     assert once([], scale, totals={"qps": Sample(0, 0.5)}).replicas == 1
     assert once([], scale, totals={"qps": Sample(0, 250)}).replicas == 3
     assert once([], scale).replicas == 1  # not known: better one too many
+    kept = once([replica()], scale)  # and the one that was started for that is told so
+    assert (kept.replicas, kept.reason) == (
+        1, "qps not known: one replica is kept until demand is known",
+    )  # fmt: skip
 
 
 def test_demand_wakes_a_set_that_has_just_shrunk_to_none():

@@ -180,6 +180,18 @@ def test_a_process_has_all_of_its_disk_or_memory_once_it_is_on_the_device(machin
     assert kib() < before + 100
 
 
+def test_machines_of_different_places_have_different_uuids_and_one_keeps_what_it_has(tmp_path):
+    def uuids(name: str, place: str) -> list[str]:
+        with simulator.create_machine(tmp_path / name, "h200,2", place) as one:
+            return [device.uuid for device in one.devices()]
+
+    plain, first, second = uuids("a", ""), uuids("b", "node-1"), uuids("c", "node-2")
+    assert len({*plain, *first, *second}) == 6
+    assert uuids("d", "node-1") == first, "the same place names them alike"
+    # one that an older release made, or that was made for another name, is used as it is
+    assert uuids("a", "node-1") == plain
+
+
 def test_a_machine_that_was_truncated_is_an_error_and_kills_nobody(machine):
     machine.path.write_bytes(b"")
     with pytest.raises(simulator.MachineError, match="was truncated"):

@@ -112,7 +112,7 @@ def agent(
     sys.setswitchinterval(0.0005)  # an order must not wait for a round's Python
     state = State.open(state_dir, shared=os.geteuid() == 0)
     rebooted = end_former_boot(state)  # before simulated devices are looked at
-    one = Agent(state, open_source(state, simulate), node)
+    one = Agent(state, open_source(state, simulate, node or ""), node)
     one.report = log
     one.bounds = bounds
     if one.enforces:

@@ -1,4 +1,4 @@
-"""`penstock explain pod/NAME`: why a Pod waits."""
+"""`penstock explain pod/NAME`: why a Pod waits, what it has, what keeps it back."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def explain(
     ] = None,
     output: OutputFormat = Output.table,
 ) -> None:
-    """Why a Pod on Kubernetes waits: each cause with its figure, nodes taken together."""
+    """Why a Pod on Kubernetes waits, each cause with its figure; what one that runs has."""
     import asyncio
 
     from penstock.cli.kube import need_kubernetes
@@ -50,21 +50,20 @@ def _print(found: Account, output: Output) -> None:
                 "namespace": found.namespace,
                 "pod": found.pod,
                 "phase": found.phase,
+                "state": found.state,
                 "node": found.node or None,
                 "shares": list(found.shares),
                 "causes": list(found.why.causes),
+                "told": list(found.why.told),
                 "said": list(found.why.said),
             },
             output,
         )
         return
-    where = f" on {found.node}" if found.node else ""
-    print(f"pod {found.namespace}/{found.pod}: {found.phase}{where}")
-    for share in found.shares:
-        print(f"  {share}")
-    for cause in found.why.causes:
-        print(f"  {cause}")
-    if not found.why.causes and not found.why.said:
+    print(f"pod {found.namespace}/{found.pod}: {found.state}")
+    for line in (*found.shares, *found.why.causes, *found.why.told):
+        print(f"  {line}")
+    if not (found.why.causes or found.why.told or found.why.said):
         print("  nothing is known against it")
     for said in found.why.said:
         print(f"  said by others: {said}")

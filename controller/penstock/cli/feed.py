@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from penstock.node.report import Row
     from penstock.node.state import State
 
-FIRST_FIGURES_S = 1.0  # how long the first figures of all tenants are waited for
+# How long the first figures of all tenants are waited for. The agent looks at a new tenant within a
+# second and tells within another.
+FIRST_FIGURES_S = 2.5
+UNTOLD = "its agent has not told its use yet"
 
 
 @dataclass(frozen=True)
@@ -196,6 +199,9 @@ class AgentFeed:
         if self._usage.ended:
             raise PenstockError("the agent tells no figures any more", "its stream has ended")
         reports = self._usage.of({tenant.name for tenant in tenants})
+        if any(tenant.name not in reports for tenant in tenants):
+            there = {tenant.name for tenant in agent.tenants()}  # one may have ended meanwhile
+            tenants = [one for one in tenants if one.name in reports or one.name in there]
         lines = [
             TenantLine(row, tenant.suspended)
             for tenant in tenants
@@ -212,18 +218,19 @@ class _Usage:
 
     def __init__(self, agent: AgentClient, interval_s: float) -> None:
         self.ended = False
+        self._patience_s = FIRST_FIGURES_S
         self._reports: dict[str, UsageMessage] = {}
         self._came = threading.Condition()
         arguments = (agent, interval_s)
         threading.Thread(target=self._listen, args=arguments, name="usage", daemon=True).start()
 
     def of(self, names: set[str]) -> dict[str, UsageMessage]:
-        """Those of `names`; waits a moment for the first ones. What others left is forgotten."""
+        """Those of `names`; the first time it waits for all. What others left is forgotten."""
         with self._came:
             self._came.wait_for(
-                lambda: self.ended or names <= self._reports.keys(),
-                0 if self._reports else FIRST_FIGURES_S,
+                lambda: self.ended or names <= self._reports.keys(), self._patience_s
             )
+            self._patience_s = 0.0  # who looks again and again has the next picture soon
             self._reports = {name: one for name, one in self._reports.items() if name in names}
             return dict(self._reports)
 
@@ -273,7 +280,7 @@ def _rows_of(tenant: TenantMessage, report: UsageMessage | None, node: NodeMessa
                 device_memory_bytes=None,
                 device_cores_permille=None,
                 supervised=True,
-                problem=tenant.finding or None,
+                problem=tenant.finding or (None if report else UNTOLD),
                 told_processes=tenant.processes,
             )
         )

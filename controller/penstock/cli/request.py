@@ -30,12 +30,15 @@ def refuse_inside_a_tenant() -> None:
         )
 
 
-def open_source(state: State, simulate: str | None) -> DeviceSource:
-    """The simulated machine that was asked for, else the real devices. Raises `PenstockError`."""
+def open_source(state: State, simulate: str | None, place: str = "") -> DeviceSource:
+    """The simulated machine that was asked for, else the real devices. Raises `PenstockError`.
+
+    `place`: simulated devices have other UUIDs than those of another place.
+    """
     if simulate is not None:
         from penstock.node.machines import simulated_machine
 
-        return simulated_machine(state, simulate)
+        return simulated_machine(state, simulate, place)
     from penstock.devices import open_devices
 
     return open_devices()

@@ -10,13 +10,16 @@ if TYPE_CHECKING:
     from penstock.devices.interface import DeviceSource
 
 
-def open_machine(machine: Path, spec: str | None = None) -> DeviceSource:
-    """The simulated machine at `machine`, made after `spec` ("h200,2") when there is none."""
+def open_machine(machine: Path, spec: str | None = None, place: str = "") -> DeviceSource:
+    """The simulated machine at `machine`, made after `spec` ("h200,2") when there is none.
+
+    `place` makes the UUIDs of its devices differ from those of machines elsewhere.
+    """
     from penstock.devices.simulated import SimulatedDevices
     from penstock_shim import simulator
 
     if spec is not None:
-        simulator.create_machine(machine, spec).close()
+        simulator.create_machine(machine, spec, place).close()
     return SimulatedDevices(machine)
 
 

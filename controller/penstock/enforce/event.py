@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from penstock.enforce.inside import look_inside
 from penstock.enforce.ladder import Change, Step
 from penstock.node.events import record_event
 
@@ -41,10 +42,19 @@ class Event:
         if self.kind:
             fields["kind"] = self.kind
         if self.processes:
-            fields["processes"] = [
-                {"pid": one.pid, "command": one.command} for one in self.processes
-            ]
+            fields["processes"] = [_plain(one) for one in self.processes]
         record_event(directory, self.event, **fields)
+
+
+def _plain(one: Process) -> dict[str, object]:
+    """For those inside as well, who know it by another pid."""
+    inside = look_inside(one.pid)
+    plain: dict[str, object] = {"pid": one.pid, "command": one.command}
+    if inside.pid:
+        plain["container_pid"] = inside.pid
+    if inside.container_id:
+        plain["container_id"] = inside.container_id
+    return plain
 
 
 def event_of(tenant: str, change: Change) -> Event:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from penstock.kube.api import Api, Object
 
 CONTROL, PLACE, NODE = "penstock-control", "penstock-place", "penstock.io/node"  # who tells
+OURS = frozenset({CONTROL, PLACE, NODE})
 MOST_CHARACTERS = 1000  # the API server takes 1024
 KEPT_S = 3600.0
 

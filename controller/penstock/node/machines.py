@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from penstock.node.state import State
 
 
-def simulated_machine(state: State, spec: str) -> DeviceSource:
+def simulated_machine(state: State, spec: str, place: str = "") -> DeviceSource:
     """The machine for `spec` ("h200,2"), fresh when nobody uses it. Call without the state's lock.
+
+    With a `place`, such as the name of a node, no machine of another place has the same UUIDs.
 
     Raises the simulator's error for a profile that does not exist.
     """
@@ -25,7 +27,7 @@ def simulated_machine(state: State, spec: str) -> DeviceSource:
     with state.lock():
         if path.exists() and not _in_use(state, path):
             path.unlink()
-        source = open_machine(path, spec)
+        source = open_machine(path, spec, place)
         if state.is_shared():
             path.chmod(0o666)  # a GPU's device node is open to all, and so is what stands for one
         return source

@@ -175,8 +175,16 @@ def _recommend(
         return _shrunk(current, observation, scale, loads)
     shown = ", ".join(map(str, loads))
     if all(load.is_low or load.mean_at_most is None for load in loads):
-        return current, f"{shown}: what is not known changes nothing"
+        return current, f"{shown}: {_of_the_unknown(current, scale, loads)}"
     return current, f"{shown}: between the thresholds"
+
+
+def _of_the_unknown(current: int, scale: Scale, loads: list[_Load]) -> str:
+    """What follows from a figure that is missing; one replica may be there only for want of it."""
+    demand = next((load for load in loads if load.metric == "qps"), None)
+    if current == 1 and floor_of(scale) == 0 and demand and demand.mean_at_most is None:
+        return "one replica is kept until demand is known"
+    return "what is not known changes nothing"
 
 
 def _shrunk(

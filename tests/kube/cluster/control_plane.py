@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.kube.cluster.layout import API_ADDRESS, API_PORT, SERVICES, Layout
+from tests.kube.cluster.layout import API_ADDRESS, API_PORT, DOMAIN, SERVICES, Layout
 
 ETCD = "http://127.0.0.1:2379"  # in the control plane's own namespace
 ISSUER = "https://kubernetes.default.svc.cluster.local"
@@ -71,6 +71,31 @@ def controller_manager(layout: Layout) -> list[str]:
 def scheduler(layout: Layout) -> list[str]:
     """The stock one, with the stock profile."""
     return _client(layout, "kube-scheduler")
+
+
+COREFILE = """\
+. {{
+    bind {address}
+    errors
+    cache 2
+    kubernetes {domain} in-addr.arpa {{
+        kubeconfig {kubeconfig}
+        pods insecure
+        ttl 2
+    }}
+}}
+"""
+
+
+def dns(layout: Layout) -> list[str]:
+    """Names of Services and Pods, answered at the control plane's address; of others none."""
+    corefile = layout.state / "Corefile"
+    corefile.write_text(
+        COREFILE.format(
+            address=API_ADDRESS, domain=DOMAIN, kubeconfig=layout.secrets / "admin.kubeconfig"
+        )
+    )
+    return [str(layout.programs / "coredns"), "-quiet", "-conf", str(corefile)]
 
 
 def _client(layout: Layout, name: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
@@ -11,17 +12,22 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests import kept
 from tests.containers import images as containers
 from tests.kube.cluster import NotToBeHadError, toolchain
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 HERE = Path(__file__).parent
 KEPT = toolchain.PROJECT / "build" / "kube" / "images"
 PAUSE = "penstock.test/pause:1"
 DEBIAN = "penstock.test/debian:1"  # Python, no compiler; the host's release where that is Debian
-PENSTOCK = "penstock.test/penstock:1"  # this tree, as deploy/image/build.sh installs it
+PENSTOCK = "penstock.test/penstock:1"  # this tree, by deploy/image/Containerfile
 SCHEDULER = "penstock.test/kube-scheduler:1"
 LEFT_OUT = ("var/lib/apt/lists", "var/cache", "usr/share/doc", "usr/share/locale", "usr/share/man")
 
@@ -68,7 +74,7 @@ def debian() -> Path:
 
 
 def penstock() -> Path:
-    """This tree's own image, by the Containerfile's own steps. Raises NotToBeHadError."""
+    """This tree's own image, built from its Containerfile. Raises NotToBeHadError."""
     image = KEPT / f"penstock-{_tree()}.tar"
     with kept.alone_with(image):
         if not image.exists():
@@ -91,12 +97,22 @@ def kube_scheduler(programs: Path) -> Path:
     return image
 
 
-BUILD = toolchain.PROJECT / "deploy/image/build.sh"
-SOURCES = ("controller", "proto", "shim", "CMakeLists.txt", "constraints.txt", "pyproject.toml")
+SOURCES = (  # what .containerignore lets through
+    "controller", "deploy/image", "examples", "proto", "shim", ".containerignore", "CMakeLists.txt",
+    "constraints.txt", "pyproject.toml", "LICENSE", "README.md",
+)  # fmt: skip
+BASE = "localhost/penstock-base"
+CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
+KEPT_BELOW = "usr/local/share/this-machine.crt"
+# No runtime, and no network of its own: all that is needed here is root.
+PODMAN_BUILD = (
+    "podman", "--cgroup-manager", "cgroupfs", "build", "--isolation", "chroot", "--network", "host",
+    "--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1000:1000", "--layers=false", "--pull=never",
+)  # fmt: skip
 
 
 def _tree() -> str:
-    digest = hashlib.sha256(BUILD.read_bytes() + (HERE / "images.py").read_bytes())
+    digest = hashlib.sha256((HERE / "images.py").read_bytes())
     for name in SOURCES:
         place = toolchain.PROJECT / name
         for path in sorted(place.rglob("*")) if place.is_dir() else [place]:
@@ -106,44 +122,53 @@ def _tree() -> str:
 
 
 def _penstock(image: Path) -> None:
-    suite = _suite()
-    work = KEPT / f".penstock-{os.getpid()}"
-    for left in KEPT.glob("[.]penstock-*"):  # by a start that was killed
-        if left.is_dir():
-            shutil.rmtree(left)
+    """By the Containerfile, from a Debian of this machine's packages: no registry is asked."""
     for old in KEPT.glob("penstock-*.tar"):  # of other trees: nobody asks for them again
         old.unlink()
-    root, wheels, layer = work / "root", work / "root/wheels", work / "layer.tar"
+    aside = KEPT / f".penstock-{os.getpid()}.tar"
+    name = f"localhost/penstock:{_tree()}"
     try:
-        kept_root = containers.debian_root(suite)
-        here = f"python{sys.version_info[0]}.{sys.version_info[1]}"
-        if not (kept_root / "usr/bin" / here).exists():
-            raise NotToBeHadError(f"no image of this tree: Debian's {suite} has no {here}")
-        work.mkdir()
-        _run("cp", "--archive", "--reflink=auto", kept_root, root)
-        _run(BUILD, "wheels", toolchain.PROJECT, wheels, "--no-build-isolation")
-        shutil.copy(BUILD, root)
-        _run("chroot", root, "/build.sh", "install", "/wheels")
-        shutil.rmtree(wheels)
-        (root / "build.sh").unlink()
-        without = [f"--exclude=./{path}/*" for path in (*LEFT_OUT, "dev", "proc", "sys")]
-        _run("tar", "-C", root, *without, "--numeric-owner", "-cf", layer, ".")
-        pack(layer, image, PENSTOCK, IMAGE_CONFIG)
+        containers.need("podman")
+        with _base(containers.debian_root(_suite())) as base:
+            file = toolchain.PROJECT / "deploy/image/Containerfile"
+            arguments = ("--build-arg", f"DEBIAN={base}", "--file", file, "--tag", name)
+            _run(*PODMAN_BUILD, *arguments, toolchain.PROJECT, within_s=900)
+        _run("podman", "tag", name, PENSTOCK)
+        _run("podman", "save", "--format", "docker-archive", "--output", aside, PENSTOCK)
+        aside.rename(image)
     except containers.NotToBeHadError as error:
         raise NotToBeHadError(f"no image of this tree: {error}") from error
     finally:
-        shutil.rmtree(work, ignore_errors=True)
+        aside.unlink(missing_ok=True)
+        _forget(name, PENSTOCK)
 
 
-# As the Containerfile ends.
-IMAGE_CONFIG: dict[str, object] = {
-    "Entrypoint": ["penstock"],
-    "User": "65532:65532",
-    "Env": [
-        "PATH=/opt/penstock/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-        "PYTHONDONTWRITEBYTECODE=1",
-    ],
-}
+@contextlib.contextmanager
+def _base(root: Path) -> Iterator[str]:
+    """What stands for Debian's image and for its slim one, and trusts whom this machine trusts."""
+    base = f"{BASE}:{os.getpid()}"
+    with tempfile.TemporaryDirectory(dir=KEPT) as folder:
+        layer, trees, change = Path(folder, "layer.tar"), ["-C", root, "."], []
+        if CERTIFICATES.exists():
+            trusted = Path(folder, KEPT_BELOW)
+            trusted.parent.mkdir(parents=True)
+            shutil.copy(CERTIFICATES, trusted)
+            trees += ["-C", folder, f"./{KEPT_BELOW}"]
+            change = ["--change", f"ENV PIP_CERT=/{KEPT_BELOW}"]
+        without = [f"--exclude=./{path}/*" for path in ("dev", "proc", "sys")]
+        _run("tar", *without, "--numeric-owner", "-cf", layer, *trees)
+        _run("podman", "import", *change, layer, base)
+    _run("podman", "tag", base, f"{base}-slim")
+    try:
+        yield base
+    finally:
+        _forget(base, f"{base}-slim")
+
+
+def _forget(*names: str) -> None:
+    """Takes images out of podman's store, if they are there."""
+    command = ["podman", "rmi", "--force", "--ignore", *names]
+    subprocess.run(command, capture_output=True, timeout=120, check=False)
 
 
 def pack(layer: Path, image: Path, name: str, config: dict[str, object]) -> None:
@@ -191,12 +216,12 @@ def _suite() -> str:
     return found[1] if found and re.search(r"^ID=debian$", text, re.MULTILINE) else "bookworm"
 
 
-def _run(*command: str | Path) -> None:
+def _run(*command: str | Path, within_s: int = 300) -> None:
     if not shutil.which(str(command[0])):
         raise NotToBeHadError(f"images for the nodes need `{command[0]}`")
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # whose pip, whose cmake
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=300, check=False,
+        command, capture_output=True, text=True, timeout=within_s, check=False,
         env={**os.environ, "PATH": path},
     )  # fmt: skip
     if done.returncode:

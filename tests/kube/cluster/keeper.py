@@ -35,6 +35,7 @@ def main(state: Path, told: int, listening: int) -> None:
     services.start("kube-apiserver", *control_plane.api_server(own))
     services.start("kube-controller-manager", *control_plane.controller_manager(own))
     services.start("kube-scheduler", *control_plane.scheduler(own))
+    services.start("coredns", *control_plane.dns(own))
     for node in layout.NODES:
         inside = (sys.executable, "-m", "tests.kube.cluster.node", state, node, pid)
         services.start(node, *NAMESPACES, *inside)

@@ -21,6 +21,7 @@ API_PORT = 6443
 SERVICES = "10.96.0.0/16"
 API_SERVICE = "10.96.0.1"  # the first of SERVICES is always the API server's own
 PODS = "10.244.0.0/16"
+DOMAIN = "cluster.local"
 
 
 def beside(worker: str) -> Path:

@@ -179,6 +179,8 @@ def _kubelet_configuration(own: Layout, node: str) -> dict[str, object]:
         "tlsCertFile": str(own.secrets / f"{node}.crt"),
         "tlsPrivateKeyFile": str(own.secrets / f"{node}.key"),
         "containerRuntimeEndpoint": f"unix://{SOCKET}",
+        "clusterDNS": [layout.API_ADDRESS],
+        "clusterDomain": layout.DOMAIN,
         "resolvConf": "/etc/kubernetes/resolv.conf",
         "cgroupDriver": "cgroupfs",
         "cgroupRoot": str(own.cgroup(node)),
@@ -239,6 +241,10 @@ def _import(own: Layout, image: Path) -> None:
     _run(*_ctr(own, "images", "import", image))
 
 
+class LoadError(Exception):
+    """An image that a node's containerd does not take."""
+
+
 def enter(pid: int) -> list[str]:
     """The beginning of a command line that runs on the node whose first process has that `pid`."""
     return ["nsenter", f"--target={pid}", "--mount", "--net", "--uts", "--pid", "--ipc"]
@@ -246,7 +252,10 @@ def enter(pid: int) -> list[str]:
 
 def load(own: Layout, pid: int, image: Path) -> None:
     """Gives a running node an image."""
-    _run(*enter(pid), *_ctr(own, "images", "import", image))
+    command = [*enter(pid), *_ctr(own, "images", "import", image)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    if done.returncode:
+        raise LoadError(f"{image} cannot be loaded: {done.stderr.strip()[-300:]}")
 
 
 if __name__ == "__main__":

@@ -53,6 +53,7 @@ PROGRAMS = (
     _kubernetes("kubelet"),
     _kubernetes("kube-proxy"),
     _kubernetes("kubectl"),
+    Program("coredns", "dns", "."),  # with the plugins that `main.go` there names
     Program("helm", "kubernetes", "helm.sh/helm/v3/cmd/helm"),
     _containerd("containerd"),
     _containerd("containerd-shim-runc-v2"),
@@ -87,7 +88,7 @@ def kubernetes_version() -> str:
 
 def _key(go: Path) -> str:
     digest = hashlib.sha256(repr((toolchain.version(go), PROGRAMS)).encode())
-    for path in sorted(MODULES.glob("*/go.*")):
+    for path in sorted([*MODULES.glob("*/go.*"), *MODULES.glob("*/*.go")]):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
 

@@ -96,7 +96,10 @@ class Cluster:
         for name in layout.NODES:
             loaded = self.layout.node(name) / f"loaded-{image.name}"
             if not loaded.exists():
-                node.load(self.layout, self.process(name).pid, image)
+                try:
+                    node.load(self.layout, self.process(name).pid, image)
+                except node.LoadError as error:
+                    raise ClusterError(f"{name}: {error}") from error
                 loaded.touch()
 
     def on(self, name: str, *command: str | Path) -> str:
@@ -165,7 +168,7 @@ def services(own: Layout) -> dict[str, psutil.Process]:
         with contextlib.suppress(psutil.Error):
             name = Path((process.cmdline() or [""])[0]).name
             node = _node_of(process)
-            if name.startswith("kube-") or name in {"etcd", "kubelet", "containerd"}:
+            if name.startswith("kube-") or name in {"etcd", "coredns", "kubelet", "containerd"}:
                 found[f"{node}-{name}" if node else name] = process
             elif node and process.ppid() and "tests.kube.cluster.node" in process.cmdline():
                 found[node] = process

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.kube.admit.oversights import more_devices
 from penstock.kube.admit.surroundings import asked_devices
 from penstock.kube.admit.verdict import Verdict
 from penstock.kube.api import ApiError
@@ -45,11 +46,18 @@ async def review_claim(
                 f"{where} has adminAccess", "a share of a device is used, not administered",
                 "leave adminAccess out",
             )  # fmt: skip
+        verdict.warnings += more_devices(where, _count(one), around.most_devices())
         for name, value in ((one.get("capacity") or {}).get("requests") or {}).items():
             _capacity(where, name, value, around, verdict)
     if ours:
         await _parameters(spec, around, floor or Parameters(), verdict)
     return verdict
+
+
+def _count(one: Object) -> int:
+    """Of devices; a claim for all that there are is always enough."""
+    count = one.get("count")
+    return count if one.get("allocationMode") != "All" and isinstance(count, int) else 1
 
 
 async def _parameters(

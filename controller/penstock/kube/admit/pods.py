@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from penstock.kube.admit.behaviour import Behaviour, bound_for
 from penstock.kube.admit.bounds import bound_asks, bound_claim, filled
 from penstock.kube.admit.deadlines import deadlines
+from penstock.kube.admit.oversights import misspelt, more_devices
+from penstock.kube.admit.powers import review_powers
 from penstock.kube.admit.verdict import Verdict, pointer
 from penstock.kube.api import ApiError
 from penstock.kube.names import (
@@ -76,6 +78,8 @@ async def review_new(
     request = _amounts(pod, verdict)
     _placing(pod, scheduler if by_resources else "", verdict)
     await _privileges(pod, around, verdict)
+    review_powers(pod, verdict)
+    verdict.warnings += misspelt(annotations)
     bound = bound_for(pod, namespace, around, verdict)
     behaviour = Behaviour.of(annotations, bound, verdict)
     if bound:
@@ -284,6 +288,7 @@ def _warn(request: Request, bound: Bound | None, around: Surroundings, verdict: 
             )
         if ask.memory_bytes is None and not has_memory:
             verdict.warnings.append(f"{name} says no {RESOURCE_MEMORY}: it gets all of a device's")
+        verdict.warnings += more_devices(name, ask.count, around.most_devices())
         if largest is None:
             continue
         memory_bytes, tflops = largest

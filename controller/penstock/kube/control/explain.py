@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from penstock.kube.control.workloads import meets
 from penstock.kube.control.world import ask_of
+from penstock.kube.events import OURS
 from penstock.model import human_memory
 from penstock.schedule.ask import Request
 from penstock.schedule.fit import why_not
@@ -63,17 +64,19 @@ class Why:
 
     causes: tuple[str, ...]
     said: tuple[str, ...]
+    told: tuple[str, ...] = ()
+    """Warnings that Penstock itself wrote as events."""
 
     def __str__(self) -> str:
-        return "; ".join(self.causes or self.said)
+        return "; ".join(self.causes or self.told or self.said)
 
 
 def explain(pod: Pod, world: World, events: Iterable[Object] = ()) -> Why:
     """Of a Pod that is not placed. `events` are those about it, the oldest first."""
-    said = _said(pod, events)
+    said, told = _said(pod, events)
     if pod.gates:
         held = ", ".join(pod.gates)
-        return Why((f"it is held back by its scheduling gates: {held}",), said)
+        return Why((f"it is held back by its scheduling gates: {held}",), said, told)
     causes = _of_claims(pod, world, events)
     if not causes:
         asked, notes = _asked(pod, world)
@@ -85,7 +88,7 @@ def explain(pod: Pod, world: World, events: Iterable[Object] = ()) -> Why:
         if not pod.waiting:
             causes.insert(0, f"no scheduler {pod.scheduler!r} has said anything of it")
         causes += notes
-    return Why(tuple(cause for cause in causes if cause), said)
+    return Why(tuple(cause for cause in causes if cause), said, told)
 
 
 def _of_claims(pod: Pod, world: World, events: Iterable[Object]) -> list[str]:
@@ -284,16 +287,27 @@ def _with_figures(text: str, nearest: Mapping[str, float]) -> str:
     return ", ".join(said[part] for part in parts)
 
 
-def _said(pod: Pod, events: Iterable[Object]) -> tuple[str, ...]:
-    """By the scheduler and others, each once."""
-    found: dict[str, None] = {}
+def _said(pod: Pod, events: Iterable[Object]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """By the scheduler and others, and by Penstock: each once."""
+    ours, others = heard(
+        event for event in events if event.get("reason") not in {"FailedScheduling", "WhyPending"}
+    )
     if pod.waiting:
         short = re.sub(r"\. preemption: .*", "", pod.waiting, flags=re.DOTALL)
-        found[f"{pod.scheduler}: {short[:MOST_SAID]}"] = None
+        others = (f"{pod.scheduler}: {short[:MOST_SAID]}", *others)
+    return others, ours
+
+
+def heard(events: Iterable[Object]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The warnings among events, each text once: those of Penstock's own parts, and others'."""
+    found: tuple[dict[str, None], dict[str, None]] = ({}, {})
     for event in events:
-        if event.get("type") == "Warning" and event.get("reason") not in {
-            "FailedScheduling",
-            "WhyPending",
-        }:
-            found[f"{event.get('reason')}: {str(event.get('message'))[:MOST_SAID]}"] = None
-    return tuple(found)
+        if event.get("type") == "Warning":
+            text = f"{event.get('reason')}: {str(event.get('message'))[:MOST_SAID]}"
+            found[not _is_ours(event)].setdefault(text)
+    return tuple(found[0]), tuple(found[1])
+
+
+def _is_ours(event: Object) -> bool:
+    component = event.get("reportingComponent") or (event.get("source") or {}).get("component")
+    return component in OURS

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.kube.api import CLAIMS, EVENTS, NODES, PODS, SLICES, Api, ApiError
 from penstock.kube.budgets import all_budgets
-from penstock.kube.control.amounts import FINISHED
 from penstock.kube.control.caps import CLASSES
 from penstock.kube.control.explain import Why, World, explain, open_nodes
 from penstock.kube.control.pending import taken_by_node
+from penstock.kube.control.placed_pod import (
+    NodeState,
+    headline,
+    node_state,
+    shares_by_claims,
+    why_placed,
+)
 from penstock.kube.control.workloads import read_pod
 from penstock.kube.control.world import devices_of, read_claim, read_node, read_slice, usual_of
 from penstock.kube.device_class import whose
@@ -25,12 +32,12 @@ from penstock.model import PenstockError
 from penstock.schedule.fit import fits
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from penstock.kube.api import Object
     from penstock.kube.control.workloads import Pod
-
-MOST_EVENTS = 5
+    from penstock.kube.control.world import Claim, Slice
 
 
 @dataclass(frozen=True)
@@ -40,9 +47,10 @@ class Account:
     namespace: str
     pod: str
     phase: str
+    state: str  # in a line: the phase, where, and what is unusual of it
     node: str
     why: Why
-    shares: tuple[str, ...] = ()  # by extended resources, in words
+    shares: tuple[str, ...] = ()  # that it has, in words
 
 
 async def account(kubeconfig: Path | None, namespace: str, name: str) -> Account:
@@ -66,14 +74,52 @@ async def account(kubeconfig: Path | None, namespace: str, name: str) -> Account
 
 async def _account(api: Api, plain: Object, events: list[Object]) -> Account:
     metadata, status = plain["metadata"], plain.get("status") or {}
-    phase, node = status.get("phase", "Unknown"), (plain.get("spec") or {}).get("nodeName", "")
+    phase, where = status.get("phase", "Unknown"), (plain.get("spec") or {}).get("nodeName", "")
     pod = read_pod(plain)
-    if pod is None or pod.node or phase in FINISHED:
-        why = _placed(status, events)
+    node = await _node(api, where) if pod is not None and where else None
+    if pod is None or pod.node:
+        why = why_placed(plain, node, events)
     else:
         why = await _why_it_waits(api, pod, plain, events)
     shares = tuple(told(metadata.get("annotations") or {}))
-    return Account(metadata["namespace"], metadata["name"], phase, node, why, shares)
+    if pod is not None and pod.node and pod.claims:
+        shares += await _by_claims(api, pod)
+    return Account(
+        metadata["namespace"], metadata["name"], phase, headline(plain, node), where, why, shares
+    )
+
+
+async def _node(api: Api, name: str) -> NodeState | None:
+    """None: it is gone, or who asks may not read nodes."""
+    try:
+        return node_state(await api.get(NODES, name))
+    except ApiError as error:
+        if error.status not in {403, 404}:
+            raise
+        return None
+
+
+async def _by_claims(api: Api, pod: Pod) -> tuple[str, ...]:
+    """What the Pod's claims hold; what may not be read is left out."""
+    claims: dict[str, Claim | None] = {}
+    for reference, name in pod.claims:
+        with _readable():
+            claims[reference] = read_claim(await api.get(CLAIMS, name, pod.namespace))
+    slices: list[Slice] = []
+    with _readable():
+        found, _ = await api.list(SLICES, fields=f"spec.nodeName={pod.node}")
+        slices = [one for one in map(read_slice, found) if one is not None]
+    return shares_by_claims(claims, slices)
+
+
+@contextlib.contextmanager
+def _readable() -> Iterator[None]:
+    """Rights in one namespace alone are enough for the rest."""
+    try:
+        yield
+    except ApiError as error:
+        if error.status not in {403, 404}:
+            raise
 
 
 async def _why_it_waits(api: Api, pod: Pod, plain: Object, events: list[Object]) -> Why:
@@ -95,14 +141,15 @@ async def _why_it_waits(api: Api, pod: Pod, plain: Object, events: list[Object])
     spec = plain["spec"]
     asker = Asker(pod.uid, spec.get("priority") or 0, request)
     names = open_nodes(pod, world)
-    if pod.gates or any(fits(ledger.nodes[name], request) for name in names):
+    # Where more than devices keeps it away from every node, others' going is no matter.
+    if pod.gates or not names or any(fits(ledger.nodes[name], request) for name in names):
         return why
     around = Surroundings(budgets, (), time.time())
     policy = spec.get("preemptionPolicy") or ""
     outlook = preemption(ledger, names, asker, policy, around)
     node = making_room_on(plain)
     made = f"room is being made for it on {node}" if node else ""
-    return Why((*why.causes, made or outlook), why.said)
+    return Why((*why.causes, made or outlook), why.said, why.told)
 
 
 async def _world(api: Api, waiting: str) -> World:
@@ -123,27 +170,3 @@ async def _world(api: Api, waiting: str) -> World:
         taken_by_node(pod for pod in pods if pod is not None),
         usual=usual_of(offered),
     )
-
-
-def _placed(status: Object, events: list[Object]) -> Why:
-    """What containers wait for, or ended with; warnings of who looks after them."""
-    causes = [str(status["message"])] if status.get("message") else []
-    every = [
-        *(status.get("initContainerStatuses") or []),
-        *(status.get("containerStatuses") or []),
-    ]
-    for one in every:
-        state = one.get("state") or {}
-        waiting, ended = state.get("waiting"), state.get("terminated")
-        if waiting:
-            text = " ".join(str(waiting[k]) for k in ("reason", "message") if waiting.get(k))
-            causes.append(f"container {one['name']} waits: {text}")
-        elif ended and ended.get("exitCode"):
-            text = str(ended.get("message") or ended.get("reason") or "")
-            causes.append(f"container {one['name']} ended with {ended['exitCode']}: {text}".strip())
-    warnings = {
-        f"{event.get('reason')}: {event.get('message')}": None
-        for event in events
-        if event.get("type") == "Warning"
-    }
-    return Why(tuple(causes), tuple(warnings)[-MOST_EVENTS:])

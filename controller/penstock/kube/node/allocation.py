@@ -96,7 +96,16 @@ class Tenants:
                 "container": one.container,
             },
         )
-        answer = await asyncio.to_thread(self._agent.grant, request)
+        try:
+            answer = await asyncio.to_thread(self._agent.grant, request)
+        except PenstockError as error:
+            if error.reason != "not-enough-left":
+                raise
+            raise PenstockError(  # advised as a Pod's user can follow, not as who has a shell here
+                error.what, error.why,
+                "it starts when one of them has ended; delete the Pod to have it placed anew",
+                reason=error.reason,
+            ) from error  # fmt: skip
         granted = {share.device_uuid for share in answer.tenant.shares}
         # Figures move while a tenant runs, its devices do not: those are of an earlier placement.
         if granted != one.shares.keys():

@@ -42,7 +42,9 @@ class Announcement:
         self._node = node
         self._way = way
         self._way_is_labelled = way_is_labelled
-        self.cache: Cache[NodeSaid] = Cache(api, NODES, _read, fields=f"metadata.name={node}")
+        self.cache: Cache[NodeSaid] = Cache(
+            api, NODES, read_node_said, fields=f"metadata.name={node}"
+        )
         self.cache.changed.append(self._note)
         self.changed: list[Callable[[], None]] = []
         self.problem: ApiError | None = None
@@ -102,7 +104,8 @@ class Announcement:
             tell()
 
 
-def _read(one: Object) -> NodeSaid:
+def read_node_said(one: Object) -> NodeSaid:
+    """Of a Node."""
     metadata = one["metadata"]
     return NodeSaid(
         metadata["uid"],

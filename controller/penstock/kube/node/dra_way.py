@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from penstock.kube.api import NODES
 from penstock.kube.names import BY_CLAIMS
+from penstock.kube.node.announcement import read_node_said
 from penstock.kube.node.driver import Driver
 from penstock.kube.node.health import Health
 from penstock.kube.node.kubelet import Kubelet
@@ -44,6 +46,8 @@ class DraWay:
         settled_s: float,
         unseen: Collection[str] | None = None,
     ) -> None:
+        self._api = api
+        self._node = node
         self._inventory = inventory
         self._announcement = announcement
         self._slices = Slices(api, node)
@@ -88,4 +92,14 @@ class DraWay:
         if node is None or not self._inventory.is_ready:
             return
         # What another scheduler gives out must not be given out a second time.
-        self._slices.want(node.uid, self._inventory.devices if node.way == BY_CLAIMS else ())
+        self._slices.want(node.uid, self._inventory.devices if node.way == BY_CLAIMS else None)
+
+    async def leave(self) -> None:
+        """Takes the slices away where the node is served in the other way from now on.
+
+        A kubelet does so only half a minute after its driver has gone; until then claims would be
+        allocated on a node where nobody prepares them. Raises `ApiError`.
+        """
+        found, _ = await self._api.list(NODES, fields=f"metadata.name={self._node}")
+        if any(read_node_said(one).way not in {"", BY_CLAIMS} for one in found):
+            await self._slices.forget()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import threading
 import time
 from dataclasses import dataclass
@@ -20,9 +21,10 @@ from penstock.kube.api import ApiError
 from penstock.kube.events import NODE, About
 from penstock.kube.node.allocation import OWNER
 from penstock.model import PenstockError, format_cores, human_memory
+from penstock_shim.pages import ADVICES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from penstock.api import AgentClient
     from penstock.kube.api import Api, Object
@@ -61,6 +63,11 @@ MOST_WAITING = 4096  # kinds of happenings; of more the oldest are not told
 MOST_AT_ONCE = 50  # a second: a storm on one node is not the API server's
 MOST_PODS = 8  # of one claim
 MOST_MESSAGE = 1000
+UNSAID = {  # what an order was given for, where nobody said
+    "suspended": "by order of an administrator, who gave no reason",
+    "resumed": "by order, or because the Pod is being deleted",
+}
+_PIDS = re.compile(r"\bpid (\d+(?:, \d+)*)")
 Key = tuple[str, str]  # tenant, event
 Log = Any  # log(event, **fields)
 
@@ -72,13 +79,20 @@ class Told:
     count: int
     first_s: float  # since 1970
     last_s: float
-    message: str
+    message: str  # without a Pod's own words for processes
+    last: pb.Event | None = None
+
+    def message_for(self, pod: NodePod, tenant: pb.Tenant) -> str:
+        """What happened, with processes named as the Pod's user knows them."""
+        if self.last is None:
+            return self.message
+        return message_of(self.last, dict(pod.containers), tenant.labels["container"])
 
     def and_then(self, event: pb.Event) -> Told:
         """With one more, or as many as it says."""
         return Told(
             self.count + _count(event), self.first_s, event.time.ToNanoseconds() / 1e9,
-            message_of(event),
+            message_of(event), event,
         )  # fmt: skip
 
 
@@ -197,16 +211,29 @@ class Happenings:
 def event_of(pod: NodePod, tenant: pb.Tenant, event: str, told: Told, node: str) -> Object:
     """The Event of that kind for that Pod: always of the same name."""
     return events.event_of(
-        About.pod(pod.namespace, pod.name, pod.uid), REASONS[event], told.message,
+        About.pod(pod.namespace, pod.name, pod.uid), REASONS[event], told.message_for(pod, tenant),
         component=NODE, warning=event in WARNINGS, count=told.count,
         first_s=told.first_s, last_s=told.last_s, key=tenant.labels[OWNER],
     ) | {"source": {"component": NODE, "host": node}, "reportingInstance": node}  # fmt: skip
 
 
-def message_of(event: pb.Event) -> str:
-    """What happened, for people."""
+def message_of(
+    event: pb.Event, containers: Mapping[str, str] | None = None, container: str = ""
+) -> str:
+    """What happened, for people who have the Pod and no shell on its node.
+
+    Args:
+        event: As the agent tells it.
+        containers: Names of the Pod's containers by the ids that the runtime gave them.
+        container: The only one that has the share; empty: there may be several.
+    """
     details = _details(event)
-    parts = [event.reason or event.event]
+    processes = [
+        _Process.read(one, containers or {}, container)
+        for one in details.get("processes") or []
+        if isinstance(one, dict)
+    ]
+    parts = [_for_its_user(event.reason or UNSAID.get(event.event, event.event), processes)]
     if "used_bytes" in details and "limit_bytes" in details:
         parts.append(
             f"{details['used_bytes']} of {details['limit_bytes']} bytes were in use, "
@@ -218,12 +245,48 @@ def message_of(event: pb.Event) -> str:
         for one in details.get("shares") or []
         if isinstance(one, dict) and _is_share(one)
     ]
-    parts += [
-        f"process {one.get('pid')} ({str(one.get('command'))[:40]})"
-        for one in details.get("processes") or []
-        if isinstance(one, dict)
-    ]
+    parts += [str(one) for one in processes]
     return "; ".join(parts)[:MOST_MESSAGE]
+
+
+@dataclass(frozen=True)
+class _Process:
+    """One that an event names."""
+
+    pid: str  # on the node
+    inner_pid: str  # in the container; empty: not known
+    container: str  # likewise
+    command: str
+
+    @classmethod
+    def read(cls, one: dict[str, Any], containers: Mapping[str, str], container: str) -> _Process:
+        return cls(
+            str(one.get("pid")),
+            str(one.get("container_pid") or "")[:12],
+            containers.get(str(one.get("container_id")), container),
+            str(one.get("command"))[:40],
+        )
+
+    @property
+    def number(self) -> str:
+        return self.inner_pid or f"{self.pid} of the node"
+
+    def __str__(self) -> str:
+        where = f" of container {self.container}" if self.container else ""
+        return f"process {self.number}{where} ({self.command})"
+
+
+def _for_its_user(reason: str, processes: list[_Process]) -> str:
+    """With the pids of the container, and no advice that only the node's administrator can take."""
+    numbers = {one.pid: one.number for one in processes}
+
+    def inside(found: re.Match[str]) -> str:
+        pids = found[1].split(", ")
+        return "process " + ", ".join(numbers.get(pid, f"{pid} of the node") for pid in pids)
+
+    for advice in ADVICES:
+        reason = reason.replace(advice, "delete the Pod, and whatever made it makes another")
+    return _PIDS.sub(inside, reason)
 
 
 def _is_share(one: dict[str, Any]) -> bool:

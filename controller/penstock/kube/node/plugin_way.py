@@ -62,6 +62,9 @@ class PluginWay:
         """What does not work of it."""
         return self.socket.problem
 
+    async def leave(self) -> None:
+        """Nothing is left that a scheduler would go by: the extender heeds the node's label."""
+
     def why_not_ready(self) -> str:
         """Empty: Pods can have vGPUs."""
         return "" if self.socket.is_registered else "the kubelet has not registered the plugin yet"

@@ -65,6 +65,7 @@ class NodePod:
     order: tuple[str, ...] = ()  # its containers' names, as they start
     inits: frozenset[str] = frozenset()  # those that end before the next one starts
     sidecars: frozenset[str] = frozenset()  # those that start before others and stay
+    containers: tuple[tuple[str, str], ...] = ()  # ids of the runtime's, and the names they have
     version: str = field(default="", compare=False)  # of its object
 
 
@@ -153,8 +154,19 @@ def read_pod(one: Object) -> NodePod:
         order=tuple(name for name, _ in known),
         inits=frozenset(name for name, role in known if role == "init"),
         sidecars=frozenset(name for name, role in known if role == "sidecar"),
+        containers=tuple(_containers(status)),
         version=metadata.get("resourceVersion", ""),
     )
+
+
+def _containers(status: Object) -> Iterator[tuple[str, str]]:
+    """Those that run and those that ended last: events may come after a restart."""
+    for kind in ("initContainerStatuses", "containerStatuses"):
+        for one in status.get(kind) or []:
+            ended = ((one.get("lastState") or {}).get("terminated") or {}).get("containerID")
+            for told in (one.get("containerID"), ended):
+                if told:
+                    yield str(told).rpartition("/")[2], str(one.get("name"))
 
 
 def _condition(status: Object) -> Condition | None:

@@ -12,7 +12,7 @@ from aiohttp import web
 from penstock.api import AgentClient
 from penstock.container.containers import SPECS
 from penstock.kube import serving
-from penstock.kube.api import Api
+from penstock.kube.api import Api, ApiError
 from penstock.kube.names import BY_CLAIMS, BY_EXTENDER
 from penstock.kube.node.allocation import Tenants
 from penstock.kube.node.announcement import Announcement
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
 LOOK_S = 1.0
+LEAVE_WITHIN_S = 5.0
 Way = Literal["dra", "plugin"]
 CALLED: dict[Way, str] = {"dra": BY_CLAIMS, "plugin": BY_EXTENDER}  # as the Node's label says it
 Log = Any  # log(event, **fields)
@@ -137,6 +138,16 @@ class _Node:
                 async with serving.listening(app, options.probes):
                     stopped = await serving.until_stopped(*duties)
             self._log("stopping", signal=stopped)
+            await self._leave()
+
+    async def _leave(self) -> None:
+        """What others would still go by; a server that does not answer holds up no end."""
+        try:
+            await asyncio.wait_for(self._way.leave(), LEAVE_WITHIN_S)
+        except asyncio.TimeoutError:
+            self._log("left in haste", why="the API server does not answer")
+        except ApiError as error:
+            self._log("left in haste", why=str(error))
 
     def _why_not_ready(self) -> str:
         if not self._announcement.is_settled:

@@ -116,12 +116,15 @@ class Slices:
         """Why they are not as they should be."""
         self._wake = asyncio.Event()
         self._is_writing = False
-        self._devices: tuple[NodeDevice, ...] = ()
+        self._devices: tuple[NodeDevice, ...] | None = ()
         self._uid = ""
         self._taints = True  # until a server shows that it drops them
 
-    def want(self, uid: str, devices: tuple[NodeDevice, ...]) -> None:
-        """The devices to be told; `uid` is the Node's."""
+    def want(self, uid: str, devices: tuple[NodeDevice, ...] | None) -> None:
+        """The devices to be told; None: this driver gives none out, and has no slice at all.
+
+        `uid` is the Node's.
+        """
         self._uid, self._devices = uid, devices
         self._wake.set()
 
@@ -165,7 +168,7 @@ class Slices:
         wanted = self._wanted(1)
         if {name: _told(one) for name, one in there.items()} == {
             one["metadata"]["name"]: _told(one) for one in wanted
-        } and len({one["spec"]["pool"]["generation"] for one in there.values()}) == 1:
+        } and len({one["spec"]["pool"]["generation"] for one in there.values()}) <= 1:
             return
         generation = 1 + max(
             (one["spec"]["pool"]["generation"] for one in there.values()), default=0
@@ -180,6 +183,8 @@ class Slices:
             await self._api.delete(SLICES, name)
 
     def _wanted(self, generation: int) -> list[Object]:
+        if self._devices is None:
+            return []
         return slices_of(self._node, self._uid, self._devices, generation, taints=self._taints)
 
     async def _put(self, one: Object, there: Object | None) -> Object:

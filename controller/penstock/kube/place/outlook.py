@@ -165,7 +165,10 @@ def best_choice(
 def preemption(
     ledger: Ledger, names: Sequence[str], asker: Asker, policy: str, around: Surroundings
 ) -> str:
-    """In words whether it helps a Pod that others go from these nodes, and why not."""
+    """In words whether it helps a Pod that others go from these nodes, and why not.
+
+    `names`: where devices alone keep it away; at least one.
+    """
     no = "preemption does not help: "
     lowest = ledger.lowest_priority
     if policy == NEVER:
@@ -178,11 +181,7 @@ def preemption(
         return f"preemption helps: it fits on {choice.node} without {pods_named(choice.victims)}"
     if choice := best_choice(ledger, names, asker, replace(around, heeded=False)):
         return "preemption is held back: " + held_by(choice, around.budgets)
-    return no + (
-        f"without all Pods of a priority below {asker.priority} it would not fit either"
-        if names
-        else "more than devices keeps it from every node"
-    )
+    return no + f"without all Pods of a priority below {asker.priority} it would not fit either"
 
 
 def held_by(choice: Choice, budgets: Sequence[Budget]) -> str:

@@ -74,7 +74,8 @@ typedef struct sim_profile {
   uint32_t pci_bus;               /* (d) 1 + index * 0x10 */
   uint32_t pci_device;
   uint32_t start_ns;              /* (d) 3000: from the call to the kernel's begin, on an idle stream */
-  uint32_t reserved[7];
+  uint32_t place;                 /* 0, or a number of the machine's place: UUIDs differ by it */
+  uint32_t reserved[6];
   sim_kernel_rule rules[SIM_MAX_RULES];
 } sim_profile;
 
@@ -87,7 +88,7 @@ typedef struct sim_mig {
 } sim_mig;
 
 typedef struct sim_device_info {
-  uint8_t uuid[16];               /* stable: the n-th device of a kind has the same one everywhere */
+  uint8_t uuid[16];               /* stable: the n-th device of a kind has the same one, place for place */
   uint32_t index;
   uint32_t lost;                  /* 1: a device-lost fault was injected */
   uint32_t wants_reset;           /* 1: an XID error that only a reset puts right */

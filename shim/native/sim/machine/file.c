@@ -36,8 +36,8 @@ static void read_boot_id(char out[40]) {
   close(fd);
 }
 
-static void fill_uuid(uint8_t uuid[16], const char *name, uint32_t index) {
-  uint64_t hash = 14695981039346656037ull ^ index;
+static void fill_uuid(uint8_t uuid[16], const char *name, uint32_t index, uint32_t place) {
+  uint64_t hash = 14695981039346656037ull ^ index ^ (uint64_t)place << 32;
   for (int half = 0; half < 2; half++) {
     for (const char *p = name; *p; p++) hash = (hash ^ (uint8_t)*p) * 1099511628211ull;
     hash = (hash ^ (index + 1) ^ (hash >> 29)) * 0xbf58476d1ce4e5b9ull;
@@ -110,7 +110,7 @@ static void init_device(sim_device *d, const sim_profile *profile, uint32_t inde
   pthread_mutexattr_destroy(&shared);
   d->profile = *profile;
   fill_defaults(&d->profile, index);
-  fill_uuid(d->uuid, d->profile.name, index);
+  fill_uuid(d->uuid, d->profile.name, index, profile->place);
   d->created_ns = d->t_ns = sim_now_ns();
   d->sample_next_ns = d->t_ns + d->profile.sample_period_ns;
   d->memory_used = d->profile.reserved_bytes;
