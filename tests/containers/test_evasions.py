@@ -166,10 +166,8 @@ def test_a_container_does_not_get_out_of_its_quota_and_a_neighbour_keeps_its_sha
     seconds = (sampler.samples[-1].at_ns - sampler.samples[0].at_ns) / 1e9
     shares = {name: sampler.percents(name, seconds - 0.1)[0] for name in (neighbour, wiped, other)}
     print(took_s, shares)  # for bench/README.md
-    with AgentClient.local(node.state / "agent.sock") as agent:
-        late_s = agent.node().slowest_round.ToNanoseconds() / 1e9
     for took in took_s.values():
-        assert took < CAUGHT_WITHIN_S + late_s, took_s
+        assert took < CAUGHT_WITHIN_S, took_s
     for name in took_s:
         if not name.startswith("truncated"):
             assert [e["event"] for e in node.acts(name)][:2] == ["suspend", "terminate"], name
