@@ -32,7 +32,7 @@ def test_a_full_pipe_holds_up_nobody_who_says_something():
 
 
 def test_the_last_line_is_written_before_the_process_ends():
-    script = "from penstock.cli.log import log_as; log_as('x')('last', a=1)"
+    script = "from penstock.cli.log import log_as as say; say('x')('last', a=1)"
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )

@@ -28,7 +28,7 @@ RULES = f"PENSTOCK_SIM_KERNELS={KERNEL_RULES}"
 LOADER = Path("/lib64/ld-linux-x86-64.so.2")
 DRIVER = "/run/penstock-tenant/driver"
 PAGE = "/run/penstock-tenant/usage"
-CAUGHT_WITHIN_S = 3.0
+CAUGHT_WITHIN_S = 4.0  # three, and one for what else this machine does
 # Until it is caught, one past the shim has half of each neighbour's turn: two seconds of that cost
 # one of 30 % thirty points of a second.
 WINDOW_NS = 20 * 10**9
