@@ -158,7 +158,7 @@ def test_a_lock_of_a_killed_process_that_hangs_is_free(tmp_path, holds):
     page = tmp_path / "page"
     page.touch()
     page.chmod(0o666)
-    holds("file", page)
+    program, _ = holds("file", page)
     script = (
         "import os, sys, threading, time; from penstock.node.lock import take; take(sys.argv[1]);"
         "threading.Thread(target=os.unlink, args=[sys.argv[2]]).start();"
@@ -179,6 +179,7 @@ def test_a_lock_of_a_killed_process_that_hangs_is_free(tmp_path, holds):
             take(lock)
         os.close(descriptor)
         os.close(take(lock))
+        os.killpg(program.pid, signal.SIGKILL)  # or it hangs on
 
 
 def test_as_many_as_take_a_dead_ones_lock_one_gets_it(tmp_path):
