@@ -123,3 +123,9 @@ if(PENSTOCK_CAN_LINK_STATIC AND NOT PENSTOCK_SANITIZE)
   target_link_options(penstock_container_hook PRIVATE -static)
 endif()
 install(TARGETS penstock_container_hook RUNTIME DESTINATION bin)
+
+# Does what may never end for the agent: see aside/aside.c.
+add_executable(penstock_aside ${NATIVE}/aside/aside.c)
+set_target_properties(penstock_aside PROPERTIES OUTPUT_NAME penstock-aside)
+target_link_libraries(penstock_aside PRIVATE Threads::Threads)
+install(TARGETS penstock_aside RUNTIME DESTINATION bin)

@@ -39,6 +39,11 @@ def container_hook_path() -> Path:
     return _installed("bin/penstock-container-hook")
 
 
+def aside_path() -> Path:
+    """What does for another process what may never end. Raises FileNotFoundError."""
+    return _installed("bin/penstock-aside")
+
+
 def coverage_table() -> Path:
     """What the shim does with every symbol, as JSON. Raises FileNotFoundError."""
     return _installed("coverage.json")

@@ -64,6 +64,8 @@ class Node:
         line = self.process.stderr.readline()
         assert line, self.process.wait()
         self.started = json.loads(line)
+        if self.started["event"] == "port is taken":  # what the agent says of it first
+            self.started = json.loads(self.process.stderr.readline())
         assert self.started["event"] == "started", line
 
     def agent_command(self, *options: str) -> list[str]:

@@ -28,7 +28,7 @@ RULES = f"PENSTOCK_SIM_KERNELS={KERNEL_RULES}"
 LOADER = Path("/lib64/ld-linux-x86-64.so.2")
 DRIVER = "/run/penstock-tenant/driver"
 PAGE = "/run/penstock-tenant/usage"
-CAUGHT_WITHIN_S = 3.0
+CAUGHT_WITHIN_S = 4.0  # three, and one for what else this machine does
 # Until it is caught, one past the shim has half of each neighbour's turn: two seconds of that cost
 # one of 30 % thirty points of a second.
 WINDOW_NS = 20 * 10**9
@@ -166,10 +166,8 @@ def test_a_container_does_not_get_out_of_its_quota_and_a_neighbour_keeps_its_sha
     seconds = (sampler.samples[-1].at_ns - sampler.samples[0].at_ns) / 1e9
     shares = {name: sampler.percents(name, seconds - 0.1)[0] for name in (neighbour, wiped, other)}
     print(took_s, shares)  # for bench/README.md
-    with AgentClient.local(node.state / "agent.sock") as agent:
-        late_s = agent.node().slowest_round.ToNanoseconds() / 1e9
     for took in took_s.values():
-        assert took < CAUGHT_WITHIN_S + late_s, took_s
+        assert took < CAUGHT_WITHIN_S, took_s
     for name in took_s:
         if not name.startswith("truncated"):
             assert [e["event"] for e in node.acts(name)][:2] == ["suspend", "terminate"], name

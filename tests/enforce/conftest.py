@@ -35,7 +35,6 @@ from penstock_shim.pages import (
 PROGRAM = Path(__file__).with_name("program.py")
 KERNELS = "*spin=param0"
 TICK_S = 0.1
-ON_TIME_NS = 1_100_000_000  # from look to look
 
 
 @dataclass
@@ -96,7 +95,6 @@ class Node:
         self.guests: dict[str, Guest] = {}
         self.before: dict[str, UsageSnapshot] = {}
         self.looks: list[int] = []  # when
-        self.late_ns = 0  # by how much looks came late, all together: a busy machine
         self.bare = {
             **{k: v for k, v in os.environ.items() if not k.startswith(("PENSTOCK_", "CUDA_"))},
             **simulator.environment(self.machine),
@@ -135,8 +133,6 @@ class Node:
                     usage.reap()
         now_ns = time.monotonic_ns()
         if not self.looks or now_ns - self.looks[-1] >= 950_000_000:
-            if self.looks:
-                self.late_ns += max(0, now_ns - self.looks[-1] - ON_TIME_NS)
             self.looks.append(now_ns)
         subjects = [guest.subject for guest in self.guests.values()]
         self.enforcer.step(now_ns, subjects, self.pages())

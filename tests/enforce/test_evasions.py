@@ -17,6 +17,7 @@ from penstock_shim import paths
 
 from .conftest import PROGRAM, expect, is_running, state_of
 
+CAUGHT_WITHIN_NS = 4 * 10**9  # three seconds, and one for what else this machine does
 pytestmark = pytest.mark.timed
 
 S = 1_000_000_000
@@ -109,7 +110,7 @@ def test_each_way_is_stopped_within_three_seconds_and_ended_after_the_grace(node
     node.watch(all_are_stopped)
     for name, guest in guests.items():
         pid, began_ns = caught[name]
-        assert stopped_ns[name] - began_ns < 3 * S + node.late_ns, name
+        assert stopped_ns[name] - began_ns < CAUGHT_WITHIN_NS, name
         (event,) = guest.events("suspend")
         assert [one["pid"] for one in event["processes"]] == [pid], name
         assert event["kind"] == ("damaged" if name == "an overwritten page" else "uncharged")

@@ -5,14 +5,17 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import stat
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from tests.agent.conftest import make_node  # noqa: F401 - a fixture
+from tests.agent.programs import open_folder
 
 NOBODY = 65534
+FUSE = os.makedev(10, 229)  # Documentation/admin-guide/devices.txt
 
 
 @pytest.fixture
@@ -34,3 +37,29 @@ def hostile():
         with contextlib.suppress(ProcessLookupError):
             os.killpg(program.pid, signal.SIGKILL)
         program.communicate()
+
+
+@pytest.fixture
+def fuse(tmp_path):
+    """A FUSE device that all may open, as it is everywhere, and a folder to mount in."""
+    open_folder(tmp_path)
+    device, folder = tmp_path / "fuse", tmp_path / "mounts"
+    os.mknod(device, stat.S_IFCHR, FUSE)
+    device.chmod(0o666)
+    folder.mkdir()
+    os.chown(folder, NOBODY, NOBODY)
+    return device, folder
+
+
+@pytest.fixture
+def holds(make_node, hostile, fuse):  # noqa: F811 - it ends before the nodes do
+    """Starts holds.py; returns it when it holds what it is to hold, with what it said."""
+
+    def start(way: str, *more: object) -> tuple[subprocess.Popen[str], str]:
+        program = hostile("holds.py", way, *fuse, *more)
+        said = program.stdout.readline()
+        if not said.endswith("ready\n"):
+            pytest.skip("a user cannot mount a FUSE file system here")
+        return program, said
+
+    return start

@@ -3,38 +3,27 @@
 from __future__ import annotations
 
 import os
-import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from tests.agent.conftest import request, wait_until
-from tests.agent.programs import backlogged, environment_for, open_folder
+from tests.agent.programs import backlogged, environment_for
 
 from penstock.model import PenstockError
-
-from .conftest import NOBODY
 
 if TYPE_CHECKING:
     import subprocess
 
-FUSE = os.makedev(10, 229)  # Documentation/admin-guide/devices.txt
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="acts as another user")
 
 
 @pytest.fixture
-def dead_run(make_node, hostile, tmp_path):
+def dead_run(make_node, hostile, fuse):
     """Starts a process whose /run never answers a lookup. It ends before the nodes do."""
-    open_folder(tmp_path)
-    device = tmp_path / "fuse"
-    os.mknod(device, stat.S_IFCHR, FUSE)
-    device.chmod(0o666)
 
     def start() -> subprocess.Popen[str]:
-        folder = tmp_path / "mounts"
-        folder.mkdir()
-        os.chown(folder, NOBODY, NOBODY)
-        program = hostile("never_answers.py", device, folder)
+        program = hostile("never_answers.py", *fuse)
         if program.stdout.readline() != "ready\n":
             pytest.skip("a user cannot mount overlayfs over FUSE here")
         return program

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,8 @@ from hypothesis import strategies as st
 from penstock.meter.amounts import FIELDS, Amounts
 from penstock.meter.batch import _places
 from penstock.meter.meter import Meter
+from penstock.meter.reading import Measured, reading_of
+from penstock.meter.store import Store
 
 from .metering import ALICE, GIB, START, UUID, S, another, later, places, reading, stored
 
@@ -324,3 +328,35 @@ def test_two_devices_of_a_tenant_are_told_apart(meter, tmp_path):
     assert meter.flush(later(2), wait_s=10)
     assert stored(tmp_path, f"device_uuid = '{UUID}'").charged_ns == S
     assert stored(tmp_path, f"device_uuid = '{other}'").charged_ns == S // 2
+
+
+def test_without_a_page_the_devices_own_figures_are_recorded(meter, tmp_path):
+    """Before, a tenant with a damaged page was not metered at all while it lasted."""
+    meter.observe(later(0), [reading(1, 0, measured={"busy_ns": S})])
+    for second in range(1, 5):
+        figures = {UUID: Measured(busy_ns=(1 + second) * S)}
+        meter.observe(later(second), [reading_of(ALICE, None, None, figures)])
+    assert meter.flush(later(5), wait_s=10)
+    assert stored(tmp_path).measured_ns == 4 * S
+    assert stored(tmp_path).charged_ns == S
+    meter.observe(later(6), [reading(3, 0, measured={"busy_ns": 6 * S})])
+    assert meter.flush(later(6), wait_s=10)
+    assert stored(tmp_path).charged_ns == 3 * S
+
+
+def test_a_disk_that_hangs_holds_up_nobody_who_tells_of_new_tenants(meter, monkeypatch):
+    """Who asks waits 50 ms in a second at most; before, SQLite was read by the rounds' thread."""
+    hangs = threading.Event()
+    accounts = Store.accounts
+
+    def accounts_of_a_slow_disk(self, incarnation):
+        hangs.wait(20)
+        return accounts(self, incarnation)
+
+    monkeypatch.setattr(Store, "accounts", accounts_of_a_slow_disk)
+    begun_s = time.monotonic()
+    for number in range(50):
+        meter.observe(later(number), [reading(1, who=another(number))])
+    assert time.monotonic() - begun_s < 1
+    hangs.set()
+    assert meter.flush(later(60), wait_s=10)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shutil
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -394,17 +396,58 @@ def test_panels_of_the_dashboard_lie_side_by_side():
     assert len({panel["id"] for panel in panels}) == len(panels)
 
 
-def test_a_port_that_is_taken_is_an_error_that_says_so():
+def test_a_port_that_is_taken_is_told_and_tried_again():
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         holder.listen()
         port = holder.getsockname()[1]
-        with pytest.raises(
-            PenstockError, match=re.escape(f"cannot serve metrics on 127.0.0.1:{port}")
-        ):
-            Exporter("n").serve(port=port)
+        told = []
+        exporter = Exporter("n")
+        assert exporter.serve(port=port, report=lambda event, **more: told.append(event)) is None
+        assert told == ["port is taken"]
+    deadline = time.monotonic() + 15
+    while told != ["port is taken", "port is free"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert scrape(port).strip() == ""
+    exporter.close()
     with pytest.raises(PenstockError, match="cannot serve metrics"):
         Exporter("n").serve(port=99999)
+
+
+def test_more_connections_than_there_may_be_cost_no_thread_and_hold_up_no_scrape():
+    """Before, each had a thread: some thousands of them stopped the agent's rounds."""
+    exporter = Exporter("n")
+    port = exporter.serve(port=0)
+    before = threading.active_count()
+    with contextlib.ExitStack() as idle:
+        for _ in range(900):
+            idle.enter_context(socket.create_connection(("127.0.0.1", port)))
+        begun_s = time.monotonic()
+        for _ in range(10):
+            assert scrape(port).strip() == ""
+        assert time.monotonic() - begun_s < 5
+        assert threading.active_count() == before
+        assert len(list(Path("/proc/self/fd").iterdir())) < 900 + 2 * 64 + 50
+    exporter.close()
+
+
+def test_a_request_that_never_ends_is_given_up():
+    exporter = Exporter("n")
+    port = exporter.serve(port=0)
+    with socket.create_connection(("127.0.0.1", port)) as one:
+        one.sendall(b"GET /metrics HTTP/1.1\r\n" + b"x: y\r\n" * 4000)
+        with contextlib.suppress(OSError):
+            assert one.recv(1) == b""
+    exporter.close()
+
+
+def test_probes_have_a_port_of_their_own():
+    exporter = Exporter("n")
+    port = exporter.serve_probes("127.0.0.1", 0)
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        scrape(port)
+    exporter.close()
 
 
 def test_a_client_that_says_nothing_holds_up_no_scrape(run):

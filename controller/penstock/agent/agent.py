@@ -13,22 +13,25 @@ from typing import TYPE_CHECKING
 from penstock.agent.bounds import Bounds, person_of
 from penstock.agent.device_watch import DeviceWatch
 from penstock.agent.handshakes import Handshakes
-from penstock.agent.lock import node_lock, take, take_node
+from penstock.agent.lock import node_lock, take_node
 from penstock.agent.page_sizes import PageSizes
 from penstock.agent.person import People
 from penstock.agent.rate import GrantRate
 from penstock.agent.revocation import go_on
 from penstock.agent.ward import Ward
+from penstock.devices.aside import FILES
 from penstock.enforce.process import is_alive
 from penstock.model import PenstockError, listing
 from penstock.node.damaged import grant_of_pages
 from penstock.node.events import record_event
 from penstock.node.grant import read_grant
+from penstock.node.lock import take
 from penstock.node.neighbourhood import Neighbourhood
 from penstock.node.outsiders import Outsiders
 from penstock.node.processes import TENANT_VARIABLE, environments, members_of, of_user, uids_of
 from penstock.node.supervisor import PERIOD_S
 from penstock.node.tenant import (
+    ENTERED,
     SUPERVISOR_LOCK,
     Tenant,
     has_processes,
@@ -419,6 +422,9 @@ class Agent:
             lock = take(tenant.directory / SUPERVISOR_LOCK)
         except (BlockingIOError, FileNotFoundError):
             return False
+        with contextlib.suppress(OSError):
+            if tenant.directory.stat().st_mode & 0o044:  # as releases before this one made it
+                FILES.chmod(tenant.directory, ENTERED)
         damage = None
         try:
             try:

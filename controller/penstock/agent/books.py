@@ -58,7 +58,7 @@ _WHERE = ("namespace", "pod", "container")  # labels of a grant that say where i
 class _Latest:
     """What was read of one tenant in the last round, and when the meter was told of it."""
 
-    usage: UsageSnapshot
+    usage: UsageSnapshot | None  # None: the page cannot be read
     grant: Grant
     figures: tuple[DeviceFigures, ...]
     reading: TenantReading
@@ -92,9 +92,13 @@ class Books:
         self._tail = EventTail(agent, ())
         self._observed_ns = self._flushed_ns = 0
 
-    def serve(self, address: str, port: int) -> int:
-        """Serves metrics; returns the port. Raises `PenstockError`."""
-        return self._exporter.serve(address, port)
+    def serve(self, address: str, port: int) -> int | None:
+        """Serves metrics; the port, None while it is taken. Raises `PenstockError`."""
+        return self._exporter.serve(address, port, self._agent.report)
+
+    def serve_probes(self, address: str, port: int) -> int | None:
+        """Serves probes, apart from metrics; otherwise like `serve`."""
+        return self._exporter.serve_probes(address, port, self._agent.report)
 
     def __call__(self, now_ns: int) -> bool:
         """One round; whether it was due."""
@@ -168,7 +172,7 @@ class Books:
                 continue
             stood.append(ward)
             reading = self._reading(ward, usage, figures)
-            if usage is not None and reading is not None:
+            if reading is not None:
                 fresh[ward] = _Latest(usage, ward.grant, figures, reading, at.mono_ns)
                 readings.append(reading)
         self._catch_up(stood)
@@ -193,8 +197,8 @@ class Books:
     def _reading(
         self, ward: Ward, usage: UsageSnapshot | None, figures: Sequence[DeviceFigures]
     ) -> TenantReading | None:
-        """None: its page is damaged or gone."""
-        if usage is None:
+        """Of a damaged page what the device itself says; None: nothing tells anything."""
+        if usage is None and not figures:
             return None
         measured = {
             one.device_uuid: Measured(busy_ns=one.busy_ns, memory_bytes=one.memory_bytes)

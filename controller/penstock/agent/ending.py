@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.agent.view import Ended
-from penstock.enforce.process import Process, is_alive, read_stat
+from penstock.enforce.process import Process, began, is_alive, read_stat, read_stats
 from penstock.node.processes import TENANT_VARIABLE, members, of_user, started_with
 
 if TYPE_CHECKING:
@@ -91,16 +91,12 @@ class _Family:
         `known`: who is told to be the tenant's from elsewhere.
         """
         spare = {*spare, os.getpid()}
-        stats = {
-            int(entry): stat
-            for entry in os.listdir("/proc")  # noqa: PTH208
-            if entry.isdigit() and (stat := read_stat(int(entry))) and not stat.has_ended
-        }
+        stats = _stats_of_all()
         own = set(members(self._directory, self._uid))
         told = {
             one.pid
             for one in (*known, *self._found)
-            if one.pid in stats and stats[one.pid].start_ticks == one.start_ticks
+            if one.pid in stats and began(stats[one.pid], one)
         }
         numbers = self._numbers_in_use(stats)
         own |= {pid for pid in told - own if not self._is_anothers(pid)}
@@ -117,7 +113,7 @@ class _Family:
                 and (stat.parent in own or stat.session in numbers or stat.group in numbers)
                 and not self._is_anothers(pid)
             }
-        living = {Process(pid, stats[pid].start_ticks) for pid in own & stats.keys()}
+        living = {self._process(pid, stats[pid]) for pid in own & stats.keys()}
         self._found |= living
         self._numbers = numbers
         return sorted(living)
@@ -128,9 +124,14 @@ class _Family:
         anothers = {
             pid
             for pid in self._numbers & stats.keys()
-            if Process(pid, stats[pid].start_ticks) not in self._found
+            if self._process(pid, stats[pid]) not in self._found
         }
         return (self._numbers & in_use) - anothers
+
+    def _process(self, pid: int, stat: Stat) -> Process:
+        """As it was found before, where it cannot be told when it began."""
+        before = (one for one in self._found if one.pid == pid and began(stat, one))
+        return next(before, None) or Process(pid, stat.start_ticks)
 
     def _is_anothers(self, pid: int) -> bool:
         """Of another tenant of its user's: a caller may have started processes of several."""
@@ -144,6 +145,16 @@ class _Family:
             return bool(of_user([pid], (other / "usage").stat().st_uid))
         except OSError:  # there is no such tenant
             return False
+
+
+def _stats_of_all() -> dict[int, Stat]:
+    """Of all that have not ended, also of those that hide when they began."""
+    pids = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]  # noqa: PTH208
+    found = read_stats(pids)
+    for pid in set(pids) - found.keys():
+        if (stat := read_stat(pid)) is not None:
+            found[pid] = stat
+    return {pid: stat for pid, stat in found.items() if not stat.has_ended}
 
 
 class Ending:

@@ -40,7 +40,11 @@ class EventTail:
     def read(self) -> list[tuple[str, dict[str, Any]]]:
         """Tenant and fields of each new event, by time."""
         found, self._ended = self._ended, []
-        for ward in self._agent.wards():
+        wards = self._agent.wards()
+        if len(self._places) > len(wards):  # tenants have ended
+            files = {ward.tenant.directory / FILE for ward in wards}
+            self._places = {file: place for file, place in self._places.items() if file in files}
+        for ward in wards:
             name = ward.tenant.name
             if not self._tenants or name in self._tenants:
                 found += [(name, event) for event in self._new(ward.tenant.directory)]

@@ -18,7 +18,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from penstock.agent.peer import NoPeerError, Peer
+from penstock.agent.peer import NoPeerError, Peer, take_no_files
 from penstock.container.inside import FOLDER as CONTAINER
 from penstock.enforce.process import Process
 from penstock.node.events import record_event
@@ -299,6 +299,7 @@ def _bound(path: Path, mode: int, uid: int | None) -> socket.socket:
             os.unlink(aside, dir_fd=folder)
         made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
         try:
+            take_no_files(made)
             made.bind(f"/proc/self/fd/{folder}/{aside}")
             if uid is not None and uid != os.geteuid():
                 os.chown(aside, uid, -1, dir_fd=folder, follow_symlinks=False)

@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 from pathlib import Path
 
 from penstock.model import PenstockError
+from penstock.node.lock import take
 
 ROOTS = Path("/run/penstock-agent.lock")
-
-
-def take(file: Path) -> int:
-    """Locks `file` while the descriptor is open. Raises `BlockingIOError` if another has it."""
-    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
 
 
 def take_node(file: Path, held: str) -> int:

@@ -38,6 +38,7 @@ SAME_NS = 1_000_000_000  # one write may be cut more than once
 AGAIN_NS = 60_000_000_000  # a second growth within that is no accident
 SHUT_OUT_NS = 600_000_000_000  # so long whoever did it is granted nothing more
 HELD_NS = 5_000_000_000  # that a page may be open after its tenant
+HELD_S = 0.2  # for a change of a page that somebody may hold
 SLACK_BYTES = 64 << 10  # that a file system may count beside the file's own blocks
 SEARCH_S = 30.0  # the longest search for who has a page open
 LATELY_NS = 5_000_000_000
@@ -56,6 +57,7 @@ class _Page:
     grown_ns: int | None = None  # when it was cut last
     shut_ns: int | None = None  # when it was emptied, after its tenant
     sought_ns: int = 0  # when it was last looked for who has it open since
+    waiting: threading.Thread | None = None  # for somebody who holds the file
 
     def is_too_large(self) -> bool:
         """Whether it takes more than a page, in whichever way."""
@@ -68,6 +70,38 @@ class _Page:
 
     def cut(self) -> None:
         """Nobody who has it mapped notices: it keeps all that they have. Raises OSError."""
+        self.change(self._cut)
+
+    def close_to_users(self) -> None:
+        """Nobody opens it any more. Raises OSError."""
+        os.fchown(self.descriptor, os.geteuid(), -1)
+        os.fchmod(self.descriptor, 0)
+
+    def change(self, what: Callable[[], None]) -> None:
+        """Does it, or leaves it to a thread where that takes long.
+
+        Whoever writes the file from memory that a file system of their own does not give holds the
+        file as long as they like (SECURITY.md). Raises OSError; TimeoutError: it is done later.
+        """
+        if self.waiting is not None and self.waiting.is_alive():
+            raise TimeoutError
+        failed: list[OSError] = []
+
+        def run() -> None:
+            try:
+                what()
+            except OSError as error:
+                failed.append(error)
+
+        self.waiting = threading.Thread(target=run, name="page", daemon=True)
+        self.waiting.start()
+        self.waiting.join(HELD_S)
+        if self.waiting.is_alive():
+            raise TimeoutError
+        if failed:
+            raise failed[0]
+
+    def _cut(self) -> None:
         with _writable(self.descriptor) as descriptor:
             os.ftruncate(descriptor, self.most_bytes)
         for name in self._attributes():
@@ -132,8 +166,8 @@ class PageSizes:
             if page is None:
                 return
             with contextlib.suppress(OSError):
-                os.fchown(page.descriptor, os.geteuid(), -1)
-                os.fchmod(page.descriptor, 0)
+                page.change(page.close_to_users)
+            with contextlib.suppress(OSError):
                 page.most_bytes = 0
                 reader = os.open(f"/proc/self/fd/{page.descriptor}", os.O_RDONLY | os.O_CLOEXEC)
                 os.close(page.descriptor)

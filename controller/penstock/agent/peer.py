@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.devices.host_pids import inner_pid
-from penstock.enforce.process import find, read_stat
+from penstock.devices.proc_files import namespace_of
+from penstock.enforce.process import UNKNOWN, Process, is_alive, read_stat
 from penstock.node.mounted import mounted_pages, page_of
 
 if TYPE_CHECKING:
@@ -20,7 +21,18 @@ if TYPE_CHECKING:
 
     from penstock.node.tenant import Tenant
 
+_SO_PASSRIGHTS = 83  # the same, since Linux 6.16
 _SO_PEERPIDFD = 77  # include/uapi/asm-generic/socket.h, since Linux 6.5
+
+
+def take_no_files(listening: socket.socket) -> None:
+    """Nobody can send open files to it, or to the connections that it takes.
+
+    Whoever has a file last may have to wait for the file system that it lies in, a user's own.
+    Before Linux 6.16 there is no such way.
+    """
+    with contextlib.suppress(OSError):
+        listening.setsockopt(socket.SOL_SOCKET, _SO_PASSRIGHTS, 0)
 
 
 class NoPeerError(Exception):
@@ -50,7 +62,7 @@ class Peer:
         descriptor = _pidfd_of(connection)
         try:
             stat = read_stat(pid)
-            if stat is None or stat.has_ended:
+            if stat is None or stat.has_ended or stat.start_ticks == UNKNOWN:
                 raise NoPeerError
             # Before 6.5 a connection that was handed on may outlive who made it: the pid can be
             # another's by now. That one would have to be of the same user.
@@ -74,8 +86,7 @@ class Peer:
     @staticmethod
     def is_alive(pid: int, start_ticks: int) -> bool:
         """Whether that very process has not ended."""
-        found = find(pid)
-        return found is not None and found.start_ticks == start_ticks
+        return is_alive(Process(pid, start_ticks))
 
     def check_pid(self, inner: int, start_ticks: int) -> None:
         """Raises ValueError unless the process has those, as it sees them; 0 ticks: it cannot."""
@@ -129,6 +140,6 @@ def _uid_of(pid: int) -> int | None:
 
 def _time_namespace(pid: int | str) -> int:
     try:
-        return os.stat(f"/proc/{pid}/ns/time").st_ino  # noqa: PTH116
+        return namespace_of(pid, "time")
     except OSError:
         return 0

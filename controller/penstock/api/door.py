@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from penstock.agent import Caller
+from penstock.agent.peer import take_no_files
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,6 +70,7 @@ class Door:
         aside = self._outside.with_name(f".{self._outside.name}.{os.getpid()}")
         aside.unlink(missing_ok=True)
         listener = socket.socket(socket.AF_UNIX)
+        take_no_files(listener)
         listener.bind(str(aside))
         aside.chmod(self._mode)
         self._inode = aside.stat().st_ino

@@ -6,7 +6,6 @@ import os
 import resource
 import signal
 import socket
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -79,6 +78,13 @@ def agent(
         str,
         typer.Option(metavar="HOST:PORT", help="Where Prometheus finds metrics; empty: nowhere."),
     ] = "127.0.0.1:9470",
+    probes: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Where /healthz says, apart from metrics, whether rounds go on; empty: nowhere.",
+        ),
+    ] = "",
     cdi_dir: Annotated[
         Path,
         typer.Option(metavar="DIR", help="Where container runtimes look for CDI devices."),
@@ -109,7 +115,6 @@ def agent(
     bounds = _bounds(measured, longest_grace, user_limit, user_tenants)
     signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)  # before any thread: all inherit it
     _allow_many_files()
-    sys.setswitchinterval(0.0005)  # an order must not wait for a round's Python
     state = State.open(state_dir, shared=os.geteuid() == 0)
     rebooted = end_former_boot(state)  # before simulated devices are looked at
     one = Agent(state, open_source(state, simulate, node or ""), node)
@@ -123,6 +128,8 @@ def agent(
     one.start()
     try:
         metrics_port = books.serve(*read_address(metrics)) if metrics else None
+        if probes:
+            books.serve_probes(*read_address(probes))
         server = Server(one, tls)
         server.start()
         try:

@@ -1,27 +1,89 @@
-"""What a process that serves says on stderr: a line an event."""
+"""What a process that serves says on stderr: a line an event.
+
+Whoever reads stderr may stop reading: a journal, a terminal, a pager. So a thread of its own writes
+there, and lines beyond a bound are lost, the oldest first.
+"""
 
 from __future__ import annotations
 
+import atexit
+import io
 import json
+import os
 import sys
+import threading
+import time
+from collections import deque
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+MOST_LINES = 1000  # that wait to be written
+ENDS_WITHIN_S = 1.0  # at the end of the process
+
+
+class _Lines:
+    """Lines that a thread writes to a descriptor."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._waiting: deque[str] = deque(maxlen=MOST_LINES)
+        self._came = threading.Condition()
+        self._writes = False
+        threading.Thread(target=self._write, name="log", daemon=True).start()
+        atexit.register(self.flush)
+
+    def put(self, line: str) -> None:
+        with self._came:
+            self._waiting.append(line)
+            self._came.notify_all()
+
+    def flush(self) -> None:
+        """Waits until all is written, but no longer than `ENDS_WITHIN_S`."""
+        with self._came:
+            self._came.wait_for(lambda: not self._waiting and not self._writes, ENDS_WITHIN_S)
+
+    def _write(self) -> None:
+        while True:
+            with self._came:
+                self._writes = False
+                self._came.notify_all()
+                self._came.wait_for(lambda: bool(self._waiting))
+                raw = (self._waiting.popleft() + "\n").encode(errors="replace")
+                self._writes = True
+            while raw:
+                raw = raw[self._written(raw) :]
+
+    def _written(self, raw: bytes) -> int:
+        """How much of it is done with."""
+        try:
+            return os.write(self._descriptor, raw)
+        except BlockingIOError:  # whoever gave it to us made it so
+            time.sleep(0.01)
+            return 0
+        except OSError:  # nobody reads any more
+            return len(raw)
+
 
 def log_as(program: str) -> Callable[..., None]:
     """Writes an event and its fields: a line of JSON for a journal, words for a terminal."""
+    try:
+        put = _Lines(sys.stderr.fileno()).put
+    except (io.UnsupportedOperation, ValueError):  # it is no file
+
+        def put(line: str) -> None:
+            print(line, file=sys.stderr, flush=True)
 
     def log(event: str, **fields: object) -> None:
         if sys.stderr.isatty():
             words = "  ".join(
                 f"{key}={value}" for key, value in fields.items() if value is not None
             )
-            print(f"{program}: {event}  {words}", file=sys.stderr, flush=True)
+            put(f"{program}: {event}  {words}")
             return
-        time = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-        print(json.dumps({"time": time, "event": event, **fields}), file=sys.stderr, flush=True)
+        now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+        put(json.dumps({"time": now, "event": event, **fields}))
 
     return log

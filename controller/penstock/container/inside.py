@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from penstock.container import places
 from penstock.model import PenstockError
+from penstock.node.tenant import ENTERED
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -90,7 +91,7 @@ def mounts(tenant: Tenant, release: Release, machine: Path | None) -> list[tuple
 
 def _folder(path: Path) -> None:
     path.mkdir(exist_ok=True)
-    path.chmod(0o755)
+    path.chmod(ENTERED)
 
 
 def _place(path: Path) -> None:

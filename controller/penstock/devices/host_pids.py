@@ -7,10 +7,9 @@ itself. NVML tells the pid that the process has for whoever asks.
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.devices.proc_files import read_proc_text
+from penstock.devices.proc_files import namespace_of, read_proc_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +23,7 @@ class HostPids:
     """Translates, and remembers what it found for as long as the device lists it."""
 
     def __init__(self) -> None:
-        self._own = namespace_of("self")
+        self._own = pid_namespace_of("self")
         self._known: dict[_Inner, int] = {}
 
     def of(self, records: Sequence[ProcessRecord]) -> list[int]:
@@ -49,10 +48,10 @@ class HostPids:
         ]
 
 
-def namespace_of(pid: int | str) -> int:
-    """Inode of the pid namespace of `pid` (or "self"); 0: it ended, or is hidden from us."""
+def pid_namespace_of(pid: int | str) -> int:
+    """The pid namespace of `pid` (or "self"); 0: it ended, or is hidden from us."""
     try:
-        return Path(f"/proc/{pid}/ns/pid").stat().st_ino
+        return namespace_of(pid, "pid")
     except OSError:
         return 0
 
@@ -72,7 +71,7 @@ def _look_for(wanted: set[tuple[int, int]]) -> dict[tuple[int, int], int]:
     namespaces = {namespace for namespace, _ in wanted}
     found = {}
     for entry in os.listdir("/proc"):  # noqa: PTH208
-        if entry.isdigit() and (namespace := namespace_of(entry)) in namespaces:
+        if entry.isdigit() and (namespace := pid_namespace_of(entry)) in namespaces:
             key = (namespace, inner_pid(int(entry)))
             if key in wanted:
                 found[key] = int(entry)

@@ -3,11 +3,22 @@
 Any user's program may point its environment and its command line at gigabytes of its memory
 (prctl PR_SET_MM_MAP), have a million mappings, or lie in cgroups nested without end. Who looks at
 all processes of a machine must not pay for it.
+
+Some of them wait for locks that the process holds (`aside.READS`). Root reads these through another
+process. Other users read environments of their own processes alone, which hold up nobody else.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+from typing import TYPE_CHECKING
+
+from penstock.devices.aside import PROCESSES, READS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 CHUNK_BYTES = 64 << 10
 # What is of use in each; more is not read. Linux gives these files no end of their own.
@@ -18,14 +29,51 @@ MOST_BYTES = {
     "stat": 8 << 10,
     "status": 64 << 10,  # its line of groups may be long, and what is wanted stands behind it
     "cgroup": 64 << 10,
+    "smaps_rollup": 8 << 10,
 }
+_OWN_ALONE = {"environ", "smaps_rollup", "ns/pid", "ns/time"}  # that others are refused
 
 
 def read_proc(pid: int | str, name: str) -> bytes:
     """The beginning of /proc/PID/`name`, of at most `MOST_BYTES` of it.
 
-    Raises OSError: the process has ended, or is hidden from us.
+    Of an environment it is enough of it to find variables of ours.
+
+    Raises OSError: the process has ended, or is hidden from us; TimeoutError: it is there, and
+    holds what this file is read by.
     """
+    if name in READS and pid != "self" and int(pid) != os.getpid():
+        if os.geteuid() == 0:
+            return PROCESSES.read(int(pid), name)
+        if name in _OWN_ALONE and not _is_ours(pid):  # to be refused, it would wait all the same
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), f"/proc/{pid}/{name}")
+    return _read(pid, name)
+
+
+def read_proc_of(pids: Iterable[int], name: str) -> dict[int, bytes]:
+    """The same of many, by pid; those that it cannot be read of are left out."""
+    if name in READS and os.geteuid() == 0:
+        return PROCESSES.read_many(pids, name)
+    found = {}
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            found[pid] = read_proc(pid, name)
+    return found
+
+
+def namespace_of(pid: int | str, kind: str) -> int:
+    """The number of its namespace ("pid", "time"). Raises OSError like `read_proc`."""
+    link = read_proc(pid, f"ns/{kind}")
+    return int(link.partition(b"[")[2].rstrip(b"]"))
+
+
+def _is_ours(pid: int | str) -> bool:
+    return os.stat(f"/proc/{pid}").st_uid == os.geteuid()  # noqa: PTH116 - for each process
+
+
+def _read(pid: int | str, name: str) -> bytes:
+    if name.startswith("ns/"):
+        return os.fsencode(os.readlink(f"/proc/{pid}/{name}"))  # noqa: PTH115
     most = MOST_BYTES[name]
     descriptor = os.open(f"/proc/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
     try:

@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING
 
 from penstock.devices.proc_files import read_proc_text
 from penstock.enforce.cgroup import containers_of, innermost_containers, paths_of
-from penstock.enforce.process import Process, Stat, read_stat
+from penstock.enforce.process import UNKNOWN, Process, Stat, read_stat, read_stats
 from penstock.node.mounted import Page, PageId, mounted_pages, pages_of
-from penstock.node.processes import TENANT_VARIABLE, started_with
+from penstock.node.processes import TENANT_VARIABLE, started_in, started_with
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -69,6 +69,7 @@ class Members:
         self._parents: dict[int, str] = {}
         self._directories: dict[str, Subject] = {}
         self._pages: dict[PageId, tuple[Page, str]] = {}  # usage pages, and whose they are
+        self._directory_of: dict[int, str | None] = {}  # as the young ones' environments say now
         self._look = 0
         self._scans = 0
         self._ours: set[int] = set()
@@ -87,12 +88,12 @@ class Members:
         for pid in self._known.keys() - living.keys():
             self._forget(pid)
         self._check(living)
-        for pid in living.keys() - self._known.keys():
+        new = living.keys() - self._known.keys()
+        for pid in new:
             self._led.pop(pid, None)  # a number that is given again is no session any more
-            stat = read_stat(pid)
-            if stat is not None:
-                self._known[pid] = _Seen(stat, now_ns, living[pid])
-                self._young.add(pid)
+        for pid, stat in read_stats(new).items():  # who keeps it from being read runs nothing
+            self._known[pid] = _Seen(stat, now_ns, living[pid])
+            self._young.add(pid)
         if self._new_subjects or self._led:
             self._forget_ended({subject.name for subject in subjects})
         if self._new_subjects:
@@ -116,19 +117,22 @@ class Members:
 
     def _decide_young(self, now_ns: int) -> None:
         self._young &= self._known.keys()
+        undecided = [pid for pid in self._young if self._known[pid].tenant is None]
+        self._directory_of = started_in(undecided, TENANT_VARIABLE)
         for pid in list(self._young):
             seen = self._known[pid]
             if now_ns - seen.first_ns > YOUNG_NS:
                 self._young.discard(pid)
             elif seen.tenant is None:
                 self._decide(pid, seen)
+        self._directory_of = {}
 
     def tenant_of(self, pid: int) -> str | None:
         """The tenant of the process that has `pid`; who was nobody's is looked at again."""
         seen = self._known.get(pid)
         stat = read_stat(pid) if seen is None or seen.tenant is None else seen.stat
-        if stat is None:
-            return None
+        if stat is None or stat.start_ticks == UNKNOWN:
+            return None if stat is None or seen is None else seen.tenant
         if seen is None or seen.stat.start_ticks != stat.start_ticks:
             self._forget(pid)
             seen = self._known[pid] = _Seen(stat, 0)
@@ -213,6 +217,8 @@ class Members:
             ):
                 continue
             stat = read_stat(pid)
+            if stat is not None and stat.start_ticks == UNKNOWN:
+                continue
             if stat is None or stat.start_ticks != seen.stat.start_ticks:
                 self._forget(pid)
                 self._led.pop(pid, None)
@@ -299,7 +305,11 @@ class Members:
         return above.tenant
 
     def _by_environment(self, pid: int) -> str | None:
-        directory = started_with(pid, TENANT_VARIABLE)
+        directory = (
+            self._directory_of[pid]
+            if pid in self._directory_of
+            else started_with(pid, TENANT_VARIABLE)
+        )
         subject = self._directories.get(directory) if directory else None
         if subject is None:
             return None

@@ -8,12 +8,13 @@ import signal
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from penstock.devices.proc_files import read_proc, read_proc_text
+from penstock.devices.proc_files import read_proc, read_proc_of, read_proc_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _PF_EXITING = 4  # include/linux/sched.h
+UNKNOWN = -1  # start of a process that holds what its start is read by, in the middle of execve
 
 
 @dataclass(frozen=True, order=True)
@@ -45,10 +46,20 @@ class Stat:
 def read_stat(pid: int) -> Stat | None:
     """None: there is no such process, or it is hidden from us."""
     try:
-        with open(f"/proc/{pid}/stat", "rb", buffering=0) as stream:  # noqa: PTH123 - thousands of these
-            raw = stream.read(4096)  # all of it: its fields are few
+        return _parsed(read_proc(pid, "stat"))
+    except TimeoutError:
+        return _without_start(pid)
     except OSError:
         return None
+
+
+def read_stats(pids: Iterable[int]) -> dict[int, Stat]:
+    """Of many, by pid; those of whom it cannot be told when they started are left out."""
+    found = read_proc_of(pids, "stat")
+    return {pid: stat for pid, raw in found.items() if (stat := _parsed(raw)) is not None}
+
+
+def _parsed(raw: bytes) -> Stat | None:
     head, _, tail = raw.rpartition(b")")
     fields = tail.split()
     if len(fields) < 20:
@@ -67,23 +78,54 @@ def read_stat(pid: int) -> Stat | None:
     )
 
 
+def _without_start(pid: int) -> Stat | None:
+    """By /proc/PID/status, which waits for nothing."""
+    fields = _status(pid)
+    if fields is None:
+        return None
+    return Stat(
+        comm=_printable(fields.get("Name", "").strip().encode()),
+        state=fields.get("State", "?").strip()[:1],
+        parent=int(fields.get("PPid", "0")),
+        group=int(fields.get("NSpgid", "0").split()[0]),
+        session=int(fields.get("NSsid", "0").split()[0]),
+        start_ticks=UNKNOWN,
+        has_ended=False,
+        leader_has_ended=False,
+    )
+
+
+def _status(pid: int) -> dict[str, str] | None:
+    try:
+        status = read_proc_text(pid, "status")
+    except OSError:
+        return None
+    return dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
+
+
 def find(pid: int) -> Process | None:
-    """The process that has `pid` now; None: none has, or what has it has ended."""
+    """The process that has `pid` now; None: none has, it has ended, or hides when it began."""
     stat = read_stat(pid)
-    if stat is None or stat.has_ended:
+    if stat is None or stat.has_ended or stat.start_ticks == UNKNOWN:
         return None
     return Process(pid, stat.start_ticks, stat.comm)
 
 
 def is_alive(process: Process) -> bool:
     """Whether it has not ended."""
-    return find(process.pid) == process
+    stat = read_stat(process.pid)
+    return stat is not None and not stat.has_ended and began(stat, process)
+
+
+def began(stat: Stat, process: Process) -> bool:
+    """Whether the process with that pid is this one, as far as it can be told."""
+    return stat.start_ticks in {process.start_ticks, UNKNOWN}
 
 
 def is_stopped(process: Process) -> bool:
     """By a signal, or a debugger."""
     stat = read_stat(process.pid)
-    return stat is not None and stat.start_ticks == process.start_ticks and stat.state in {"T", "t"}
+    return stat is not None and began(stat, process) and stat.state in {"T", "t"}
 
 
 def hears(process: Process, number: signal.Signals) -> bool:
@@ -91,11 +133,9 @@ def hears(process: Process, number: signal.Signals) -> bool:
 
     The first process of a pid namespace hears only what it has a handler for.
     """
-    try:
-        status = read_proc_text(process.pid, "status")
-    except OSError:
+    fields = _status(process.pid)
+    if fields is None:
         return False
-    fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
     bit = 1 << (number - 1)
     if int(fields.get("SigIgn", "0"), 16) & bit:
         return False
@@ -107,7 +147,8 @@ def send(process: Process, *signals: signal.Signals) -> bool:
     """Sends `signals` to that very process; False: it has ended.
 
     The descriptor holds on to whoever has the pid now. Its start is read after that: were the pid
-    given to another process in between, that one would have started later than was remembered.
+    given to another process in between, that one would have started later than was remembered. One
+    that lets nobody read its start is taken for the one that had the pid at the last look.
 
     Raises:
         OSError: it may not be signalled, or the kernel is older than 5.3.
@@ -118,7 +159,7 @@ def send(process: Process, *signals: signal.Signals) -> bool:
         return False
     try:
         stat = read_stat(process.pid)
-        if stat is None or stat.start_ticks != process.start_ticks:
+        if stat is None or not began(stat, process):
             return False
         for one in signals:
             signal.pidfd_send_signal(descriptor, one)
@@ -144,8 +185,14 @@ def why_unshimmed(pid: int) -> str:
     """In words, what the process's mapped files tell of why its calls are not charged."""
     try:
         maps = read_proc_text(pid, "maps")
-    except OSError:
+    except OSError as error:
+        if isinstance(error, TimeoutError):
+            return "it keeps what it has mapped from being read"
         return "it has no slot in the tenant's usage page"
+    return _why_of(maps)
+
+
+def _why_of(maps: str) -> str:
     files = {line[line.index("/") :] for line in maps.splitlines() if "/" in line}
     names = {file.rpartition("/")[2] for file in files}
     if any(name.startswith("libpenstock") for name in names):

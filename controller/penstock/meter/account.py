@@ -111,7 +111,7 @@ def _step(
 ) -> Step:
     amounts = Amounts()
     suspicions: list[Suspicion] = []
-    spent_ns = min(reading.spent_ns, MOST)
+    spent_ns = min(reading.spent_ns or 0, MOST)
     # One percent more than has passed: the clocks of host and device need not agree to the last.
     credit_ns = account.credit_ns + elapsed_ns + elapsed_ns // 100 + regained_ns
     credit_ns = _charge(

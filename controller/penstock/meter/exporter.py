@@ -1,8 +1,8 @@
 """The Prometheus endpoint: serves what the agent's last round left behind.
 
-A scrape runs in a thread of its own, which also does the work of putting figures together: a node
-that nobody scrapes pays nothing. Should the loop hang, the endpoint goes on and its heartbeat age
-says so.
+One thread serves all scrapes and puts the figures together, at most once a second: a node that
+nobody scrapes pays nothing. Should the loop hang, the endpoint goes on and its heartbeat age says
+so.
 """
 
 from __future__ import annotations
@@ -10,24 +10,23 @@ from __future__ import annotations
 import bisect
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from http import HTTPStatus
 from typing import TYPE_CHECKING, TypeVar
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
     HistogramMetricFamily,
 )
+from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from penstock.meter import metrics
-from penstock.model import PenstockError
+from penstock.meter.page_server import Page, PageServer
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable
-    from wsgiref.simple_server import WSGIServer
-    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
     from prometheus_client.metrics_core import Metric as Family
 
@@ -39,6 +38,7 @@ DEFAULT_PORT = 9470
 STUCK_S = (
     30.0  # rounds that are silent for so long are not coming back: as systemd's watchdog has it
 )
+KEPT_S = 1.0  # a page: rounds that it tells of come no faster
 Of = TypeVar("Of")
 
 
@@ -54,7 +54,9 @@ class Exporter(Collector):
         self._published_s: float | None = None
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
-        self._server: tuple[WSGIServer, threading.Thread] | None = None
+        self._servers: list[PageServer] = []
+        # By kind: after which round, and when, it was made.
+        self._pages: dict[str, tuple[float | None, float, Page]] = {}
 
     def publish(self, look: Callable[[], NodeSnapshot], loop_s: float) -> None:
         """From now on scrapes see what `look` tells, asked in their threads.
@@ -66,24 +68,40 @@ class Exporter(Collector):
         self._look = look
         self._published_s = time.monotonic()
 
-    def serve(self, address: str = DEFAULT_ADDRESS, port: int = DEFAULT_PORT) -> int:
-        """Serves /metrics, and /healthz for probes, by HTTP; returns the port (0: a free one).
+    def serve(
+        self,
+        address: str = DEFAULT_ADDRESS,
+        port: int = DEFAULT_PORT,
+        report: Callable[..., None] = lambda event, **fields: None,  # noqa: ARG005
+    ) -> int | None:
+        """Serves /metrics and /healthz by HTTP.
 
         There is neither a password nor encryption: beyond loopback, the network must see to that.
-        Raises `PenstockError` when the address cannot be had.
+
+        Args:
+            address: Where.
+            port: 0: a free one.
+            report: Is told, `report(event, **fields)`, that the port is taken, and that it is not.
+
+        Returns the port; None: it is taken, and tried again every few seconds. Raises
+        `PenstockError`: there is no such address.
         """
-        try:
-            self._server = start_http_server(port, address, registry=self._registry)
-        except (OSError, OverflowError) as error:
-            raise PenstockError(
-                f"cannot serve metrics on {address}:{port}",
-                getattr(error, "strerror", None) or str(error),
-                "name another address and port, or end what listens there",
-            ) from error
-        server = self._server[0]
-        if (app := server.get_app()) is not None:
-            server.set_app(self._with_health(app))
-        return int(server.server_port)
+        pages = {"/metrics": self._metrics, "/": self._metrics, "/healthz": self._healthz}
+        return self._start(PageServer(pages, report), address, port)
+
+    def serve_probes(
+        self,
+        address: str,
+        port: int,
+        report: Callable[..., None] = lambda event, **fields: None,  # noqa: ARG005
+    ) -> int | None:
+        """Serves /healthz alone, from a thread of its own; otherwise like `serve`."""
+        return self._start(PageServer({"/healthz": self._healthz}, report), address, port)
+
+    def _start(self, server: PageServer, address: str, port: int) -> int | None:
+        found = server.start(address, port)
+        self._servers.append(server)
+        return found
 
     def health(self) -> str:
         """Why whoever watches this process should end it; empty: all is well."""
@@ -92,25 +110,25 @@ class Exporter(Collector):
         silent_s = time.monotonic() - self._published_s
         return f"no round has ended for {silent_s:.0f} s" if silent_s > STUCK_S else ""
 
-    def _with_health(self, metrics: WSGIApplication) -> WSGIApplication:
-        def answer(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
-            if environ["PATH_INFO"] != "/healthz":
-                return metrics(environ, start)
-            problem = self.health()
-            status = "503 Service Unavailable" if problem else "200 OK"
-            start(status, [("Content-Type", "text/plain")])
-            return [f"{problem or 'ok'}\n".encode()]
+    def _healthz(self, _: str) -> Page:
+        problem = self.health()
+        status = HTTPStatus.SERVICE_UNAVAILABLE if problem else HTTPStatus.OK
+        return Page(status, "text/plain", f"{problem or 'ok'}\n".encode())
 
-        return answer
+    def _metrics(self, accept: str) -> Page:
+        """Put together once after each round, and once a second should there be none."""
+        encode, kind = choose_encoder(accept)
+        round_s, now_s = self._published_s, time.monotonic()
+        of_s, made_s, page = self._pages.get(kind, (None, 0.0, None))
+        if page is None or of_s != round_s or now_s - made_s >= KEPT_S:
+            page = Page(HTTPStatus.OK, kind, encode(self._registry))
+            self._pages[kind] = (round_s, now_s, page)
+        return page
 
     def close(self) -> None:
         """Ends serving. May be called twice."""
-        if self._server is not None:
-            server, thread = self._server
-            server.shutdown()
-            server.server_close()
-            thread.join()
-            self._server = None
+        while self._servers:
+            self._servers.pop().close()
 
     def describe(self) -> Iterable[Family]:
         """Nothing in advance: what is known decides which samples there are."""

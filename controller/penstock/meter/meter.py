@@ -13,7 +13,7 @@ from penstock.meter.batch import Batch, Key
 from penstock.meter.clock import Moment, now
 from penstock.meter.retention import Retention
 from penstock.meter.store import default_directory
-from penstock.meter.writer import ASK_AGAIN_S, Writer
+from penstock.meter.writer import Writer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,6 +27,7 @@ COMPARE_NS = 60 * NS  # the longest stretch over which device time measured and 
 # Both must be exceeded: charges come a moment before or after the work, and are learned costs.
 UNCHARGED_NS = 5 * NS
 UNCHARGED_TIMES = 1.5
+AGAIN_S = 0.2
 FORGET_NS = 600 * NS  # a tenant that nobody told of for so long; what is stored of it stays
 
 
@@ -63,6 +64,16 @@ class _Open:
     told_ns: dict[str, int] = field(default_factory=dict)  # kind of suspicion: when last
     compared_ns: int = 0  # when the stretch began in which measured and charged are compared …
     compared: Amounts = field(default_factory=Amounts)  # … and the total then
+
+    def as_charged(self, measured: DeviceReading) -> DeviceReading:
+        """A reading without a page: what was charged is as it was read last."""
+        newest = self.kept or self.opening
+        before = newest[1] if newest else self.account
+        return dataclasses.replace(
+            measured,
+            spent_ns=(before and before.spent_ns) or 0,
+            total_bytes=before.total_bytes if before else 0,
+        )
 
 
 class Meter:
@@ -107,9 +118,9 @@ class Meter:
         Returns whether all of it is stored after about `wait_s` seconds. If it is not, it is kept
         and tried again: nothing needs to be done about it here.
         """
-        for key, one in self._open.items():
-            self._count_kept(key, one)
         while True:
+            for key, one in self._open.items():
+                self._count_kept(key, one)
             if self._writer.idle:
                 self._settle(at)
                 if not self._batch:
@@ -166,7 +177,7 @@ class Meter:
         while not (stored := self.flush(at, max(0.0, deadline_s - time.monotonic()))):
             if time.monotonic() >= deadline_s:
                 break
-            time.sleep(ASK_AGAIN_S)  # a disk that was full a moment ago is tried once a second
+            time.sleep(AGAIN_S)  # a disk that was full a moment ago is tried once a second
         return self._writer.close(wait_s) and stored
 
     def _take(self, at: Moment, who: Identity, reading: DeviceReading) -> None:
@@ -175,12 +186,10 @@ class Meter:
         if one is None:
             one = self._open[key] = _Open(who)
         one.who = who
-        if one.account is None:
-            if one.opening is None:
-                one.opening = (at, reading)
-            if not self._begin(key, one):
-                one.kept = (at, reading)
-                return
+        if reading.spent_ns is None:
+            reading = one.as_charged(reading)
+        if one.account is None and not self._opens(key, one, at, reading):
+            return
         if one.kept is not None:
             kept_at, kept = one.kept
             if at.mono_ns <= kept_at.mono_ns and at.boot_id == kept_at.boot_id:
@@ -195,21 +204,29 @@ class Meter:
             passed is not None
             and passed < COUNT_PERIOD_NS
             and not one.away
-            and reading.spent_ns >= account.spent_ns
+            and (reading.spent_ns or 0) >= account.spent_ns
             and _memory(reading) == (account.total_bytes, account.measured_bytes)
         ):
             one.kept = (at, reading)
             return
         self._apply(key, one, at, following(account, at, reading, gap=one.away))
 
+    def _opens(self, key: Key, one: _Open, at: Moment, reading: DeviceReading) -> bool:
+        """Whether it is known now what is stored of it; else the reading is kept."""
+        if one.opening is None:
+            one.opening = (at, reading)
+        if self._begin(key, one):
+            return True
+        one.kept = (at, reading)
+        return False
+
     def _begin(self, key: Key, one: _Open) -> bool:
         """Finds out what is stored of an account; False: that cannot be told yet."""
         if one.opening is None:
             return False
-        known = self._writer.accounts(key[0])
-        if known is None:
+        is_known, account = self._writer.account(key)
+        if not is_known:
             return False
-        account = known.get(key[1])
         (at, reading), one.opening = one.opening, None
         if account is None:
             kept = one.kept

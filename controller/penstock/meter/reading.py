@@ -41,7 +41,7 @@ class DeviceReading:
     """What a usage page says of one device. The tenant wrote it: nothing of it is trusted."""
 
     device_uuid: str
-    spent_ns: int  # cumulative device time charged
+    spent_ns: int | None  # cumulative device time charged; None: the page cannot be read
     total_bytes: int  # the memory ledger's total now
     origin_ns: int | None = None  # CLOCK_MONOTONIC of the first launch; 0: none; None: not known
     device_memory_bytes: int | None = None  # what the device has: no tenant holds more
@@ -83,11 +83,19 @@ def identity_of(tenant: Tenant, grant: Grant, where: Mapping[str, str] | None = 
 def reading_of(
     identity: Identity,
     grant: Grant,
-    usage: UsageSnapshot,
+    usage: UsageSnapshot | None,
     measured: Mapping[str, Measured] | None = None,
 ) -> TenantReading:
-    """A reading from a page just read; `measured`: the device's own figures by device UUID."""
+    """A reading from a page just read; `measured`: the device's own figures by device UUID.
+
+    Of a page that cannot be read (None) the device's figures are all there is.
+    """
     measured = measured or {}
+    if usage is None:
+        devices = (
+            DeviceReading(uuid, None, 0, measured=figures) for uuid, figures in measured.items()
+        )
+        return TenantReading(identity, tuple(devices))
     return TenantReading(
         identity,
         tuple(

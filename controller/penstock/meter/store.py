@@ -8,7 +8,6 @@ once the file is opened again, so each batch has a name, and one that is there i
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import sqlite3
 import time
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING
 from penstock.meter.account import Account
 from penstock.meter.amounts import FIELDS
 from penstock.model import PenstockError
+from penstock.node.lock import take
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -112,23 +112,19 @@ class WriterLock:
             if found.st_uid != os.geteuid() or found.st_mode & 0o022:
                 # Who can write there could have us write into a file of theirs, or change the sums.
                 raise PermissionError(0, "it is not this user's, or others can write there")
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-            self._fd = os.open(self._file, flags, 0o600)
+            self._fd = take(self._file)
+        except BlockingIOError as error:
+            pid = self._file.read_text(errors="replace")[:32].strip() or "unknown"
+            raise PenstockError(
+                f"{directory} is metered into already", f"pid {pid} writes there",
+                "end that process, or name another directory",
+            ) from error  # fmt: skip
         except OSError as error:
             raise PenstockError(
                 f"cannot keep meter readings in {directory}",
                 error.strerror or str(error),
                 "check its permissions, or name another directory",
             ) from error
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            holder = os.pread(self._fd, 32, 0).decode(errors="replace").strip() or "unknown"
-            os.close(self._fd)
-            raise PenstockError(
-                f"{directory} is metered into already", f"pid {holder} writes there",
-                "end that process, or name another directory",
-            ) from error  # fmt: skip
         with contextlib.suppress(OSError):  # a full disk: the lock holds without the pid
             os.ftruncate(self._fd, 0)
             os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)

@@ -13,20 +13,23 @@ from penstock.meter.store import FILE, Store, StoreDamagedError, WriterLock, set
 from penstock.model import PenstockError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from penstock.meter.account import Account
-    from penstock.meter.batch import Batch
+    from penstock.meter.batch import Batch, Key
 
 ROLL_UP_PERIOD_S = 600.0
 RETRY_S = 1.0
-ASK_AGAIN_S = 0.2  # the store, after it could not tell
+WAITS_S = 0.05  # whoever asks, for a disk that answers; one that hangs is waited for now and then
+ASK_AGAIN_S = 1.0
+MOST_TOLD = 65536  # answers that nobody took
 
 
 class Writer:
     """Stores one batch at a time, and tries again until it is stored.
 
-    Only the thread writes; `accounts` reads by a connection of its own.
+    Only the thread touches the file: whoever asks never waits for the disk.
     """
 
     def __init__(self, directory: Path, retention: Retention) -> None:
@@ -38,14 +41,11 @@ class Writer:
         self._retention = retention
         self._lock = WriterLock(directory)
         self._store: Store | None = None
-        self._reader: Store | None = None
-        self._ask_again_s = 0.0  # of time.monotonic()
-        self._found_damaged: StoreDamagedError | None = None  # by the reader
-        # Held while the reader works and while a file is set aside: a connection to the old file
-        # that is closed later would take the new one's log with it.
-        self._files = threading.Lock()
         self._rolled_up_s = 0.0
         self._batch: Batch | None = None
+        self._wanted: dict[Key, None] = {}
+        self._patient_s = 0.0  # of time.monotonic(): from then on an answer is waited for
+        self._told: dict[Key, Account | None] = {}
         self._ending = False
         self._changed = threading.Condition()
         self.failures = 0
@@ -72,35 +72,27 @@ class Writer:
 
     @property
     def idle(self) -> bool:
-        """Whether all that was submitted is stored."""
-        return self._batch is None
+        """Whether all that was submitted is stored, and all that was asked is told."""
+        return self._batch is None and not self._wanted
 
     def wait(self, timeout_s: float) -> bool:
-        """Waits until all that was submitted is stored; False: it is not yet."""
+        """Waits until `idle`; False: it is not yet."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._batch is None, timeout_s)
+            return self._changed.wait_for(lambda: self.idle, timeout_s)
 
-    def accounts(self, incarnation: str) -> dict[str, Account] | None:
-        """What the store knows of a tenant; None: it cannot be asked now."""
-        if time.monotonic() < self._ask_again_s or not self._files.acquire(blocking=False):
-            return None
-        try:
-            if self._store is None:
-                return None  # the thread opens it, and says why it cannot
-            if self._reader is None:
-                self._reader = Store(self._path)
-            return self._reader.accounts(incarnation)
-        except (sqlite3.Error, StoreDamagedError, PenstockError) as error:
-            self._ask_again_s = time.monotonic() + ASK_AGAIN_S
-            self._drop_reader()
-            problem = told_apart(error)
-            if isinstance(problem, StoreDamagedError):
-                with self._changed:
-                    self._found_damaged = problem
-                    self._changed.notify_all()
-            return None
-        finally:
-            self._files.release()
+    def account(self, key: Key) -> tuple[bool, Account | None]:
+        """Whether it is known what the store has of a tenant on a device, and that.
+
+        The thread finds out, mostly at once: ask again where it does not. It is told once.
+        """
+        with self._changed:
+            if key not in self._told and key not in self._wanted:
+                self._wanted[key] = None
+                self._changed.notify_all()
+            waits_s = WAITS_S if time.monotonic() >= self._patient_s else 0.0
+            if not self._changed.wait_for(lambda: key in self._told, waits_s) and waits_s:
+                self._patient_s = time.monotonic() + ASK_AGAIN_S
+            return (True, self._told.pop(key)) if key in self._told else (False, None)
 
     def close(self, timeout_s: float) -> bool:
         """Ends the thread; False: something could not be stored in time."""
@@ -109,18 +101,11 @@ class Writer:
             self._ending = True
             self._changed.notify_all()
         self._thread.join(timeout_s)
-        with self._files:
-            self._drop_reader()
         if not self._thread.is_alive():
             if self._store is not None:
                 self._store.close()
             self._lock.release()
         return done
-
-    def _drop_reader(self) -> None:
-        if self._reader is not None:
-            self._reader.close()
-            self._reader = None
 
     def _work(self) -> None:
         while True:
@@ -128,13 +113,13 @@ class Writer:
                 self._changed.wait_for(self._has_work)
                 if self._ending:
                     return
-                batch, damaged, self._found_damaged = self._batch, self._found_damaged, None
-            if damaged is not None:
-                self._failed(damaged)
-            if self._try(batch):
+                batch, wanted = self._batch, list(self._wanted)
+            told = self._try(batch, wanted)
+            if told is not None:
                 with self._changed:
                     if batch is not None:
                         self._batch = None
+                    self._tell(told)
                     self._changed.notify_all()
                 self._tidy()
             else:
@@ -142,24 +127,31 @@ class Writer:
                     self._changed.wait_for(lambda: self._ending, RETRY_S)
 
     def _has_work(self) -> bool:
-        return (
-            self._ending
-            or self._batch is not None
-            or self._store is None
-            or self._found_damaged is not None
-        )
+        return self._ending or self._batch is not None or self._store is None or bool(self._wanted)
 
-    def _try(self, batch: Batch | None) -> bool:
-        """Opens the store, where it is not, and stores `batch`, where there is one."""
+    def _try(self, batch: Batch | None, wanted: Iterable[Key]) -> dict[Key, Account | None] | None:
+        """Opens the store, where it is not, stores `batch`, where there is one, and reads `wanted`.
+
+        None: it could not.
+        """
         try:
             store = self._open()
             if batch is not None:
                 store.commit(batch)
+            incarnations = {incarnation for incarnation, _ in wanted}
+            known = {one: store.accounts(one) for one in incarnations}
         except (sqlite3.Error, StoreDamagedError, PenstockError) as error:
             self._failed(error)
-            return False
+            return None
         self.problem = None
-        return True
+        return {(incarnation, uuid): known[incarnation].get(uuid) for incarnation, uuid in wanted}
+
+    def _tell(self, told: dict[Key, Account | None]) -> None:
+        for key, account in told.items():
+            self._wanted.pop(key, None)
+            self._told[key] = account
+        while len(self._told) > MOST_TOLD:  # who asked has ended meanwhile
+            del self._told[next(iter(self._told))]
 
     def _open(self) -> Store:
         if self._store is None:
@@ -181,11 +173,8 @@ class Writer:
             self._set_aside()
 
     def _set_aside(self) -> None:
-        with self._files:
-            self._drop_reader()
-            self._found_damaged = None
-            with contextlib.suppress(OSError):  # where nothing can be renamed, it is tried again
-                self.damaged.append(set_aside(self._path))
+        with contextlib.suppress(OSError):  # where nothing can be renamed, it is tried again
+            self.damaged.append(set_aside(self._path))
 
     def _tidy(self) -> None:
         if self._store is None or time.monotonic() - self._rolled_up_s < ROLL_UP_PERIOD_S:

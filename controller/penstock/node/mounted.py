@@ -18,6 +18,7 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock.devices.aside import PROCESSES
 from penstock_shim.paths import MOUNTED_TENANT
 
 if TYPE_CHECKING:
@@ -74,6 +75,15 @@ class _Mount:
     point: bytes  # where
 
 
+class _Namespace(NamedTuple):
+    """A mount namespace, and the user namespace that it belongs to."""
+
+    number: int
+    thread: int  # that is in it
+    users: int  # -1: none of ours
+    maker: int  # of that: a uid
+
+
 def page_of(usage_page: Path) -> Page | None:
     """The page of a tenant of ours; None: it is gone. Looks up a path of ours alone."""
     return pages_of([usage_page])[0]
@@ -105,15 +115,13 @@ def mounted_pages(pid: int) -> MountedPages | None:
     A process that sees the mounts that we see is in no container.
     """
     try:
-        thread, namespace = _open_namespace(pid)
-        try:
-            if _inode(namespace) == _own_inode("mnt"):
-                return None
-            owner = _owner(namespace)
-        finally:
-            os.close(namespace)
+        namespace = _namespace(pid)
+        if namespace.number == _own_number("mnt"):
+            return None
+        owner = _owner(namespace)
         if owner is None:
             return None
+        thread = f"/proc/{pid}/task/{namespace.thread}"
         with open(f"{thread}/mountinfo", "rb", buffering=0) as stream:  # noqa: PTH123
             found = tuple(_pages(_lines(stream.fileno())))
         return MountedPages(found, owner) if found else None
@@ -155,32 +163,38 @@ def _join(folder: bytes, name: bytes) -> bytes:
     return folder.rstrip(b"/") + b"/" + name
 
 
-def _open_namespace(pid: int) -> tuple[str, int]:
-    """A living thread's folder in /proc, and its mount namespace, open. Raises OSError: none is."""
-    folder, flags = f"/proc/{pid}", os.O_RDONLY | os.O_CLOEXEC
+def _namespace(pid: int) -> _Namespace:
+    """Of a living thread: the first one may end before others, and tells nothing then.
+
+    Raises OSError: none is, or it cannot be told.
+    """
+    if os.geteuid() == 0 and pid != os.getpid():
+        return _Namespace(*map(int, PROCESSES.read(pid, "ns/mnt").split()))
+    descriptor = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
     try:
-        return folder, os.open(f"{folder}/ns/mnt", flags)
-    except FileNotFoundError:  # the first thread may end before others, and tells nothing then
-        for one in os.listdir(f"{folder}/task"):  # noqa: PTH208
-            thread = f"{folder}/task/{one}"
-            with contextlib.suppress(FileNotFoundError):
-                return thread, os.open(f"{thread}/ns/mnt", flags)
-        raise
+        return _Namespace(os.fstat(descriptor).st_ino, pid, *_users(descriptor))
+    finally:
+        os.close(descriptor)
 
 
-def _owner(namespace: int) -> int | None:
-    """Who can mount there: whoever made the user namespace that owns it. None: a stranger."""
+def _users(namespace: int) -> tuple[int, int]:
+    """The user namespace that it belongs to, and who made that; -1: none of ours."""
     try:
         users = fcntl.ioctl(namespace, _NS_GET_USERNS)
-    except OSError:  # of a user namespace that is none of ours
-        return None
+    except OSError:
+        return -1, -1
     try:
-        if _inode(users) == _own_inode("user"):
-            return os.geteuid()  # made by root, or by one who could do as much here
         raw = fcntl.ioctl(users, _NS_GET_OWNER_UID, struct.pack("I", 0))
+        return os.fstat(users).st_ino, int(struct.unpack("I", raw)[0])
     finally:
         os.close(users)
-    return int(struct.unpack("I", raw)[0])
+
+
+def _owner(namespace: _Namespace) -> int | None:
+    """Who can mount there: whoever made the user namespace that owns it. None: a stranger."""
+    if namespace.users == _own_number("user"):
+        return os.geteuid()  # made by root, or by one who could do as much here
+    return None if namespace.maker < 0 else namespace.maker
 
 
 @contextlib.contextmanager
@@ -192,11 +206,7 @@ def _opened(path: str, flags: int) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _inode(namespace: int) -> int:
-    return os.fstat(namespace).st_ino
-
-
-def _own_inode(kind: str) -> int:
+def _own_number(kind: str) -> int:
     return os.stat(f"/proc/self/ns/{kind}").st_ino  # noqa: PTH116 - for each process
 
 

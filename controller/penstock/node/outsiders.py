@@ -11,10 +11,10 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.devices.proc_files import read_proc_text
+from penstock.devices.proc_files import namespace_of, read_proc_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from penstock_shim.pages import SlotUsage
 
@@ -84,14 +84,17 @@ class Outsiders:
 
     def _is_where_it_was(self, slot: SlotUsage) -> bool:
         pid = next((self._pids[one] for one in _identities(slot) if one in self._pids), None)
-        return pid is not None and _start_ticks(pid) == slot.start_ticks
+        try:
+            return pid is not None and _start_ticks(pid) == slot.start_ticks
+        except TimeoutError:
+            return True
 
     def _scan(self, now_ns: int) -> bool:
         """Looks at all processes; False: not again so soon, or some cannot be told."""
         if self._scanned_ns is not None and now_ns < self._scanned_ns + self._scan_period_ns:
             return False
         self._scanned_ns = now_ns
-        alive = _outsiders(self._own)
+        alive = _outsiders(self._own, {pid: identity for identity, pid in self._pids.items()})
         if alive is None:
             return False
         for identity in self._pids.keys() - alive.keys():
@@ -110,8 +113,11 @@ def _identities(slot: SlotUsage) -> tuple[Identity, Identity]:
 
 
 def _namespace(process: str) -> int | None:
+    """None: it ended. Raises TimeoutError: it is there, and keeps that from being told."""
     try:
-        inode = Path(f"/proc/{process}/ns/pid").stat().st_ino
+        inode = namespace_of(process, "pid")
+    except TimeoutError:
+        raise
     except PermissionError:
         return _HIDDEN
     except OSError:  # it ended
@@ -120,9 +126,14 @@ def _namespace(process: str) -> int | None:
 
 
 def _start_ticks(pid: int) -> int | None:
-    """When the process began, as an owner word holds it; None: it has ended, or cannot be told."""
+    """When the process began, as an owner word holds it; None: it has ended, or is hidden.
+
+    Raises TimeoutError: it is there, and keeps it from being told.
+    """
     try:
         stat = read_proc_text(pid, "stat")
+    except TimeoutError:
+        raise
     except OSError:
         return None
     fields = stat.rpartition(")")[2].split()  # from the third on: state, parent, …
@@ -132,11 +143,23 @@ def _start_ticks(pid: int) -> int | None:
     return int(fields[19]) & (1 << _START_BITS) - 1
 
 
-def _outsiders(own: int | None) -> dict[Identity, int] | None:
-    """Living processes of other namespaces, and their pids here. None: some cannot be told."""
-    found = {}
+def _keep(pid: int, before: Mapping[int, Identity], found: dict[Identity, int]) -> None:
+    if pid in before:
+        found[before[pid]] = pid
+
+
+def _outsiders(own: int | None, before: Mapping[int, Identity]) -> dict[Identity, int] | None:
+    """Living processes of other namespaces, and their pids here. None: some cannot be told.
+
+    `before`: as they were found last, for those who keep it from being told when they began.
+    """
+    found: dict[Identity, int] = {}
     for entry in os.listdir("/proc"):  # noqa: PTH208
-        namespace = _namespace(entry) if entry.isdigit() else None
+        try:
+            namespace = _namespace(entry) if entry.isdigit() else None
+        except TimeoutError:
+            _keep(int(entry), before, found)
+            continue
         if namespace in {None, own} or namespace is None:
             continue
         try:
@@ -146,7 +169,11 @@ def _outsiders(own: int | None) -> dict[Identity, int] | None:
         except OSError:  # it ended
             continue
         inner = [line for line in status.splitlines() if line.startswith("NSpid:")]
-        start = _start_ticks(int(entry))
+        try:
+            start = _start_ticks(int(entry))
+        except TimeoutError:
+            _keep(int(entry), before, found)
+            continue
         if start is not None and inner:
             found[namespace, int(inner[0].split()[-1]), start] = int(entry)
     return found

@@ -6,11 +6,11 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from penstock.devices.proc_files import read_proc
+from penstock.devices.proc_files import read_proc, read_proc_of
 from penstock.node.mounted import mounted_pages, page_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
     from pathlib import Path
 
 TENANT_VARIABLE = "PENSTOCK_TENANT_DIR"
@@ -32,9 +32,8 @@ def environments(*names: str) -> dict[int, dict[str, str]]:
         if attempt:
             time.sleep(0.002)
         waiting = []
-        for pid in unclear:
-            raw = _read_environment(pid)
-            if raw is None or pid == own:
+        for pid, raw in read_proc_of(unclear, "environ").items():
+            if pid == own:
                 continue
             if not raw and _is_running_program(pid):
                 waiting.append(pid)
@@ -50,6 +49,13 @@ def environments(*names: str) -> dict[int, dict[str, str]]:
 def started_with(pid: int, name: str) -> str | None:
     """The variable that process was started with; None: none, or its environment is not ours."""
     return _matching(_read_environment(pid) or b"", [os.fsencode(name) + b"="]).get(name)
+
+
+def started_in(pids: Collection[int], name: str) -> dict[int, str | None]:
+    """The same of many, for each of them."""
+    found = read_proc_of(pids, "environ")
+    wanted = [os.fsencode(name) + b"="]
+    return {pid: _matching(found.get(pid, b""), wanted).get(name) for pid in pids}
 
 
 def members(tenant_directory: Path, uid: int | None = None) -> list[int]:
@@ -119,9 +125,8 @@ def _matching(raw: bytes, wanted: list[bytes]) -> dict[str, str]:
 
 
 def _is_running_program(pid: int) -> bool:
-    """False for zombies and kernel threads, which have no program file."""
+    """False for zombies and kernel threads, which have no memory of their own."""
     try:
-        os.readlink(f"/proc/{pid}/exe")  # noqa: PTH115
+        return b"\nVmSize:" in read_proc(pid, "status")
     except OSError:
         return False
-    return True

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.model import PenstockError
+from penstock.node.lock import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -106,9 +107,8 @@ def agent_sockets(directory: Path | None) -> list[Path]:
 @contextmanager
 def locked(file: Path) -> Iterator[None]:
     """Exclusive flock on `file`, which is made when missing."""
-    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    descriptor = wait_for(file)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
         os.close(descriptor)

@@ -7,10 +7,12 @@ import dataclasses
 import errno
 import fcntl
 import os
+import secrets
 import shutil
 import time
 from typing import TYPE_CHECKING
 
+from penstock.devices.aside import FILES
 from penstock.model import PenstockError, listing
 from penstock.node.ended import keep_events
 from penstock.node.events import record_event
@@ -35,6 +37,9 @@ if TYPE_CHECKING:
     from penstock.devices import DriverLibraries
 
 SUPERVISOR_LOCK = "supervisor.lock"
+# Of a directory that another user enters. Nobody else may list it: who lists one into memory
+# that waits for a file system of his own keeps all others from making or removing a file in it.
+ENTERED = 0o711
 AWAITED_NS = 24 * 3600 * 10**9  # how long an agent that ended is expected back
 
 
@@ -76,13 +81,22 @@ class Tenant:
         with contextlib.suppress(PenstockError):
             grant = self.grant()
             owner = grant.uid if grant.owner_uid is None else grant.owner_uid
-        aside = self.directory.with_name(f".gone-{self.name}-{time.monotonic_ns()}")
+        aside = self.directory.with_name(f".gone-{self.name}-{secrets.token_hex(8)}")
         try:
             self.directory.rename(aside)
         except FileNotFoundError:
             return
         keep_events(aside, self.name, self.directory.parent.parent, owner)
-        shutil.rmtree(aside, ignore_errors=True)
+        _remove(aside)
+
+
+def _remove(folder: Path) -> None:
+    """Whoever writes its usage page may hold that as long as he likes: then it goes later."""
+    if os.geteuid() == 0:
+        with contextlib.suppress(OSError):
+            FILES.remove(folder)
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def limits_of(grant: Grant) -> Limits:
@@ -138,7 +152,7 @@ def create_tenant(state: State, grant: Grant, libraries: DriverLibraries) -> tup
         if grant.uid is not None and grant.uid != os.geteuid():
             os.chown(aside / "usage", grant.uid, -1)
         if grant.uid is not None:
-            aside.chmod(0o755)
+            aside.chmod(ENTERED)
         record_event(
             aside, "granted", command=list(grant.command), oversubscribed=grant.oversubscribed
         )
@@ -226,7 +240,7 @@ def remove_leftovers(state: State) -> None:
     """
     for leftover in [*state.tenants.glob(".new-*"), *state.tenants.glob(".gone-*")]:
         if _is_folder(leftover) and not is_locked(leftover / SUPERVISOR_LOCK):
-            shutil.rmtree(leftover, ignore_errors=True)
+            _remove(leftover)
 
 
 def _stays(tenant: Tenant) -> bool:

@@ -53,20 +53,22 @@ def belongs(pid: int, directory: Path, supervisor: int) -> bool:
 
 def _parent(pid: int) -> int:
     """0: it ended."""
-    try:
-        return int(read_proc_text(pid, "stat").rpartition(")")[2].split()[1])
-    except (OSError, ValueError, IndexError):
-        return 0
+    return int(_status(pid, "PPid", "0").split()[0])
 
 
 def _inner_pid(pid: int) -> int:
     """Its pid in its own pid namespace, as it claims its slot with."""
+    return int(_status(pid, "NSpid", str(pid)).split()[-1])
+
+
+def _status(pid: int, name: str, default: str) -> str:
+    """A field of /proc/PID/status, which waits for nothing that the process holds."""
     try:
         status = read_proc_text(pid, "status")
     except OSError:
-        return pid
-    line = next((one for one in status.splitlines() if one.startswith("NSpid:")), "")
-    return int(line.split()[-1]) if line else pid
+        return default
+    found = (line for line in status.splitlines() if line.startswith(f"{name}:"))
+    return next(found, "").partition(":")[2].strip() or default
 
 
 @dataclass(frozen=True)

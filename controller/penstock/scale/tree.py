@@ -7,6 +7,7 @@ import signal
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from penstock.devices.proc_files import read_proc
 from penstock.node.processes import TENANT_VARIABLE, environments, started_with
 from penstock.scale.store import REPLICA_VARIABLE, SET_VARIABLE
 
@@ -83,8 +84,7 @@ def roots(members: Iterable[int]) -> list[int]:
 def times_of(pid: int) -> ProcessTimes | None:
     """Processor time of `pid`; None: it is gone."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as stream:  # noqa: PTH123
-            fields = stream.read().rsplit(b")", 1)[1].split()
+        fields = read_proc(pid, "stat").rsplit(b")", 1)[1].split()
         return ProcessTimes(
             parent=int(fields[1]),
             start_ticks=int(fields[19]),
@@ -98,10 +98,9 @@ def times_of(pid: int) -> ProcessTimes | None:
 def memory_bytes_of(pid: int) -> int | None:
     """The process's proportional share of memory; all that is resident where that is not told."""
     try:
-        with open(f"/proc/{pid}/smaps_rollup", "rb") as stream:  # noqa: PTH123
-            for line in stream:
-                if line.startswith(b"Pss:"):
-                    return int(line.split()[1]) * 1024
+        for line in read_proc(pid, "smaps_rollup").splitlines():
+            if line.startswith(b"Pss:"):
+                return int(line.split()[1]) * 1024
     except (OSError, IndexError, ValueError):
         pass
     try:

@@ -206,6 +206,11 @@ class Happenings:
                     return
                 self._log("an event cannot be written", why=str(error))
         self._written = {key: told for key, told in self._written.items() if key[0] in self._owned}
+        self._told = {
+            key: told
+            for key, told in self._told.items()
+            if key[0] in self._owned or key in self._waiting
+        }
 
 
 def event_of(pod: NodePod, tenant: pb.Tenant, event: str, told: Told, node: str) -> Object:

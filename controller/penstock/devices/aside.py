@@ -1,0 +1,244 @@
+"""What may never end is done by another process, which can be given up.
+
+A user's program can hold locks of its own that the kernel takes for whoever looks at it: its memory
+map while a file system of its own does not answer, its credentials in the middle of execve, a file
+that it writes from such memory. A thread that waits for one of these cannot be ended. So it is a
+thread of `penstock-aside`, which holds nothing of ours: see shim/native/aside/aside.c.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import threading
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock_shim.paths import aside_path
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+    from pathlib import Path
+
+READS = ("stat", "environ", "cmdline", "maps", "smaps_rollup", "ns/pid", "ns/time", "ns/mnt")
+"""Files and links of /proc/PID that wait for what the process holds.
+
+Of `environ` only our variables come; `ns/mnt` is told with who can mount there (node/mounted.py).
+"""
+_CUT, _REMOVE, _MODE = range(len(READS), len(READS) + 3)
+_REQUEST, _ANSWER = struct.Struct("=IIqII"), struct.Struct("=IiqQ")
+SILENT_S = 1.0  # a process of ours that says nothing for so long is given up
+LONGEST_S = 3.0  # of all answers to one question
+MOST_LEFT = 8  # processes that were given up and have not ended
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 16.0  # before a file that was waited for is read again
+_MOST_PAUSES = 50_000
+_RECEIVED_BYTES = 1 << 18
+
+
+class _Answer(NamedTuple):
+    error: int  # errno; 0: none
+    raw: bytes
+
+
+class _Pause(NamedTuple):
+    until_s: float
+    length_s: float
+
+
+class Aside:
+    """One such process, started when it is first needed. From any thread."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._socket: socket.socket | None = None
+        self._owner = 0  # the pid of who started it: a child of a fork starts its own
+        self._question = 0
+        self._received = b""
+        self._left: list[subprocess.Popen[bytes]] = []
+        self._pauses: dict[tuple[int, str], _Pause] = {}
+
+    def read_many(self, pids: Iterable[int], name: str) -> dict[int, bytes]:
+        """/proc/PID/`name` of those that have it. Who has ended or holds it is left out."""
+        answers = self._read(list(pids), name)
+        return {pid: answer.raw for pid, answer in answers.items() if not answer.error}
+
+    def read(self, pid: int, name: str) -> bytes:
+        """/proc/PID/`name`.
+
+        Raises OSError: it has ended, or is hidden; TimeoutError: it cannot be told now.
+        """
+        answer = self._read([pid], name).get(pid, _Answer(errno.ETIMEDOUT, b""))
+        if answer.error:
+            raise OSError(answer.error, os.strerror(answer.error), f"/proc/{pid}/{name}")
+        return answer.raw
+
+    def cut(self, file: Path, size_bytes: int) -> None:
+        """Truncates a file. Raises OSError; TimeoutError: somebody holds it, it is done later."""
+        self._change(_CUT, file, size_bytes)
+
+    def remove(self, folder: Path) -> None:
+        """Removes a folder with all in it, as far as it can. Raises TimeoutError like `cut`."""
+        self._change(_REMOVE, folder, 0)
+
+    def chmod(self, folder: Path, mode: int) -> None:
+        """Changes its mode. Raises OSError like `cut`."""
+        self._change(_MODE, folder, mode)
+
+    def left(self) -> int:
+        """How many processes were given up and have not ended."""
+        with self._guard:
+            self._left = [one for one in self._left if one.poll() is None]
+            return len(self._left)
+
+    def close(self) -> None:
+        """Ends it. It is started again when it is needed."""
+        with self._guard:
+            self._give_up()
+
+    def _read(self, pids: list[int], name: str) -> dict[int, _Answer]:
+        now_s = time.monotonic()
+        asked = [pid for pid in pids if not self._is_left_in_peace(pid, name, now_s)]
+        answers = self._ask(READS.index(name), asked)
+        late = [pid for pid in asked if pid in answers and answers[pid].error == errno.ETIMEDOUT]
+        if late or self._pauses:
+            self._note(name, now_s, asked, late)
+        for pid in asked:
+            if pid in answers and answers[pid].error == errno.EBUSY:
+                answers[pid] = _Answer(errno.ETIMEDOUT, b"")
+        return answers
+
+    def _is_left_in_peace(self, pid: int, name: str, now_s: float) -> bool:
+        pause = self._pauses.get((pid, name)) if self._pauses else None
+        return pause is not None and now_s < pause.until_s
+
+    def _note(self, name: str, now_s: float, asked: Collection[int], late: Collection[int]) -> None:
+        """Who was waited for is left in peace for a while, each time for longer."""
+        for pid in asked:
+            before = self._pauses.pop((pid, name), None)
+            if pid in late:
+                length_s = 2 * before.length_s if before else _FIRST_PAUSE_S
+                length_s = min(length_s, _LONGEST_PAUSE_S)
+                self._pauses[pid, name] = _Pause(now_s + length_s, length_s)
+        while len(self._pauses) > _MOST_PAUSES:
+            del self._pauses[next(iter(self._pauses))]
+
+    def _change(self, what: int, file: Path, number: int) -> None:
+        path = os.fsencode(file)
+        answer = self._ask(what, [number], path).get(number, _Answer(errno.ETIMEDOUT, b""))
+        if answer.error:
+            code = errno.ETIMEDOUT if answer.error == errno.EBUSY else answer.error
+            raise OSError(code, os.strerror(code), str(file))
+
+    def _ask(self, what: int, numbers: Collection[int], path: bytes = b"") -> dict[int, _Answer]:
+        """By number; what is missing cannot be told."""
+        if not numbers:
+            return {}
+        with self._guard:
+            try:
+                connection = self._open()
+            except (OSError, subprocess.SubprocessError):
+                return {}
+            self._question = (self._question + 1) & 0xFFFFFFFF
+            requests = b"".join(
+                _REQUEST.pack(self._question, what, number, len(path), 0) + path
+                for number in numbers
+            )
+            try:
+                found = self._exchange(connection, requests, len(numbers))
+            except OSError:
+                found = {}
+                self._give_up()
+            if any(one.error == errno.EBUSY for one in found.values()):
+                self._give_up()  # all its threads wait: a new one has others
+            return found
+
+    def _open(self) -> socket.socket:
+        """Raises OSError: it cannot be started, or too many are left."""
+        if self._owner != os.getpid():
+            self._process = self._socket = None
+            self._left, self._received = [], b""
+        if self._socket is not None:
+            return self._socket
+        self._left = [one for one in self._left if one.poll() is None]
+        if len(self._left) >= MOST_LEFT:
+            raise OSError(errno.EBUSY, "too many processes wait for what users hold")
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                self._process = subprocess.Popen(
+                    [str(aside_path())],
+                    stdin=theirs.fileno(),
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    cwd="/",
+                    env={},
+                )
+            except BaseException:
+                ours.close()
+                raise
+        ours.setblocking(False)
+        self._socket, self._owner, self._received = ours, os.getpid(), b""
+        return ours
+
+    def _exchange(
+        self, connection: socket.socket, requests: bytes, count: int
+    ) -> dict[int, _Answer]:
+        """Raises OSError: it has ended, or says nothing."""
+        found: dict[int, _Answer] = {}
+        left = memoryview(requests)
+        poll = select.poll()
+        end_s = time.monotonic() + LONGEST_S
+        while len(found) < count and time.monotonic() < end_s:
+            poll.register(connection, select.POLLIN | (select.POLLOUT if left else 0))
+            ready = poll.poll(SILENT_S * 1000)
+            if not ready:
+                raise TimeoutError
+            if left and ready[0][1] & select.POLLOUT:
+                with contextlib.suppress(BlockingIOError):
+                    left = left[connection.send(left) :]
+            if ready[0][1] & ~select.POLLOUT:
+                raw = connection.recv(_RECEIVED_BYTES)
+                if not raw:
+                    raise ConnectionError
+                self._take(raw, found)
+        if left:
+            raise TimeoutError  # what it was told ends in the middle
+        return found
+
+    def _take(self, raw: bytes, found: dict[int, _Answer]) -> None:
+        """Whole answers; those to former questions came too late."""
+        raw, at = self._received + raw, 0
+        while len(raw) - at >= _ANSWER.size:
+            question, error, number, size_bytes = _ANSWER.unpack_from(raw, at)
+            end = at + _ANSWER.size + size_bytes
+            if len(raw) < end:
+                break
+            if question == self._question:
+                found[number] = _Answer(error, raw[at + _ANSWER.size : end])
+            at = end
+        self._received = raw[at:]
+
+    def _give_up(self) -> None:
+        if self._socket is None or self._process is None:
+            return
+        self._socket.close()
+        with contextlib.suppress(OSError):
+            self._process.send_signal(signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(0.05)
+        if self._process.poll() is None:
+            self._left.append(self._process)
+        self._process = self._socket = None
+
+
+PROCESSES = Aside()
+"""Reads of /proc."""
+FILES = Aside()
+"""Changes of tenants' files."""

@@ -1,0 +1,112 @@
+"""A user who holds a lock of the kernel's for ever.
+
+Run by root, it becomes the user:
+
+    python holds.py UID memory FUSE-DEVICE FOLDER          its own memory map
+    python holds.py UID exec FUSE-DEVICE FOLDER            its own execve, half done
+    python holds.py UID folder FUSE-DEVICE FOLDER PATH     a folder that it may list
+    python holds.py UID file FUSE-DEVICE FOLDER PATH       a file that it may write
+    python holds.py UID sends FUSE-DEVICE FOLDER PATH      nothing: sends such a file to a socket
+
+It prints "ready" when it does.
+"""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import os
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+
+import own_files
+from own_files import libc
+
+SYS_GETDENTS64 = 217  # x86-64
+
+
+def hold_memory(file: Path) -> None:
+    """Another mapping takes the place of one that is to be written back first."""
+    descriptor = os.open(file, os.O_RDWR)
+    place = own_files.mapped(descriptor)
+    ctypes.memset(place, 1, own_files.PAGE_BYTES)
+    kind = own_files.MAP_PRIVATE | own_files.MAP_ANONYMOUS | own_files.MAP_FIXED
+    in_other_thread(
+        lambda: libc.mmap(place, own_files.FILE_BYTES, own_files.PROT_READ_WRITE, kind, -1, 0)
+    )
+
+
+def hold_exec(file: Path, processes: str = "1") -> None:
+    """What is to be closed on execve is flushed first."""
+    for _ in range(int(processes)):
+        if os.fork():
+            continue
+        os.open(file, os.O_RDWR | os.O_CLOEXEC)
+        os.execv("/bin/true", ["true"])  # noqa: S606
+
+
+def hold_folder(file: Path, path: str) -> None:
+    """The entries are written where they wait for a page."""
+    place = own_files.mapped(os.open(file, os.O_RDWR))
+    try:
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        print(error.strerror, end="; ")
+        return
+    in_other_thread(
+        lambda: libc.syscall(SYS_GETDENTS64, folder, ctypes.c_void_p(place), own_files.FILE_BYTES)
+    )
+
+
+def hold_file(file: Path, path: str) -> None:
+    """What is written comes from a page that is waited for."""
+    place = own_files.mapped(os.open(file, os.O_RDWR))
+    target = os.open(path, os.O_WRONLY)
+    in_other_thread(lambda: libc.pwrite(target, ctypes.c_void_p(place), 1, ctypes.c_long(0)))
+
+
+def send(file: Path, path: str) -> None:
+    """Whoever has the file last writes back what others wrote to it."""
+    descriptor = os.open(file, os.O_RDWR)
+    for kind in (socket.SOCK_STREAM, socket.SOCK_SEQPACKET):
+        one = socket.socket(socket.AF_UNIX, kind)
+        try:
+            one.connect(path)
+            ours = array.array("i", [descriptor])
+            one.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, ours)])
+            print("sent", end="; ")
+        except OSError as error:
+            print(error.strerror, end="; ")
+        kept.append(one)
+
+
+kept: list[socket.socket] = []
+
+
+def in_other_thread(work) -> None:
+    threading.Thread(target=work, daemon=True).start()
+    time.sleep(0.3)
+
+
+WAYS = {
+    "memory": (hold_memory, own_files.WRITE, 0),
+    "exec": (hold_exec, own_files.FLUSH, 0),
+    "folder": (hold_folder, own_files.READ, 0),
+    "file": (hold_file, own_files.READ, 0),
+    "sends": (send, own_files.WRITE, own_files.WRITEBACK_CACHE),
+}
+
+
+def main() -> None:
+    uid, way, device, folder, *path = sys.argv[1:]
+    hold, unanswered, flags = WAYS[way]
+    file = own_files.mount(int(uid), device, Path(folder), unanswered, flags)
+    hold(file, *path)
+    print("ready", flush=True)
+    threading.Event().wait()
+
+
+main()
