@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.kube.api import CLAIMS, NODES, PODS, SLICES, ApiError
-from penstock.kube.cache import Cache, key_of
+from penstock.kube.cache import Cache
 from penstock.kube.control.caps import CAPS, CLASSES, OVER, Counter, read_cap
 from penstock.kube.control.figures import Agents, Kubelets, Pages
 from penstock.kube.control.leader import NotLeadingError
@@ -30,7 +30,6 @@ from penstock.kube.control.world import read_claim, read_node, read_slice
 from penstock.kube.device_class import whose
 from penstock.kube.events import CONTROL, About, Events
 from penstock.kube.names import METRICS_PORT
-from penstock.model import PenstockError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -108,17 +107,7 @@ class Controller:
             cache.changed.append(lambda key, old, new: self._dirty.add(key[0]))  # noqa: ARG005
 
     def _cache(self, kind: Kind, read: Callable[[Object], T | None], **where: str) -> Cache[T]:
-        """One object that cannot be read is left out and told: others go on."""
-
-        def tolerant(one: Object) -> T | None:
-            try:
-                return read(one)
-            except (KeyError, TypeError, ValueError, AttributeError, PenstockError) as error:
-                name = f"{kind.plural} {key_of(one)}"
-                self._once(name, f"cannot be read: {type(error).__name__}: {error}")
-                return None
-
-        return Cache(self._api, kind, tolerant, **where)
+        return Cache(self._api, kind, read, **where, report=self._report)
 
     async def act(self) -> None:
         """Until it is cancelled."""

@@ -66,10 +66,12 @@ class Extender:
         self._scheduler = scheduler
         self._of_nodes = of_nodes
         self.ledger = Ledger(report)
-        self._nodes = Cache(api, NODES, read_node)
+        # What another extender placed last must be in a list, or it would be given twice.
+        self._nodes = Cache(api, NODES, read_node, fresh=True, report=report)
         # Pods of one scheduler: a field that nobody can change, unlike labels.
         self._pods: Cache[SeenPod | Waiting] = Cache(
-            api, PODS, _read_pod, fields=f"spec.schedulerName={scheduler}"
+            api, PODS, _read_pod, fields=f"spec.schedulerName={scheduler}", fresh=True,
+            report=report,
         )  # fmt: skip
         self._nodes.changed.append(self.ledger.node_changed)
         self._pods.changed.append(self._pod_changed)
