@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -97,7 +96,7 @@ async def _why_it_waits(api: Api, pod: Pod, plain: Object, events: list[Object])
     names = open_nodes(pod, world)
     if pod.gates or any(fits(ledger.nodes[name], request) for name in names):
         return why
-    around = Surroundings(budgets, (), time.time())
+    around = Surroundings(budgets, (), api.now_s())
     policy = spec.get("preemptionPolicy") or ""
     outlook = preemption(ledger, names, asker, policy, around)
     node = making_room_on(plain)

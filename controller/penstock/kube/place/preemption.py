@@ -142,12 +142,12 @@ class Preemption:
             if waiting is None:
                 continue
             asker = Asker(waiting.uid, waiting.priority, waiting.request)
-            around = Surroundings(now_s=time.time(), heeded=False, soon_s=math.inf)
+            around = Surroundings(now_s=self._api.now_s(), heeded=False, soon_s=math.inf)
             choice = on_node(self._ledger, waiting.node, asker, around)
             if choice is None or not self._keep(asker, waiting.pod, choice, math.inf):
                 self._until_s[waiting.uid] = time.monotonic()  # nothing helps there any more
 
-    def wanted(self, pod: Object, request: Request, names: Sequence[str]) -> None:
+    def wanted(self, pod: Object, request: Request, names: tuple[str, ...]) -> None:
         """The Pod fits on none of these nodes, for want of devices alone."""
         spec, metadata = pod.get("spec") or {}, pod["metadata"]
         priority = spec.get("priority") or 0
@@ -165,7 +165,7 @@ class Preemption:
         wish = _Wish(
             (metadata.get("namespace", ""), metadata["name"]),
             Asker(uid, priority, request),
-            tuple(names),
+            names,
             now_s,
         )
         if now_s < self._rests.get(uid, (0.0, 0.0))[0] or now_s < self._fruitless_s.get(
@@ -275,7 +275,7 @@ class Preemption:
         waiting = self._waiting.get(uid)
         if waiting and waiting.nominated and waiting.nominated != waiting.node:
             return  # the scheduler makes room for it
-        around = Surroundings(budgets, self._held_s, time.time(), self._evicted_s)
+        around = Surroundings(budgets, self._held_s, self._api.now_s(), self._evicted_s)
         kept = self._ledger.kept.get(uid)
         if kept:
             # Who was told to go for it is waited for, however long that may take.
@@ -387,7 +387,7 @@ class Preemption:
             await self._events.write(wish.about, "PreemptionHeld", text, warning=True)
 
     def _keep(self, asker: Asker, pod: Key, choice: Choice, soon_s: float = SOON_S) -> bool:
-        now_s = time.time()
+        now_s = self._api.now_s()
         around = Surroundings(now_s=now_s, evicted=self._evicted_s, soon_s=soon_s)
         shares = room_after(self._ledger, choice, asker, around, self._policy)
         if shares is None:
