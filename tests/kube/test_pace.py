@@ -19,8 +19,7 @@ from penstock.kube.pace import Pace
 
 @contextlib.asynccontextmanager
 async def asked_of(handler, **limits):
-    """An Api whose server answers everything by `handler`: faults that a real one cannot be told to
-    show."""
+    """An Api whose server answers by `handler`: a real one cannot be told to show such faults."""
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", handler)
     runner = web.AppRunner(app, shutdown_timeout=0.1)

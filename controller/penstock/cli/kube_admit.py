@@ -50,6 +50,10 @@ def admit(
         typer.Option(metavar="FILE", help="A certificate that somebody else keeps (PEM)."),
     ] = None,
     tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Its key (PEM).")] = None,
+    qps: Annotated[
+        float,
+        typer.Option(min=1, metavar="N", help="Requests a second to the API server, on average."),
+    ] = 300,
     kubeconfig: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The cluster (default: that of this Pod).")
     ] = None,
@@ -70,7 +74,7 @@ def admit(
     names = [f"{service}.{namespace}.svc", f"{service}.{namespace}.svc.cluster.local"]
     asyncio.run(
         _admit(
-            listen, kubeconfig, files,
+            listen, (kubeconfig, qps), files,
             Places(namespace, secret, configuration, (*names, *(name or ()))),
             (scheduler, scheduler_user),
         )
@@ -79,7 +83,7 @@ def admit(
 
 async def _admit(
     listen: str,
-    kubeconfig: Path | None,
+    server: tuple[Path | None, float],
     files: tuple[Path, Path] | None,
     places: Places,
     schedulers: tuple[str, str],
@@ -95,7 +99,8 @@ async def _admit(
     from penstock.kube.control.caps import Caps
 
     log = log_as("penstock kube admit")
-    async with await Api.connect(kubeconfig) as api:
+    kubeconfig, qps = server
+    async with await Api.connect(kubeconfig, qps=qps, burst=int(2 * qps)) as api:
         around = Surroundings(api)
         reviewer = Reviewer(around, scheduler=schedulers[0], scheduler_user=schedulers[1])
         caps = Caps(api)

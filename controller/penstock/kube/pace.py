@@ -1,4 +1,4 @@
-"""How often one process asks an API server: so many requests a second, with a reserve for bursts."""
+"""How often one process asks others: so many requests a second, with a reserve for bursts."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Shortage:
 
 
 def together(shortages: Iterable[tuple[str, Shortage | None]]) -> dict[str, list[str]]:
-    """In words what is lacking, and the nodes that lack it; those that lack nothing (None) aside."""
+    """In words what is lacking, with the nodes that lack it; None: a node lacks nothing."""
     groups: dict[tuple[Kind, str], tuple[list[Shortage], list[str]]] = {}
     for node, one in shortages:
         if one is not None:

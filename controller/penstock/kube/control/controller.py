@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from penstock.kube.api import CLAIMS, NODES, PODS, SLICES, ApiError
 from penstock.kube.cache import Cache
 from penstock.kube.control.caps import CAPS, CLASSES, OVER, Counter, read_cap
-from penstock.kube.control.figures import Agents, Kubelets, Pages
+from penstock.kube.control.figures import Agents, source_of
 from penstock.kube.control.leader import NotLeadingError
+from penstock.kube.control.pages import Pages
 from penstock.kube.control.pending import Pending
 from penstock.kube.control.pods import Pods
 from penstock.kube.control.policies import POLICIES, Reach, reach, read_policy, status_of
@@ -39,7 +40,9 @@ if TYPE_CHECKING:
     from penstock.kube.api import Api, Kind, Object
     from penstock.kube.cache import Key
     from penstock.kube.control.amounts import Amounts
+    from penstock.kube.control.figures import PodUse
     from penstock.kube.control.leader import Leader
+    from penstock.kube.control.pages import Reach as PagesOf
     from penstock.kube.control.policies import Policy
     from penstock.kube.control.workloads import Pod, Workload
     from penstock.policy.schema import Scale
@@ -52,6 +55,14 @@ LISTING = "the API server's lists have not come yet"
 WINDOW_NS = 10 * 10**9  # over which rates of vGPUs and requests are averaged
 
 
+@dataclass(frozen=True)
+class Sources:
+    """What scaling may go by: the cluster's administrator's to say."""
+
+    pod_use: PodUse = "metrics"
+    qps_pages: PagesOf = "namespace"
+
+
 class Controller:
     """Everything from here on happens while this process leads, and begins by listing."""
 
@@ -62,6 +73,7 @@ class Controller:
         session: aiohttp.ClientSession,
         *,
         namespace: str,
+        sources: Sources,
         report: Callable[..., None],
     ) -> None:
         """`namespace`: where our agents' Pods are."""
@@ -70,9 +82,9 @@ class Controller:
         self._report = report
         self._problems: dict[str, str] = {}
         self.pods = Pods()
-        self.kubelets = Kubelets(api)
+        self.use = source_of(sources.pod_use, api)
         self.agents = Agents(session, WINDOW_NS)
-        self.pages = Pages(session, WINDOW_NS)
+        self.pages = Pages(session, WINDOW_NS, api, sources.qps_pages)
         self._events = Events(api, report, CONTROL)
         self._policies = self._cache(POLICIES, read_policy)
         self._caps = self._cache(CAPS, read_cap)
@@ -92,7 +104,7 @@ class Controller:
         )  # fmt: skip
         self._scaler = Scaler(
             api, leader, self.pods,
-            kubelets=self.kubelets, agents=self.agents, pages=self.pages, tell=self._tell,
+            use=self.use, agents=self.agents, pages=self.pages, tell=self._tell,
         )  # fmt: skip
         self._counter = Counter()
         self._pending = Pending(api, leader, self._events)
@@ -106,14 +118,21 @@ class Controller:
         for cache in (self._policies, self._deployments, self._sets, self._claims):
             cache.changed.append(lambda key, old, new: self._dirty.add(key[0]))  # noqa: ARG005
 
-    def _cache(self, kind: Kind, read: Callable[[Object], T | None], **where: str) -> Cache[T]:
-        return Cache(self._api, kind, read, **where, report=self._report)
+    def _cache(
+        self,
+        kind: Kind,
+        read: Callable[[Object], T | None],
+        *,
+        namespace: str = "",
+        labels: str = "",
+    ) -> Cache[T]:
+        return Cache(self._api, kind, read, namespace=namespace, labels=labels, report=self._report)
 
     async def act(self) -> None:
         """Until it is cancelled."""
         await asyncio.gather(
             *(cache.run() for cache in self._caches),
-            self.kubelets.run(),
+            self.use.run(),
             self.agents.run(),
             self.pages.run(),
             self._every(ROUND_S, "round", self._round),
