@@ -270,11 +270,11 @@ async def _collect(options: argparse.Namespace, port: int, page: str) -> dict[st
         running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await running
-    began_s = time.process_time()
     alone = Agents(session, WINDOW_NS)
-    names = {("bench", f"p{at}") for at in range(options.shares)}
+    alone.want([one for one in pods[: options.shares] if one is not None])
+    began_s = time.process_time()
     for _ in range(100):
-        alone.take(page, names)
+        alone.take("bench-0000", page)
     return {
         "page_kib": len(page) >> 10,
         "pages_known": known,

@@ -310,7 +310,27 @@ def test_of_an_agent_s_page_only_what_is_scaled_is_kept():
         for namespace in ("shop", "other")
         for metric, value in (("memory_quota_bytes", 100), ("memory_used_bytes", "2.5e1"))
     )
-    agents.take(page, {("shop", "p")})
+    agents.want([a_pod("p")])
+    for _ in range(2):  # what is known of the first page is looked up for the second
+        agents.take("node-1", f"# HELP x\n{page}other 1\n")
     assert agents.memory_percent([("shop", "p")]).value == 25
     assert agents.memory_percent([("other", "p")]) is None
     assert list(agents._shares) == [("shop", "p")]
+    agents.want([a_pod("p"), a_pod("q")])
+    agents.take("node-1", page.replace('pod="p"', 'pod="q"').removesuffix("\n"))
+    assert agents.memory_percent([("shop", "q")]).value == 25
+
+
+def test_a_share_that_was_forgotten_is_known_again_when_its_agent_is_back():
+    agents = Agents(None, 10**10)
+    line = 'penstock_tenant_{}{{namespace="shop",pod="p",tenant="t"}} {}\n'
+    page = line.format("memory_quota_bytes", 100) + line.format("memory_used_bytes", 50)
+    agents.want([a_pod("p")])
+    agents.take("node-1", page)
+    for shares in agents._shares.values():
+        for share in shares.values():
+            share.at_ns -= 200 * 10**9
+    agents.want([a_pod("p")])
+    assert agents.memory_percent([("shop", "p")]) is None
+    agents.take("node-1", page)
+    assert agents.memory_percent([("shop", "p")]).value == 50
