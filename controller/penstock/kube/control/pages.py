@@ -225,6 +225,10 @@ async def fetch(
         ) as answer:
             if answer.status != 200:
                 raise PageError(f"{said}: HTTP status {answer.status}")
+            if answer.content_length is not None and "Content-Encoding" not in answer.headers:
+                if answer.content_length > most_bytes:
+                    raise PageError(f"{said}: more than {most_bytes} bytes")
+                return (await answer.read()).decode(errors="replace")
             parts, size = [], 0
             async for part in answer.content.iter_chunked(1 << 16):
                 parts.append(part)

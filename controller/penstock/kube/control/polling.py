@@ -35,7 +35,7 @@ class Polling(Generic[Thing]):
         *,
         at_once: int,
         per_second: float,
-        group: Callable[[Thing], Hashable] = lambda _: None,
+        group: Callable[[Thing], Hashable] | None = None,
         group_at_once: int | None = None,
         group_per_second: float | None = None,
     ) -> None:
@@ -66,14 +66,19 @@ class Polling(Generic[Thing]):
                     self.problems.pop(gone, None)
                 for new in self.wanted - self._tasks.keys():
                     self._tasks[new] = asyncio.create_task(self._follow(new))
-                for group in self._gates.keys() - {self._group(one) for one in self._tasks}:
-                    del self._gates[group]
-                    self._paces.pop(group, None)
+                self._forget_groups()
                 await asyncio.sleep(LOOK_S)
         finally:
             for task in self._tasks.values():
                 task.cancel()
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    def _forget_groups(self) -> None:
+        if self._group is None:
+            return
+        for group in self._paces.keys() - set(map(self._group, self._tasks)):
+            del self._paces[group]
+            self._gates.pop(group, None)
 
     async def _follow(self, thing: Thing) -> None:
         while True:
@@ -94,9 +99,14 @@ class Polling(Generic[Thing]):
 
     @contextlib.asynccontextmanager
     async def _turn(self, thing: Thing) -> AsyncIterator[None]:
-        group = self._group(thing)
-        async with self._gates[group]:
-            await self._paces[group].turn()
+        if self._group is None:
             async with self._gate:
                 await self._pace.turn()
                 yield
+            return
+        group = self._group(thing)
+        # Who waits for the next turn of its group holds none of the places.
+        await self._paces[group].turn()
+        async with self._gates[group], self._gate:
+            await self._pace.turn()
+            yield
