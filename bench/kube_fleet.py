@@ -240,6 +240,8 @@ async def _collect(options: argparse.Namespace, port: int, page: str) -> dict[st
         for at in range(options.shares)
     ]  # fmt: skip
     ages_s: dict[str, float] = {}
+    came: list[str] = []
+    failed: list[str] = []
     connector = aiohttp.TCPConnector(limit=0)
     timeout = aiohttp.ClientTimeout(total=10)
     async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
@@ -248,8 +250,11 @@ async def _collect(options: argparse.Namespace, port: int, page: str) -> dict[st
 
         async def noted(name: str) -> str:
             why = await ask(name)
-            if not why:
+            if why:
+                failed.append(why)
+            else:
                 ages_s[name] = time.monotonic()
+                came.append(name)
             return why
 
         agents._polling._ask = noted
@@ -260,6 +265,8 @@ async def _collect(options: argparse.Namespace, port: int, page: str) -> dict[st
         agents.want([one for one in pods if one is not None])
         running = asyncio.create_task(agents.run())
         await asyncio.sleep(30)  # every page once
+        came.clear()
+        failed.clear()
         began_s, used_s = time.monotonic(), time.process_time()
         oldest_s = 0.0
         while time.monotonic() - began_s < FIGURES_S:
@@ -278,7 +285,10 @@ async def _collect(options: argparse.Namespace, port: int, page: str) -> dict[st
     return {
         "page_kib": len(page) >> 10,
         "pages_known": known,
+        "pages_a_second": round(len(came) / took_s, 1),
+        "pages_failed": len(failed),
         "processor_percent": round(100 * used_s / took_s, 1),
+        "processor_ms_a_page": round(1e3 * used_s / max(1, len(came)), 3),
         "oldest_figure_s": round(oldest_s, 1),
         "read_one_page_ms": round(10 * (time.process_time() - began_s), 3),
     }

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 Thing = TypeVar("Thing", bound="Hashable")
 LOOK_S = 0.5  # how often it is seen which things are wanted
 # One that failed is left alone for so many times as long as that took: who hangs for four seconds
-# holds a place for a tenth of the time, who refuses at once is asked as often as others.
-LEFT_ALONE = 10.0
+# holds a place for a sixth of the time, who refuses at once is asked as often as others. Not for
+# longer, though: a figure is good for thirty seconds.
+LEFT_ALONE, LONGEST_ALONE_S = 10.0, 20.0
 
 
 class Polling(Generic[Thing]):
@@ -93,7 +94,8 @@ class Polling(Generic[Thing]):
                 self.problems[thing] = why
             else:
                 self.problems.pop(thing, None)
-            wait_s = max(self._period_s - took_s, took_s * LEFT_ALONE if why else 0.1)
+            alone_s = min(LONGEST_ALONE_S, took_s * LEFT_ALONE) if why else 0.1
+            wait_s = max(self._period_s - took_s, alone_s)
             # Things that were asked at the same moment do not stay in step.
             await asyncio.sleep(wait_s * random.uniform(0.9, 1.1))  # noqa: S311 - no secret
 
