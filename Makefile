@@ -9,7 +9,7 @@ PYTHON_SOURCES := $(shell find controller proto -type f -not -name '*.pyc')
 GROUPS := --group build --group test --group kube --group lint
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-kube faults cluster-programs first-builds cluster cluster-penstock cluster-down sanitize fuzz soak numba-suite lint format gpu-check gpu-wheels gpu-check-offline bench bench-kube gen proto chart newest clean
+.PHONY: help setup demo test test-kube faults cluster-programs first-builds cluster cluster-penstock cluster-down sanitize fuzz soak numba-suite lint format gpu-check gpu-wheels gpu-check-offline bench bench-kube bench-fleet gen proto chart newest clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -107,6 +107,9 @@ bench: setup ## All figures as measured on this machine (some twenty minutes)
 bench-kube: setup ## Pods a second on 500 nodes of 8 devices, nothing given twice (root, a real cluster; ten minutes)
 	$(BIN)/python bench/kube_place.py
 	$(BIN)/python bench/kube_claims.py
+
+bench-fleet: setup ## Processor time of the cluster's parts for 5,000 simulated nodes (three minutes, no cluster)
+	$(BIN)/python bench/kube_fleet.py
 
 proto: $(VENV)/.tools ## Rewrite proto/penstock_api/*/*_pb2* from the .proto files
 	$(BIN)/python -m grpc_tools.protoc --proto_path=proto --python_out=proto --pyi_out=proto \

@@ -116,6 +116,8 @@ class Controllers:
                     *netns(self.cluster), sys.executable, "-m", "penstock", "kube", "control",
                     "--kubeconfig", file, "--namespace", NAMESPACE,
                     "--listen", f"127.0.0.1:{port}",
+                    # Nobody serves metrics.k8s.io here; pages are served beside the cluster.
+                    "--pod-use=kubelets", "--qps-pages=anywhere",
                 ],
                 stderr=log,
             )  # fmt: skip

@@ -80,6 +80,7 @@ class Placing:
     cluster: running.Cluster
     folder: Path
     port: int = 9471
+    gates: tuple[str, ...] = ("--feature-gates=SchedulerPopFromBackoffQ=false",)  # as the chart
     extended: bool = True  # else the scheduler alone, which knows claims only
     _processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     # The kernel ends a child with the thread that started it, whoever asked that thread to.
@@ -96,6 +97,7 @@ class Placing:
                 self.cluster.layout.programs / "kube-scheduler",
                 f"--config={self._configuration()}",
                 "--secure-port=0",
+                *self.gates,
             )
 
     def start_extender(self, *options: str) -> None:

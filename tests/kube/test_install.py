@@ -111,9 +111,132 @@ def test_webhooks_fail_closed_for_shares_alone_and_what_serves_them_is_two(built
     assert ("Deployment", "penstock-admit") in whole
 
 
+def _rules(objects: list[dict[str, Any]], name: str) -> set[tuple[str, str]]:
+    (role,) = [
+        one for one in objects if one["kind"] == "ClusterRole" and one["metadata"]["name"] == name
+    ]
+    return {(resource, verb) for rule in role["rules"]
+            for resource in rule["resources"] for verb in rule["verbs"]}  # fmt: skip
+
+
+def _pods(objects: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {
+        one["metadata"]["name"]: one["spec"]["template"]
+        for one in objects
+        if one["kind"] in {"Deployment", "DaemonSet"} and "template" in one["spec"]
+    }
+
+
+def test_strong_rights_and_fetching_are_switched_off_by_values_together_with_what_uses_them(built):
+    proxy, services, usage = ("nodes/proxy", "get"), ("services", "get"), ("pods", "list")
+    for use, pages, has in (
+        ("metrics", "namespace", {services}), ("kubelets", "off", {proxy}), ("off", "off", set()),
+        ("off", "anywhere", set()),
+    ):  # fmt: skip
+        values = f"control.podUse={use},control.qpsPages={pages}"
+        objects = render(built, "--set", values)
+        assert _rules(objects, "penstock-control") & {proxy, services} == has
+        assert usage in _rules(objects, "penstock-control")
+        (control,) = _pods(objects)["penstock-control"]["spec"]["containers"]
+        assert {f"--pod-use={use}", f"--qps-pages={pages}"} <= set(control["args"])
+        assert ("metrics.k8s.io" in json.dumps(objects)) == (use == "metrics")
+    bare = render(built, "--set", "agent.metricsPort=0")
+    agent = _pods(bare)["penstock-agent"]["spec"]["containers"][0]
+    assert "--metrics=" in agent["args"]
+    assert not {"ports", "livenessProbe", "startupProbe"} & set(agent)
+    with pytest.raises(HelmError, match=r"podMonitor needs agent\.metricsPort"):
+        render(built, "--set", "agent.metricsPort=0,monitoring.podMonitor=true")
+
+
+def test_network_policies_let_in_who_has_to_come_and_are_switched_off_by_a_value(built):
+    policies = {
+        one["metadata"]["name"]: one["spec"]
+        for one in render(built, "--set", "way=both", "--set-json", 'networkPolicies.metricsFrom=['
+        '{"namespaceSelector":{"matchLabels":{"name":"monitoring"}}}]', "--set",
+        "networkPolicies.apiServers={10.0.0.0/28}")
+        if one["kind"] == "NetworkPolicy"
+    }  # fmt: skip
+    assert set(policies) == {
+        f"penstock-{name}" for name in ("agent", "admit", "control", "scheduler")
+    }
+    pods = _pods(render(built, "--set", "way=both"))
+    for name, policy in policies.items():
+        selected = policy["podSelector"]["matchLabels"].items()
+        assert {one for one, pod in pods.items() if selected <= pod["metadata"]["labels"].items()}
+        assert "Ingress" in policy["policyTypes"]
+        assert isinstance(policy["ingress"], list), name
+    (agent,) = policies["penstock-agent"]["ingress"]
+    assert [one["port"] for one in agent["ports"]] == [9470]
+    assert [set(one) for one in agent["from"]] == [{"podSelector"}, {"namespaceSelector"}]
+    (admit,) = policies["penstock-admit"]["ingress"]
+    assert admit["from"] == [{"ipBlock": {"cidr": "10.0.0.0/28"}}]
+    assert policies["penstock-control"]["ingress"] == []
+    assert "Egress" in policies["penstock-control"]["policyTypes"]
+    off = render(built, "--set", "networkPolicies.enabled=false")
+    assert not [one for one in off if one["kind"] == "NetworkPolicy"]
+
+
+def test_every_component_takes_the_operators_places_labels_and_arguments(built, tmp_path):
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
+        "nodeSelectorTerms": [
+            {"matchExpressions": [{"key": "disk", "operator": "Exists"}]},
+            {"matchExpressions": [{"key": "rack", "operator": "Exists"}]},
+        ]}}}  # fmt: skip
+    own = {
+        "nodeSelector": {"pool": "infra"}, "affinity": affinity,
+        "tolerations": [{"key": "infra", "operator": "Exists"}],
+        "podAnnotations": {"team": "ml"}, "podLabels": {
+            "cost": "42", "app.kubernetes.io/component": "mine"},
+        "extraArgs": ["--help"], "extraEnv": [{"name": "A", "value": "b"}],
+    }  # fmt: skip
+    values = tmp_path / "own.yaml"
+    components = ("agent", "admit", "control", "scheduler")
+    values.write_text(yaml.safe_dump({"way": "both", **dict.fromkeys(components, own)}))
+    pods = _pods(render(built, "--values", values))
+    for name, pod in pods.items():
+        if "uninstall" in name:
+            continue
+        component = pod["metadata"]["labels"]["app.kubernetes.io/component"]
+        assert component in components, "what selects its Pods stays the chart's"
+        assert pod["metadata"]["labels"]["cost"] == "42"
+        assert pod["metadata"]["annotations"]["team"] == "ml"
+        spec = pod["spec"]
+        assert (spec["nodeSelector"], spec["tolerations"]) == (
+            own["nodeSelector"], own["tolerations"])  # fmt: skip
+        first = next(one for one in spec["containers"] if one["name"] == component)
+        assert "--help" in first.get("args", first.get("command"))
+        assert {"name": "A", "value": "b"} in first["env"]
+        required = spec["affinity"]["nodeAffinity"][
+            "requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]  # fmt: skip
+        keys = [[rule["key"] for rule in term["matchExpressions"]] for term in required]
+        ours = ["penstock.io/way"] if component == "agent" else []
+        assert keys == [["disk", *ours], ["rack", *ours]], "each of them is asked for beside ours"
+
+
+def test_agents_come_to_nodes_with_a_gpu_and_a_tenth_is_replaced_at_a_time(built):
+    def nodes(*values: str) -> object:
+        pods = _pods(render(built, *(part for one in values for part in ("--set", one))))
+        chosen = {name: pod["spec"]["nodeSelector"] for name, pod in pods.items()
+                  if "agent" in name or name == "penstock-uninstall"}  # fmt: skip
+        assert len({str(one) for one in chosen.values()}) == 1, "cleaned where it ran"
+        return chosen["penstock-agent"]
+
+    assert nodes() == {"nvidia.com/gpu.present": "true"}
+    assert nodes("agent.onlyGpuNodes=false") == {}
+    assert nodes("agent.simulate=h200") == {}
+    assert nodes("agent.nodeSelector.pool=gpu") == {"pool": "gpu"}
+    (agent,) = [
+        one for one in render(built) if one["metadata"]["name"] == "penstock-agent"
+        and one["kind"] == "DaemonSet"
+    ]  # fmt: skip
+    assert agent["spec"]["updateStrategy"]["rollingUpdate"]["maxUnavailable"] == "10%"
+
+
 @pytest.mark.parametrize(
     ("value", "why"),
     [
+        ("control.podUse=kubelet", "podUse"),
+        ("networkPolicies.apiServers={anywhere}", "apiServers"),
         ("agent.simulat=h200", "simulat"),
         ("way=dar", "way"),
         ("paths.state=run/penstock", "paths/state"),
@@ -213,14 +336,16 @@ RIGHTS = {  # verb, group, resource, namespace
         {
             ("patch", "penstock.io", "quotapolicies/status", "default"),
             ("update", "penstock.io", "quotacaps/status", "default"),
-            ("update", "apps", "deployments/scale", "default"), ("get", "", "nodes/proxy", ""),
+            ("update", "apps", "deployments/scale", "default"),
+            ("list", "metrics.k8s.io", "pods", "default"), ("get", "", "services", "default"),
             ("create", "", "events", "default"),
             ("create", "coordination.k8s.io", "leases", NAMESPACE),
         },
         {
             ("get", "", "secrets", NAMESPACE), ("patch", "", "nodes", ""),
+            ("get", "", "nodes/proxy", ""),
             ("delete", "", "pods", "default"), ("create", "", "pods", "default"),
-            ("update", "apps", "deployments", "default"),
+            ("list", "", "services", ""), ("update", "apps", "deployments", "default"),
             ("update", "penstock.io", "quotapolicies", "default"),
             ("create", "coordination.k8s.io", "leases", "kube-system"),
         },
@@ -309,6 +434,10 @@ def test_an_agents_token_writes_only_what_is_of_its_own_node(chart, cluster):
         },
     }  # fmt: skip
     refused("may not write resourceslices", slices.create_resource_slice, made)
+    made["spec"] |= {"driver": "penstock.io", "pool": {**made["spec"]["pool"], "name": there}}
+    refused("may not write resourceslices", slices.create_resource_slice, made)
+    made["spec"]["pool"]["name"] = here
+    slices.create_resource_slice(made, dry_run="All")
     unbound = client.CoreV1Api(chart.speak_as("agent"))
     refused("an agent on no node", unbound.patch_node, here, note)
 
@@ -332,6 +461,43 @@ def test_an_agents_token_writes_only_what_is_of_its_own_node(chart, cluster):
     ):  # fmt: skip
         with pytest.raises(client.ApiException, match=r"nothing else of them|only the scheduler"):
             say(core, pod, **wrong)
+
+
+def test_an_agents_events_are_of_its_own_node_and_about_what_is_asked_for(chart):
+    here, there = BY_PLUGIN, BY_CLAIMS
+    (pod,) = chart.pods("agent", here)
+    core = client.CoreV1Api(chart.speak_as("agent", pod))
+    unbound = client.CoreV1Api(chart.speak_as("agent"))
+
+    def tell(api, host: str, kind: str, name: str, component: str = "penstock.io/node") -> None:
+        about = {"kind": kind, "name": name, "namespace": NAMESPACE}
+        event = {
+            "metadata": {"name": f"{name}.1"}, "involvedObject": about, "reason": "Tried",
+            "source": {"component": component, "host": host},
+        }  # fmt: skip
+        api.create_namespaced_event(NAMESPACE, event, dry_run="All")
+
+    def is_in_force() -> bool:  # the API server learns of a new policy within seconds
+        try:
+            tell(core, there, "Pod", "any")
+        except client.ApiException as error:
+            return error.status == 422
+        return False
+
+    until("the policy is in force", is_in_force)
+    tell(core, here, "Pod", "any")
+    tell(core, here, "ResourceClaim", "any")
+    an_event = f"an agent on {here} may not write the event"
+    about_others = "about its own node"
+    for why, of in (
+        (an_event, (core, there, "Pod", "any")),
+        (an_event, (core, here, "Pod", "any", "kubelet")),
+        (about_others, (core, here, "Node", there)),
+        (about_others, (core, here, "Deployment", "any")),
+        ("an agent on no node", (unbound, here, "Pod", "any")),
+    ):
+        with pytest.raises(client.ApiException, match=why):
+            tell(*of)
 
 
 USE = """

@@ -7,13 +7,15 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.kube.admit.review import Reviewer
 from penstock.kube.device import NodeDevice, write_devices
 from penstock.kube.names import BY_CLAIMS, BY_EXTENDER, DEVICES, PLACED, RESOURCE_COUNT, WAY
-from penstock.kube.place.ledger import Ledger, read_node, read_pod
+from penstock.kube.place.answers import Answers
+from penstock.kube.place.ledger import Kept, Ledger, read_node, read_pod
+from penstock.kube.place.outlook import Asker
 from penstock.kube.placed import Share, write_placement
 from penstock.kube.request import read_request
 from penstock.model import PenstockError
@@ -109,6 +111,63 @@ def test_what_is_taken_is_what_pods_hold_and_bindings_may_yet_give_them(steps):
         assert bool(lacking) != bool(fits)
 
 
+REQUESTS = (  # one share and several, of any model and of one: each is surveyed in another way
+    ASK,
+    Request((Ask("main", memory_bytes=1 << 30, cores_permille=900),)),
+    Request((Ask("main", count=2, memory_bytes=1 << 30, cores_permille=700),)),
+    Request((Ask("main"),)),
+    Request((Ask("main", memory_bytes=1 << 30, cores_permille=100),), "another"),
+)
+
+
+@given(events)
+@settings(max_examples=25)
+def test_what_is_remembered_of_answers_is_what_would_be_answered_anew(steps):
+    """Whatever changed in between, and for whom room is kept."""
+    told = Told()
+    answers = Answers(told.ledger)
+    names = answers.names(["n0", "n1", "n2"])
+    for what, at, number in steps:
+        if what in {"node", "no-node"}:
+            told.node(what, f"n{at}")
+        else:
+            told.pod(what, f"p{number}", f"n{at}", 100 + 200 * number)
+        if what == "refused":
+            shares = {f"n{at}-0": Share(1 << 30, 500)}
+            told.ledger.keep(f"w{number}", Kept(("", ""), f"n{at}", number, shares))
+        elif what == "gone":
+            told.ledger.keep_no_longer(f"w{number}")
+        for request in REQUESTS:
+            for uid, priority in (("other", 0), ("w1", 0), ("other", 2)):
+                asker = Asker(uid, priority, request)
+                got = answers.of(answers.names(["n0", "n1", "n2"]), asker)
+                assert got == Answers(told.ledger).of(names, asker)
+
+
+def test_a_request_that_fits_nowhere_is_answered_from_memory_until_a_node_changes():
+    ledger, looked = Ledger(), []
+    for at in range(200):
+        ledger.node_changed(("", f"n{at}"), None, read_node(node(f"n{at}")))
+    answers = Answers(ledger)
+    request = Request((Ask("main", count=3, memory_bytes=1 << 30, cores_permille=100),))
+    survey = ledger.survey
+
+    def counting(names, request, known):
+        before = len(known)
+        found = survey(names, request, known)
+        looked.append(len(known) - before)
+        return found
+
+    ledger.survey = counting
+    for uid in range(20):
+        asker = Asker(str(uid), 0, request)
+        assert not answers.of(answers.names([f"n{at}" for at in range(200)]), asker).fits
+    assert looked == [200], "twenty Pods that ask for the same"
+    ledger.pod_changed(("", "p"), None, read_pod(pod("p", "n7", 100)))
+    answers.of(answers.names([f"n{at}" for at in range(200)]), asker)
+    assert looked == [200, 1], "one node changed"
+
+
 def test_a_node_is_served_in_one_way_or_not_at_all():
     ledger = Ledger()
     for name, one in {
@@ -123,11 +182,11 @@ def test_a_node_is_served_in_one_way_or_not_at_all():
     fits, lacking = ledger.survey(["ours", "claims", "nobody", "torn", "bare", "new"], ASK)
     assert fits == ["ours"]
     assert lacking == {
-        "claims": f"devices are given by claims: label {WAY}",
-        "nobody": f"devices are given by nobody: label {WAY}",
-        "torn": "the node's devices cannot be read",
-        "bare": "no devices are registered",
-        "new": "the node is not known yet",
+        f"devices are given by claims: label {WAY}": ["claims"],
+        f"devices are given by nobody: label {WAY}": ["nobody"],
+        "the node's devices cannot be read": ["torn"],
+        "no devices are registered": ["bare"],
+        "the node is not known yet": ["new"],
     }
 
 

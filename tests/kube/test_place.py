@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import json
 import random
+import re
 import threading
 import time
 from collections import Counter
@@ -329,6 +330,36 @@ def test_who_was_refused_is_tried_again_for_room_that_the_scheduler_saw_too_earl
     assert not told("large")
     placing.start()
     until("that one is placed", lambda: waits(pods) in (["large", "other"], ["large", "small"]))
+
+
+def test_a_pod_that_waits_rests_while_another_ends(placing, fake_nodes, pods):
+    """Its node writes the other's status again and again: each change was a new try."""
+    fake_nodes(node("ending", devices("ending", 1)))
+    create = pods.core.create_namespaced_pod
+    body = pod("ends", vgpu=1, memory="60Gi", cores=100)
+    body["spec"]["terminationGracePeriodSeconds"] = 60  # no kubelet ends it: it stays
+    create(pods.namespace, body)
+    until("it is placed", lambda: pods.read("ends").spec.node_name)
+    pods.core.delete_namespaced_pod("ends", pods.namespace)
+    create(pods.namespace, pod("waits", vgpu=1, memory="60Gi", cores=100))
+    until("it was tried", lambda: pods.read("waits").status.conditions)
+
+    def asked() -> int:
+        text = (placing.ask("metrics") or b"").decode()
+        (count,) = re.findall(r'decision_seconds_count\{verb="filter"\} (\d+)', text)
+        return int(count)
+
+    before = asked()
+    for number in range(40):  # six seconds
+        note = {"metadata": {"annotations": {"changed": str(number)}}}
+        pods.core.patch_namespaced_pod("ends", pods.namespace, note)
+        said = {"status": {"message": str(number)}}
+        pods.core.patch_namespaced_pod_status("ends", pods.namespace, said)
+        time.sleep(0.15)
+    tries = asked() - before
+    pods.core.delete_namespaced_pod("ends", pods.namespace, grace_period_seconds=0)
+    until("it is placed", lambda: pods.read("waits").spec.node_name, 12)
+    assert tries <= 5, f"{tries} in six seconds"
 
 
 def waits(pods) -> list[str]:

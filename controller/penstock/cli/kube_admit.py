@@ -74,6 +74,10 @@ def admit(
             help="The longest grace that they may ask for (empty: left to agents).",
         ),
     ] = "",
+    qps: Annotated[
+        float,
+        typer.Option(min=1, metavar="N", help="Requests a second to the API server, on average."),
+    ] = 300,
     kubeconfig: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The cluster (default: that of this Pod).")
     ] = None,
@@ -100,7 +104,7 @@ def admit(
     names = [f"{service}.{namespace}.svc", f"{service}.{namespace}.svc.cluster.local"]
     asyncio.run(
         _admit(
-            listen, kubeconfig, files, client_ca,
+            listen, (kubeconfig, qps), files, client_ca,
             Places(namespace, secret, configuration, (*names, *(name or ()))),
             (scheduler, scheduler_user), _floor(measured, longest_grace),
         )
@@ -123,7 +127,7 @@ def _floor(measured: str, longest_grace: str) -> Parameters:
 
 async def _admit(
     listen: str,
-    kubeconfig: Path | None,
+    server: tuple[Path | None, float],
     files: tuple[Path, Path] | None,
     client_ca: Path | None,
     places: Places,
@@ -141,7 +145,8 @@ async def _admit(
     from penstock.kube.control.caps import Caps
 
     log = log_as("penstock kube admit")
-    async with await Api.connect(kubeconfig) as api:
+    kubeconfig, qps = server
+    async with await Api.connect(kubeconfig, qps=qps, burst=int(2 * qps)) as api:
         caps = Caps(api)
         around = Surroundings(api, caps.classes)
         reviewer = Reviewer(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -19,6 +19,24 @@ def control(
     listen: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Where kubelets ask whether it is well.")
     ] = "127.0.0.1:9473",
+    pod_use: Annotated[
+        Literal["metrics", "kubelets", "off"],
+        typer.Option(
+            help="Where cpu and memory of Pods are read: metrics.k8s.io, or each kubelet by the "
+            "right to nodes/proxy."
+        ),
+    ] = "metrics",
+    qps_pages: Annotated[
+        Literal["namespace", "anywhere", "off"],
+        typer.Option(
+            help="Whose pages of requests are fetched: Pods and Services of the workload's own "
+            "namespace, or any address."
+        ),
+    ] = "namespace",
+    qps: Annotated[
+        float,
+        typer.Option(min=1, metavar="N", help="Requests a second to the API server, on average."),
+    ] = 200,
     kubeconfig: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The cluster (default: that of this Pod).")
     ] = None,
@@ -31,7 +49,14 @@ def control(
 
     from penstock.cli.address import read_address
     from penstock.cli.log import log_as
+    from penstock.kube.control.controller import Sources
     from penstock.kube.control.process import serve
 
     log = log_as("penstock kube control")
-    asyncio.run(serve(namespace, lease, read_address(listen), kubeconfig, log))
+    sources = Sources(pod_use, qps_pages)
+    asyncio.run(
+        serve(
+            namespace, lease, read_address(listen),
+            kubeconfig=kubeconfig, sources=sources, qps=qps, report=log,
+        )
+    )  # fmt: skip

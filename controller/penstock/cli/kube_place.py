@@ -47,6 +47,10 @@ def place(
             "one leads (default: always).",
         ),
     ] = "",
+    qps: Annotated[
+        float,
+        typer.Option(min=1, metavar="N", help="Requests a second to the API server, on average."),
+    ] = 1000,
     kubeconfig: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The cluster (default: that of this Pod).")
     ] = None,
@@ -68,7 +72,7 @@ def place(
             (nodes, devices),
             preemption == "on",
             _lease(lease),
-            kubeconfig,
+            (kubeconfig, qps),
         )
     )
 
@@ -92,7 +96,7 @@ async def _place(
     policies: tuple[Policy, Policy],
     preempts: bool,
     lease: tuple[str, str] | None,
-    kubeconfig: Path | None,
+    server: tuple[Path | None, float],
 ) -> None:
     import contextlib
 
@@ -103,7 +107,8 @@ async def _place(
     from penstock.kube.place.extender import Extender
 
     log = log_as("penstock kube place")
-    async with await Api.connect(kubeconfig) as api:
+    kubeconfig, qps = server
+    async with await Api.connect(kubeconfig, qps=qps, burst=int(2 * qps)) as api:
         nodes, devices = policies
         extender = Extender(
             api, scheduler, of_nodes=nodes.value, of_devices=devices.value,

@@ -10,7 +10,11 @@ import asyncio
 import contextlib
 import json
 import os
+import random
+import time
 from dataclasses import dataclass
+from datetime import timezone
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import parse_qsl, quote
 
@@ -18,6 +22,7 @@ import aiohttp
 from kubernetes_asyncio import client, config
 from kubernetes_asyncio.config.incluster_config import SERVICE_HOST_ENV_NAME
 
+from penstock.kube.pace import Pace
 from penstock.model import PenstockError
 
 if TYPE_CHECKING:
@@ -36,6 +41,14 @@ SILENCE_S = 150.0
 # aiohttp's session waits for its pool, not for a connection given up before its answer began: TLS
 # says goodbye on that, which the server has to return.
 CLOSING_S = 0.1
+# Requests a second that one process sends on average, and at once: what client-go's components
+# are usually given. `penstock kube place` binds Pods, and is given a scheduler's.
+QPS, BURST = 50.0, 100
+# A server that is too busy (429) says after how many seconds to come back.
+MOST_RETRIES, LONGEST_RETRY_S = 4, 5.0
+CLOCK_EVERY_S = 60.0  # how often the server's clock is read
+# Of a bookmark: what was sent before it is the whole list.
+LIST_IS_WHOLE = "k8s.io/initial-events-end"
 PATCHES = {
     "merge": "application/merge-patch+json",
     "json": "application/json-patch+json",
@@ -88,15 +101,30 @@ class ApiError(PenstockError):
 class Api:
     """A connection to an API server. Every method raises `ApiError`."""
 
-    def __init__(self, configuration: client.Configuration) -> None:
-        """Use it in the event loop that it is made in."""
+    def __init__(
+        self, configuration: client.Configuration, *, qps: float = QPS, burst: int = BURST
+    ) -> None:
+        """Use it in the event loop that it is made in.
+
+        Args:
+            configuration: The server, and who asks.
+            qps: Requests a second on average; more of them wait here.
+            burst: Requests that may go at once.
+        """
         configuration.connection_pool_maxsize = MOST_CONNECTIONS
         self._configuration = configuration
         self._rest = client.ApiClient(configuration).rest_client
+        self._pace = Pace(qps, burst)
+        self._ahead_s = 0.0  # the server's clock, of ours (monotonic)
+        self._clock_read_s = -CLOCK_EVERY_S
 
     @classmethod
-    async def connect(cls, kubeconfig: Path | None = None) -> Self:
+    async def connect(
+        cls, kubeconfig: Path | None = None, *, qps: float = QPS, burst: int = BURST
+    ) -> Self:
         """That of `kubeconfig`; without one, of the Pod that this runs in, or of $KUBECONFIG.
+
+        `qps` and `burst` as for the constructor.
 
         Raises:
             PenstockError: none is configured.
@@ -109,7 +137,7 @@ class Api:
                 await config.load_kube_config(
                     str(kubeconfig) if kubeconfig else None, client_configuration=configuration
                 )
-            return cls(configuration)
+            return cls(configuration, qps=qps, burst=burst)
         except Exception as error:  # a kubeconfig of nonsense makes the library raise anything
             raise PenstockError(
                 "no Kubernetes cluster is configured", str(error),
@@ -121,6 +149,15 @@ class Api:
         """Its URL."""
         return str(self._configuration.host)
 
+    def now_s(self) -> float:
+        """UTC since 1970 by the server's clock, within about a second: for comparing its stamps.
+
+        It is read off the server's answers; before the first of them it is this machine's clock.
+        """
+        if self._clock_read_s < 0:
+            return time.time()
+        return time.monotonic() + self._ahead_s
+
     async def get(
         self, kind: Kind, name: str, namespace: str = "", subresource: str = ""
     ) -> Object:
@@ -128,11 +165,23 @@ class Api:
         return await self._ask("GET", kind.path(namespace, name, subresource))
 
     async def list(
-        self, kind: Kind, namespace: str = "", *, fields: str = "", labels: str = ""
+        self,
+        kind: Kind,
+        namespace: str = "",
+        *,
+        fields: str = "",
+        labels: str = "",
+        fresh: bool = True,
     ) -> tuple[list[Object], str]:
-        """All that the selectors name, and the version that the list is of."""
+        """All that the selectors name, and the version that the list is of.
+
+        Not `fresh`, it is what the server has in its memory, which may be a moment old, or older on
+        one of several servers; nothing of it is read from the store behind the server.
+        """
         found: list[Object] = []
-        query = {"limit": str(PAGE), "fieldSelector": fields, "labelSelector": labels}
+        query = {"fieldSelector": fields, "labelSelector": labels}
+        # A server pages what it reads from its store, and sends what it has in memory at once.
+        query |= {"limit": str(PAGE)} if fresh else {"resourceVersion": "0"}
         while True:
             answer = await self._ask("GET", kind.path(namespace), query=query)
             found += answer.get("items") or []
@@ -142,17 +191,31 @@ class Api:
             query["continue"] = more
 
     async def watch(
-        self, kind: Kind, version: str, namespace: str = "", *, fields: str = "", labels: str = ""
+        self,
+        kind: Kind,
+        version: str,
+        namespace: str = "",
+        *,
+        fields: str = "",
+        labels: str = "",
+        whole: bool = False,
     ) -> AsyncIterator[tuple[str, Object]]:
         """What happens after `version`: ("ADDED" | "MODIFIED" | "DELETED" | "BOOKMARK", object).
 
         Ends when the server ends it, which it does every few minutes: go on from the version of the
         object that came last. Raises `ApiError` with status 410 when `version` is too old.
+
+        `whole`: all objects come first, each as "ADDED", then a bookmark for which `is_list_whole`
+        is true. With an empty `version` they are as fresh as a list from the store, with "0" as the
+        server has them in memory; either way it reads the store for none of them. Servers that
+        cannot do it answer with status 400 or 422.
         """
         query = {
             "watch": "true", "allowWatchBookmarks": "true", "resourceVersion": version,
             "fieldSelector": fields, "labelSelector": labels,
         }  # fmt: skip
+        if whole:
+            query |= {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
         timeout = aiohttp.ClientTimeout(sock_connect=10, sock_read=SILENCE_S)
         path = kind.path(namespace)
         answer = await self._request("GET", path, query, timeout=timeout)
@@ -164,6 +227,8 @@ class Api:
                 yield event["type"], event["object"]
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
             raise self._unreachable(error) from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise self._unreachable(ValueError(f"no line of a watch: {error!r}")) from error
         finally:
             if answer.connection and answer.connection.transport:
                 answer.connection.transport.abort()  # TLS would wait for the server's goodbye
@@ -258,29 +323,44 @@ class Api:
         timeout: aiohttp.ClientTimeout,
     ) -> aiohttp.ClientResponse:
         said = {**(headers or {}), "Accept": "application/json"}
-        token = await self._configuration.get_api_key_with_prefix("BearerToken")
-        if token:
-            said["Authorization"] = token
-        try:
-            answer: aiohttp.ClientResponse = await self._rest.request(
-                method,
-                self.server + path,
-                query_params={key: value for key, value in (query or {}).items() if value},
-                headers=said,
-                body=body,
-                _preload_content=False,
-                _request_timeout=timeout,
-            )
-            if 200 <= answer.status <= 299:
-                return answer
-            text = await answer.read()
-        except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
-            raise self._unreachable(error) from error
-        status: Object = {"code": answer.status, "message": text.decode(errors="replace")[:500]}
+        retries = 0
+        while True:
+            await self._pace.turn()
+            token = await self._configuration.get_api_key_with_prefix("BearerToken")
+            if token:
+                said["Authorization"] = token
+            try:
+                answer: aiohttp.ClientResponse = await self._rest.request(
+                    method,
+                    self.server + path,
+                    query_params={key: value for key, value in (query or {}).items() if value},
+                    headers=said,
+                    body=body,
+                    _preload_content=False,
+                    _request_timeout=timeout,
+                )
+                self._note_clock(answer)
+                if 200 <= answer.status <= 299:
+                    return answer
+                text = await answer.read()
+            except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
+                raise self._unreachable(error) from error
+            # To an eviction it is the word of a disruption budget, and the caller's to wait for.
+            is_busy = answer.status == 429 and not path.endswith("/eviction")
+            if not is_busy or retries == MOST_RETRIES:
+                raise _refusal(method, path, _status_of(answer.status, text))
+            retries += 1
+            await asyncio.sleep(_retry_after_s(answer) * random.uniform(0.8, 1.2))  # noqa: S311 - no secret
+
+    def _note_clock(self, answer: aiohttp.ClientResponse) -> None:
+        now_s = time.monotonic()
+        said = answer.headers.get("Date")
+        if said is None or now_s - self._clock_read_s < CLOCK_EVERY_S:
+            return
         with contextlib.suppress(ValueError):
-            told = json.loads(text)
-            status = told if isinstance(told, dict) else status
-        raise _refusal(method, path, {**status, "code": answer.status})
+            date = parsedate_to_datetime(said).replace(tzinfo=timezone.utc)
+            # It says whole seconds: half of one is what it is off on average.
+            self._ahead_s, self._clock_read_s = date.timestamp() + 0.5 - now_s, now_s
 
     def _unreachable(self, error: Exception) -> ApiError:
         why = str(error) or type(error).__name__
@@ -300,6 +380,25 @@ async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
         for line in lines:
             if line:
                 yield bytes(line)
+
+
+def is_list_whole(event: str, one: Object) -> bool:
+    """Whether that event of a watch of the `whole` says that all objects have come."""
+    annotations = (one.get("metadata") or {}).get("annotations") or {}
+    return event == "BOOKMARK" and annotations.get(LIST_IS_WHOLE) == "true"
+
+
+def _status_of(number: int, text: bytes) -> Object:
+    status: Object = {"message": text.decode(errors="replace")[:500]}
+    with contextlib.suppress(ValueError):
+        told = json.loads(text)
+        status = told if isinstance(told, dict) else status
+    return {**status, "code": number}
+
+
+def _retry_after_s(answer: aiohttp.ClientResponse) -> float:
+    said = answer.headers.get("Retry-After", "")
+    return min(LONGEST_RETRY_S, float(said)) if said.isdecimal() else 1.0
 
 
 def _refusal(method: str, path: str, status: Object) -> ApiError:

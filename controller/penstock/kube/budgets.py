@@ -42,7 +42,7 @@ def read_budget(one: Object) -> Budget:
 
 async def all_budgets(api: Api) -> list[Budget]:
     """Of all namespaces. Raises `ApiError`."""
-    return [read_budget(one) for one in (await api.list(BUDGETS))[0]]
+    return [read_budget(one) for one in (await api.list(BUDGETS, fresh=False))[0]]
 
 
 def budgets_of(

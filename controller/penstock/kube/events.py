@@ -97,7 +97,11 @@ class _Told:
 class Events:
     """Of one component. How often something happened is counted while this process lives."""
 
-    def __init__(self, api: Api, report: Callable[..., None], component: str) -> None:
+    def __init__(
+        self, api: Api, report: Callable[..., None], component: str, host: str = ""
+    ) -> None:
+        """`host`: the node that it runs on, for one that tells of that node's Pods alone."""
+        self._host = host
         self._api = api
         self._report = report
         self._component = component
@@ -137,6 +141,8 @@ class Events:
             about, reason, text, component=self._component, warning=warning,
             count=told.count, first_s=told.first_s, last_s=now_s,
         )  # fmt: skip
+        if self._host:
+            event["source"]["host"] = event["reportingInstance"] = self._host
         await put(self._api, event)
 
     def _forget(self) -> None:

@@ -30,7 +30,8 @@ MAX_PAGE_BYTES = 8 << 20
 STALE_NS = 5 * 10**9  # an older figure is not given out
 _COUNTER_ENDINGS = ("_total", "_count", "_sum", "_bucket")
 _METRIC_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
-_LABELS = r'(?:\{(?:[^"}]|"(?:\\.|[^"\\])*")*\})?'
+# Within a line: else a page of braces that nobody closes is searched to its end from each of them.
+_LABELS = r'(?:\{(?:[^"}\n]|"(?:\\.|[^"\\\n])*")*\})?'
 
 
 class PageUnreadableError(Exception):

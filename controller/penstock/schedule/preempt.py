@@ -18,7 +18,7 @@ from penstock.schedule.fit import fits
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from penstock.schedule.ask import Request
+    from penstock.schedule.ask import Ask, Request
 
 MOST_TRIES = 200  # sets of Pods that are looked at on one device before a set that will do is taken
 
@@ -62,7 +62,7 @@ def choose(
     ]
     lower.sort(key=lambda one: (one.priority, -one.since_s, one.uid))
     found = None
-    for part, some in _parts(node, request, lower):
+    for part, some in _parts(node, request, lower, best):
         victims = _fewest_of_lowest(part, request, some, allowed, best)
         if victims is not None and (best is None or rank(victims) < rank(best)):
             found = best = victims
@@ -79,16 +79,49 @@ def rank(victims: Sequence[Holder]) -> tuple[int, int, int, float]:
 
 
 def _parts(
-    node: Node, request: Request, lower: list[Holder]
+    node: Node, request: Request, lower: list[Holder], best: Sequence[Holder] | None
 ) -> Iterator[tuple[Node, list[Holder]]]:
     """What can be looked at by itself: each device, where one is enough; else all of them."""
-    if len(request.asks) > 1 or request.asks[0].count > 1:
+    ask = request.asks[0]
+    if len(request.asks) > 1 or ask.count > 1:
         yield _copy(node), lower
         return
-    for device in node.devices:
-        alone = Node([device])
-        alone.take({device.uuid: node.taken(device.uuid)})
-        yield alone, [one for one in lower if device.uuid in one.shares]
+    on_device: dict[str, list[Holder]] = {}
+    for one in lower:
+        for uuid in one.shares:
+            on_device.setdefault(uuid, []).append(one)
+    for at, device in enumerate(node.devices):
+        some = on_device.get(device.uuid, [])
+        if request.model in {"", device.model} and _may_do(node, at, ask, some, best):
+            alone = Node([device])
+            alone.take({device.uuid: node.taken(device.uuid)})
+            yield alone, some
+
+
+def _may_do(
+    node: Node, at: int, ask: Ask, some: list[Holder], best: Sequence[Holder] | None
+) -> bool:
+    """Whether anything better than `best` may be found on that device: most are told by sums."""
+    device = node.devices[at]
+    share = ask.share(device)
+    if share is None or not device.healthy:
+        return False
+    memory_bytes = share.memory_bytes - node.free_bytes[at]
+    permille = share.cores_permille - node.free_permille[at]
+
+    def would_do(shares: list[Share], most: int) -> bool:
+        by_memory = sorted((one.memory_bytes for one in shares), reverse=True)
+        by_cores = sorted((one.cores_permille for one in shares), reverse=True)
+        return sum(by_memory[:most]) >= memory_bytes and sum(by_cores[:most]) >= permille
+
+    if best is None:
+        return would_do([one.shares[device.uuid] for one in some], len(some))
+    limit = rank(best)[0]  # of a lower priority any number is better, of this one as many at most
+    lower = [one.shares[device.uuid] for one in some if one.priority < limit]
+    if would_do(lower, len(lower)):
+        return True
+    level = [one.shares[device.uuid] for one in some if one.priority == limit]
+    return bool(level) and would_do([*lower, *level], len(best))
 
 
 def _copy(node: Node) -> Node:

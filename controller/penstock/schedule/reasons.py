@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from penstock.model import format_cores, human_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 Kind = Literal[
     "memory",  # not enough is free
@@ -46,13 +46,24 @@ class Shortage:
     text: str = ""
 
 
+def together(shortages: Iterable[tuple[str, Shortage | None]]) -> dict[str, list[str]]:
+    """In words what is lacking, with the nodes that lack it; None: a node lacks nothing."""
+    groups: dict[tuple[Kind, str], tuple[list[Shortage], list[str]]] = {}
+    for node, one in shortages:
+        if one is not None:
+            members, names = groups.setdefault((one.kind, one.text), ([], []))
+            members.append(one)
+            names.append(node)
+    found: dict[str, list[str]] = {}
+    for members, names in groups.values():
+        found.setdefault(words(members), []).extend(names)
+    return found
+
+
 def grouped(shortages: Mapping[str, Shortage]) -> dict[str, str]:
     """By node: in words what it lacks; the same words for all nodes that lack the same thing."""
-    groups: dict[tuple[Kind, str], list[Shortage]] = {}
-    for one in shortages.values():
-        groups.setdefault((one.kind, one.text), []).append(one)
-    words = {key: _words(key[0], members) for key, members in groups.items()}
-    return {node: words[one.kind, one.text] for node, one in shortages.items()}
+    found = {name: why for why, names in together(shortages.items()).items() for name in names}
+    return {name: found[name] for name in shortages}
 
 
 def sentence(reasons: Iterable[str]) -> str:
@@ -62,7 +73,9 @@ def sentence(reasons: Iterable[str]) -> str:
     return "; ".join(f"{count} node{'s' * (count > 1)}: {why}" for why, count in ordered)
 
 
-def _words(kind: Kind, members: list[Shortage]) -> str:
+def words(members: Sequence[Shortage]) -> str:
+    """What nodes lack that lack the same, with the figure of the one that comes nearest."""
+    kind = members[0].kind
     memory_bytes = min(one.memory_bytes for one in members)
     permille = min(one.cores_permille for one in members)
     nearest = max(members, key=lambda one: one.count)

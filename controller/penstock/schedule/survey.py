@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from penstock.schedule.ask import Ask, Request
 from penstock.schedule.fit import why_not
-from penstock.schedule.reasons import Shortage, grouped
+from penstock.schedule.reasons import Shortage, together, words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -14,9 +14,20 @@ if TYPE_CHECKING:
     from penstock.schedule.device import Node
     from penstock.schedule.reasons import Kind
 
+    Known = dict[str, Shortage | None]  # by node; None: the request fits
 
-def survey(nodes: Mapping[str, Node], request: Request) -> tuple[list[str], dict[str, str]]:
-    """The nodes where the request fits, and of each other one in words why it does not."""
+
+def survey(
+    nodes: Mapping[str, Node], request: Request, known: Known | None = None
+) -> tuple[list[str], dict[str, list[str]]]:
+    """The nodes where the request fits, and in words what others lack, with their names.
+
+    Args:
+        nodes: By name.
+        request: What a Pod asks for.
+        known: What an earlier survey for the same request found, but of nodes that changed since;
+            what is found is added to it.
+    """
     ask = request.asks[0]
     if (
         len(request.asks) == 1
@@ -26,37 +37,46 @@ def survey(nodes: Mapping[str, Node], request: Request) -> tuple[list[str], dict
         and not request.model
     ):
         return _of_one_share(nodes, ask.memory_bytes, ask.cores_permille)
-    fits, lacking = [], {}
+    known = {} if known is None else known
     for name, node in nodes.items():
-        shortage = why_not(node, request)
-        if shortage is None:
-            fits.append(name)
-        else:
-            lacking[name] = shortage
-    return fits, grouped(lacking)
+        if name not in known:
+            known[name] = why_not(node, request)
+    fits = [name for name in nodes if known[name] is None]
+    return fits, together((name, known[name]) for name in nodes)
 
 
 def _of_one_share(
     nodes: Mapping[str, Node], memory_bytes: int, permille: int
-) -> tuple[list[str], dict[str, str]]:
+) -> tuple[list[str], dict[str, list[str]]]:
     """The same for what nearly all Pods ask, without an object a node: it runs for each Pod."""
     groups: dict[Kind, list[str]] = {}
     for name, node in nodes.items():
         groups.setdefault(_kind(node, memory_bytes, permille), []).append(name)
-    lacking: dict[str, Shortage] = {}
-    for kind, names in groups.items():
-        if kind == "search":  # rare, and for several causes
-            request = Request((Ask("", memory_bytes=memory_bytes, cores_permille=permille),))
-            lacking |= {name: why_not(nodes[name], request) or Shortage("search") for name in names}
-        elif kind != "said":
-            nearest = Shortage(
-                kind,
-                memory_bytes=memory_bytes - max(nodes[name].best_bytes for name in names),
-                cores_permille=permille - max(nodes[name].best_permille for name in names),
-                most=max(nodes[name].largest_bytes for name in names),
-            )
-            lacking.update(dict.fromkeys(names, nearest))
-    return groups.get("said", []), grouped(lacking)
+    fits = groups.pop("said", [])
+    closely = groups.pop("search", None)  # rare, and for several causes
+    if closely:
+        request = Request((Ask("", memory_bytes=memory_bytes, cores_permille=permille),))
+        one_each = [(name, why_not(nodes[name], request)) for name in closely]
+        one_each += [
+            (name, _nearest(kind, [nodes[name]], memory_bytes, permille))
+            for kind, names in groups.items()
+            for name in names
+        ]
+        return fits, together(one_each)
+    return fits, {
+        words([_nearest(kind, [nodes[name] for name in names], memory_bytes, permille)]): names
+        for kind, names in groups.items()
+    }
+
+
+def _nearest(kind: Kind, nodes: list[Node], memory_bytes: int, permille: int) -> Shortage:
+    """What the node lacks that lacks least."""
+    return Shortage(
+        kind,
+        memory_bytes=memory_bytes - max(node.best_bytes for node in nodes),
+        cores_permille=permille - max(node.best_permille for node in nodes),
+        most=max(node.largest_bytes for node in nodes),
+    )
 
 
 def _kind(node: Node, memory_bytes: int, permille: int) -> Kind:

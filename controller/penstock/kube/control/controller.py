@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.kube.api import CLAIMS, NODES, PODS, SLICES, ApiError
-from penstock.kube.cache import Cache, key_of
+from penstock.kube.cache import Cache
 from penstock.kube.control.caps import CAPS, CLASSES, OVER, Counter, read_cap
-from penstock.kube.control.figures import Agents, Kubelets, Pages
+from penstock.kube.control.figures import Agents, source_of
 from penstock.kube.control.leader import NotLeadingError
+from penstock.kube.control.pages import Pages
 from penstock.kube.control.pending import Pending
 from penstock.kube.control.pods import Pods
 from penstock.kube.control.policies import POLICIES, Reach, reach, read_policy, status_of
@@ -30,7 +31,6 @@ from penstock.kube.control.world import read_claim, read_node, read_slice
 from penstock.kube.device_class import whose
 from penstock.kube.events import CONTROL, About, Events
 from penstock.kube.names import METRICS_PORT
-from penstock.model import PenstockError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -40,7 +40,9 @@ if TYPE_CHECKING:
     from penstock.kube.api import Api, Kind, Object
     from penstock.kube.cache import Key
     from penstock.kube.control.amounts import Amounts
+    from penstock.kube.control.figures import PodUse
     from penstock.kube.control.leader import Leader
+    from penstock.kube.control.pages import Reach as PagesOf
     from penstock.kube.control.policies import Policy
     from penstock.kube.control.workloads import Pod, Workload
     from penstock.policy.schema import Scale
@@ -53,6 +55,14 @@ LISTING = "the API server's lists have not come yet"
 WINDOW_NS = 10 * 10**9  # over which rates of vGPUs and requests are averaged
 
 
+@dataclass(frozen=True)
+class Sources:
+    """What scaling may go by: the cluster's administrator's to say."""
+
+    pod_use: PodUse = "metrics"
+    qps_pages: PagesOf = "namespace"
+
+
 class Controller:
     """Everything from here on happens while this process leads, and begins by listing."""
 
@@ -63,6 +73,7 @@ class Controller:
         session: aiohttp.ClientSession,
         *,
         namespace: str,
+        sources: Sources,
         report: Callable[..., None],
     ) -> None:
         """`namespace`: where our agents' Pods are."""
@@ -71,9 +82,9 @@ class Controller:
         self._report = report
         self._problems: dict[str, str] = {}
         self.pods = Pods()
-        self.kubelets = Kubelets(api)
+        self.use = source_of(sources.pod_use, api)
         self.agents = Agents(session, WINDOW_NS)
-        self.pages = Pages(session, WINDOW_NS)
+        self.pages = Pages(session, WINDOW_NS, api, sources.qps_pages)
         self._events = Events(api, report, CONTROL)
         self._policies = self._cache(POLICIES, read_policy)
         self._caps = self._cache(CAPS, read_cap)
@@ -93,7 +104,7 @@ class Controller:
         )  # fmt: skip
         self._scaler = Scaler(
             api, leader, self.pods,
-            kubelets=self.kubelets, agents=self.agents, pages=self.pages, tell=self._tell,
+            use=self.use, agents=self.agents, pages=self.pages, tell=self._tell,
         )  # fmt: skip
         self._counter = Counter()
         self._pending = Pending(api, leader, self._events)
@@ -107,24 +118,21 @@ class Controller:
         for cache in (self._policies, self._deployments, self._sets, self._claims):
             cache.changed.append(lambda key, old, new: self._dirty.add(key[0]))  # noqa: ARG005
 
-    def _cache(self, kind: Kind, read: Callable[[Object], T | None], **where: str) -> Cache[T]:
-        """One object that cannot be read is left out and told: others go on."""
-
-        def tolerant(one: Object) -> T | None:
-            try:
-                return read(one)
-            except (KeyError, TypeError, ValueError, AttributeError, PenstockError) as error:
-                name = f"{kind.plural} {key_of(one)}"
-                self._once(name, f"cannot be read: {type(error).__name__}: {error}")
-                return None
-
-        return Cache(self._api, kind, tolerant, **where)
+    def _cache(
+        self,
+        kind: Kind,
+        read: Callable[[Object], T | None],
+        *,
+        namespace: str = "",
+        labels: str = "",
+    ) -> Cache[T]:
+        return Cache(self._api, kind, read, namespace=namespace, labels=labels, report=self._report)
 
     async def act(self) -> None:
         """Until it is cancelled."""
         await asyncio.gather(
             *(cache.run() for cache in self._caches),
-            self.kubelets.run(),
+            self.use.run(),
             self.agents.run(),
             self.pages.run(),
             self._every(ROUND_S, "round", self._round),

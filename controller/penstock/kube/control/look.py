@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -144,7 +143,7 @@ async def _why_it_waits(api: Api, pod: Pod, plain: Object, events: list[Object])
     # Where more than devices keeps it away from every node, others' going is no matter.
     if pod.gates or not names or any(fits(ledger.nodes[name], request) for name in names):
         return why
-    around = Surroundings(budgets, (), time.time())
+    around = Surroundings(budgets, (), api.now_s())
     policy = spec.get("preemptionPolicy") or ""
     outlook = preemption(ledger, names, asker, policy, around)
     node = making_room_on(plain)

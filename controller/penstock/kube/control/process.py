@@ -12,19 +12,24 @@ from aiohttp import web
 from penstock.kube import serving
 from penstock.kube.api import Api
 from penstock.kube.control.controller import Controller
-from penstock.kube.control.figures import PAGE_TIMEOUT_S
 from penstock.kube.control.leader import Leader
+from penstock.kube.control.pages import PAGE_TIMEOUT_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from penstock.kube.control.controller import Sources
 
 
 async def serve(
     namespace: str,
     lease: str,
     address: tuple[str, int],
+    *,
     kubeconfig: Path | None,
+    sources: Sources,
+    qps: float,
     report: Callable[..., None],
 ) -> None:
     """Until SIGTERM. Raises `PenstockError`.
@@ -34,20 +39,31 @@ async def serve(
         lease: Its name.
         address: Where kubelets ask whether this is well.
         kubeconfig: The cluster; None: that of the Pod that this runs in.
+        sources: What scaling may go by.
+        qps: Requests a second to the API server, on average.
         report: Given events and their fields.
     """
     identity = f"{os.uname().nodename}_{secrets.token_hex(4)}"
     timeout = aiohttp.ClientTimeout(total=PAGE_TIMEOUT_S)
     async with (
-        await Api.connect(kubeconfig) as api,
-        aiohttp.ClientSession(timeout=timeout) as session,
+        await Api.connect(kubeconfig, qps=qps, burst=int(2 * qps)) as api,
+        # Each source has bounds of its own; nothing that one page sets goes along to another's.
+        aiohttp.ClientSession(
+            timeout=timeout,
+            connector=aiohttp.TCPConnector(limit=0),
+            cookie_jar=aiohttp.DummyCookieJar(),
+        ) as session,
     ):
         leader = Leader(api, namespace, lease, identity, report=report)
         acting: list[Controller] = []
 
         async def act() -> None:
             # Anew each time: what an earlier reign had seen is not what there is now.
-            acting[:] = [Controller(api, leader, session, namespace=namespace, report=report)]
+            acting[:] = [
+                Controller(
+                    api, leader, session, namespace=namespace, sources=sources, report=report
+                )
+            ]
             await acting[0].act()
 
         app = web.Application()

@@ -10,9 +10,10 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from penstock.kube.api import ApiError
+from penstock.kube.control.figures import shares_of
+from penstock.kube.control.pages import POD, Page, fault_of, pages_of
 from penstock.kube.control.workloads import KINDS, QPS_METRIC, QPS_URL, ready_first
 from penstock.scale.decide import (
     METRIC_NAMES,
@@ -32,8 +33,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from penstock.kube.api import Api, Object
-    from penstock.kube.control.figures import Agents, Kubelets, Pages
+    from penstock.kube.control.figures import Agents, Source
     from penstock.kube.control.leader import Leader
+    from penstock.kube.control.pages import Pages
     from penstock.kube.control.pods import Pods
     from penstock.kube.control.workloads import Pod, Workload
     from penstock.policy.schema import Scale
@@ -63,7 +65,7 @@ class Scaler:
         leader: Leader,
         pods: Pods,
         *,
-        kubelets: Kubelets,
+        use: Source,
         agents: Agents,
         pages: Pages,
         tell: Callable[[Workload, str, str], Awaitable[None]],
@@ -72,7 +74,7 @@ class Scaler:
         self._api = api
         self._leader = leader
         self._pods = pods
-        self._kubelets = kubelets
+        self._use = use
         self._agents = agents
         self._pages = pages
         self._tell = tell
@@ -88,22 +90,25 @@ class Scaler:
         several = list(wanted)
         for gone in self._targets.keys() - {workload.key for workload, _ in several}:
             del self._targets[gone]
-        nodes: tuple[set[str], set[str]] = (set(), set())
-        pages: set[tuple[str, str]] = set()
+        by_use: list[Pod] = []
+        by_share: list[Pod] = []
+        pages: set[Page] = set()
         for workload, scale in several:
             target = self._targets.get(workload.key)
             if target is None or target.scale != scale:
                 target = self._targets[workload.key] = _begin(scale, workload)
             pods = ready_first(self._pods.selected(workload.namespace, workload.selector))
             metrics = set(thresholds_of(scale))
-            for at, needed in enumerate(({"cpu", "memory"}, {"cores", "vgpu_memory"})):
-                if metrics & needed:
-                    nodes[at].update(pod.node for pod in pods if pod.node)
-            if "qps" in metrics:
-                pages.update(_pages_of(workload, pods))
+            if metrics & {"cpu", "memory"}:
+                by_use += pods
+            if metrics & {"cores", "vgpu_memory"}:
+                by_share += pods
+            if "qps" in metrics and not self._fault_of(workload):
+                pages.update(pages_of(workload, pods))
             await self._one(workload, target, pods, autoscaled.get(workload.key))
-        self._kubelets.wanted, self._agents.wanted = nodes
-        self._pages.wanted = pages
+        self._use.want(by_use)
+        self._agents.want(by_share)
+        self._pages.want(pages)
 
     def told(self, workload: Workload) -> Object:
         """What the policy's status says of it."""
@@ -196,7 +201,9 @@ class Scaler:
             samples.append(ReplicaSample(pod.ready, figures))
         samples += [ReplicaSample(ready=False)] * (workload.replicas - len(samples))
         if "qps" in metrics:
-            why = _fault_of(workload) or self._pages.problems.get(workload.qps_url, "")
+            why = self._fault_of(workload)
+            if not why and POD not in workload.qps_url:
+                why = self._pages.problem(pages_of(workload, ())[0])
             problems |= {why: None} if why else {}
         return samples, list(problems)[:2]
 
@@ -209,33 +216,38 @@ class Scaler:
                 what = f"{METRIC_NAMES[metric]} cannot be told: a container requests none of it"
                 problems[what] = None
                 return None
-            used = (
-                self._kubelets.processors(pod)
-                if metric == "cpu"
-                else self._kubelets.memory_bytes(pod)
-            )
-            if used is None and pod.ready and (why := self._kubelets.problems.get(pod.node)):
+            used = self._use.processors(pod) if metric == "cpu" else self._use.memory_bytes(pod)
+            if used is None and pod.ready and (why := self._use.problem(pod)):
                 problems[why] = None
             return Sample(used.at_ns, used.value / request * 100) if used else None
         if metric == "qps":
-            if "{pod}" not in workload.qps_url or not pod.address or _fault_of(workload):
-                return None
-            url = _url(workload.qps_url, pod.address)
-            sample = self._pages.per_second(url, workload.qps_metric)
-            if sample is None and pod.ready and (why := self._pages.problems.get(url)):
-                problems[why] = None
-            return sample
-        names = [(pod.namespace, name) for name in (pod.name, *(made for _, made in pod.claims))]
+            return self._requests(workload, pod, problems)
         figure = self._agents.cores_percent if metric == "cores" else self._agents.memory_percent
-        sample = figure(names)
-        if sample is None and pod.ready and (why := self._agents.problems.get(pod.node)):
+        sample = figure(shares_of(pod))
+        if sample is None and pod.ready and (why := self._agents.problem(pod.node)):
             problems[why] = None
         return sample
 
+    def _requests(self, workload: Workload, pod: Pod, problems: dict[str, None]) -> Sample | None:
+        """Of one Pod, where each has a page."""
+        if POD not in workload.qps_url or self._fault_of(workload):
+            return None
+        for page in pages_of(workload, [pod]):
+            sample = self._pages.per_second(page)
+            if sample is None and pod.ready and (why := self._pages.problem(page)):
+                problems[why] = None
+            return sample
+        if pod.on_host:
+            problems[f"qps of Pod {pod.name} cannot be told: it is on its node's network"] = None
+        return None
+
+    def _fault_of(self, workload: Workload) -> str:
+        return fault_of(workload, self._pages.reach, (QPS_URL, QPS_METRIC))
+
     def _totals(self, workload: Workload, scale: Scale) -> dict[Metric, Sample]:
-        if scale.metrics.qps is None or _fault_of(workload) or "{pod}" in workload.qps_url:
+        if scale.metrics.qps is None or self._fault_of(workload) or POD in workload.qps_url:
             return {}
-        total = self._pages.per_second(workload.qps_url, workload.qps_metric)
+        total = self._pages.per_second(pages_of(workload, ())[0])
         return {} if total is None else {"qps": total}
 
 
@@ -245,30 +257,3 @@ def _begin(scale: Scale, workload: Workload) -> _Target:
     return _Target(
         History(settled_ns=settled_ns), time.monotonic_ns(), scale, wanted=workload.replicas
     )
-
-
-def _pages_of(workload: Workload, pods: Iterable[Pod]) -> Iterable[tuple[str, str]]:
-    if _fault_of(workload):
-        return []
-    if "{pod}" not in workload.qps_url:
-        return [(workload.qps_url, workload.qps_metric)]
-    return [
-        (_url(workload.qps_url, pod.address), workload.qps_metric) for pod in pods if pod.address
-    ]
-
-
-def _fault_of(workload: Workload) -> str:
-    """Why requests a second cannot be told."""
-    if not workload.qps_url or not workload.qps_metric:
-        return f"qps cannot be told: {workload.kind} needs the annotations {QPS_URL}, {QPS_METRIC}"
-    try:
-        scheme = urlsplit(workload.qps_url).scheme
-    except ValueError:
-        scheme = ""
-    if scheme not in {"http", "https"}:
-        return f"qps cannot be told: {QPS_URL} is no http or https address"
-    return ""
-
-
-def _url(template: str, address: str) -> str:
-    return template.replace("{pod}", f"[{address}]" if ":" in address else address)

@@ -40,6 +40,7 @@ class Pod:
     claims: tuple[tuple[str, str], ...]  # in the Pod's spec, and the claim's; empty: not made yet
     node: str
     address: str
+    on_host: bool  # on its node's network: the address is the node's
     ready: bool
     deleting: bool
     unsaid: bool  # its containers are ready, and it waits for its node to say that its share runs
@@ -120,6 +121,7 @@ def read_pod(one: Object) -> Pod | None:
         ),
         node=node,
         address=status.get("podIP") or "",
+        on_host=bool(spec.get("hostNetwork")),
         ready=(conditions.get("Ready") or {}).get("status") == "True",
         deleting="deletionTimestamp" in metadata,
         unsaid=gated and started and not running,

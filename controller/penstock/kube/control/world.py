@@ -132,11 +132,14 @@ def read_node(one: Object) -> Node:
 
 
 def read_slice(one: Object) -> Slice | None:
-    """Of a ResourceSlice of ours; None: it is another driver's."""
+    """Of a ResourceSlice of ours; None: it is another driver's, or of another node's pool.
+
+    Pools of ours are called by their node's name: what a node says of another's devices is not so.
+    """
     spec = one["spec"]
-    if spec.get("driver") != DRIVER:
-        return None
     pool = spec.get("pool") or {}
+    if spec.get("driver") != DRIVER or pool.get("name") != spec.get("nodeName"):
+        return None
     devices = []
     for device in spec.get("devices") or []:
         inside = device.get("basic") or device

@@ -61,7 +61,7 @@ class DraWay:
             log=log,
             settled_s=settled_s,
         )
-        self._unresizable = Unresizable(api, tenants, pods, log)
+        self._unresizable = Unresizable(api, tenants, pods, node, log)
         inventory.changed.append(self._publish)
         announcement.changed.append(self._publish)
 

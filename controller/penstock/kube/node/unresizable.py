@@ -25,8 +25,8 @@ Log = Any  # log(event, **fields)
 class Unresizable:
     """Tells it as an Event of each such Pod."""
 
-    def __init__(self, api: Api, tenants: Tenants, pods: NodePods, log: Log) -> None:
-        self._events = Events(api, log, NODE)
+    def __init__(self, api: Api, tenants: Tenants, pods: NodePods, node: str, log: Log) -> None:
+        self._events = Events(api, log, NODE, node)
         self._tenants = tenants
         self._pods = pods
         self._log = log

@@ -19,6 +19,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from penstock.kube import serving
 from penstock.kube.api import NODES, PODS, Api, ApiError
 from penstock.kube.cache import Cache
+from penstock.kube.place.answers import Answers, said_plainly
 from penstock.kube.place.binding import Binder
 from penstock.kube.place.leading import Leading
 from penstock.kube.place.ledger import Ledger, SeenPod, read_node, read_pod
@@ -66,10 +67,13 @@ class Extender:
         self._scheduler = scheduler
         self._of_nodes = of_nodes
         self.ledger = Ledger(report)
-        self._nodes = Cache(api, NODES, read_node)
+        self._answers = Answers(self.ledger)
+        # What another extender placed last must be in a list, or it would be given twice.
+        self._nodes = Cache(api, NODES, read_node, fresh=True, report=report)
         # Pods of one scheduler: a field that nobody can change, unlike labels.
         self._pods: Cache[SeenPod | Waiting] = Cache(
-            api, PODS, _read_pod, fields=f"spec.schedulerName={scheduler}"
+            api, PODS, _read_pod, fields=f"spec.schedulerName={scheduler}", fresh=True,
+            report=report,
         )  # fmt: skip
         self._nodes.changed.append(self.ledger.node_changed)
         self._pods.changed.append(self._pod_changed)
@@ -147,24 +151,21 @@ class Extender:
         args, began_s = await self._read(http)
         try:
             asker = self._asker(args["Pod"])
-            names = args["NodeNames"] or []
+            names = self._answers.names(args["NodeNames"] or [])
         except PenstockError as error:
             return _answer({"NodeNames": [], "Error": str(error)})
         if asker is None:  # the scheduler asks only about Pods with resources of ours
             return _answer({"NodeNames": names})
-        with self.ledger.seen_by(asker.uid, asker.priority):
-            fits, lacking = self.ledger.survey(names, asker.request)
-        if fits:
+        found = self._answers.of(names, asker)
+        if found.fits:
             self._refused.forget(asker.uid)
         else:
             metadata = args["Pod"]["metadata"]
             self._refused.told((metadata["namespace"], metadata["name"]), asker)
             if self._preemption:
                 self._preemption.wanted(args["Pod"], asker.request, names)
-        # Unresolvable: evicting Pods there makes no room that the scheduler could reckon with.
-        answer = _answer({"NodeNames": fits, "FailedAndUnresolvableNodes": lacking})
         self._decided.labels("filter").observe(time.perf_counter() - began_s)
-        return answer
+        return web.Response(body=found.body, content_type="application/json")
 
     async def _prioritize(self, http: web.Request) -> web.Response:
         args, began_s = await self._read(http)
@@ -314,7 +315,5 @@ async def _understood(request: web.Request, handler: Handler) -> web.StreamRespo
 
 
 def _answer(body: object) -> web.Response:
-    # The scheduler makes events of our texts as of a format, in which "5% at" is a verb. Names have
-    # no percent sign.
-    text = json.dumps(body, separators=(",", ":")).replace("%", " percent")
+    text = said_plainly(json.dumps(body, separators=(",", ":")))
     return web.Response(body=text.encode(), content_type="application/json")

@@ -49,7 +49,7 @@ class Leading:
     def _note(self, _: Key, old: tuple[str, str] | None, new: tuple[str, str] | None) -> None:
         if new is None or not new[0].startswith(self._holder):
             self._renewed_s = self._since_s = None
-        elif old is not None:  # what is seen first may be old
+        elif old is not None and not self._cache.is_listing:  # what is listed may be old
             if self._since_s is None or not self():
                 self._since_s = time.monotonic()
             self._renewed_s = time.monotonic()

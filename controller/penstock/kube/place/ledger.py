@@ -28,16 +28,16 @@ from penstock.kube.request import roles
 from penstock.model import PenstockError
 from penstock.schedule.ask import totals
 from penstock.schedule.device import Device, Node, Share
-from penstock.schedule.reasons import Shortage, grouped
 from penstock.schedule.survey import survey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from penstock.kube.api import Object
     from penstock.kube.cache import Key
     from penstock.kube.placed import Placement
     from penstock.schedule.ask import Request, Role
+    from penstock.schedule.survey import Known
 
 FINISHED = frozenset({"Succeeded", "Failed"})  # of a Pod's phases: its containers are gone
 
@@ -182,6 +182,9 @@ class Ledger:
         self._report = report
         self._over: set[str] = set()
         self._freed: set[str] = set()
+        self.version = 0
+        """Greater after every change of what a Pod would be answered."""
+        self._changed_at: dict[str, int] = {}  # the version of a node; the newest last
 
     def node_changed(self, key: Key, _: SeenNode | None, new: SeenNode | None) -> None:
         """A Node came, changed or went. What is taken of it stands."""
@@ -193,11 +196,13 @@ class Ledger:
         else:
             self._problems.pop(name, None)
         node.set_devices(new.devices if new else ())
+        self._note(name)
         self._freed.add(name)
         self._look(name)
         if new is None and node.is_untaken:
             del self.nodes[name]
             self._problems.pop(name, None)
+            self._changed_at.pop(name, None)  # whoever asks about it is told of a node not known
 
     def pod_changed(self, _: Key, old: SeenPod | None, new: SeenPod | None) -> None:
         """A Pod that holds shares came, changed or went."""
@@ -207,9 +212,10 @@ class Ledger:
         if old is not None and new is None:
             self.release(old.uid)
         if old is not None:
-            self._node(old.node).give_back(old.shares)
             if new is None or new.node != old.node or new.shares != old.shares:
-                self._freed.add(old.node)
+                self._give_back(old.node, old.shares)
+            else:  # what else changes of a Pod is no news to those who ask for devices
+                self._node(old.node).give_back(old.shares)
             self._look(old.node)
             self._holders[old.node].pop(old.uid, None)
             self._priorities[old.priority] -= 1
@@ -218,6 +224,8 @@ class Ledger:
         if new is not None:
             self._settle(new.uid)  # from now on its object says it
             self.keep_no_longer(new.uid)
+            if old is None or new.node != old.node or new.shares != old.shares:
+                self._note(new.node)
             self._node(new.node).take(new.shares)
             self._look(new.node)
             self._holders[new.node][new.uid] = new
@@ -227,10 +235,10 @@ class Ledger:
         """A Binding of that Pod is about to be posted."""
         self.release(uid)
         if kept := self._kept.get(uid):
-            self._node(kept.node).give_back(kept.shares)
+            self._change(kept.node, kept.shares, taken=False)
             self._aside.add(uid)
         self._assumed[uid] = pod, node, shares
-        self._node(node).take(shares)
+        self._change(node, shares, taken=True)
 
     def release(self, uid: str) -> None:
         """Its Binding certainly did not happen."""
@@ -242,16 +250,16 @@ class Ledger:
         """Its Binding did not happen, or its object says it."""
         if found := self._assumed.pop(uid, None):
             _, node, shares = found
-            self._node(node).give_back(shares)
+            self._change(node, shares, taken=False)
         if uid in self._aside:  # it waits again
             self._aside.remove(uid)
-            self._node(self._kept[uid].node).take(self._kept[uid].shares)
+            self._change(self._kept[uid].node, self._kept[uid].shares, taken=True)
 
     def keep(self, uid: str, room: Kept) -> None:
         """For that Pod alone, and those of a higher priority. The room may be others' as yet."""
         self.keep_no_longer(uid)
         self._kept[uid] = room
-        self._node(room.node).take(room.shares)
+        self._change(room.node, room.shares, taken=True)
 
     def keep_no_longer(self, uid: str) -> None:
         """It is placed, gone, or has waited long enough."""
@@ -267,14 +275,18 @@ class Ledger:
         """By uid of the Pod that it is kept for."""
         return self._kept
 
-    @contextlib.contextmanager
-    def seen_by(self, uid: str, priority: int) -> Iterator[None]:
-        """Meanwhile room that is kept for that Pod, or for one of a lower priority, is free."""
-        open_to_it = [
+    def open_to(self, uid: str, priority: int) -> list[Kept]:
+        """Room that is kept for that Pod, or for one of a lower priority."""
+        return [
             room
             for other, room in self._kept.items()
             if (other == uid or room.priority < priority) and other not in self._aside
         ]
+
+    @contextlib.contextmanager
+    def seen_by(self, uid: str, priority: int) -> Iterator[None]:
+        """Meanwhile room that is kept for that Pod, or for one of a lower priority, is free."""
+        open_to_it = self.open_to(uid, priority)
         for room in open_to_it:
             self._node(room.node).give_back(room.shares)
         try:
@@ -300,7 +312,7 @@ class Ledger:
         """A larger placement of that Pod is about to be written: so much more of each device."""
         self.release_growth(uid)
         self._growing[uid] = node, more
-        self._node(node).take(more)
+        self._change(node, more, taken=True)
 
     def release_growth(self, uid: str) -> None:
         """It certainly was not written, or the Pod's object says it."""
@@ -317,19 +329,29 @@ class Ledger:
         """The Pods, by uid, whose Bindings have not been seen."""
         return {uid: pod for uid, (pod, _, _) in self._assumed.items()}
 
-    def survey(self, names: Iterable[str], request: Request) -> tuple[list[str], dict[str, str]]:
-        """Of these nodes, those where it fits, and in words why it does not on each other one."""
+    def survey(
+        self, names: Sequence[str], request: Request, known: Known | None = None
+    ) -> tuple[list[str], dict[str, list[str]]]:
+        """Of these nodes, those where it fits, and in words what others lack, with their names.
+
+        `known` as `penstock.schedule.survey` takes it.
+        """
         problems, nodes = self._problems, self.nodes
         usable = {name: nodes[name] for name in names if name in nodes and name not in problems}
-        fits, lacking = survey(usable, request)
-        others = {
-            name: Shortage("said", text=problems.get(name, "the node is not known yet"))
-            for name in names
-            if name not in usable
-        }
-        if others:
-            lacking |= grouped(others)
+        fits, lacking = survey(usable, request, known)
+        if len(usable) < len(names):
+            for name in names:
+                if name not in usable:
+                    why = problems.get(name, "the node is not known yet")
+                    lacking.setdefault(why, []).append(name)
         return fits, lacking
+
+    def changed_since(self, version: int) -> Iterator[str]:
+        """The nodes that are not what they were at that version."""
+        for name, at in reversed(self._changed_at.items()):
+            if at <= version:
+                return
+            yield name
 
     def problem(self, name: str) -> str:
         """Why nothing of that node can be given; empty: it can."""
@@ -343,8 +365,18 @@ class Ledger:
         return found
 
     def _give_back(self, name: str, shares: Mapping[str, Share]) -> None:
-        self._node(name).give_back(shares)
+        self._change(name, shares, taken=False)
         self._freed.add(name)
+
+    def _change(self, name: str, shares: Mapping[str, Share], *, taken: bool) -> None:
+        node = self._node(name)
+        (node.take if taken else node.give_back)(shares)
+        self._note(name)
+
+    def _note(self, name: str) -> None:
+        self.version += 1
+        self._changed_at.pop(name, None)
+        self._changed_at[name] = self.version
 
     def _look(self, name: str) -> None:
         """Says it once when more is taken than there is: a device shrank, or somebody meddled."""

@@ -55,7 +55,7 @@ class Surroundings:
 
     budgets: Sequence[Budget] = ()
     held: Collection[str] = ()  # uids of Pods whose eviction was refused just now
-    now_s: float = 0.0  # UTC since 1970
+    now_s: float = 0.0  # UTC since 1970, by the API server's clock, which writes `ends_s`
     evicted: Collection[str] = ()  # uids of Pods that go, though their objects may not say so yet
     heeded: bool = True  # whether budgets are; else as if there were none
     soon_s: float = SOON_S  # for Pods that go already: within what time they are waited for

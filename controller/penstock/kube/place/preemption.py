@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import random
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -40,7 +41,7 @@ from penstock.kube.place.outlook import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from penstock.kube.api import Api, Object
     from penstock.kube.budgets import Budget
@@ -59,6 +60,10 @@ FRUITLESS_S = 5.0  # the same for Pods that ask for the same where nobody's goin
 AGAIN_S, STALE_S = 5.0, 330.0
 KEPT_S = 60.0  # how long room is kept beyond the time that those who go may take
 REST_S, LONGEST_REST_S = 60.0, 1800.0  # for a Pod that did not use the room
+# From the first node where somebody's going helps, so many are compared, as the scheduler's own
+# preemption does it: the best of all would be looked for on each of thousands of nodes.
+LEAST_CANDIDATES, CANDIDATES_PERCENT = 100, 10
+AT_A_TIME_S = 0.002  # between two looks at whether the scheduler asks
 MOST_KEPT = 64  # Pods that room is kept for at a time
 MOST_WISHES = 2000
 MOST_ASKED_AGAIN = 500
@@ -142,12 +147,12 @@ class Preemption:
             if waiting is None:
                 continue
             asker = Asker(waiting.uid, waiting.priority, waiting.request)
-            around = Surroundings(now_s=time.time(), heeded=False, soon_s=math.inf)
+            around = Surroundings(now_s=self._api.now_s(), heeded=False, soon_s=math.inf)
             choice = on_node(self._ledger, waiting.node, asker, around)
             if choice is None or not self._keep(asker, waiting.pod, choice, math.inf):
                 self._until_s[waiting.uid] = time.monotonic()  # nothing helps there any more
 
-    def wanted(self, pod: Object, request: Request, names: Sequence[str]) -> None:
+    def wanted(self, pod: Object, request: Request, names: tuple[str, ...]) -> None:
         """The Pod fits on none of these nodes, for want of devices alone."""
         spec, metadata = pod.get("spec") or {}, pod["metadata"]
         priority = spec.get("priority") or 0
@@ -165,7 +170,7 @@ class Preemption:
         wish = _Wish(
             (metadata.get("namespace", ""), metadata["name"]),
             Asker(uid, priority, request),
-            tuple(names),
+            names,
             now_s,
         )
         if now_s < self._rests.get(uid, (0.0, 0.0))[0] or now_s < self._fruitless_s.get(
@@ -275,7 +280,7 @@ class Preemption:
         waiting = self._waiting.get(uid)
         if waiting and waiting.nominated and waiting.nominated != waiting.node:
             return  # the scheduler makes room for it
-        around = Surroundings(budgets, self._held_s, time.time(), self._evicted_s)
+        around = Surroundings(budgets, self._held_s, self._api.now_s(), self._evicted_s)
         kept = self._ledger.kept.get(uid)
         if kept:
             # Who was told to go for it is waited for, however long that may take.
@@ -304,10 +309,18 @@ class Preemption:
         best = None
         kept = self._waiting.get(wish.asker.uid)
         first = kept.node if kept else ""  # where Pods went for it already
-        for name in sorted(wish.names, key=lambda name: name != first):
-            await asyncio.sleep(0)
-            best = on_node(self._ledger, name, wish.asker, around, best) or best
-            if best and not best.holders:
+        left = max(LEAST_CANDIDATES, len(wish.names) * CANDIDATES_PERCENT // 100)
+        began_s = time.monotonic()
+        for name in _from_anywhere(wish.names, first):
+            if time.monotonic() - began_s > AT_A_TIME_S:
+                await asyncio.sleep(0)
+                began_s = time.monotonic()
+            found = on_node(self._ledger, name, wish.asker, around, best)
+            best = found or best
+            if best is None:
+                continue
+            left -= 1
+            if not best.holders or left == 0:
                 break
         return best and on_node(self._ledger, best.node, wish.asker, around)
 
@@ -387,7 +400,7 @@ class Preemption:
             await self._events.write(wish.about, "PreemptionHeld", text, warning=True)
 
     def _keep(self, asker: Asker, pod: Key, choice: Choice, soon_s: float = SOON_S) -> bool:
-        now_s = time.time()
+        now_s = self._api.now_s()
         around = Surroundings(now_s=now_s, evicted=self._evicted_s, soon_s=soon_s)
         shares = room_after(self._ledger, choice, asker, around, self._policy)
         if shares is None:
@@ -440,3 +453,11 @@ class Preemption:
         except ApiError as error:
             if error.status not in {404, 409}:
                 raise
+
+
+def _from_anywhere(names: tuple[str, ...], first: str) -> Iterator[str]:
+    """All of them, `first` and then from a place that is another each time: none is spared."""
+    if first in names:
+        yield first
+    begin = random.randrange(len(names))  # noqa: S311 - no secret
+    yield from (name for name in names[begin:] + names[:begin] if name != first)

@@ -8,6 +8,20 @@
 {{- if and (ne .Values.way "plugin") (not (semverCompare ">=1.36.0-0" .Capabilities.KubeVersion.Version)) }}
 {{- printf "way: %s needs Kubernetes 1.36, and this is %s: before it a device cannot be shared by claims (DRAConsumableCapacity is alpha and off). Use --set way=plugin, or upgrade control plane and kubelets." .Values.way .Capabilities.KubeVersion.Version | fail }}
 {{- end }}
+{{- /* An upgrade must not take the agents away from under the shares of a cluster without the label. */ -}}
+{{- $nodes := dig "items" list (lookup "v1" "Node" "" "") }}
+{{- if and .Release.IsUpgrade $nodes (eq (include "penstock.agentNodes" .) (toYaml (dict "nvidia.com/gpu.present" "true"))) }}
+{{- $labelled := list }}
+{{- range $node := $nodes }}
+{{- if eq (dig "metadata" "labels" "nvidia.com/gpu.present" "" $node) "true" }}{{ $labelled = append $labelled $node }}{{ end }}
+{{- end }}
+{{- if not $labelled }}
+{{- fail "no node has the label nvidia.com/gpu.present=true, so no agent would run: use --set agent.onlyGpuNodes=false, or name the nodes by agent.nodeSelector" }}
+{{- end }}
+{{- end }}
+{{- if and .Values.monitoring.podMonitor (not .Values.agent.metricsPort) }}
+{{- fail "monitoring.podMonitor needs agent.metricsPort: 0 switches the agents' figures off" }}
+{{- end }}
 {{- end }}
 
 {{- /* Of every object. */ -}}
@@ -28,6 +42,67 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- define "penstock.podLabels" -}}
 {{ include "penstock.selector" . }}
 app.kubernetes.io/version: {{ (index . 0).Chart.AppVersion | quote }}
+{{- end }}
+
+{{- /* Labels of a component's Pods, with the operator's: (list . "agent" .Values.agent). Ours come last: what
+       selects the Pods is not to be changed. */ -}}
+{{- define "penstock.allLabels" -}}
+{{- $ours := include "penstock.podLabels" . | fromYaml }}
+{{- merge $ours (deepCopy (index . 2).podLabels) | toYaml }}
+{{- end }}
+
+{{- /* Where a component's Pods may run: (list . "control" .Values.control) */ -}}
+{{- define "penstock.where" -}}
+{{- $of := index . 2 }}
+{{- with $of.nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $of.tolerations }}
+tolerations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $of.affinity }}
+affinity: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{- /* Nodes for agents: those that the operator names, else those that are known to have a GPU. */ -}}
+{{- define "penstock.agentNodes" -}}
+{{- $agent := .Values.agent }}
+{{- if $agent.nodeSelector }}
+{{- toYaml $agent.nodeSelector }}
+{{- else if and $agent.onlyGpuNodes (not $agent.simulate) }}
+{{- toYaml (dict "nvidia.com/gpu.present" "true") }}
+{{- else }}
+{{- "{}" }}
+{{- end }}
+{{- end }}
+
+{{- /* Of agents that serve in one way: (list . "plugin"). With both ways a node is served by claims, unless somebody
+       labelled it; that is asked for beside whatever the operator asks for. */ -}}
+{{- define "penstock.agentAffinity" -}}
+{{- $values := (index . 0).Values }}
+{{- $affinity := deepCopy $values.agent.affinity }}
+{{- if eq $values.way "both" }}
+{{- $served := dict "key" "penstock.io/way" "operator" (ternary "In" "NotIn" (eq (index . 1) "plugin")) "values" (list "extender") }}
+{{- $ofNodes := dig "nodeAffinity" dict $affinity }}
+{{- $required := dig "requiredDuringSchedulingIgnoredDuringExecution" dict $ofNodes }}
+{{- $terms := list }}
+{{- range $term := dig "nodeSelectorTerms" (list dict) $required }}
+{{- $terms = append $terms (set (deepCopy $term) "matchExpressions" (append (dig "matchExpressions" list $term) $served)) }}
+{{- end }}
+{{- $_ := set $ofNodes "requiredDuringSchedulingIgnoredDuringExecution" (dict "nodeSelectorTerms" $terms) }}
+{{- $_ := set $affinity "nodeAffinity" $ofNodes }}
+{{- end }}
+{{- if $affinity }}
+{{- toYaml $affinity }}
+{{- end }}
+{{- end }}
+
+{{- /* Further arguments and variables of a container: .Values.control */ -}}
+{{- define "penstock.extraArgs" -}}
+{{- range .extraArgs }}
+- {{ . | quote }}
+{{- end }}
 {{- end }}
 
 {{- /* Of a container that needs nothing of the node: what PodSecurity's "restricted" asks for. */ -}}

@@ -1,0 +1,79 @@
+"""What is not taken for more than it is: lists, other machines' clocks, other nodes' pools."""
+
+from __future__ import annotations
+
+import time
+
+from tests.kube.test_ledger import pod
+
+from penstock.kube.control.world import devices_of, read_claim, read_slice
+from penstock.kube.place.leading import Leading
+from penstock.kube.place.ledger import read_pod
+from penstock.kube.place.outlook import Surroundings
+
+
+def lease(holder: str, renewed: str):
+    spec = {"holderIdentity": holder, "renewTime": renewed}
+    return {"metadata": {"namespace": "n", "name": "l", "resourceVersion": "1"}, "spec": spec}
+
+
+def test_a_renewal_that_was_first_seen_in_a_list_is_of_an_unknown_age():
+    leading = Leading(None, "n", "l", host="me")
+    cache = leading._cache
+
+    def come(one) -> None:
+        cache._take(("n", "l"), cache._reduced(one))
+
+    come(lease("me_1", "1"))
+    cache._have_all({("n", "l")}, "1")
+    assert not leading(), "what is seen first may be old"
+    come(lease("me_1", "2"))
+    assert leading()
+    since_s = leading.since_s
+    leading._renewed_s -= 11  # the watch broke, and nothing was heard
+    cache._version = ""
+    come(lease("me_1", "3"))  # by a list
+    cache._have_all({("n", "l")}, "3")
+    assert not leading(), "it may have been renewed long ago, and another may lead"
+    come(lease("me_1", "4"))
+    assert leading()
+    assert leading.since_s > since_s, "a term of its own"
+    cache._version = ""
+    come(lease("other_1", "5"))
+    assert not leading(), "that somebody else leads is so at once"
+
+
+def test_whether_a_pod_goes_soon_is_by_the_clock_that_wrote_when_it_has_to():
+    """Of an API server whose clock is two minutes ahead."""
+    server_s = time.time() + 120
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(server_s + 30))
+    going = read_pod(pod("u", "n", 100, deletionTimestamp=stamp))
+    assert Surroundings(now_s=server_s).is_going(going)
+    assert not Surroundings(now_s=time.time()).is_going(going), "by ours it took too long"
+
+
+def a_slice(node: str, pool: str, generation: int, memory: str = "80Gi"):
+    capacity = {"memory": {"value": memory}, "coresPermille": {"value": "1000"}}
+    return {
+        "metadata": {"name": f"{node}-{pool}"},
+        "spec": {
+            "driver": "penstock.io", "nodeName": node,
+            "pool": {"name": pool, "generation": generation, "resourceSliceCount": 1},
+            "devices": [{"name": "d", "capacity": capacity}],
+        },
+    }  # fmt: skip
+
+
+def test_a_node_that_tells_of_another_nodes_pool_changes_nothing_of_it():
+    claim = read_claim({
+        "metadata": {"namespace": "n", "name": "c", "uid": "c"}, "spec": {},
+        "status": {"allocation": {"devices": {"results": [{
+            "driver": "penstock.io", "pool": "b", "device": "d",
+            "consumedCapacity": {"memory": "30Gi", "coresPermille": "300"},
+        }]}}},
+    })  # fmt: skip
+    slices = [a_slice("b", "b", 3), a_slice("a", "b", 10**9, "1Ti"), a_slice("a", "a", 1)]
+    found = devices_of([one for one in map(read_slice, slices) if one], [claim])
+    assert {node: len(one.devices) for node, one in found.items()} == {"a": 1, "b": 1}
+    assert found["b"].taken("b/d").cores_permille == 300
+    assert found["a"].is_untaken
