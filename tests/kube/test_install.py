@@ -143,7 +143,8 @@ def test_strong_rights_and_fetching_are_switched_off_by_values_together_with_wha
     bare = render(built, "--set", "agent.metricsPort=0")
     agent = _pods(bare)["penstock-agent"]["spec"]["containers"][0]
     assert "--metrics=" in agent["args"]
-    assert not {"ports", "livenessProbe", "startupProbe"} & set(agent)
+    assert [port["name"] for port in agent["ports"]] == ["healthz"]
+    assert agent["livenessProbe"]["httpGet"]["port"] == "healthz"
     with pytest.raises(HelmError, match=r"podMonitor needs agent\.metricsPort"):
         render(built, "--set", "agent.metricsPort=0,monitoring.podMonitor=true")
 
