@@ -42,6 +42,7 @@ VALUES = {
     },
     "image": {"repository": images.PENSTOCK.split(":")[0], "tag": images.PENSTOCK.split(":")[1]},
     "agent": {"simulate": "h200,2"},
+    "control": {"podUse": "kubelets"},  # nobody serves metrics.k8s.io here
 }
 
 

@@ -181,7 +181,7 @@ class Surroundings:
         """Of the node that has most of them; None: not known, or none has any."""
         if not self._nodes.is_ready:
             return None
-        return max((len(node.devices) for node in self._nodes.objects.values()), default=0) or None
+        return max((len(node) for node in self._nodes.objects.values()), default=0) or None
 
     async def _claim_spec(self, one: Object, namespace: str) -> Object | None:
         name, template = one.get("resourceClaimName"), one.get("resourceClaimTemplateName")
