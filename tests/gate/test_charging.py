@@ -156,6 +156,27 @@ def test_short_launches_that_are_waited_for_are_charged_what_they_take(
     check(stage, tenant, quota, at_most=1.5, at_least=at_least)
 
 
+@pytest.mark.parametrize("kernel_us", [1, 2, 3])
+def test_kernels_that_end_before_the_wait_for_them_begins_are_charged(
+    stage: Stage, kernel_us: float
+) -> None:
+    """Before, 2 us were charged as a fifth of that, and had 6 to 28 % under a quota of 2."""
+    tenant = stage.tenant("tenant", 2)
+    stage.start(tenant, Workload(kernel_us, sync_every=1).arguments(LONG_S))
+    check(stage, tenant, 2, at_most=1.5)
+
+
+def test_kernels_of_a_second_that_nobody_waits_for_get_no_debt_each(stage: Stage) -> None:
+    """Before, each next one went before the one on the device ended: all of it for good."""
+    tenant = stage.tenant("tenant", 80)
+    stage.start(tenant, Workload(1_000_000).arguments(LONG_S))
+    stage.wait_until_busy(["tenant"])
+    stage.watch(10)  # the first ones, which nobody knew, are paid back
+    samples = stage.watch(5)
+    used_ns = samples[-1].busy_ns["tenant"] - samples[0].busy_ns["tenant"]
+    assert 55 <= 100 * used_ns / (samples[-1].at_ns - samples[0].at_ns) <= 95
+
+
 def test_processes_that_launch_and_wait_do_not_pay_for_their_context_switches(
     stage: Stage,
 ) -> None:
