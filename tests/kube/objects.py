@@ -53,7 +53,11 @@ class Objects:
         ]
         return found, str(self._version)
 
-    async def watch(self, *_: object, **__: object) -> AsyncIterator[tuple[str, Object]]:
+    async def watch(
+        self, *_: object, whole: bool = False, **__: object
+    ) -> AsyncIterator[tuple[str, Object]]:
+        if whole:
+            raise ApiError("no watch begins with a list here", "", "", 422, "Invalid")
         await asyncio.Event().wait()
         yield "", {}
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
+from penstock.kube.api import ApiError
 from penstock.kube.device import NodeDevice
 from penstock.kube.node.claim import ClaimRef, read_claim
 from penstock.kube.node.happenings import Told, event_of, message_of
@@ -292,7 +293,9 @@ class SlowServer:
     async def list(self, *_: object, **__: object) -> tuple[list, str]:
         return [], "1"
 
-    async def watch(self, *_: object, **__: object):
+    async def watch(self, *_: object, whole: bool = False, **__: object):
+        if whole:
+            raise ApiError("no watch begins with a list here", "", "", 422, "Invalid")
         await asyncio.Event().wait()
         yield
 

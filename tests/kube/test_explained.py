@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import json
 from typing import Any
 
@@ -24,6 +25,9 @@ class Objects:
     async def list(self, kind: Any, *_: object, **__: object) -> tuple[list[dict], str]:
         self._check(kind)
         return self.objects.get(kind.plural, []), "1"
+
+    def now_s(self) -> float:
+        return time.time()
 
     async def get(self, kind: Any, name: str, namespace: str = "") -> dict:
         self._check(kind)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.kube.test_ledger import NothingAround, node
 
 from penstock.kube.admit.review import Reviewer
+from penstock.kube.admit.surroundings import PodClaims
 from penstock.kube.control.amounts import Amounts, of_pod
 from penstock.kube.control.caps import OVER, Counter, _answers, _Asked, read_cap
 from penstock.kube.control.policies import read_policy
@@ -379,10 +380,10 @@ class Around(NothingAround):
         self._policies = list(policies)
         self.by_claim = by_claim
 
-    async def claims_of_ours(self, pod: Object, namespace: str) -> list[str]:
-        return ["gpu"] if self.by_claim else []
+    async def claims_of(self, pod: Object, namespace: str) -> PodClaims:
+        return PodClaims(ours={"gpu": {}} if self.by_claim else {})
 
-    async def policies(self, namespace: str) -> list[Policy]:
+    def policies(self, namespace: str) -> list[Policy]:
         return [read_policy(one) for one in self._policies]
 
     def devices_of(self, name: str) -> dict[str, Device]:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.kube.admit.review import Reviewer
+from penstock.kube.admit.surroundings import PodClaims
 from penstock.kube.device import NodeDevice, write_devices
 from penstock.kube.names import BY_CLAIMS, BY_EXTENDER, DEVICES, PLACED, RESOURCE_COUNT, WAY
 from penstock.kube.place.answers import Answers
@@ -228,20 +229,25 @@ JSON = st.recursive(
 class NothingAround:
     """A cluster that has nothing of what an object refers to."""
 
-    async def claims_of_ours(self, pod: Object, namespace: str) -> dict[str, Object]:
-        return {}
+    has_other_drivers = False
+
+    async def claims_of(self, pod: Object, namespace: str) -> PodClaims:
+        return PodClaims()
 
     async def parameters(self, claim_spec: Object) -> list[Any]:
         return []
 
-    async def classes_of_ours(self, names: Any) -> set[str]:
+    async def ours_of(self, claim_spec: Object) -> set[str]:
         return {"ours"}
 
-    async def policies(self, namespace: str) -> None:
+    def policies(self, namespace: str) -> list[Any]:
+        return []
+
+    async def runtime(self, name: str) -> None:
         return None
 
-    async def apart(self, runtime_class: str) -> str:
-        return ""
+    def most_devices(self) -> None:
+        return None
 
     def largest(self) -> None:
         return None
