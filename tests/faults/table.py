@@ -116,8 +116,8 @@ FAULTS = (
     Fault(
         "meter-drops-steps", "meter", "device time beyond 0.1 s between two readings is forgotten",
         "controller/penstock/meter/account.py",
-        "spent_ns = min(reading.spent_ns, MOST)",
-        "spent_ns = min(reading.spent_ns, MOST, account.spent_ns + 100_000_000)",
+        "spent_ns = min(reading.spent_ns or 0, MOST)",
+        "spent_ns = min(reading.spent_ns or 0, MOST, account.spent_ns + 100_000_000)",
         ("tests/meter/test_amounts.py",),
     ),
     Fault(
@@ -130,14 +130,14 @@ FAULTS = (
     Fault(
         "extender-forgets-bindings", "extender", "a Binding on its way takes nothing",
         f"{PLACE}/ledger.py",
-        "self._assumed[uid] = pod, node, shares\n        self._node(node).take(shares)",
+        "self._assumed[uid] = pod, node, shares\n        self._change(node, shares, taken=True)",
         "self._assumed[uid] = pod, node, {}",
         ("tests/kube/test_ledger.py",),
     ),
     Fault(
         "extender-leaks-bindings", "extender", "a Binding that failed keeps its shares",
         f"{PLACE}/ledger.py",
-        "            _, node, shares = found\n            self._node(node).give_back(shares)\n",
+        "            _, node, shares = found\n            self._change(node, shares, taken=False)\n",
         "            _, node, shares = found\n",
         ("tests/kube/test_ledger.py",),
     ),
@@ -195,10 +195,10 @@ FAULTS = (
     Fault(
         "scale-memory-in-kilobytes", "scaling", "a Pod's memory is a thousand times too small",
         f"{CONTROL}/figures.py",
-        "self._heard[uid, measure] = _Heard(stamp, at_ns, float(value))",
-        "self._heard[uid, measure] = _Heard(\n"
-        "                        stamp, at_ns, value / (1000 if measure == 'memory' else 1))",
-        ("tests/kube/test_control_scaling.py",),
+        "heard = _Heard(str(said.get(\"time\")), at_ns, value * unit)",
+        "heard = _Heard(str(said.get(\"time\")), at_ns, value * (unit / 1000 if unit == 1 else unit))",
+        ("tests/kube/test_install.py::"
+         "test_deployments_follow_average_memory_and_the_use_of_their_vgpus",),
         on_a_cluster=True,
     ),
     Fault(

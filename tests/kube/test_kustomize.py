@@ -43,6 +43,7 @@ SIMULATED = {
     "patch": json.dumps(
         [
             {"op": "remove", "path": "/spec/template/spec/runtimeClassName"},
+            {"op": "remove", "path": "/spec/template/spec/nodeSelector"},
             {
                 "op": "add", "path": "/spec/template/spec/containers/0/args/-",
                 "value": "--simulate=h200,2",
