@@ -61,7 +61,7 @@ def fill(folder: Path) -> None:
         ("64k", "cannot make the simulated machine"),
         ("900k", "cannot make the simulated machine"),
         ("2500k", "cannot make the simulated machine"),
-        ("4900k", "usage cannot be written"),
+        ("4900k", "No space left on device; free some space"),
     ],
 )
 def test_a_tenant_without_room_for_its_pages_is_refused_and_leaves_nothing(

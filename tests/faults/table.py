@@ -12,6 +12,7 @@ ENFORCER = "controller/penstock/enforce/enforcer.py"
 LADDER = "controller/penstock/enforce/ladder.py"
 REQUEST = "controller/penstock/cli/request.py"
 ADMIT = "controller/penstock/kube/admit"
+INSTALL = "tests/kube/test_install.py"
 CONTROL = "controller/penstock/kube/control"
 PLACE = "controller/penstock/kube/place"
 PROMTOOL = "tests/meter/test_exporter.py::test_alerts_fire_and_stay_quiet_as_their_tests_say"
@@ -137,7 +138,8 @@ FAULTS = (
     Fault(
         "extender-leaks-bindings", "extender", "a Binding that failed keeps its shares",
         f"{PLACE}/ledger.py",
-        "            _, node, shares = found\n            self._change(node, shares, taken=False)\n",
+        "            _, node, shares = found\n"
+        "            self._change(node, shares, taken=False)\n",
         "            _, node, shares = found\n",
         ("tests/kube/test_ledger.py",),
     ),
@@ -196,9 +198,8 @@ FAULTS = (
         "scale-memory-in-kilobytes", "scaling", "a Pod's memory is a thousand times too small",
         f"{CONTROL}/figures.py",
         "heard = _Heard(str(said.get(\"time\")), at_ns, value * unit)",
-        "heard = _Heard(str(said.get(\"time\")), at_ns, value * (unit / 1000 if unit == 1 else unit))",
-        ("tests/kube/test_install.py::"
-         "test_deployments_follow_average_memory_and_the_use_of_their_vgpus",),
+        "heard = _Heard(str(said.get(\"time\")), at_ns, value * (0.001 if unit == 1 else unit))",
+        (f"{INSTALL}::test_deployments_follow_average_memory_and_the_use_of_their_vgpus",),
         on_a_cluster=True,
     ),
     Fault(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import time
 import json
+import time
 from typing import Any
 
 from penstock.kube.api import ApiError
