@@ -61,8 +61,8 @@ def test_a_tenant_keeps_its_share_as_long_as_a_process_of_it_survives_sigkill(ma
     environment.pop("LD_PRELOAD", None)
     enter = ["nsenter", f"--mount=/proc/{culprit.pid}/ns/mnt"]
     program = node.launch_in(environment, *enter, "stat", "/run/x")
-    status = Path(f"/proc/{program.pid}/stat")
-    wait_until(lambda: status.read_text().split(")")[1].split()[0] == "D")
+    waits_in = Path(f"/proc/{program.pid}/wchan")
+    wait_until(lambda: waits_in.read_text() == "request_wait_answer")  # and, once killed, for good
     with node.client() as agent:
         with pytest.raises(PenstockError, match=f"pid {program.pid} is still there") as failed:
             agent.revoke("stuck", 0)

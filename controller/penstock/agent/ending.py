@@ -31,6 +31,7 @@ class _Signalled:
     def __init__(self) -> None:
         self._asked: dict[Process, int] = {}  # pidfds
         self._killed: set[Process] = set()
+        self.gone: set[Process] = set()  # that have ended, reaped or not
         self.ended = 0
         self.killed = 0
 
@@ -65,6 +66,7 @@ class _Signalled:
             self.killed += process in self._killed
             self.ended += process not in self._killed
             self._killed.discard(process)
+            self.gone.add(process)
 
     def close(self) -> None:
         """Lets go of what is left."""
@@ -182,7 +184,9 @@ class Ending:
     def look(self, spare: Collection[int]) -> list[Process]:
         """Those that live, without the pids in `spare`."""
         with LOOKING:
-            return self._family.look(self._known(), spare)
+            found = self._family.look(self._known(), spare)
+        # One that cannot be read now counts as alive, but its descriptor knows better.
+        return [one for one in found if one not in self._signalled.gone]
 
     def end(self, living: Iterable[Process], *, kill: bool) -> None:
         """SIGTERM to each of them, once; with `kill` SIGKILL as well."""

@@ -209,9 +209,16 @@ class PageSizes:
     def _is_offence(self, ward: Ward, page: _Page) -> bool:
         """Cuts a page that has grown; whether its tenant is to be ended for it."""
         before = os.fstat(page.descriptor)
-        page.cut()
+        is_held = False
+        try:
+            page.cut()
+        except TimeoutError:  # whoever writes it holds it; it is cut when that ends
+            is_held = True
         self._cut_ns = now_ns = time.monotonic_ns()
         since_ns = AGAIN_NS if page.grown_ns is None else now_ns - page.grown_ns
+        if is_held and page.grown_ns is not None:  # the same growth
+            page.grown_ns = now_ns
+            return False
         if since_ns < SAME_NS:
             return False
         again = since_ns < AGAIN_NS
