@@ -39,14 +39,20 @@ class _Signalled:
         """SIGTERM, once."""
         if process in self._asked:
             return
-        with contextlib.suppress(OSError):  # it ended meanwhile
+        try:
             descriptor = os.pidfd_open(process.pid)
-            if not is_alive(process):  # the descriptor is another's, or of one that has ended
-                os.close(descriptor)
-                return
-            self._asked[process] = descriptor
-            _send(descriptor, signal.SIGTERM)
-            _send(descriptor, signal.SIGCONT)  # a stopped one must wake to end
+        except ProcessLookupError:
+            self.gone.add(process)
+            return
+        except OSError:  # no descriptor is left; the next look tries again
+            return
+        if not is_alive(process):  # the descriptor is another's, or of one that has ended
+            os.close(descriptor)
+            self.gone.add(process)
+            return
+        self._asked[process] = descriptor
+        _send(descriptor, signal.SIGTERM)
+        _send(descriptor, signal.SIGCONT)  # a stopped one must wake to end
 
     def kill(self, process: Process) -> None:
         """SIGKILL, once."""

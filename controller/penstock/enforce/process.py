@@ -83,15 +83,17 @@ def _without_start(pid: int) -> Stat | None:
     fields = _status(pid)
     if fields is None:
         return None
+    state = fields.get("State", "?").strip()[:1]
+    leader_has_ended = state in {"Z", "X"}
     return Stat(
         comm=_printable(fields.get("Name", "").strip().encode()),
-        state=fields.get("State", "?").strip()[:1],
+        state=state,
         parent=int(fields.get("PPid", "0")),
         group=int(fields.get("NSpgid", "0").split()[0]),
         session=int(fields.get("NSsid", "0").split()[0]),
         start_ticks=UNKNOWN,
-        has_ended=False,
-        leader_has_ended=False,
+        has_ended=leader_has_ended and int(fields.get("Threads", "1")) <= 1,
+        leader_has_ended=leader_has_ended,
     )
 
 
