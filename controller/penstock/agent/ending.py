@@ -192,6 +192,10 @@ class Ending:
         with LOOKING:
             found = self._family.look(self._known(), spare)
         # One that cannot be read now counts as alive, but its descriptor knows better.
+        return self.without_ended(found)
+
+    def without_ended(self, found: Iterable[Process]) -> list[Process]:
+        """Those of whom it is not known that they have ended since they were sent a signal."""
         return [one for one in found if one not in self._signalled.gone]
 
     def end(self, living: Iterable[Process], *, kill: bool) -> None:

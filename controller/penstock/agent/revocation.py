@@ -182,6 +182,8 @@ class Revocation:
         if left:
             due_s = kill_at_s - began_s
             self._ending.wait(min(again_s, due_s) if due_s > 0 else again_s)
+            with self._changed:  # a look takes long where many processes cannot be read
+                self._left = self._ending.without_ended(left)
         self._pause(0.0 if left else LOOK_AGAIN_S)
         return False
 
