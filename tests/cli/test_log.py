@@ -37,3 +37,20 @@ def test_the_last_line_is_written_before_the_process_ends():
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert '"event": "last", "a": 1' in done.stderr
+
+
+def test_the_thread_that_writes_takes_no_signals_from_a_program_that_waits_for_them():
+    """Before, SIGTERM that came before the program waited for it ended the program at once."""
+    program = """
+import os, signal
+from penstock.cli.log import log_as
+log = log_as("x")
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+log("started")
+os.kill(os.getpid(), signal.SIGTERM)
+print(signal.sigwait({signal.SIGTERM}))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=20, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "15\n"), done.stderr

@@ -10,6 +10,7 @@ import atexit
 import io
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -32,7 +33,13 @@ class _Lines:
         self._waiting: deque[str] = deque(maxlen=MOST_LINES)
         self._came = threading.Condition()
         self._writes = False
-        threading.Thread(target=self._write, name="log", daemon=True).start()
+        thread = threading.Thread(target=self._write, name="log", daemon=True)
+        # The program may block signals later, to wait for them: this thread must not get them.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
+            thread.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         atexit.register(self.flush)
 
     def put(self, line: str) -> None:
