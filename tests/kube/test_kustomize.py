@@ -43,7 +43,6 @@ SIMULATED = {
     "patch": json.dumps(
         [
             {"op": "remove", "path": "/spec/template/spec/runtimeClassName"},
-            {"op": "remove", "path": "/spec/template/spec/nodeSelector"},
             {
                 "op": "add", "path": "/spec/template/spec/containers/0/args/-",
                 "value": "--simulate=h200,2",
@@ -51,6 +50,12 @@ SIMULATED = {
         ]
     ),
 }  # fmt: skip
+
+
+def label(cluster, value: str | None) -> None:
+    """As NVIDIA's feature discovery labels nodes with a GPU: there the bases have agents."""
+    for name in layout.NODES:
+        cluster.core.patch_node(name, {"metadata": {"labels": {"nvidia.com/gpu.present": value}}})
 
 
 def test_the_bases_give_shares_and_take_all_away_again(cluster, pods, tmp_path):
@@ -61,6 +66,7 @@ def test_the_bases_give_shares_and_take_all_away_again(cluster, pods, tmp_path):
         if "penstock.io/vgpu" in cluster.core.read_node(name).status.capacity:
             forget_plugins(cluster, name)
     base, uninstall = overlay(tmp_path, "base", SIMULATED), overlay(tmp_path, "uninstall")
+    label(cluster, "true")
     try:
         chart.kubectl("apply", "--server-side", "--kustomize", base)
         for name in ("deployment/penstock-admit", "daemonset/penstock-agent"):
@@ -86,6 +92,7 @@ def test_the_bases_give_shares_and_take_all_away_again(cluster, pods, tmp_path):
         complete = ("wait", "--for=condition=complete", "job/penstock-uninstall", "--timeout=120s")
         chart.kubectl("--namespace", NAMESPACE, *complete)
         chart.kubectl("delete", "--kustomize", uninstall)
+        label(cluster, None)
     until("the namespace is gone", lambda: NAMESPACE not in {
         one.metadata.name for one in cluster.core.list_namespace().items
     })  # fmt: skip
