@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import shutil
 import socket
@@ -420,7 +419,7 @@ def test_more_connections_than_there_may_be_cost_no_thread_and_hold_up_no_scrape
     """Before, each had a thread: some thousands of them stopped the agent's rounds."""
     exporter = Exporter("n")
     port = exporter.serve(port=0)
-    before, files = threading.active_count(), len(os.listdir("/proc/self/fd"))
+    before, files = threading.active_count(), len([*Path("/proc/self/fd").iterdir()])
     with contextlib.ExitStack() as idle:
         for _ in range(900):
             idle.enter_context(socket.create_connection(("127.0.0.1", port)))
@@ -429,7 +428,7 @@ def test_more_connections_than_there_may_be_cost_no_thread_and_hold_up_no_scrape
             assert scrape(port).strip() == ""
         assert time.monotonic() - begun_s < 5
         assert threading.active_count() == before
-        assert len(os.listdir("/proc/self/fd")) < files + 900 + 2 * 64
+        assert len([*Path("/proc/self/fd").iterdir()]) < files + 900 + 2 * 64
     exporter.close()
 
 
