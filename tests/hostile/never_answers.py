@@ -15,8 +15,7 @@ import sys
 import threading
 from pathlib import Path
 
-libc = ctypes.CDLL(None, use_errno=True)
-CLONE_NEWNS, CLONE_NEWUSER, PR_SET_DUMPABLE = 0x20000, 0x10000000, 4
+from own_files import become, libc
 
 # include/uapi/linux/fuse.h
 LOOKUP, FORGET, GETATTR, STATFS, INIT, OPENDIR, BATCH_FORGET = 1, 2, 3, 17, 26, 27, 42
@@ -61,21 +60,8 @@ def serve(device: int) -> None:
         )
 
 
-def enter_own_namespaces(uid: int) -> None:
-    """As `unshare --user --map-root-user --mount` does."""
-    os.setgroups([])
-    os.setresgid(uid, uid, uid)
-    os.setresuid(uid, uid, uid)
-    libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)  # or its own maps are root's
-    if libc.unshare(CLONE_NEWUSER | CLONE_NEWNS):
-        raise OSError(ctypes.get_errno(), "unshare")
-    Path("/proc/self/setgroups").write_text("deny")
-    for kind in ("uid", "gid"):
-        Path(f"/proc/self/{kind}_map").write_text(f"0 {uid} 1")
-
-
 def main() -> None:
-    enter_own_namespaces(int(sys.argv[1]))
+    become(int(sys.argv[1]))
     device = os.open(sys.argv[2], os.O_RDWR)
     folder = Path(sys.argv[3])
     for name in ("fuse", "other"):

@@ -265,14 +265,14 @@ def test_a_device_class_may_be_milder_and_a_claim_of_it_not_milder_still():
 def test_an_agent_holds_what_no_administrator_said_to_its_bounds_for_users():
     bounds = Bounds("throttle", 60 * 10**9)
     mild = Request(("x",), None, None, measured="deny", grace_ns=24 * 3600 * 10**9)
-    assert bounds.held(mild) == mild
-    both = bounds.held(
+    assert bounds.bounded(mild) == mild
+    both = bounds.bounded(
         Request(("x",), None, None, measured="deny", grace_ns=24 * 3600 * 10**9,
                 bound_measured=True, bound_grace=True)
     )  # fmt: skip
     assert (both.measured, both.grace_ns) == ("throttle", 60 * 10**9)
     strict = Request(("x",), None, None, measured="terminate", grace_ns=1, bound_measured=True)
-    assert bounds.held(strict).measured == "terminate"
+    assert bounds.bounded(strict).measured == "terminate"
 
 
 # Amounts.
@@ -312,8 +312,9 @@ async def further(
 ) -> list[str]:
     caps = Caps(world)
     running = asyncio.create_task(caps.run())
-    while not caps.is_ready:
-        await asyncio.sleep(0)
+    async with asyncio.timeout(10):
+        while not caps.is_ready:
+            await asyncio.sleep(0)
     request = {
         "operation": "CREATE", "resource": {"resource": resource}, "namespace": NAMESPACE,
         "object": one, "dryRun": dry_run,

@@ -424,7 +424,7 @@ class Agent:
             return False
         with contextlib.suppress(OSError):
             if tenant.directory.stat().st_mode & 0o044:  # as releases before this one made it
-                FILES.chmod(tenant.directory, ENTERED)
+                FILES.own(tenant.directory, ENTERED)
         damage = None
         try:
             try:

@@ -83,8 +83,11 @@ class Bounds:
                 "revoke one of these, or ask an administrator", reason="not-allowed",
             )  # fmt: skip
 
-    def held(self, request: Request) -> Request:
-        """The request, made as strict as users' are where whoever asks does it for a user."""
+    def bounded(self, request: Request) -> Request:
+        """The request with `onExceed` clamped to what users may ask for.
+
+        A node's driver asks as an administrator, and says by `bound_…` which words are a user's.
+        """
         if request.bound_measured:
             measured = max(request.measured, self.least_step, key=STEPS.index)
             request = dataclasses.replace(request, measured=measured)

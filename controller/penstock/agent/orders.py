@@ -83,7 +83,7 @@ class Orders:
         if request.oversubscribe:
             caller.check_is_admin("to oversubscribe a device")
         self._agent.bounds.check(request, caller)
-        request = self._agent.bounds.held(request)
+        request = self._agent.bounds.bounded(request)
         if caller.uid is not None:
             request = dataclasses.replace(
                 request, user=caller.name, uid=caller.uid, owner_uid=caller.owner_uid
@@ -158,7 +158,10 @@ class Orders:
             return ward, notes, True
 
     def _answer(self, ward: Ward, request: Request, notes: list[str]) -> Granted:
-        """What its owner is told. Whatever fails here may be asked again."""
+        """Offers the tenant to containers, or finds its variables; repeatable after an error.
+
+        Raises PenstockError, OSError.
+        """
         variables: dict[str, str] = {}
         cdi_devices: tuple[str, ...] = ()
         if request.container:

@@ -17,17 +17,19 @@ import stat
 import threading
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.agent.bounds import person_of
 from penstock.agent.page_writers import writers_of
 from penstock.agent.revocation import revoke
+from penstock.devices.aside import FILES
 from penstock.enforce.process import send
 from penstock.node.events import record_event
 from penstock_shim.pages import usage_page_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from penstock.agent.agent import Agent
     from penstock.agent.ward import Ward
@@ -38,7 +40,6 @@ SAME_NS = 1_000_000_000  # one write may be cut more than once
 AGAIN_NS = 60_000_000_000  # a second growth within that is no accident
 SHUT_OUT_NS = 600_000_000_000  # so long whoever did it is granted nothing more
 HELD_NS = 5_000_000_000  # that a page may be open after its tenant
-HELD_S = 0.2  # for a change of a page that somebody may hold
 SLACK_BYTES = 64 << 10  # that a file system may count beside the file's own blocks
 SEARCH_S = 30.0  # the longest search for who has a page open
 LATELY_NS = 5_000_000_000
@@ -57,7 +58,6 @@ class _Page:
     grown_ns: int | None = None  # when it was cut last
     shut_ns: int | None = None  # when it was emptied, after its tenant
     sought_ns: int = 0  # when it was last looked for who has it open since
-    waiting: threading.Thread | None = None  # for somebody who holds the file
 
     def is_too_large(self) -> bool:
         """Whether it takes more than a page, in whichever way."""
@@ -69,44 +69,20 @@ class _Page:
         )
 
     def cut(self) -> None:
-        """Nobody who has it mapped notices: it keeps all that they have. Raises OSError."""
-        self.change(self._cut)
+        """Nobody who has it mapped notices: it keeps all that they have.
+
+        Raises OSError; TimeoutError: whoever writes it holds it, and it is cut when they let go.
+        """
+        FILES.cut(self._path, self.most_bytes)
 
     def close_to_users(self) -> None:
-        """Nobody opens it any more. Raises OSError."""
-        os.fchown(self.descriptor, os.geteuid(), -1)
-        os.fchmod(self.descriptor, 0)
+        """Nobody opens it any more. Raises OSError like `cut`."""
+        FILES.own(self._path, 0)
 
-    def change(self, what: Callable[[], None]) -> None:
-        """Does it, or leaves it to a thread where that takes long.
-
-        Whoever writes the file from memory that a file system of their own does not give holds the
-        file as long as they like (SECURITY.md). Raises OSError; TimeoutError: it is done later.
-        """
-        if self.waiting is not None and self.waiting.is_alive():
-            raise TimeoutError
-        failed: list[OSError] = []
-
-        def run() -> None:
-            try:
-                what()
-            except OSError as error:
-                failed.append(error)
-
-        self.waiting = threading.Thread(target=run, name="page", daemon=True)
-        self.waiting.start()
-        self.waiting.join(HELD_S)
-        if self.waiting.is_alive():
-            raise TimeoutError
-        if failed:
-            raise failed[0]
-
-    def _cut(self) -> None:
-        with _writable(self.descriptor) as descriptor:
-            os.ftruncate(descriptor, self.most_bytes)
-        for name in self._attributes():
-            with contextlib.suppress(OSError):
-                os.removexattr(self.descriptor, name)
+    @property
+    def _path(self) -> Path:
+        """For another process of ours, also when the file has no name any more."""
+        return Path(f"/proc/{os.getpid()}/fd/{self.descriptor}")
 
     def _attributes(self) -> list[str]:
         try:
@@ -165,8 +141,11 @@ class PageSizes:
             page = self._pages.pop(ward, None) or self._opened(ward)
             if page is None:
                 return
+            if os.geteuid() != 0:  # it was its user's own, and nobody else's could be filled by it
+                os.close(page.descriptor)
+                return
             with contextlib.suppress(OSError):
-                page.change(page.close_to_users)
+                page.close_to_users()
             with contextlib.suppress(OSError):
                 page.most_bytes = 0
                 reader = os.open(f"/proc/self/fd/{page.descriptor}", os.O_RDONLY | os.O_CLOEXEC)
@@ -293,19 +272,6 @@ class PageSizes:
         except OSError:
             return self._room
         return found.f_bavail * found.f_frsize, found.f_favail
-
-
-@contextlib.contextmanager
-def _writable(descriptor: int) -> Iterator[int]:
-    """The same file, open for writing."""
-    if fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY:
-        yield descriptor
-        return
-    opened = os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        yield opened
-    finally:
-        os.close(opened)
 
 
 def _has_writers(descriptor: int) -> bool:

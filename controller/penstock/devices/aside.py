@@ -31,7 +31,7 @@ READS = ("stat", "environ", "cmdline", "maps", "smaps_rollup", "ns/pid", "ns/tim
 
 Of `environ` only our variables come; `ns/mnt` is told with who can mount there (node/mounted.py).
 """
-_CUT, _REMOVE, _MODE = range(len(READS), len(READS) + 3)
+_CUT, _REMOVE, _OWN = range(len(READS), len(READS) + 3)
 _REQUEST, _ANSWER = struct.Struct("=IIqII"), struct.Struct("=IiqQ")
 SILENT_S = 1.0  # a process of ours that says nothing for so long is given up
 LONGEST_S = 3.0  # of all answers to one question
@@ -80,16 +80,19 @@ class Aside:
         return answer.raw
 
     def cut(self, file: Path, size_bytes: int) -> None:
-        """Truncates a file. Raises OSError; TimeoutError: somebody holds it, it is done later."""
+        """Truncates a file and removes its user attributes.
+
+        Raises OSError; TimeoutError: somebody holds it, and it is done when they let go.
+        """
         self._change(_CUT, file, size_bytes)
 
     def remove(self, folder: Path) -> None:
         """Removes a folder with all in it, as far as it can. Raises TimeoutError like `cut`."""
         self._change(_REMOVE, folder, 0)
 
-    def chmod(self, folder: Path, mode: int) -> None:
-        """Changes its mode. Raises OSError like `cut`."""
-        self._change(_MODE, folder, mode)
+    def own(self, file: Path, mode: int) -> None:
+        """Gives a file or folder to the user of this process. Raises OSError like `cut`."""
+        self._change(_OWN, file, mode)
 
     def left(self) -> int:
         """How many processes were given up and have not ended."""

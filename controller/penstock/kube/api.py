@@ -370,6 +370,16 @@ class Api:
         )  # fmt: skip
 
 
+async def find(api: Api, kind: Kind, name: str, namespace: str = "") -> Object | None:
+    """An object of the API server; None: there is none. Raises `ApiError` for all else."""
+    try:
+        return await api.get(kind, name, namespace)
+    except ApiError as error:
+        if error.status != 404:
+            raise
+        return None
+
+
 async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
     """Whole lines, however long: an object may be larger than a reader's buffer."""
     rest = bytearray()

@@ -21,6 +21,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -28,7 +29,7 @@
 #define AT_WORK 16           /* of them, that are not waiting yet */
 #define PATIENCE_MS 20       /* reads; a few microseconds are usual */
 #define FILE_PATIENCE_MS 200 /* changes of files */
-#define STACK_BYTES (128u << 10)
+#define STACK_BYTES (256u << 10)
 #define LONGEST_PATH 4096u
 #define PREFIX "PENSTOCK_" /* variables of an environment that are told */
 
@@ -44,7 +45,7 @@ enum what {
   READS,
   CUT = READS,
   REMOVE,
-  MODE,
+  OWN,
   KINDS
 };
 static const struct {
@@ -57,7 +58,7 @@ static const struct {
 struct request {
   uint32_t id;
   uint32_t what;
-  int64_t number; /* READS: the pid; CUT: bytes that are left; MODE: it */
+  int64_t number; /* READS: the pid; CUT: bytes that are left; OWN: the mode */
   uint32_t path_bytes;
   uint32_t unused;
   /* the path follows */
@@ -224,12 +225,25 @@ static int read_file(const struct request *wanted, char **text, size_t *bytes) {
   return error;
 }
 
+/* They take room beside the file's own. */
+static void remove_user_attributes(int fd) {
+  char names[64 << 10];
+  ssize_t bytes = flistxattr(fd, names, sizeof names);
+  for (ssize_t at = 0; at < bytes; at += (ssize_t)strlen(names + at) + 1)
+    if (!strncmp(names + at, "user.", 5)) fremovexattr(fd, names + at);
+}
+
 static int cut(const char *path, int64_t bytes) {
-  int fd = open(path, O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+  int fd = open(path, O_WRONLY | O_NONBLOCK | O_CLOEXEC); /* a link: /proc/PID/fd/N */
   if (fd < 0) return errno;
   int error = ftruncate(fd, bytes) ? errno : 0;
+  remove_user_attributes(fd);
   close(fd);
   return error;
+}
+
+static int own(const char *path, mode_t mode) {
+  return chown(path, geteuid(), (gid_t)-1) || chmod(path, mode) ? errno : 0;
 }
 
 static int remove_one(const char *path, const struct stat *found, int kind, struct FTW *where) {
@@ -244,8 +258,8 @@ static void carry_out(struct worker *self, struct task *task) {
   int error;
   if (task->request.what == CUT)
     error = cut(task->path, task->request.number);
-  else if (task->request.what == MODE)
-    error = chmod(task->path, (mode_t)task->request.number) ? errno : 0;
+  else if (task->request.what == OWN)
+    error = own(task->path, (mode_t)task->request.number);
   else if (task->request.what == REMOVE)
     error = nftw(task->path, remove_one, 16, FTW_DEPTH | FTW_PHYS | FTW_MOUNT) ? errno : 0;
   else

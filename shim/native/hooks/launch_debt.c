@@ -103,21 +103,21 @@ bool gate_patience_ends(gate_patience *patience, penstock_process *process, gate
   if (!estimates) __atomic_store_n(&gate->row_debts, 0, __ATOMIC_RELAXED);
   patience->progress = seen;
   uint64_t longest_ns = patience_ns(gate, estimates), debts = debts_of(gate);
-  /* What takes no longer than it usually does is not stuck: kernels of a second would each have a
-   * debt, and the device for good. */
-  uint64_t expected_ns = gate_expected_ns(process, state, grant, now_ns);
-  if (patience->moved_ns < expected_ns) {
-    patience->moved_ns = expected_ns < now_ns ? expected_ns : now_ns;
-  }
   if (debts != patience->debts) { /* another thread's; who went before in this row goes last */
     uint64_t ahead = debt.at_ns ? 0 : longest_ns / 4;
     patience->debts = debts;
     if (debt.in_row) debt.in_row--;
     if (patience->moved_ns + ahead < now_ns) patience->moved_ns = now_ns - ahead;
   }
-  if (now_ns - patience->moved_ns <= longest_ns + modesty_ns() || !go_as_debt(gate, debts)) {
-    return false;
+  if (now_ns - patience->moved_ns <= longest_ns + modesty_ns()) return false;
+  /* What takes no longer than it usually does is not stuck: kernels of a second would each have a
+   * debt, and the device for good. It is looked for last: that reads every process's slot. */
+  uint64_t expected_ns = gate_expected_ns(process, state, grant, now_ns);
+  if (patience->moved_ns < expected_ns) {
+    patience->moved_ns = expected_ns < now_ns ? expected_ns : now_ns;
+    if (now_ns - patience->moved_ns <= longest_ns + modesty_ns()) return false;
   }
+  if (!go_as_debt(gate, debts)) return false;
   debt.in_row = debt.at_ns ? debt.in_row + 1 : 1;
   debt.at_ns = now_ns;
   debt.progress = seen;

@@ -581,8 +581,8 @@ void gate_watch_look(penstock_process *process, gate_state *state, int grant, ga
 void gate_watch_end(penstock_process *process, gate_state *state, int grant, bool goes_on);
 /* What the bracket's launches usually take; UINT64_MAX: of some nobody knows. */
 uint64_t gate_usual_ns(const gate_bracket *bracket);
-/* When the tenant's work on the device should be through that should be first; 0: nobody knows, or
- * nothing is out. */
+/* When the tenant's work that is due first should have ended, by what it usually takes; 0: some of
+ * this process's was never measured, or nothing is out. */
 uint64_t gate_expected_ns(penstock_process *process, gate_state *state, int grant, uint64_t now_ns);
 /* May a launch of the kind on the stream go at the shut gate, for other work of the tenant's runs
  * on longer than it should? `*overdraft_ns`: if so, what it counts as; `*look_ns`: if not, when to

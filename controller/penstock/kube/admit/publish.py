@@ -19,7 +19,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from penstock.kube.admit.certificates import Certificates, Lives, utc_now
 from penstock.kube.admit.server import MUTATE, VALIDATE
-from penstock.kube.api import Api, ApiError, Kind, Object
+from penstock.kube.api import Api, ApiError, Kind, Object, find
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -151,12 +151,7 @@ class Publisher:
         return await asyncio.to_thread(Certificates.make, names, self._lives, utc_now())
 
     async def _stored(self) -> Object | None:
-        try:
-            return await self._api.get(SECRETS, self._places.secret, self._places.namespace)
-        except ApiError as error:
-            if error.status != 404:
-                raise
-            return None
+        return await find(self._api, SECRETS, self._places.secret, self._places.namespace)
 
     async def _write(
         self,
@@ -190,11 +185,8 @@ class Publisher:
         bundle = base64.b64encode(trusted).decode()
         found = 0
         for kind, act in CONFIGURATIONS.items():
-            try:
-                one = await self._api.get(kind, self._places.configuration)
-            except ApiError as error:
-                if error.status != 404:
-                    raise
+            one = await find(self._api, kind, self._places.configuration)
+            if one is None:
                 continue
             found += 1
             hooks = one.get("webhooks") or []

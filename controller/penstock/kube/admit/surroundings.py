@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from penstock.kube.api import CLAIMS, NODES, Api, ApiError, Kind, Object
+from penstock.kube.api import CLAIMS, NODES, Api, ApiError, Kind, Object, find
 from penstock.kube.cache import Cache
 from penstock.kube.control.policies import POLICIES, read_policy
 from penstock.kube.device import read_devices
@@ -91,7 +91,7 @@ class Surroundings:
 
     async def runtime(self, name: str) -> Object | None:
         """That RuntimeClass; None: there is none, and the API server refuses such a Pod itself."""
-        return await self._got(RUNTIME_CLASSES, name)
+        return await find(self._api, RUNTIME_CLASSES, name)
 
     async def claims_of(self, pod: Object, namespace: str) -> PodClaims:
         """What of the Pod's claims concerns us."""
@@ -154,7 +154,7 @@ class Surroundings:
     async def _class(self, name: str) -> DeviceClass:
         if name == DRIVER:
             return DeviceClass("ours")
-        found = await self._got(CLASSES, name)
+        found = await find(self._api, CLASSES, name)
         return NO_CLASS if found is None else read_class(found)
 
     @property
@@ -186,19 +186,11 @@ class Surroundings:
     async def _claim_spec(self, one: Object, namespace: str) -> Object | None:
         name, template = one.get("resourceClaimName"), one.get("resourceClaimTemplateName")
         if name:
-            return ((await self._got(CLAIMS, name, namespace)) or {}).get("spec")
+            return ((await find(self._api, CLAIMS, name, namespace)) or {}).get("spec")
         if template:
-            found = (await self._got(TEMPLATES, template, namespace)) or {}
+            found = (await find(self._api, TEMPLATES, template, namespace)) or {}
             return (found.get("spec") or {}).get("spec")
         return None
-
-    async def _got(self, kind: Kind, name: str, namespace: str = "") -> Object | None:
-        try:
-            return await self._api.get(kind, name, namespace)
-        except ApiError as error:
-            if error.status != 404:
-                raise
-            return None
 
 
 def asked_devices(claim_spec: Object) -> list[Object]:

@@ -10,7 +10,7 @@ import asyncio
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from penstock.kube.api import PODS, ApiError
+from penstock.kube.api import PODS, ApiError, find
 from penstock.kube.control.bound import bound_of
 from penstock.kube.control.policies import POLICIES, holding, read_policy
 from penstock.kube.names import MANAGED, POLICY, RUNNING
@@ -27,7 +27,7 @@ from penstock.model import (
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
-    from penstock.kube.api import Api, Kind, Object
+    from penstock.kube.api import Api, Object
     from penstock.kube.control.bound import Bound
     from penstock.kube.device import NodeDevice
     from penstock.kube.node.claim import Granted
@@ -90,7 +90,7 @@ class Scrutiny:
             if user.get("resource") == "pods" and not user.get("apiGroup")
         ]
         found = await asyncio.gather(
-            *(self._got(PODS, str(user["name"]), namespace) for user in users)
+            *(find(self.api, PODS, str(user["name"]), namespace) for user in users)
         )
         return [
             pod
@@ -121,18 +121,10 @@ class Scrutiny:
     async def _check_privileges(self, pod: Object, what: str) -> None:
         refusals = list(privileged(pod))
         if name := (pod.get("spec") or {}).get("runtimeClassName"):
-            apart = runtime_apart(await self._got(RUNTIME_CLASSES, name))
+            apart = runtime_apart(await find(self.api, RUNTIME_CLASSES, name))
             refusals += [apart] if apart else []
         for why, because, fix in refusals:
             raise PenstockError(what, f"{why}, and {because}", f"make the Pod anew: {fix}")
-
-    async def _got(self, kind: Kind, name: str, namespace: str = "") -> Object | None:
-        try:
-            return await self.api.get(kind, name, namespace)
-        except ApiError as error:
-            if error.status != 404:
-                raise
-            return None
 
 
 def _beyond(
