@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from kubernetes import client
 from tests.kube import controlling
+from tests.kube.cluster import layout
 from tests.kube.controlling import GROUP, Things
 from tests.kube.waiting import until
 
@@ -39,14 +40,26 @@ def device(name: str, memory: str, model: str, **more: Any) -> dict[str, Any]:
     }
 
 
+WIPED_AFTER_S = 30  # a kubelet's own delay
+
+
+def settled(cluster: running.Cluster, api: client.ResourceV1Api) -> bool:
+    """Whether no kubelet is about to remove the node's slices, those of a test with them.
+
+    It does so half a minute after the last driver of its node has gone, and after its own start.
+    """
+    if any(one.spec.driver == GROUP for one in api.list_resource_slice().items):
+        return False
+    started = [cluster.process(f"{node}-kubelet").create_time() for node in layout.NODES]
+    return time.time() - max(started) > WIPED_AFTER_S + 5
+
+
 @pytest.fixture
 def slices(cluster):
     """Two devices of 80Gi on the first node, one of 40Gi and a broken one on the second."""
     controlling.device_class(cluster)
     api = client.ResourceV1Api(cluster.api)
-    for one in api.list_resource_slice().items:
-        if one.spec.driver == GROUP:
-            api.delete_resource_slice(one.metadata.name)
+    until("no kubelet removes slices any more", lambda: settled(cluster, api), within_s=120)
     taint = {"key": "penstock.io/unhealthy", "value": "xid-79", "effect": "NoSchedule"}
     offered = {
         "node-1": [device("a", "80Gi", "H100"), device("b", "80Gi", "H100")],
@@ -66,7 +79,6 @@ def slices(cluster):
         )
     yield
     for node in offered:
-        # A kubelet removes them half a minute after the last driver of its node has gone.
         with contextlib.suppress(client.exceptions.NotFoundException):
             api.delete_resource_slice(f"explained-{node}")
     controlling.no_device_class(cluster)
