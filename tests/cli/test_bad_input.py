@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import subprocess
@@ -215,13 +216,29 @@ def test_a_state_directory_that_others_can_write_is_refused(penstock, started):
     penstock.state.mkdir(mode=0o777)
     penstock.state.chmod(0o777)
     result = penstock.run(*started)
-    assert_refused(result, "cannot be trusted", "name another one with --state-dir")
+    assert_refused(result, "cannot be trusted as a state directory", "name another one with")
     assert "remove" not in result.stderr
+
+
+def test_an_empty_state_directory_is_refused_and_not_taken_for_the_current_one(penstock, started):
+    for command in (["ps"], penstock.run_arguments(started, "1Gi", "10")):
+        result = penstock(command[0], "--state-dir", "", *command[1:])
+        assert_refused(result, "--state-dir", "its name is empty")
+
+
+def test_doctor_gives_its_advice_on_the_state_directory_once(penstock):
+    penstock.state.mkdir(mode=0o700)
+    (penstock.state / "machines").write_text("")
+    found = json.loads(penstock("doctor", "-o", "json").stdout)["findings"]
+    (said,) = [one for one in found if one["check"] == "state directory"]
+    assert f"{penstock.state}/machines cannot be trusted" in said["seen"]
+    assert "--state-dir" not in said["seen"]
+    assert "--state-dir" in said["advice"]
 
 
 def test_a_state_directory_that_cannot_be_made_is_refused(penstock, started, tmp_path):
     penstock.state.write_text("a file")
-    assert_refused(penstock.run(*started), "cannot use the state directory")
+    assert_refused(penstock.run(*started), "as a state directory")
 
 
 @pytest.mark.parametrize("name", ["lock", "machines/h200x1"])

@@ -65,6 +65,28 @@ def test_a_tenant_with_a_damaged_grant_is_listed_with_its_processes(penstock, da
     assert "grant.yaml cannot be used" in table.stdout
 
 
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("[]", "it holds no Grant of penstock.io/v1alpha1"),
+        ("{apiVersion: penstock.io/v1alpha1, kind: Grant}", "'metadata' is missing"),
+    ],
+)
+def test_a_grant_of_other_content_is_explained_without_words_of_python(penstock, content, why):
+    (hold(penstock) / "grant.yaml").write_text(content)
+    (row,) = penstock.ps()
+    assert f"grant.yaml cannot be used: {why}; end that tenant's processes" in row["problem"]
+
+
+def test_quota_set_on_a_damaged_page_gives_one_advice(penstock):
+    os.truncate(hold(penstock) / "quota", 100)
+    result = penstock("quota", "set", "t", "--memory", "1Gi")
+    assert result.returncode == 2
+    assert (
+        "quota is shorter than the page it should hold; nothing was changed; end" in result.stderr
+    )
+
+
 def test_a_tenant_without_a_grant_is_listed(penstock, damaged):
     (damaged / "grant.yaml").unlink()
     (row,) = penstock.ps()

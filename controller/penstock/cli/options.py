@@ -68,11 +68,19 @@ def one_of(kind: type[Choice]) -> Callable[[str], Choice]:
     return parse
 
 
+def directory(name: str) -> Path:
+    """A directory's path; the empty name, which would be the current one, is none."""
+    if not name:
+        raise typer.BadParameter("its name is empty; perhaps a variable of the shell is not set")
+    return Path(name)
+
+
 # What an option means is said once, here; what it defaults to is said by each command.
 StateDir = Annotated[
     Path | None,
     typer.Option(
         metavar="DIR",
+        parser=directory,
         help="Where tenants are kept (default: $PENSTOCK_STATE_DIR, /run/penstock for root, "
         "$XDG_RUNTIME_DIR/penstock).",
     ),

@@ -52,7 +52,9 @@ def _folder(named: Path) -> Finding:
         )
     try:
         State.read(named)
-    except (PenstockError, OSError) as error:
+    except PenstockError as error:
+        return failure("state directory", f"{error.what}: {error.why}", error.fix)
+    except OSError as error:
         return failure("state directory", str(error), ELSEWHERE)
     return ok("state directory", f"{named}, only this user can write it")
 

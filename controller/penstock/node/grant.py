@@ -117,11 +117,19 @@ def read_grant(directory: Path) -> Grant:
             f"no grant in {directory}", why, "see penstock ps", reason="not-now"
         ) from error
     except (OSError, yaml.YAMLError, *_MALFORMED) as error:
-        why = " ".join(f"{type(error).__name__}: {error}".split())
         raise PenstockError(
-            f"{file} cannot be used", why, "end that tenant's processes",
+            f"{file} cannot be used", _why(error), "end that tenant's processes",
             reason="unavailable" if isinstance(error, OSError) else "not-now",
         ) from error  # fmt: skip
+
+
+def _why(error: Exception) -> str:
+    """What is wrong with a grant, in one line and without the words of Python."""
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    if isinstance(error, KeyError):
+        return f"{error} is missing"
+    return " ".join(str(error).split())
 
 
 def write_grant(directory: Path, grant: Grant) -> None:
@@ -177,14 +185,14 @@ def _device_to_plain(device: DeviceGrant) -> dict[str, object]:
 def _from_plain(document: Any) -> Grant:  # noqa: ANN401 - parsed YAML
     if (
         not isinstance(document, dict)
-        or document["apiVersion"] != API_VERSION
-        or document["kind"] != "Grant"
+        or document.get("apiVersion") != API_VERSION
+        or document.get("kind") != "Grant"
     ):
-        raise ValueError(f"not a Grant of {API_VERSION}")
+        raise ValueError(f"it holds no Grant of {API_VERSION}")
     metadata, spec = document["metadata"], document["spec"]
     exceed = spec.get("onExceed", {})
     if spec["mode"] not in ("strict", "elastic"):
-        raise ValueError(f"mode {spec['mode']!r}")
+        raise ValueError(f"mode {spec['mode']!r} is not strict or elastic")
     return Grant(
         tenant=str(metadata["name"]),
         mode=spec["mode"],

@@ -150,7 +150,7 @@ def _own_folder(folder: Path) -> None:
 
 def _unusable(folder: Path, error: OSError) -> PenstockError:
     return PenstockError(
-        f"cannot use the state directory {folder}",
+        f"cannot use {folder} as a state directory",
         error.strerror or str(error),
         "name another one with --state-dir or $PENSTOCK_STATE_DIR",
     )
@@ -171,7 +171,7 @@ def _check_own(folder: Path) -> None:
     # Somebody else's directory under a guessable name could feed us their quota pages.
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
         raise PenstockError(
-            f"the state directory {folder} cannot be trusted",
+            f"{folder} cannot be trusted as a state directory",
             "it is not a directory of this user's that only this user can write",
             "name another one with --state-dir or $PENSTOCK_STATE_DIR",
         )

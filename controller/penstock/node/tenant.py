@@ -322,8 +322,9 @@ def open_quota(tenant: Tenant) -> QuotaWriter:
         return QuotaWriter.open(tenant.quota_page)
     except PageError as error:
         raise PenstockError(
-            f"tenant {tenant.name!r} cannot be changed", str(error),
-            "nothing was changed; revoke it (penstock revoke), and grant it anew",
+            f"tenant {tenant.name!r} cannot be changed", f"{error.path} {error.what}",
+            "nothing was changed; end the tenant (its penstock run, or with an agent penstock "
+            "revoke), and start it again",
             reason="not-now",
         ) from error  # fmt: skip
 
