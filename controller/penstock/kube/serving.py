@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+from errno import EADDRINUSE
 from typing import TYPE_CHECKING
 
 from aiohttp import web
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
     from typing import Any
 
+AGAIN_S = 5.0  # a port that is taken is tried again
 MOST_BYTES = 8 << 20  # of a request: a Pod and the names of five thousand nodes are under one
 
 
@@ -59,6 +61,30 @@ async def listening(
         yield runner.addresses[0][1]
     finally:
         await runner.cleanup()
+
+
+async def probed(
+    is_ready: Callable[[], str], address: tuple[str, int], report: Callable[..., None]
+) -> None:
+    """Serves probes on a port that any user of the machine may hold: then it is tried again.
+
+    `report(event, **fields)` is told when the port is taken, and when it is not any more. Raises
+    `PenstockError`: there is no such address.
+    """
+    taken = False
+    while True:
+        try:
+            async with listening(only_probes(is_ready), address):
+                if taken:
+                    report("port is free", address=f"{address[0]}:{address[1]}")
+                await asyncio.Event().wait()
+        except PenstockError as error:
+            if not isinstance(error.__cause__, OSError) or error.__cause__.errno != EADDRINUSE:
+                raise
+            if not taken:
+                report("port is taken", address=f"{address[0]}:{address[1]}", reason=error.why)
+            taken = True
+        await asyncio.sleep(AGAIN_S)
 
 
 async def until_stopped(*duties: Coroutine[Any, Any, Any] | Awaitable[Any]) -> str:

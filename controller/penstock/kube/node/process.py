@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from aiohttp import web
-
 from penstock.api import AgentClient
 from penstock.container.containers import SPECS
 from penstock.kube import serving
@@ -130,13 +128,9 @@ class _Node:
             ]
             options = self._options
             self._log("started", node=options.node, way=options.way, server=self._api.server)
-            if options.probes is None:
-                stopped = await serving.until_stopped(*duties)
-            else:
-                app = web.Application()
-                serving.probes(app, self._why_not_ready)
-                async with serving.listening(app, options.probes):
-                    stopped = await serving.until_stopped(*duties)
+            if options.probes is not None:
+                duties.append(serving.probed(self._why_not_ready, options.probes, self._log))
+            stopped = await serving.until_stopped(*duties)
             self._log("stopping", signal=stopped)
             await self._leave()
 
