@@ -225,6 +225,8 @@ def test_fifty_claims_and_pods_at_once_never_exceed_the_cap(
         # None for being late: an API server waits ten seconds for a webhook.
         assert all("QuotaCap" in one and "of 100Gi taken" in one for one in refusals), refusals
 
+        # What people read is what refusals go by, from the first moment.
+        assert ledger()["usedInWords"] == {"vgpus": "12", "memory": "96Gi", "cores": "120%"}
         until("the controller has counted", lambda: ledger()["used"]["vgpus"] == 12)
         until("nothing is pending", lambda: not ledger().get("pending"))
         assert ledger()["used"]["memoryBytes"] == 12 * 8 << 30

@@ -374,12 +374,14 @@ def _replaced(
 
 def _with(cap: Cap, pending: Mapping[str, Amounts]) -> Object:
     used = cap.used or NOTHING
+    taken = total([used, *pending.values()])
     status = {
         "observedGeneration": cap.generation,
         "used": _plain(used),
         "usedInWords": {
-            "memory": human_memory(used.memory_bytes or 0),
-            "cores": f"{format_cores(used.cores_permille or 0)}%",
+            "vgpus": str(taken.vgpus or 0),
+            "memory": human_memory(taken.memory_bytes or 0),
+            "cores": f"{format_cores(taken.cores_permille or 0)}%",
         },
         "pending": {uid: _plain(one) for uid, one in pending.items()},
         "counted": dict(cap.counted),

@@ -136,8 +136,9 @@ def cap_crd() -> dict[str, Any]:
             },
             "usedInWords": {
                 "type": "object",
-                "description": "The same, as `hard` is written.",
-                "properties": {"memory": {"type": "string"}, "cores": {"type": "string"}},
+                "description": "What is used and pending together, as `hard` is written: what "
+                "the next request is judged by.",
+                "properties": {name: {"type": "string"} for name in ("vgpus", "memory", "cores")},
             },
             "pending": {
                 "type": "object",
@@ -152,7 +153,7 @@ def cap_crd() -> dict[str, Any]:
         },
     }
     columns = [
-        _column("vGPUs", "integer", ".status.used.vgpus"),
+        _column("vGPUs", "string", ".status.usedInWords.vgpus"),
         _column("Of", "integer", ".spec.hard.vgpus"),
         _column("Memory", "string", ".status.usedInWords.memory"),
         _column("Of memory", "string", ".spec.hard.memory"),
