@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from tests.agent.conftest import GIB, Node, request
 from tests.agent.programs import open_folder, open_to_nobody
@@ -184,6 +185,24 @@ def test_one_users_slow_queries_hold_up_nobody_elses_orders(make_shared):
             finally:
                 hostile.kill()
         assert sorted(waits)[len(waits) // 2] < 0.25, waits
+
+
+def test_requests_that_are_never_sent_whole_take_a_bounded_room_and_nobodys_calls(
+    make_shared, hostile
+):
+    """Before, one user's 32 connections took gigabytes of the agent and all calls it serves."""
+    node = make_shared()
+    with node.client() as agent:
+        agent.grant(request("t", cores=10, memory=GIB))
+    process = psutil.Process(node.process.pid)
+    before = process.memory_info().rss
+    program = hostile("half_sends.py", node.socket, 32, 300, 200_000)
+    assert program.stdout.readline() == "ready\n"
+    taken = process.memory_info().rss - before
+    assert 20 << 20 < taken < 400 << 20  # it did send much: 32 calls of each connection
+    assert ask(node, STRANGE, GRANT.format(cores=1), "mine") == ["done"]
+    with node.client() as agent:
+        agent.suspend("t")
 
 
 def test_a_uid_is_its_owners_its_own_its_namespaces_makers_or_nobodys(tmp_path):

@@ -25,8 +25,8 @@ Handler = Any
 Kind = Literal["order", "query", "stream", "revoke"]
 MOST: dict[Kind, int] = {"order": 64, "query": 16, "stream": 16, "revoke": 8}
 MOST_OF_ADMIN: dict[Kind, int] = {"order": 1024, "query": 256, "stream": 256, "revoke": 256}
-# In all. Whoever has too many is told so at once: those that are counted are what is left of this.
-MOST_CALLS = 8192
+# In all, those whose request is not there yet with them: more than all connections can have.
+MOST_CALLS = 1 << 16
 
 
 class Calls:

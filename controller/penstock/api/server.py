@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 SERVICE = agent_pb2.DESCRIPTOR.services_by_name["Agent"].full_name
 STOP_S = 2.0  # calls under way may end
 EVERYBODY, OWNER = 0o666, 0o600
-MOST_MESSAGE_BYTES = 1 << 20  # of a request
+# A request that is never sent whole is kept as long as its connection: a person's connections
+# (`door.MOST_OF_A_USER`) hold 256 MiB of them at most.
+MOST_MESSAGE_BYTES = 256 << 10
+MOST_STREAMS = 32  # calls at a time over one connection; further ones wait at the caller
 
 
 class Server:
@@ -56,7 +59,10 @@ class Server:
     async def _start(self) -> None:
         calls = Calls()
         server = grpc.aio.server(
-            options=[("grpc.max_receive_message_length", MOST_MESSAGE_BYTES)],
+            options=[
+                ("grpc.max_receive_message_length", MOST_MESSAGE_BYTES),
+                ("grpc.max_concurrent_streams", MOST_STREAMS),
+            ],
             maximum_concurrent_rpcs=MOST_CALLS,
             interceptors=[Streams(calls, self._identify)],
         )
