@@ -34,7 +34,7 @@ def refused(stub_call, message):
 
 def test_what_makes_no_sense_is_refused_with_what_why_and_what_to_do(node):
     node.tenant("t", cores=100, memory=GIB)
-    big = "x" * 900_000
+    big = "x" * 200_000
     share = {"name": "n", "memory_bytes": [GIB], "cores_permille": [10]}
     wrong = [
         *({"tflops": value, "cores_permille": []} for value in
@@ -56,6 +56,8 @@ def test_what_makes_no_sense_is_refused_with_what_why_and_what_to_do(node):
         for message in ({"mode": 99}, {"cores_permille": 0}, {"cores_permille": 1001}):
             code, words = refused(stub.Resize, pb.ResizeRequest(name="t", **message))
             assert code == "INVALID_ARGUMENT", words
+        whole = pb.GrantRequest(**{**share, "command": ["x" * 300_000]})
+        assert "larger than max" in refused(stub.Grant, whole)[1]  # nothing that big is read
         long = {"name": "t", "reason": "x" * 2000}
         assert refused(stub.Suspend, pb.SuspendRequest(**long))[0] == "INVALID_ARGUMENT"
         assert refused(stub.Revoke, pb.RevokeRequest(**long))[0] == "INVALID_ARGUMENT"
