@@ -145,6 +145,27 @@ def test_a_process_that_revokes_its_own_tenant_does_not_keep_what_it_has(node):
         wait_until(lambda: free_permille(agent) == 1000)
 
 
+def test_a_tenant_that_revokes_itself_again_and_again_ends_and_whoever_else_revokes_it_waits(node):
+    """Before, each call gave it five more seconds, and an administrator was told it was gone."""
+    granted = node.tenant("t", cores=900)
+    code = (
+        "import sys, time; from pathlib import Path; from penstock.api import AgentClient\n"
+        "while True:\n"
+        "    try: AgentClient.local(Path(sys.argv[1])).revoke('t', 0)\n"
+        "    except Exception: pass\n"
+        "    print('revoked', flush=True); time.sleep(0.2)"
+    )
+    environment = environment_for(granted)
+    environment.pop("LD_PRELOAD", None)
+    program = node.launch_in(environment, sys.executable, "-c", code, str(node.socket))
+    assert program.stdout.readline() == "revoked\n"
+    with node.client() as agent:
+        agent.revoke("t", 0)
+        assert agent.tenants() == []
+        assert free_permille(agent) == 1000
+    assert program.wait(1) != 0
+
+
 @needs_root
 def test_a_tenant_whose_directory_cannot_be_removed_keeps_its_share_until_it_can(node):
     node.tenant("t", cores=900)

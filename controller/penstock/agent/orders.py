@@ -267,7 +267,7 @@ class Orders:
             caller.check_may_change(ward.grant)
             revocation = revoke(self._agent, ward, grace_ns, caller.pid)
         record_event(ward.tenant.directory, "revoked", by=caller.name, reason=reason)
-        return revocation.wait()
+        return revocation.wait(caller.pid)
 
     def tenants(self) -> list[TenantView]:
         """All that the agent looks after, by name."""

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 FILE = "ending"  # in the tenant's directory: when SIGKILL is due (CLOCK_MONOTONIC, ns)
 KILLED_WITHIN_S = 10.0  # by the kernel, unless a process hangs in a driver call
-# A caller that is a process of the tenant has so long to take the answer and end.
+# Callers that are processes of the tenant have so long to take the answer and end: from SIGKILL's
+# time or the first such call, whichever is later. Further calls do not prolong it.
 SPARED_S = 5.0
 LOOK_AGAIN_S = 0.1
 SELDOM = 20  # times as long as a look took: many at once must not take all of the agent's time
@@ -80,10 +81,12 @@ class Revocation:
         self._agent = agent
         self._ward = ward
         self.kill_at_ns = kill_at_ns  # CLOCK_MONOTONIC
-        self._spare: dict[int, float] = {}  # until when (time.monotonic())
+        self._spare: set[int] = set()  # pids of callers
+        self._first_spared_s: float | None = None  # time.monotonic()
+        self._told: frozenset[int] = frozenset()  # of these, who alone is left of the tenant
         self._changed = threading.Condition()
         self._left: list[Process] = []  # as of the last look
-        self._is_over = self._is_told = self._is_stopped = False
+        self._is_over = self._is_stopped = False
         self._failures = 0  # to look at it, or to remove its directory
         self._failure: Exception | None = None  # the last of them
         self._ending = Ending(ward.tenant, ward.grant.uid, self._known)
@@ -98,7 +101,8 @@ class Revocation:
         with self._changed:
             self.kill_at_ns = min(self.kill_at_ns, kill_at_ns)
             if spare:
-                self._spare[spare] = max(time.monotonic(), self.kill_at_ns / 1e9) + SPARED_S
+                self._spare.add(spare)
+                self._first_spared_s = self._first_spared_s or time.monotonic()
             self._changed.notify_all()
 
     def stop(self) -> None:
@@ -108,8 +112,8 @@ class Revocation:
             self._changed.notify_all()
         self._thread.join(STOPPED_WITHIN_S)
 
-    def wait(self) -> Ended:
-        """Until the tenant is gone, or nobody is left of it but who waits.
+    def wait(self, caller: int | None = None) -> Ended:
+        """Until the tenant is gone, or only callers are left of it, with the pid `caller`.
 
         Raises:
             PenstockError: processes of it survive SIGKILL; it goes when they have ended.
@@ -117,7 +121,7 @@ class Revocation:
         """
         with self._changed:
             failures = self._failures
-            while not (self._is_over or self._is_told):
+            while not self._is_over and caller not in self._told:
                 if self._is_stopped:
                     raise _stopped(self._ward.tenant.name)
                 if self._failures > failures and self._failure is not None:
@@ -164,15 +168,15 @@ class Revocation:
         began_s = time.monotonic()
         with self._changed:
             kill_at_s = self.kill_at_ns / 1e9
-            self._spare = {pid: s for pid, s in self._spare.items() if s > began_s}
-            spare = frozenset(self._spare)
+            spared_until_s = max(self._first_spared_s or 0.0, kill_at_s) + SPARED_S
+            spare = frozenset(self._spare if began_s < spared_until_s else ())
         left = self._ending.look(spare)
         again_s = max(LOOK_AGAIN_S, SELDOM * (time.monotonic() - began_s))
         self._ending.end(left, kill=began_s >= kill_at_s)
         spared = [] if left or not spare else self._ending.look(frozenset())
         with self._changed:
             self._left = left
-            self._is_told = bool(spared) and not left
+            self._told = frozenset(one.pid for one in spared)
         if not left and not spared:
             self._ending.wait(0)
             self._agent.drop(self._ward)

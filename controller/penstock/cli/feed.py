@@ -108,7 +108,7 @@ class StateFeed:
                 self._learn_sizes(row.tenant)
         count = len({row.tenant for row in rows})
         return Picture(
-            f"{self._state.directory}: {count} tenants, no agent",
+            f"{self._state.directory}: {_tenants(count)}, no agent",
             _devices_of(rows, self._sizes),
             tuple(TenantLine(row, None) for row in rows),
         )
@@ -208,7 +208,7 @@ class AgentFeed:
             for row in _rows_of(tenant, reports.get(tenant.name), node)
         ]
         words = "enforced" if node.enforces else "cooperative: the agent is not root"
-        title = f"{node.name}: {node.tenants} tenants, {words}, agent {node.version}"
+        title = f"{node.name}: {_tenants(node.tenants)}, {words}, agent {node.version}"
         notes = tuple(foreign_lines(node))
         return Picture(title, _devices_by(node, lines), tuple(lines), notes=notes)
 
@@ -307,3 +307,7 @@ def _devices_by(node: NodeMessage, lines: Collection[TenantLine]) -> tuple[Devic
         )
         for device in node.devices
     )
+
+
+def _tenants(count: int) -> str:
+    return f"{count} tenant{'' if count == 1 else 's'}"
