@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
+import sys
 import time
 import urllib.request
 from pathlib import Path
@@ -97,6 +99,42 @@ def test_revoke_ends_also_what_left_its_parents_and_its_environment(node):
         assert done.returncode == 0, done.stderr
         wait_until(lambda: [one.name for one in agent.tenants()] == ["other"])
     assert stranger.poll() is None
+
+
+IN_ANOTHERS_NAME = """
+import ctypes, sys, time
+sys.stdin.readline()
+new = b"PENSTOCK_TENANT_DIR=" + sys.argv[1].encode()
+entries = ctypes.POINTER(ctypes.c_void_p).in_dll(ctypes.CDLL(None), "environ")
+for entry in entries:
+    if entry is None:
+        break
+    old = ctypes.string_at(entry)
+    if old.startswith(b"PENSTOCK_TENANT_DIR=") and len(old) == len(new):
+        ctypes.memmove(entry, new, len(new))
+        print("renamed", flush=True)
+time.sleep(600)
+"""
+
+
+def test_revoke_ends_who_names_another_tenant_of_the_same_user_by_now(node):
+    """What /proc tells of an environment lies in the memory of the process itself."""
+    other, granted = node.tenant("b"), node.tenant("a")
+    name = other.environment["PENSTOCK_TENANT_DIR"]
+    bystander = node.launch_in(environment_for(other), "sleep", "600")
+    command = [sys.executable, "-c", IN_ANOTHERS_NAME, name]
+    program = node.launch_in(environment_for(granted), *command)
+    with node.client() as agent:
+        members = {"a": 1, "b": 1}
+        wait_until(lambda: {one.name: one.members for one in agent.tenants()} == members)
+        program.stdin.write("\n")
+        program.stdin.flush()
+        assert program.stdout.readline() == "renamed\n"
+        raw = Path(f"/proc/{program.pid}/environ").read_bytes()
+        assert f"PENSTOCK_TENANT_DIR={name}".encode() in raw.split(b"\0")
+        agent.revoke("a", 0)
+    assert program.wait(5) == -signal.SIGKILL
+    assert bystander.poll() is None
 
 
 def sleeping(*seconds: str) -> set[str]:

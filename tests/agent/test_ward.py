@@ -8,7 +8,9 @@ import time
 
 import pytest
 
+from penstock.agent.peer import Watched
 from penstock.agent.ward import Ward
+from penstock.enforce.process import find
 from penstock.node.admit import Request, admit
 from penstock.node.machines import simulated_machine
 from penstock.node.neighbourhood import Neighbourhood
@@ -22,7 +24,13 @@ def ward(tmp_path):
     made = admit(state, Request(("x",), [2 << 30], [100], name="t"), source)
     neighbourhood = Neighbourhood(state)
     neighbourhood.look(time.monotonic_ns())
-    ward = Ward(made.tenant, made.tenant.grant(), made.lock, neighbourhood, caller_pid=os.getpid())
+    ward = Ward(
+        made.tenant,
+        made.tenant.grant(),
+        made.lock,
+        neighbourhood,
+        caller=Watched(find(os.getpid()), os.pidfd_open(os.getpid())),
+    )
     yield ward
     ward.close()
     neighbourhood.close()

@@ -53,7 +53,9 @@ def start(started, *command: str, env=None) -> subprocess.Popen:
     return program
 
 
-def given_again(started, first: subprocess.Popen, meant: Process) -> subprocess.Popen:
+def given_again(
+    started, first: subprocess.Popen, meant: Process, *command: str
+) -> subprocess.Popen:
     """Ends `first` and gives its pid again on purpose, as the kernel does when it comes round."""
     last = Path("/proc/sys/kernel/ns_last_pid")
     if not os.access(last, os.W_OK):
@@ -64,7 +66,7 @@ def given_again(started, first: subprocess.Popen, meant: Process) -> subprocess.
     for _ in range(50):
         with contextlib.suppress(OSError):
             last.write_text(str(meant.pid - 1))
-        second = start(started, "sleep", "60")
+        second = start(started, *(command or ("sleep", "60")))
         if second.pid == meant.pid:
             break
         second.kill()
@@ -130,11 +132,44 @@ def test_what_a_named_parent_starts_is_the_tenants_and_the_parent_is_not(node, s
     guest = node.tenant("t")
     parent = start(started, "sh", "-c", "sleep 60 & echo $!; wait", env={"PATH": "/bin:/usr/bin"})
     child = int(line(parent))
-    node.change(guest, parents=frozenset({parent.pid}))
+    node.change(guest, parents=frozenset({find(parent.pid)}))
     members = Members()
     members.scan(0, [guest.subject])
     assert members.tenant_of(child) == "t"
     assert members.tenant_of(parent.pid) is None
+
+
+def test_what_a_caller_of_several_tenants_starts_is_whose_its_environment_names(node, started):
+    first, last = node.tenant("first"), node.tenant("last")
+    script = (
+        'PENSTOCK_TENANT_DIR="$1" sleep 60 & echo $!; '
+        "PENSTOCK_TENANT_DIR=/none sleep 60 & echo $!; wait"
+    )
+    directory = first.environment["PENSTOCK_TENANT_DIR"]
+    path = {"PATH": "/bin:/usr/bin"}
+    parent = start(started, "sh", "-c", script, "sh", directory, env=path)
+    named, unnamed = int(line(parent)), int(line(parent))
+    for guest in (first, last):
+        node.change(guest, parents=frozenset({find(parent.pid)}))
+    members = Members()
+    wait_until(lambda: read_stat(unnamed).comm == read_stat(named).comm == "sleep")
+    members.scan(0, [first.subject, last.subject])
+    assert members.tenant_of(named) == "first"
+    assert members.tenant_of(unnamed) == "last"
+
+
+def test_what_another_starts_that_has_the_pid_of_a_caller_is_not_the_tenants(node, started):
+    """A connection can be handed on and outlive who made it; before, its pid alone counted."""
+    guest = node.tenant("t")
+    caller = start(started, "sleep", "60")
+    meant = find(caller.pid)
+    node.change(guest, parents=frozenset({meant}))
+    script = "sleep 60 & echo $!; wait"
+    stranger = given_again(started, caller, meant, "sh", "-c", script)
+    child = int(line(stranger))
+    members = Members()
+    members.scan(0, [guest.subject])
+    assert members.tenant_of(child) is None
 
 
 def test_a_handshake_names_a_process_and_all_that_it_starts(node, started):

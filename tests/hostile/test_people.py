@@ -151,28 +151,52 @@ def test_connections_by_many_uids_shut_no_other_user_out(make_shared, first):
         hostile.communicate()
 
 
+def test_who_connects_faster_than_anybody_accepts_shuts_nobody_out(make_shared, hostile):
+    """Before, one process of a user's kept the kernel's queue full, for root as well."""
+    node = make_shared()
+    node.tenant("t", cores=10, memory=GIB)
+    assert hostile("crowds.py", node.socket).stdout.readline() == "full\n"
+    for _ in range(10):
+        with node.client() as agent:
+            agent.suspend("t")
+    names = [f"mine{number}" for number in range(3)]
+    assert ask(node, STRANGE, GRANT.format(cores=1), *names) == ["done"] * 3
+
+
 SLOW = """
 import os, sys, threading, time
 import grpc
 from penstock_api.v1 import agent_pb2 as pb, agent_pb2_grpc
 os.setgid({uid}); os.setuid({uid})
-channel = grpc.insecure_channel("unix:" + sys.argv[1], [("grpc.default_authority", "localhost")])
-stub = agent_pb2_grpc.AgentStub(channel)
+def ask():
+    channel = grpc.insecure_channel("unix:" + sys.argv[1], [
+        ("grpc.default_authority", "localhost"), ("grpc.use_local_subchannel_pool", 1),
+    ])
+    stub = agent_pb2_grpc.AgentStub(channel)
+    while True:
+        calls = [stub.ListTenants.future(pb.ListTenantsRequest(), timeout=60) for _ in range(16)]
+        for call in calls:
+            call.exception()
+for _ in range({connections}):
+    threading.Thread(target=ask, daemon=True).start()
 print("asks", flush=True)
-while True:
-    calls = [stub.ListTenants.future(pb.ListTenantsRequest(), timeout=60) for _ in range(16)]
-    for call in calls:
-        call.exception()
+time.sleep(600)
 """
 
 
-def test_one_users_slow_queries_hold_up_nobody_elses_orders(make_shared):
+@pytest.mark.parametrize("connections", [1, 32])
+def test_one_users_slow_queries_hold_up_nobody_elses_orders(make_shared, connections):
     """Before, they stood in one queue with all orders."""
     node = make_shared()
     with node.client() as agent:
         for number in range(300):
             agent.grant(request(f"t{number}", cores=1, memory=1 << 20))
-        command = [sys.executable, "-c", SLOW.format(uid=NOBODY), str(node.socket)]
+        command = [
+            sys.executable,
+            "-c",
+            SLOW.format(uid=NOBODY, connections=connections),
+            str(node.socket),
+        ]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as hostile:
             try:
                 assert hostile.stdout.readline() == "asks\n"

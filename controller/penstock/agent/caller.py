@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.agent.person import NOBODY
 from penstock.model import PenstockError
 
 if TYPE_CHECKING:
+    from penstock.agent.peer import Watched
     from penstock.agent.person import People
     from penstock.node.grant import Grant
 
@@ -23,15 +24,16 @@ class Caller:
     pid: int | None  # of the process that called; None: elsewhere
     is_admin: bool  # root, the agent's own user, or who holds a certificate of the node's CA
     owner_uid: int | None = None  # whose limits hold for a user of this machine, see `person`
+    process: Watched | None = field(default=None, compare=False)  # `pid` while it has not ended
 
     @classmethod
-    def local(cls, uid: int, pid: int, people: People) -> Caller:
+    def local(cls, uid: int, pid: int, people: People, process: Watched | None = None) -> Caller:
         """The process `pid` of user `uid`, as SO_PEERCRED names it. Blocks on account look-ups."""
         if cls.is_admins(uid):
-            return cls(people.name_of(uid), uid, pid, is_admin=True)
+            return cls(people.name_of(uid), uid, pid, is_admin=True, process=process)
         owner = people.owner_of(uid, pid)
         name = people.name_of(uid if owner == NOBODY else owner)
-        return cls(name, uid, pid, is_admin=False, owner_uid=owner)
+        return cls(name, uid, pid, is_admin=False, owner_uid=owner, process=process)
 
     @staticmethod
     def is_admins(uid: int) -> bool:

@@ -7,15 +7,15 @@ import os
 import select
 import signal
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.agent.view import Ended
 from penstock.enforce.process import Process, began, is_alive, read_stat, read_stats
-from penstock.node.processes import TENANT_VARIABLE, members, of_user, started_with
+from penstock.node.processes import members
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
+    from pathlib import Path
 
     from penstock.enforce.process import Stat
     from penstock.node.tenant import Tenant
@@ -87,10 +87,13 @@ class _Family:
     Who was found once is remembered, so that its children are found when it has ended.
     """
 
-    def __init__(self, directory: Path, uid: int | None) -> None:
+    def __init__(
+        self, directory: Path, uid: int | None, is_anothers: Callable[[Process], bool]
+    ) -> None:
         self._directory = directory
         self._uid = uid
-        self._found: set[Process] = set()
+        self._is_anothers = is_anothers
+        self._found: dict[int, Process] = {}  # by pid
         self._numbers: set[int] = set()  # of sessions and groups that they may have begun
 
     def look(self, known: Iterable[Process], spare: Collection[int]) -> list[Process]:
@@ -100,15 +103,18 @@ class _Family:
         """
         spare = {*spare, os.getpid()}
         stats = _stats_of_all()
-        own = set(members(self._directory, self._uid))
         told = {
             one.pid
-            for one in (*known, *self._found)
+            for one in (*known, *self._found.values())
             if one.pid in stats and began(stats[one.pid], one)
         }
+        anothers = {
+            pid
+            for pid, stat in stats.items()
+            if pid not in told and self._is_anothers(self._process(pid, stat))
+        }
         numbers = self._numbers_in_use(stats)
-        own |= {pid for pid in told - own if not self._is_anothers(pid)}
-        own -= spare
+        own = {*members(self._directory, self._uid), *told} - spare - anothers
         reached = own
         while reached:
             own |= reached
@@ -118,13 +124,13 @@ class _Family:
                 for pid, stat in stats.items()
                 if pid not in own
                 and pid not in spare
+                and pid not in anothers
                 and (stat.parent in own or stat.session in numbers or stat.group in numbers)
-                and not self._is_anothers(pid)
             }
-        living = {self._process(pid, stats[pid]) for pid in own & stats.keys()}
+        living = {pid: self._process(pid, stats[pid]) for pid in own & stats.keys()}
         self._found |= living
         self._numbers = numbers
-        return sorted(living)
+        return sorted(living.values())
 
     def _numbers_in_use(self, stats: Mapping[int, Stat]) -> set[int]:
         """The kernel gives a number to nobody else while anybody is in its session or group."""
@@ -132,27 +138,15 @@ class _Family:
         anothers = {
             pid
             for pid in self._numbers & stats.keys()
-            if self._process(pid, stats[pid]) not in self._found
+            if self._process(pid, stats[pid]) != self._found.get(pid)
         }
         return (self._numbers & in_use) - anothers
 
     def _process(self, pid: int, stat: Stat) -> Process:
         """As it was found before, where it cannot be told when it began."""
-        before = (one for one in self._found if one.pid == pid and began(stat, one))
-        return next(before, None) or Process(pid, stat.start_ticks)
-
-    def _is_anothers(self, pid: int) -> bool:
-        """Of another tenant of its user's: a caller may have started processes of several."""
-        named = started_with(pid, TENANT_VARIABLE)
-        if named is None or named == str(self._directory):
-            return False
-        other = Path(named)
-        if other.parent != self._directory.parent:
-            return False
-        try:
-            return bool(of_user([pid], (other / "usage").stat().st_uid))
-        except OSError:  # there is no such tenant
-            return False
+        before = self._found.get(pid)
+        known = before is not None and began(stat, before)
+        return before if before and known else Process(pid, stat.start_ticks)
 
 
 def _stats_of_all() -> dict[int, Stat]:
@@ -169,7 +163,11 @@ class Ending:
     """The processes of one tenant on their way out. To be used by one thread."""
 
     def __init__(
-        self, tenant: Tenant, uid: int | None, known: Callable[[], Iterable[Process]]
+        self,
+        tenant: Tenant,
+        uid: int | None,
+        known: Callable[[], Iterable[Process]],
+        is_anothers: Callable[[Process], bool],
     ) -> None:
         """Nothing is done yet.
 
@@ -177,10 +175,12 @@ class Ending:
             tenant: Whose.
             uid: Whose processes may say by their environment that they are; None: anybody's.
             known: Who is the tenant's, whatever they did to their environment since.
+            is_anothers: Whether that process is known to be another tenant's, though it may come
+                of this one's.
         """
         self._known = known
         self._signalled = _Signalled()
-        self._family = _Family(tenant.directory, uid)
+        self._family = _Family(tenant.directory, uid, is_anothers)
 
     @property
     def so_far(self) -> Ended:

@@ -149,7 +149,7 @@ class Orders:
             agent.bounds.check_total(caller, grant, left)
             tenant, lock = create_tenant(agent.state, grant, self._libraries(request))
             try:
-                ward = Ward(tenant, grant, lock, agent.neighbourhood, caller_pid=caller.pid)
+                ward = Ward(tenant, grant, lock, agent.neighbourhood, caller=caller.process)
             except BaseException:
                 os.close(lock)
                 tenant.remove()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from penstock.devices.host_pids import inner_pid
 from penstock.devices.proc_files import namespace_of
-from penstock.enforce.process import UNKNOWN, Process, is_alive, read_stat
+from penstock.enforce.process import UNKNOWN, Process, find, is_alive, read_stat
 from penstock.node.mounted import mounted_pages, page_of
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from penstock.node.tenant import Tenant
 
 _SO_PASSRIGHTS = 83  # the same, since Linux 6.16
+_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 _SO_PEERPIDFD = 77  # include/uapi/asm-generic/socket.h, since Linux 6.5
 
 
@@ -33,6 +34,13 @@ def take_no_files(listening: socket.socket) -> None:
     """
     with contextlib.suppress(OSError):
         listening.setsockopt(socket.SOL_SOCKET, _SO_PASSRIGHTS, 0)
+
+
+def credentials_of(connection: socket.socket) -> tuple[int, int]:
+    """The pid and the uid of the process that connected. 0: a pid that none of ours has."""
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, uid, _ = _CREDENTIALS.unpack(raw)
+    return pid, uid
 
 
 class NoPeerError(Exception):
@@ -55,8 +63,7 @@ class Peer:
             ValueError: it lies in a pid namespace that is not ours or inside of ours.
             NoPeerError: it has ended, or its first thread has and nothing tells who it is.
         """
-        raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        pid, uid, _ = struct.unpack("3i", raw)
+        pid, uid = credentials_of(connection)
         if pid <= 0:
             raise ValueError("its process is in a pid namespace outside of the agent's")
         descriptor = _pidfd_of(connection)
@@ -110,6 +117,45 @@ class Peer:
             raise ValueError(f"pid {self.pid} is not in a container of the tenant")
 
 
+class Watched:
+    """A process and its pidfd: its end is seen, and its pid never taken for another's.
+
+    The descriptor is closed with the last who has this object.
+    """
+
+    def __init__(self, process: Process, descriptor: int) -> None:
+        self.process = process
+        self._descriptor = descriptor
+
+    def __del__(self) -> None:
+        os.close(self._descriptor)
+
+    @classmethod
+    def peer_of(cls, connection: socket.socket) -> Watched | None:
+        """The process that connected: a connection can be handed on, and outlive who made it.
+
+        None: it has ended, lies in a pid namespace outside of ours, or hides when it began.
+        """
+        pid, uid = credentials_of(connection)
+        try:
+            descriptor = _pidfd_of(connection)
+            by_pid = descriptor is None
+            if descriptor is None:
+                descriptor = os.pidfd_open(pid)
+        except (NoPeerError, OSError, ValueError):
+            return None
+        process = find(pid)
+        found = cls(process or Process(pid, UNKNOWN), descriptor)
+        if process is None or found.has_ended():
+            return None
+        # Before Linux 6.5 the pid can be another's by now: that one would have to be of that user.
+        return None if by_pid and _uid_of(pid) != uid else found
+
+    def has_ended(self) -> bool:
+        """Whether it has."""
+        return _is_readable(self._descriptor)
+
+
 def _pidfd_of(connection: socket.socket) -> int | None:
     """A descriptor of the very process that connected; None: this kernel gives none."""
     try:
@@ -123,12 +169,15 @@ def _pidfd_of(connection: socket.socket) -> int | None:
 
 def _has_ended(pidfd: int | None, pid: int, start_ticks: int) -> bool:
     """Or is about to: whoever holds it by a descriptor is told last."""
-    if pidfd is not None:
-        poll = select.poll()
-        poll.register(pidfd, select.POLLIN)
-        if poll.poll(0):
-            return True
+    if pidfd is not None and _is_readable(pidfd):
+        return True
     return not Peer.is_alive(pid, start_ticks)
+
+
+def _is_readable(pidfd: int) -> bool:
+    poll = select.poll()  # select() takes no descriptors above 1023
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _uid_of(pid: int) -> int | None:

@@ -89,7 +89,7 @@ class Revocation:
         self._is_over = self._is_stopped = False
         self._failures = 0  # to look at it, or to remove its directory
         self._failure: Exception | None = None  # the last of them
-        self._ending = Ending(ward.tenant, ward.grant.uid, self._known)
+        self._ending = Ending(ward.tenant, ward.grant.uid, self._known, self._is_anothers)
         self._thread = threading.Thread(target=self._run, name="revoke", daemon=True)
 
     def start(self) -> None:
@@ -148,6 +148,12 @@ class Revocation:
         yield from self._agent.handshakes.processes(name)
         if self._agent.enforcer is not None:
             yield from self._agent.enforcer.members(name)
+
+    def _is_anothers(self, process: Process) -> bool:
+        """By what enforcement saw, never by an environment, which a process may write anew."""
+        enforcer = self._agent.enforcer
+        tenant = enforcer.tenant_of(process) if enforcer is not None else None
+        return tenant not in {None, self._ward.tenant.name}
 
     def _run(self) -> None:
         is_over = False

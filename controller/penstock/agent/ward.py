@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import select
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -18,6 +16,7 @@ from penstock_shim.pages import PageError, read_usage
 
 if TYPE_CHECKING:
     from penstock.agent.handshakes import Handshakes
+    from penstock.agent.peer import Watched
     from penstock.agent.revocation import Revocation
     from penstock.enforce import Finding
     from penstock.node.grant import Grant
@@ -41,7 +40,7 @@ class Ward:
         lock: int,
         neighbourhood: Neighbourhood,
         *,
-        caller_pid: int | None = None,
+        caller: Watched | None = None,
         adopted: bool = False,
         damage: str | None = None,
     ) -> None:
@@ -64,8 +63,8 @@ class Ward:
         self.answering = threading.Lock()
         self.is_answered = adopted  # somebody was told that he has it
         self._lock = lock
-        self._caller = _watch(caller_pid) if grant.lifetime == "processes" else None
-        self.caller_pid = caller_pid if self._caller is not None else None
+        self._caller = caller if grant.lifetime == "processes" else None
+        self._parents = frozenset({self._caller.process} if self._caller else ())
         self._said: set[str] = set()
         self.findings: tuple[Finding, ...] = ()  # of enforcement, as of its last look
         self._left: str | None = ""  # the finding as it was left for `penstock ps`; "": not yet
@@ -104,12 +103,9 @@ class Ward:
         """Whether nothing but its processes keeps it, so that it ends when it has none."""
         if self.grant.lifetime == "until-revoked":
             return False
-        with self._using:
-            if self._caller is not None:
-                ended = _has_ended(self._caller)
-                if ended and self.caller_pid is not None:
-                    self.caller_pid = self._subject = None  # the number may be another's now
-                return ended
+        caller = self._caller
+        if caller is not None:
+            return caller.has_ended()
         return now_ns - self.since_ns > FIRST_PROCESS_NS
 
     def subject(self, handshakes: Handshakes) -> Subject:
@@ -128,7 +124,7 @@ class Ward:
                 self.grant,
                 handshake=handshake,
                 listens_since_ticks=since_ticks,
-                parents=frozenset({self.caller_pid} if self.caller_pid else ()),
+                parents=self._parents,
                 suspended=self.grant.suspended,
             )
             return self._subject
@@ -177,21 +173,4 @@ class Ward:
             self._is_closed = True
             self.supervisor.close()
             os.close(self._lock)
-            if self._caller is not None:
-                os.close(self._caller)
-                self._caller = None
-
-
-def _watch(pid: int | None) -> int | None:
-    """A descriptor of the process; None: it has ended, or cannot be watched."""
-    if not pid:
-        return None
-    with contextlib.suppress(OSError):
-        return os.pidfd_open(pid)
-    return None
-
-
-def _has_ended(pidfd: int) -> bool:
-    poll = select.poll()  # select() takes no descriptors above 1023
-    poll.register(pidfd, select.POLLIN)
-    return bool(poll.poll(0))
+            self._caller = None

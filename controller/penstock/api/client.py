@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
+import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
@@ -11,7 +13,7 @@ import grpc
 from penstock.api import convert
 from penstock.api.status import error_of
 from penstock.node.admission import check_grace
-from penstock.node.state import agent_sockets
+from penstock.node.state import State, agent_sockets
 from penstock_api.v1 import agent_pb2 as pb
 from penstock_api.v1 import agent_pb2_grpc
 
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 10.0
 MOST_ANSWER_BYTES = 64 << 20  # hundreds of tenants with all that may be said of each
+AGAIN_S = 0.1  # until a connection is tried again
+PROBE_S = 2
+_NOT_CONNECTED = "failed to connect to all addresses"
 SLACK_S = 15.0  # what ending a tenant may take beyond its grace
 _OPTIONS = [("grpc.max_receive_message_length", MOST_ANSWER_BYTES)]
 Answer = TypeVar("Answer")
@@ -36,8 +41,10 @@ Answer = TypeVar("Answer")
 class AgentClient:
     """A connection to an agent. Every method raises `PenstockError`."""
 
-    def __init__(self, channel: grpc.Channel, target: str) -> None:
+    def __init__(self, channel: grpc.Channel, target: str, entrance: Path | None = None) -> None:
+        """`entrance`: the socket that the channel connects to."""
         self._channel = channel
+        self._entrance = entrance
         self._target = target
         self._stub: Any = agent_pb2_grpc.AgentStub(channel)  # type: ignore[no-untyped-call] # generated
 
@@ -54,7 +61,9 @@ class AgentClient:
             ("grpc.initial_reconnect_backoff_ms", 100),
             ("grpc.max_reconnect_backoff_ms", 1000),
         ]
-        return cls(grpc.insecure_channel(f"unix:{file}", [*options, *_OPTIONS]), str(file))
+        entrance = _entrance(file)
+        channel = grpc.insecure_channel(f"unix:{entrance}", [*options, *_OPTIONS])
+        return cls(channel, str(file), entrance)
 
     @classmethod
     def remote(cls, address: str, certificate: Path, key: Path, authority: Path) -> Self:
@@ -151,13 +160,30 @@ class AgentClient:
         request: object,
         timeout_s: float = TIMEOUT_S,
     ) -> Answer:
-        try:
-            answer = method(request, timeout=timeout_s)
-        except grpc.RpcError as error:
-            raise error_of(error, self._target) from None
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                answer = method(request, timeout=max(0.0, deadline - time.monotonic()))
+                break
+            except grpc.RpcError as error:
+                if not self._was_crowded_out(error) or time.monotonic() + AGAIN_S > deadline:
+                    raise error_of(error, self._target) from None
+            time.sleep(AGAIN_S)
         if not isinstance(answer, kind):
             raise TypeError(f"{answer!r} is no {kind.__name__}")
         return answer
+
+    def _was_crowded_out(self, error: grpc.RpcError) -> bool:
+        """Whether nothing was sent, since too many others were connecting to a living agent.
+
+        gRPC does not wait for its place in the kernel's queue; a blocking connect does.
+        """
+        return (
+            self._entrance is not None
+            and error.code() is grpc.StatusCode.UNAVAILABLE
+            and str(error.details()).startswith(_NOT_CONNECTED)
+            and _listens(self._entrance)
+        )
 
     def _stream(
         self, method: Callable[..., Iterator[Answer]], request: object, timeout_s: float | None
@@ -181,12 +207,32 @@ def find_agent_socket(state_dir: Path | None = None) -> Path | None:
 
 def _answers(file: Path) -> bool:
     """Whether somebody listens there. A socket in a directory that others write is nobody's."""
+    return _is_trusted(file) and _listens(_entrance(file))
+
+
+def _entrance(file: Path) -> Path:
+    """The socket beside `file` for administrators alone, where this process is one's; else `file`.
+
+    Nobody can shut administrators out of theirs.
+    """
+    for_admins = State(file.parent).admin_socket
+    return for_admins if _is_trusted(for_admins) and _listens(for_admins) else file
+
+
+def _is_trusted(file: Path) -> bool:
+    """Whether it is there, and root's or our own."""
     try:
-        owner = file.lstat().st_uid
-        if owner not in (0, os.geteuid()):
-            return False
+        return file.lstat().st_uid in (0, os.geteuid())
+    except OSError:
+        return False
+
+
+def _listens(file: Path) -> bool:
+    """Whether somebody does, as long as PROBE_S may pass until there is room in the queue."""
+    try:
         with socket.socket(socket.AF_UNIX) as probe:
-            probe.settimeout(1)
+            # A socket with a timeout of Python's does not wait for that.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", PROBE_S, 0))
             probe.connect(str(file))
     except OSError:
         return False

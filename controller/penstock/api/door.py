@@ -1,26 +1,28 @@
-"""The local socket: tells who calls.
+"""The local sockets: tell who calls.
 
 gRPC does not say which process is behind a unix socket. So connections are accepted here, where the
 kernel names their peer (SO_PEERCRED), and joined to gRPC's own socket from an address that no other
 connection has; gRPC hands that address to the service. Its socket lies in a directory that only the
 agent's user may enter: nobody else can come by with an address of their choice.
+
+The kernel keeps one queue for each socket: whoever connects faster than any program accepts fills
+it, and shuts all others out. So administrators have a socket of their own.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import secrets
 import socket
-import struct
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from penstock.agent import Caller
-from penstock.agent.peer import take_no_files
+from penstock.agent.peer import Watched, credentials_of
+from penstock.api.listening import Listening
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,124 +34,109 @@ MOST_CONNECTIONS = 1024
 MOST_OF_A_USER = 32  # a person, whatever uids they have
 LOOKUPS_AT_ONCE = 4  # of callers' accounts, which may be told by a directory service
 MOST_UNKNOWN = 512  # connections that wait for that
-BACKLOG = 4096  # who finds it full is refused by the kernel, whoever it is
+MOST_OF_A_UID = 2 * MOST_OF_A_USER  # with those that wait; further ones are closed unheard
 KEPT_FOR_ADMINS = 256
 WAITS_FOR_S = 5.0  # for one's other connections to end
 SPEAKS_WITHIN_S = 5.0  # whoever has nothing to say
 READS_WITHIN_S = 60.0  # or does not listen has no connection
 CLOSES_WITHIN_S = 2.0
-LOOK_S = 1.0
 _PREFIX = "unix-abstract:"
 
 
 class Door:
-    """Accepts local connections at `outside` and joins them to the server at `inside`."""
+    """Accepts local connections and joins them to the server at `inside`."""
 
-    def __init__(self, outside: Path, inside: Path, people: People) -> None:
+    def __init__(self, outside: Path, for_admins: Path, inside: Path, people: People) -> None:
+        """`outside`: everybody's socket; `for_admins`: in a directory that only they may enter."""
         self._people = people
         self._lookups = ThreadPoolExecutor(LOOKUPS_AT_ONCE, "callers")
         self._unknown = 0  # connections whose caller is being looked up
         self._outside = outside
+        self._for_admins = for_admins
         self._inside = inside
         self._callers: dict[str, Caller] = {}  # by address
-        self._connections: Counter[int | str] = Counter()  # by person
+        self._of_uid: Counter[int] = Counter()  # connections, from when they are accepted
+        self._connections: Counter[int | str] = Counter()  # those let in, by person
         self._waiting: Counter[int | str] = Counter()
-        self._server: asyncio.Server | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._mode = 0o600
-        self._inode = 0  # of the socket as it was bound last
-        self._keeper: asyncio.Task[None] | None = None
+        self._listening: list[Listening] = []
+        self._tasks: set[asyncio.Task[None]] = set()  # of all accepted
+        self._served = 0
 
     async def open(self, mode: int) -> None:
-        """Begins to accept; `mode`: who may connect. A socket that a killed agent left goes."""
-        self._mode = mode
-        await self._listen()
-        self._keeper = asyncio.create_task(self._keep())
-
-    async def _listen(self) -> None:
-        aside = self._outside.with_name(f".{self._outside.name}.{os.getpid()}")
-        aside.unlink(missing_ok=True)
-        listener = socket.socket(socket.AF_UNIX)
-        take_no_files(listener)
-        listener.bind(str(aside))
-        aside.chmod(self._mode)
-        self._inode = aside.stat().st_ino
-        aside.replace(self._outside)  # whoever connects finds it whole
-        listener.listen(BACKLOG)
-        if self._server is not None:
-            self._server.close()  # connections there are go on
-        self._server = await asyncio.start_unix_server(self._join, sock=listener, backlog=BACKLOG)
-
-    async def _keep(self) -> None:
-        """Makes the socket again when somebody took it away."""
-        while True:
-            await asyncio.sleep(LOOK_S)
-            with contextlib.suppress(OSError):  # no room for it, say: the next look tries again
-                if not self._is_there():
-                    await self._listen()
-
-    def _is_there(self) -> bool:
-        try:
-            return self._outside.stat().st_ino == self._inode
-        except FileNotFoundError:
-            return False
+        """Begins to accept; `mode`: who may connect from outside. Raises OSError."""
+        for path, who in ((self._for_admins, 0o600), (self._outside, mode)):
+            self._listening.append(Listening(path, who, self._accept))
+            self._listening[-1].open()
 
     def caller(self, peer: str) -> Caller | None:
         """Whose connection gRPC means by `peer`; None: none of ours."""
         return self._callers.get(peer.removeprefix(_PREFIX)) if peer.startswith(_PREFIX) else None
 
     async def close(self) -> None:
-        """Ends all connections and removes the socket."""
-        if self._keeper is not None:
-            self._keeper.cancel()
-        if self._server is not None:
-            self._server.close()
+        """Ends all connections and removes the sockets."""
+        for one in self._listening:
+            one.close()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=CLOSES_WITHIN_S)
-        self._outside.unlink(missing_ok=True)
         self._lookups.shutdown(wait=False, cancel_futures=True)
 
-    async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        try:
-            caller = await self._caller_at(writer.get_extra_info("socket"))
-            if task is None or caller is None:
-                return
-            user = caller.person
-            if not await self._enters(user, is_admin=caller.is_admin):
-                return
-            self._tasks.add(task)
-            self._connections[user] += 1
-            try:
-                await self._serve(caller, reader, writer)
-            finally:
-                self._tasks.discard(task)
-                self._connections[user] -= 1
-                if not self._connections[user]:
-                    del self._connections[user]
-        except (OSError, asyncio.TimeoutError, asyncio.CancelledError):
-            pass
-        finally:
-            await _close(writer)
+    def _accept(self, accepted: socket.socket) -> None:
+        """Whoever has far too many is refused before anything is made for it."""
+        pid, uid = credentials_of(accepted)
+        if self._of_uid[uid] >= MOST_OF_A_UID and not Caller.is_admins(uid):
+            accepted.close()
+            return
+        self._of_uid[uid] += 1
+        task = asyncio.get_running_loop().create_task(self._join(accepted, uid, pid))
+        self._tasks.add(task)
 
-    async def _caller_at(self, accepted: socket.socket) -> Caller | None:
+        def gone(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            accepted.close()
+            self._of_uid[uid] -= 1
+            if not self._of_uid[uid]:
+                del self._of_uid[uid]
+
+        task.add_done_callback(gone)
+
+    async def _join(self, accepted: socket.socket, uid: int, pid: int) -> None:
+        with contextlib.suppress(OSError, asyncio.TimeoutError, asyncio.CancelledError):
+            caller = await self._caller_at(accepted, uid, pid)
+            if caller is None or not await self._enters(caller.person, is_admin=caller.is_admin):
+                return
+            self._served += 1
+            self._connections[caller.person] += 1
+            try:
+                reader, writer = await asyncio.open_unix_connection(sock=accepted)
+                try:
+                    await self._serve(caller, reader, writer)
+                finally:
+                    await _close(writer)
+            finally:
+                self._served -= 1
+                self._connections[caller.person] -= 1
+                if not self._connections[caller.person]:
+                    del self._connections[caller.person]
+
+    async def _caller_at(self, accepted: socket.socket, uid: int, pid: int) -> Caller | None:
         """Who is at the other end, looked up beside the loop; None: too many wait for that.
 
         Administrators are not looked up there, and wait for nobody.
         """
-        raw = accepted.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        pid, uid, _ = struct.unpack("3i", raw)
+        process = Watched.peer_of(accepted)
         if Caller.is_admins(uid):
-            return Caller.local(uid, pid, self._people)
+            return Caller.local(uid, pid, self._people, process)
         if self._unknown >= MOST_UNKNOWN:
             return None
         self._unknown += 1
         try:
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._lookups, Caller.local, uid, pid, self._people)
+            return await loop.run_in_executor(
+                self._lookups, Caller.local, uid, pid, self._people, process
+            )
         finally:
             self._unknown -= 1
 
@@ -173,10 +160,10 @@ class Door:
     def _lets_in(self, user: int | str, *, is_admin: bool) -> bool:
         """Each user has some connections; what all together leave is the administrators'."""
         if is_admin:
-            return len(self._tasks) < MOST_CONNECTIONS
+            return self._served < MOST_CONNECTIONS
         return (
             self._connections[user] < MOST_OF_A_USER
-            and len(self._tasks) < MOST_CONNECTIONS - KEPT_FOR_ADMINS
+            and self._served < MOST_CONNECTIONS - KEPT_FOR_ADMINS
         )
 
     async def _serve(

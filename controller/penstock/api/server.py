@@ -37,8 +37,13 @@ class Server:
     def __init__(self, agent: Agent, tls: Tls | None = None) -> None:
         self._agent = agent
         self._tls = tls
-        self._inside = agent.state.directory / ".agent"
-        self._door = Door(agent.state.agent_socket, self._inside / "grpc.sock", agent.people)
+        self._inside = agent.state.admin_socket.parent
+        self._door = Door(
+            agent.state.agent_socket,
+            agent.state.admin_socket,
+            self._inside / "grpc.sock",
+            agent.people,
+        )
         self._loop = asyncio.new_event_loop()
         self._server: grpc.aio.Server | None = None
         self._health = health.aio.HealthServicer()

@@ -16,7 +16,6 @@ from penstock.enforce.measure import DeviceUsers, Foreign, Onlooker, User
 from penstock.enforce.members import Members
 from penstock.enforce.process import Process, hears, is_alive, send
 from penstock.enforce.saved import read_ladder, write_ladder
-from penstock.node.processes import TENANT_VARIABLE, started_with
 from penstock_shim.pages import (
     Limits,
     PageError,
@@ -153,6 +152,10 @@ class Enforcer:
         """All processes of the tenant as of the last look."""
         return self._members.of(tenant)
 
+    def tenant_of(self, process: Process) -> str | None:
+        """Whose that process is, as of the last look. From any thread."""
+        return self._members.owner_of(process)
+
     def count(self, tenant: str) -> int | None:
         """How many members the tenant had at the last look; None: it was not there yet."""
         return self._members.count(tenant)
@@ -287,24 +290,13 @@ class Enforcer:
         ):
             events += self._signal(subject, case, processes, signals)
         if orders.kill_all:
-            everyone = frozenset(self._own_of(subject))
+            everyone = frozenset(self._members.of(subject.name))
             for number in (signal.SIGSTOP, signal.SIGKILL):  # none has time to start another
                 events += self._signal(subject, case, everyone, (number,))
         if (ladder.stopped, ladder.suspended, ladder.cut) != over or ladder.is_idle:
             ladder.stopped, ladder.suspended, ladder.cut = over
             events += self._save(subject, case)
         return events
-
-    def _own_of(self, subject: Subject) -> Iterator[Process]:
-        """Its processes, and none that one caller started for another tenant of his."""
-        others = {
-            str(one.tenant.directory)
-            for one in self._subjects
-            if one.name != subject.name and one.parents & subject.parents
-        }
-        for process in self._members.of(subject.name):
-            if not others or started_with(process.pid, TENANT_VARIABLE) not in others:
-                yield process
 
     @staticmethod
     def _save(subject: Subject, case: _Case) -> list[Event]:

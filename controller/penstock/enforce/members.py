@@ -4,7 +4,8 @@ For each process, what tells first decides:
 
     handshake     the kernel named it at the tenant's socket (where others are refused)
     cgroup        its container's, or one below
-    ancestor      its parent is the tenant's, or was when it was first seen
+    ancestor      its parent is the tenant's, or was when it was first seen. Of a caller that has
+                  several tenants, the one that its environment names
     page          the tenant's usage page is mounted where a container has its own, by root or by
                   the user whose page it is; whatever else is in a container that root made so is
                   the tenant's from then on
@@ -26,7 +27,7 @@ from typing import TYPE_CHECKING
 
 from penstock.devices.proc_files import read_proc_text
 from penstock.enforce.cgroup import containers_of, innermost_containers, paths_of
-from penstock.enforce.process import UNKNOWN, Process, Stat, read_stat, read_stats
+from penstock.enforce.process import UNKNOWN, Process, Stat, began, read_stat, read_stats
 from penstock.node.mounted import Page, PageId, mounted_pages, pages_of
 from penstock.node.processes import TENANT_VARIABLE, started_in, started_with
 
@@ -66,7 +67,7 @@ class Members:
         self._subjects: Sequence[Subject] = ()  # those with cgroups
         self._handshakes: dict[int, tuple[int, str]] = {}  # by pid: its start, and the tenant
         self._containers: dict[str, str] = {}  # cgroups of containers that have a tenant's page
-        self._parents: dict[int, str] = {}
+        self._parents: dict[Process, list[str]] = {}  # each with the tenants that it asked for
         self._directories: dict[str, Subject] = {}
         self._pages: dict[PageId, tuple[Page, str]] = {}  # usage pages, and whose they are
         self._directory_of: dict[int, str | None] = {}  # as the young ones' environments say now
@@ -142,6 +143,11 @@ class Members:
             self._decide(pid, seen)
         return seen.tenant
 
+    def owner_of(self, process: Process) -> str | None:
+        """The tenant of that very process, as of the last scan. From any thread."""
+        seen = self._known.get(process.pid)
+        return seen.tenant if seen is not None and began(seen.stat, process) else None
+
     def process(self, pid: int) -> Process | None:
         """The process as it was first seen; None: it was not."""
         seen = self._known.get(pid)
@@ -175,7 +181,10 @@ class Members:
             for one in subjects
             for process in one.handshake
         }
-        self._parents = {pid: one.name for one in subjects for pid in one.parents}
+        self._parents = {}
+        for one in subjects:
+            for parent in one.parents:
+                self._parents.setdefault(parent, []).append(one.name)
         self._directories = {str(one.tenant.directory): one for one in subjects}
         pages = zip(pages_of([one.tenant.usage_page for one in subjects]), subjects, strict=True)
         self._pages = {page.identity: (page, one.name) for page, one in pages if page is not None}
@@ -233,7 +242,7 @@ class Members:
         tenant = (
             self._by_handshake(pid, seen)
             or self._by_cgroup(pid)
-            or self._by_ancestor(seen, depth)
+            or self._by_ancestor(pid, seen, depth)
             or self._by_page(pid)
             or self._by_session(seen)
             or self._by_environment(pid)
@@ -293,11 +302,13 @@ class Members:
         except OSError:
             return False
 
-    def _by_ancestor(self, seen: _Seen, depth: int) -> str | None:
+    def _by_ancestor(self, pid: int, seen: _Seen, depth: int) -> str | None:
         parent = seen.stat.parent
-        if parent in self._parents:
-            return self._parents[parent]
         above = self._known.get(parent)
+        names = self._parents.get(Process(parent, above.stat.start_ticks)) if above else None
+        if names:
+            named = self._by_environment(pid) if len(names) > 1 else None
+            return named if named in names else names[-1]
         if above is None or parent <= 1 or depth >= _DEEPEST:
             return None
         if above.tenant is None:

@@ -24,7 +24,7 @@ class Subject:
     """Processes that its socket named (SO_PEERCRED): they and what they start."""
     listens_since_ticks: int | None = None
     """Who started later, as in /proc/PID/stat, could shake hands; None: nobody listens."""
-    parents: frozenset[int] = frozenset()
+    parents: frozenset[Process] = frozenset()
     """What these start is the tenant's, they themselves are not: its `penstock run`."""
     cgroups: tuple[str, ...] = ()
     """Paths as in /proc/PID/cgroup, of its containers: whatever is in them or below."""
@@ -41,7 +41,7 @@ class Subject:
         *,
         handshake: frozenset[Process] = frozenset(),
         listens_since_ticks: int | None = None,
-        parents: frozenset[int] = frozenset(),
+        parents: frozenset[Process] = frozenset(),
         cgroups: tuple[str, ...] = (),
         suspended: bool = False,
     ) -> Subject:

@@ -78,6 +78,11 @@ class State:
         """Where that agent takes orders."""
         return self.directory / "agent.sock"
 
+    @property
+    def admin_socket(self) -> Path:
+        """Where it takes those of administrators, in a directory that nobody else may enter."""
+        return self.directory / ".agent" / "agent.sock"
+
     def is_shared(self) -> bool:
         """Whether other users have tenants here, as `open` was once told."""
         return bool(self.machines.stat().st_mode & 0o001)
