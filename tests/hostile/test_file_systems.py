@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,6 +51,25 @@ def test_a_users_run_that_never_answers_holds_up_neither_rounds_nor_orders(make_
     node.process.stderr.close()
     node.start()
     assert node.stop() == 0
+
+
+@pytest.mark.timed
+def test_many_mounts_where_a_containers_page_lies_hold_up_neither_rounds_nor_orders(
+    make_node, hostile
+):
+    """Before, the agent read them all for each process: rounds of 30 s, and nobody was revoked."""
+    node = make_node()
+    granted = node.tenant("t", cores=300)
+    program = hostile("many_mounts.py", 2000, 1000)
+    assert program.stdout.readline() == "ready\n"
+    node.launch_in(environment_for(granted), "sleep", "600")
+    with node.client() as agent:
+        # Whoever counts this one has looked at the others, which were there before it.
+        wait_until(lambda: agent.tenants()[0].members == 1)
+        assert agent.node().slowest_round.ToNanoseconds() < 3e9
+        began_s = time.monotonic()
+        agent.revoke("t", 0)
+        assert time.monotonic() - began_s < 8
 
 
 def test_a_tenant_keeps_its_share_as_long_as_a_process_of_it_survives_sigkill(make_node, dead_run):

@@ -109,10 +109,12 @@ class Peer:
 
         `contained`: in the tenant's containers, and nowhere else, lie its pages.
         """
-        mounted = mounted_pages(self.pid)
-        if not contained and (mounted is None or not mounted.by_root):
-            return  # what a user mounts for himself says nothing
         page = page_of(tenant.usage_page)
+        # What a user mounts for himself says nothing, but that he may have a container of his own.
+        mounters = {os.geteuid(), page.uid} if contained and page else {os.geteuid()}
+        mounted = mounted_pages(self.pid, mounters.__contains__)
+        if mounted is None and not contained:
+            return
         if mounted is None or page is None or not mounted.tells_of(page):
             raise ValueError(f"pid {self.pid} is not in a container of the tenant")
 
