@@ -147,6 +147,22 @@ TEST(a_tenant_that_uses_part_of_its_turns_gets_more_of_them) {
   check_share(&m, 1, 300, 5);
 }
 
+/* It says that it waits and is busy, or has a gap behind each launch. */
+TEST(who_uses_little_of_its_turns_takes_nothing_of_anothers_share) {
+  static const uint32_t shares[][2] = {{800, 200}, {500, 500}, {300, 600}, {100, 900}};
+  static const uint32_t duties[] = {0, 26, 128};
+  for (int k = 0; k < 12; k++) {
+    const uint32_t duty[] = {256, duties[k / 4]};
+    for (int elastic = 0; elastic < 2; elastic++) {
+      model m;
+      model_make(&m, 2, shares[k % 4], 0);
+      m.accounts[1].elastic = (uint32_t)elastic;
+      model_run(&m, 2, duty, 0, 20000 * (uint64_t)MS);
+      check_share(&m, 0, shares[k % 4][0], 10);
+    }
+  }
+}
+
 TEST(elastic_tenants_share_the_whole_device_by_their_cores) {
   const uint32_t shares[] = {100, 200, 50, 50}, whole[] = {256, 256, 256, 256};
   model m;

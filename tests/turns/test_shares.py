@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timed
 
 LONG_S = 120  # programs are ended with the stage
+FORGES = Path(__file__).with_name("forges.py")
 CHARGING = Path(__file__).parent.parent / "gate" / "charging.py"
 
 
@@ -89,6 +90,22 @@ def test_a_loop_that_launches_and_waits_gets_its_share_beside_a_backlogged_one(s
     got = watched(stage, [loop, busy])
     assert 36 <= got["t0"] <= 42
     assert 36 <= got["t1"] <= 42
+
+
+@pytest.mark.parametrize("cores", [(75, 20), (50, 45)], ids=str)
+def test_who_forges_that_it_is_at_work_takes_nothing_of_anothers_share(stage, turns, cores):
+    """Before, it had the device four times as long as its share: 75 % got 68."""
+    honest, forger = tenants_of(stage, turns, *cores)
+    page = str(forger.directory / "usage")
+    program = stage.start(None, [str(FORGES), page], program=sys.executable)
+    assert program.stdout.readline() == "forges\n"
+    stage.start(honest, backlogged(500))
+    stage.wait_until_busy([honest.name], 30)
+    stage.watch(2)
+    got = percent(stage.watch(4), honest.name)
+    (figures,) = turns.devices().values()
+    assert figures.handed_out
+    assert cores[0] - 2.5 <= got <= cores[0] + 1.5
 
 
 def test_elastic_tenants_share_all_of_the_device_by_their_cores(stage, turns):

@@ -26,7 +26,9 @@ void penstock_account_init(penstock_account *account, uint32_t cores_permille, u
 
 static void keep_within(penstock_account *account, int64_t most) {
   if (account->credit_ns > most) account->credit_ns = most;
+  if (account->held_ns > most) account->held_ns = most;
   int64_t least = -share_of(account, PENSTOCK_TURN_LENT_NS) - turn_of(account);
+  if (account->held_ns < least) account->held_ns = least;
   if (account->elastic && account->credit_ns < least) account->credit_ns = least;
 }
 
@@ -36,6 +38,7 @@ void penstock_account_earn(penstock_account *account, uint64_t elapsed_ns, int a
   uint64_t grown = elapsed_ns * account->cores_permille + account->rest;
   account->rest = grown % FULL_PERMILLE;
   account->credit_ns += (int64_t)(grown / FULL_PERMILLE);
+  account->held_ns += (int64_t)(grown / FULL_PERMILLE);
   int64_t saved = at_work ? share_of(account, PENSTOCK_TURN_SAVED_NS) : 0;
   keep_within(account, turn_of(account) + saved);
 }
@@ -53,6 +56,7 @@ void penstock_account_finish(penstock_account *account, uint64_t length_ns, uint
   uint64_t least = (length_ns - overrun_ns) / PENSTOCK_TURN_FLOOR + overrun_ns;
   if (overrun_ns > length_ns) least = length_ns;
   account->credit_ns -= (int64_t)least;
+  account->held_ns -= (int64_t)length_ns;
   account->prepaid_ns = least;
   account->finished_ns = now_ns;
 }
@@ -93,17 +97,21 @@ static void forgive(penstock_account *const *accounts, const uint8_t *wants, int
   }
 }
 
+/* Does the first have the device before the second? */
+static int is_before(const penstock_account *one, const penstock_account *other) {
+  int within = one->held_ns >= 0, other_within = other->held_ns >= 0;
+  if (within != other_within) return within;
+  int64_t owed = owed_ns(one), other_owed = owed_ns(other);
+  if (owed != other_owed) return owed > other_owed;
+  return one->finished_ns < other->finished_ns;
+}
+
 int penstock_account_choose(penstock_account *const *accounts, const uint8_t *wants, int count) {
   int best = -1;
   forgive(accounts, wants, count);
   for (int i = 0; i < count; i++) {
     if (!wants[i] || penstock_account_ready_ns(accounts[i])) continue;
-    if (best >= 0) {
-      int64_t mine = owed_ns(accounts[i]), other = owed_ns(accounts[best]);
-      if (mine < other) continue;
-      if (mine == other && accounts[i]->finished_ns >= accounts[best]->finished_ns) continue;
-    }
-    best = i;
+    if (best < 0 || is_before(accounts[i], accounts[best])) best = i;
   }
   return best;
 }

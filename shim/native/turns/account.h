@@ -6,6 +6,11 @@
  * more than that. Elastic tenants also share what is left, in proportion to their shares: what they
  * are lent is no debt. Nothing here reads a clock or a page.
  *
+ *   held credit grows alike, and falls by the length of the tenant's turns
+ *
+ * What was measured is the tenant's own word, and who uses part of its turns gets more of them. So
+ * whoever has held the device for less than its share goes before all that held it for more.
+ *
  * Plain C without inline code: cffi reads this very file. Times are nanoseconds.
  */
 #pragma once
@@ -22,6 +27,7 @@ typedef struct penstock_account {
   uint32_t cores_permille; /* 1..1000 */
   uint32_t elastic;
   int64_t credit_ns;    /* device time owed; below zero: had too much */
+  int64_t held_ns;      /* the same, of time for which it held the device */
   uint64_t rest;        /* of the growth, in ns / 1000 */
   uint64_t prepaid_ns;  /* taken off already, ahead of what will be measured */
   uint64_t finished_ns; /* when its last turn ended; breaks ties */
@@ -50,6 +56,7 @@ uint64_t penstock_account_ready_ns(const penstock_account *account);
  * included; elastic ones divide a whole round by them. */
 uint64_t penstock_account_length_ns(const penstock_account *account, uint32_t wanted_permille);
 
-/* The one of `count` that is owed most for its share among those whose `wants` is not 0 and that
- * may have a turn now; -1: none. What elastic ones were lent is forgiven them all alike. */
+/* Of the `count`, among those whose `wants` is not 0 and that may have a turn now, the one that is
+ * owed most for its share; before all others those that held the device for less than theirs. -1:
+ * none. What elastic ones were lent is forgiven them all alike. */
 int penstock_account_choose(penstock_account *const *accounts, const uint8_t *wants, int count);
