@@ -117,8 +117,8 @@ proto: $(VENV)/.tools ## Rewrite proto/penstock_api/*/*_pb2* from the .proto fil
 
 gen: $(VENV)/.tools ## Rewrite docs/coverage.md from the headers and hook tables, docs/metrics.md from its table, deploy/crds from the policy's schema
 	PYTHONPATH=shim $(BIN)/python -m codegen --native shim/native --page docs/coverage.md
-	PYTHONPATH=controller $(BIN)/python -m penstock.meter.reference docs/metrics.md
-	PYTHONPATH=controller $(BIN)/python -m penstock.kube.control.crd deploy/crds
+	PYTHONPATH=controller $(BIN)/python -m penstock.node.metering.reference docs/metrics.md
+	PYTHONPATH=controller $(BIN)/python -m penstock.kube.controller.crd deploy/crds
 
 chart: ## Rewrite what is generated below deploy/ (HELM names a helm 3)
 	HELM=$(or $(HELM),helm) deploy/render.sh deploy

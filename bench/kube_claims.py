@@ -23,11 +23,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from bench.kube_pods import NAMESPACE, Watched, clear, each, make_namespace, on_a_cluster, rate
 from tests.kube.placing import GIB, node, pod
 
-from penstock.kube.api import CLAIMS, NODES, PODS, SLICES, Api, ApiError, Object
-from penstock.kube.control.caps import CLASSES
-from penstock.kube.control.world import read_claim
-from penstock.kube.device import NodeDevice
-from penstock.kube.node.slices import slices_of
+from penstock.kube.controller.cluster_snapshot import read_claim
+from penstock.kube.kubelet.resource_slices import slices_of
+from penstock.kube.objects.api_client import CLAIMS, NODES, PODS, SLICES, Api, ApiError, Object
+from penstock.kube.objects.node_devices import NodeDevice
+from penstock.kube.quota.caps import CLASSES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

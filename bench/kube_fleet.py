@@ -36,14 +36,14 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tests.kube.placing import GIB, devices, node, pod
 
-from penstock.api import AgentClient
-from penstock.kube import serving
-from penstock.kube.control.figures import Agents
-from penstock.kube.control.workloads import read_pod as read_scaled
-from penstock.kube.names import PLACED
-from penstock.kube.place.extender import Extender
-from penstock.kube.placed import Share, write_placement
-from penstock.node.admit import Request
+from penstock.kube.controller.pod_metrics import Agents
+from penstock.kube.extender.extender import Extender
+from penstock.kube.objects import http_server as serving
+from penstock.kube.objects.names import PLACED
+from penstock.kube.objects.placement import Share, write_placement
+from penstock.kube.objects.workloads import read_pod as read_scaled
+from penstock.node.admission.admit import Request
+from penstock.node.rpc import AgentClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

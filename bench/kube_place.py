@@ -23,9 +23,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from bench.kube_pods import NAMESPACE, Watched, clear, each, make_namespace, on_a_cluster, rate
 from tests.kube.placing import GIB, devices, node, pod
 
-from penstock.kube.api import NODES, PODS, Api, Object
-from penstock.kube.names import PLACED
-from penstock.kube.placed import read_placement
+from penstock.kube.objects.api_client import NODES, PODS, Api, Object
+from penstock.kube.objects.names import PLACED
+from penstock.kube.objects.placement import read_placement
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -13,7 +13,7 @@ from tests.kube.cluster import layout, running
 from tests.kube.placing import Placing
 from tests.kube.waiting import until
 
-from penstock.kube.api import NODES, PODS, Api, Kind
+from penstock.kube.objects.api_client import NODES, PODS, Api, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable

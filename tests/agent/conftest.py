@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.agent.programs import LAUNCHER, environment_for
 
-from penstock.api import AgentClient
-from penstock.node.admit import Request
+from penstock.node.admission.admit import Request
+from penstock.node.rpc import AgentClient
 from penstock_shim.pages import read_usage
 from penstock_shim.simulator import Machine
 

@@ -15,10 +15,10 @@ import pytest
 from tests.agent.conftest import GIB, request, wait_until
 from tests.agent.test_callers import NOBODY, as_nobody, needs_root
 
-from penstock.api import door
-from penstock.api.status import cut, trailer_of
 from penstock.model import PenstockError
-from penstock.node.admission import Free, Held, check_admission
+from penstock.node.admission.checks import Free, Held, check_admission
+from penstock.node.rpc import peer_socket as door
+from penstock.node.rpc.status import cut, trailer_of
 from penstock_api.v1 import agent_pb2 as pb
 from penstock_api.v1 import agent_pb2_grpc
 
@@ -98,7 +98,7 @@ def test_the_largest_holders_are_named_first():
 
 OTHER = """
 import os, pathlib, sys
-from penstock.api import AgentClient
+from penstock.node.rpc import AgentClient
 os.setuid({uid})
 print(AgentClient.local(pathlib.Path(sys.argv[1])).tenants()[0].name)
 """

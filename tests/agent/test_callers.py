@@ -12,17 +12,17 @@ import pytest
 from tests.agent.conftest import GIB, request, wait_until
 from tests.agent.programs import open_to_nobody
 
-from penstock.api import AgentClient
 from penstock.model import PenstockError
-from penstock.node.resize import Resize
+from penstock.node.admission.resize import Resize
+from penstock.node.rpc import AgentClient
 
 NOBODY = 65534
 AS_NOBODY = """
 import os, sys
-from penstock.api import AgentClient
+from penstock.node.rpc import AgentClient
 from penstock.model import PenstockError
-from penstock.node.admit import Request
-from penstock.node.resize import Resize
+from penstock.node.admission.admit import Request
+from penstock.node.admission.resize import Resize
 os.setgid({uid}); os.setuid({uid})
 agent = AgentClient.local(__import__("pathlib").Path(sys.argv[1]))
 try:
@@ -72,7 +72,7 @@ def test_a_user_does_not_oversubscribe(node):
     # nor does he say what a cluster's scheduler accounts for
     assert as_nobody(node, GRANT.format(more="")) == "done"
     raised = (
-        "from penstock.node.resize import Resize; agent.resize('theirs', "
+        "from penstock.node.admission.resize import Resize; agent.resize('theirs', "
         "Resize(memory_bytes=1 << 30, cores_permille=100, accounted=True))"
     )
     refused = as_nobody(node, raised)
@@ -84,7 +84,8 @@ def test_a_user_does_not_oversubscribe(node):
 def test_what_an_administrator_suspended_its_owner_does_not_lift(node):
     assert as_nobody(node, GRANT.format(more="")) == "done"
     more = (
-        "from penstock.node.resize import Resize; agent.resize('theirs', Resize(cores_permille={}))"
+        "from penstock.node.admission.resize import Resize; "
+        "agent.resize('theirs', Resize(cores_permille={}))"
     )
     with node.client() as agent:
         agent.suspend("theirs", "it harms others")

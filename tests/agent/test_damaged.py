@@ -7,7 +7,7 @@ from tests.agent.conftest import GIB, request, wait_until
 from tests.agent.programs import backlogged
 
 from penstock.model import PenstockError
-from penstock.node.resize import Resize
+from penstock.node.admission.resize import Resize
 
 pytestmark = pytest.mark.timed
 

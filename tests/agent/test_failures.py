@@ -15,7 +15,7 @@ from tests.agent.conftest import GIB, Node, wait_until
 from tests.agent.watching import Sampler, Witness, assert_settles, build_witness
 
 from penstock.model import PenstockError
-from penstock.node.resize import Resize
+from penstock.node.admission.resize import Resize
 from penstock_shim.pages import read_quota
 
 from .conftest import request

@@ -16,7 +16,7 @@ from tests.agent.conftest import GIB, Node, request, wait_until
 from tests.agent.programs import environment_for
 
 from penstock.model import PenstockError
-from penstock.node.resize import Resize
+from penstock.node.admission.resize import Resize
 from penstock_shim.pages import read_quota
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="offers containers, mounts: needs root")
@@ -131,7 +131,7 @@ def test_a_process_that_revokes_its_own_tenant_does_not_keep_what_it_has(node):
     """The caller is spared until it has its answer; its share stays taken until it has ended."""
     granted = node.tenant("t", cores=900)
     code = (
-        "import sys, time; from pathlib import Path; from penstock.api import AgentClient; "
+        "import sys, time; from pathlib import Path; from penstock.node.rpc import AgentClient; "
         "AgentClient.local(Path(sys.argv[1])).revoke('t', 0); print('revoked', flush=True); "
         "time.sleep(600)"
     )
@@ -149,7 +149,7 @@ def test_a_tenant_that_revokes_itself_again_and_again_ends_and_whoever_else_revo
     """Before, each call gave it five more seconds, and an administrator was told it was gone."""
     granted = node.tenant("t", cores=900)
     code = (
-        "import sys, time; from pathlib import Path; from penstock.api import AgentClient\n"
+        "import sys, time; from pathlib import Path; from penstock.node.rpc import AgentClient\n"
         "while True:\n"
         "    try: AgentClient.local(Path(sys.argv[1])).revoke('t', 0)\n"
         "    except Exception: pass\n"

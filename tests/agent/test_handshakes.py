@@ -18,9 +18,9 @@ from tests.agent.programs import LAUNCHER, backlogged, environment_for, open_to_
 from tests.agent.test_duties import shown, start_past_the_shim
 from tests.containers import images
 
-from penstock.agent.peer import NoPeerError, Peer
-from penstock.enforce.process import read_stat, why_unshimmed
-from penstock.node.handshake import read_handshakes
+from penstock.node.agent.peer import NoPeerError, Peer
+from penstock.node.enforcement.process import read_stat, why_unshimmed
+from penstock.node.tenants.handshake_file import read_handshakes
 from penstock_shim import simulator
 from penstock_shim._native import ffi, lib
 

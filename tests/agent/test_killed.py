@@ -16,7 +16,7 @@ from tests.agent.test_duties import start_past_the_shim
 
 from penstock.bench.stage import KERNEL_RULES
 from penstock.model import PenstockError
-from penstock.node.resize import Resize
+from penstock.node.admission.resize import Resize
 from penstock_shim.pages import read_quota
 
 pytestmark = pytest.mark.timed

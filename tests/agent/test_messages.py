@@ -9,9 +9,9 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.api import convert
-from penstock.node.admit import Request
-from penstock.node.resize import Resize
+from penstock.node.admission.admit import Request
+from penstock.node.admission.resize import Resize
+from penstock.node.rpc import convert
 from penstock_api.v1 import agent_pb2
 
 PROTO = Path(__file__).parents[2] / "proto"

@@ -17,7 +17,7 @@ from tests.agent.programs import backlogged, environment_for
 from tests.enforce import program as enforced
 
 from penstock.model import PenstockError
-from penstock.node.resize import Resize
+from penstock.node.admission.resize import Resize
 from penstock_api.v1 import agent_pb2, agent_pb2_grpc
 from penstock_shim.pages import read_quota
 
@@ -195,8 +195,8 @@ def test_a_name_is_free_as_soon_as_its_command_has_ended(node):
 GRANT_AND_END = """
 import os, sys
 from pathlib import Path
-from penstock.api import AgentClient
-from penstock.node.admit import Request
+from penstock.node.rpc import AgentClient
+from penstock.node.admission.admit import Request
 for _ in range(int(sys.argv[3])):
     child = os.fork()
     if child == 0:

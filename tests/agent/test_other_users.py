@@ -218,7 +218,7 @@ def test_an_agent_that_hangs_or_was_killed_is_told(make_node):
 RELEASE = """
 import sys
 from pathlib import Path
-from penstock.api import AgentClient
+from penstock.node.rpc import AgentClient
 AgentClient.local(Path(sys.argv[1])).release_driver("mine")
 """
 

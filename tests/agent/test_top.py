@@ -177,7 +177,7 @@ def test_a_user_sees_the_tenants_of_roots_agent(node):
     # Run once as root, so that all is imported: the interpreter's own files may be root's alone.
     code = f"""
 import contextlib, io, os, sys
-import penstock.api, penstock.cli.feed
+import penstock.node.rpc, penstock.cli.feed
 from penstock.cli.app import command_line
 app = command_line(sys.argv[1])
 with contextlib.redirect_stdout(io.StringIO()):

@@ -8,13 +8,13 @@ import time
 
 import pytest
 
-from penstock.agent.peer import Watched
-from penstock.agent.ward import Ward
-from penstock.enforce.process import find
-from penstock.node.admit import Request, admit
-from penstock.node.machines import simulated_machine
-from penstock.node.neighbourhood import Neighbourhood
-from penstock.node.state import State
+from penstock.node.admission.admit import Request, admit
+from penstock.node.agent.managed_tenant import Ward
+from penstock.node.agent.peer import Watched
+from penstock.node.enforcement.process import find
+from penstock.node.supervision.tenant_table import Neighbourhood
+from penstock.node.tenants.simulated_machines import simulated_machine
+from penstock.node.tenants.state import State
 
 
 @pytest.fixture

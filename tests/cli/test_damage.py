@@ -15,7 +15,7 @@ from rich.console import Console
 from penstock.bench.launch import _row
 from penstock.cli.request import policy_of
 from penstock.cli.table import tenant_table
-from penstock.node.report import Row
+from penstock.node.supervision.tenant_report import Row
 
 from .conftest import hold
 

@@ -16,7 +16,7 @@ import pytest
 
 from penstock.bench.demo import PARTS, Ended, Seen, _judge, _window
 from penstock.bench.scratch import remove_stale
-from penstock.node.state import locked
+from penstock.node.tenants.state import locked
 
 from .conftest import alive, wait_until
 

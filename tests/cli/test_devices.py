@@ -14,7 +14,7 @@ from penstock_shim import simulator
 
 SCRIPT = """
 import dataclasses, json
-from penstock.devices.nvidia import NvidiaDevices
+from penstock.devices.backends.nvidia import NvidiaDevices
 source = NvidiaDevices()
 devices = source.devices()
 print(json.dumps({

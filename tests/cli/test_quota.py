@@ -9,7 +9,7 @@ import sys
 import pytest
 import yaml
 
-from penstock.node.tenant import Tenant
+from penstock.node.tenants.tenant import Tenant
 from penstock_shim.pages import read_quota
 
 from .conftest import wait_until

@@ -15,13 +15,13 @@ import pynvml
 import pytest
 from tests.containers import images
 
-from penstock.container import Containers, container_libraries
 from penstock.devices import open_machine
-from penstock.node.grant import DeviceGrant, Grant
-from penstock.node.neighbourhood import Neighbourhood
-from penstock.node.state import State
-from penstock.node.supervisor import Supervisor
-from penstock.node.tenant import Tenant, create_tenant
+from penstock.node.containers import Containers, container_libraries
+from penstock.node.supervision.supervisor import Supervisor
+from penstock.node.supervision.tenant_table import Neighbourhood
+from penstock.node.tenants.grant import DeviceGrant, Grant
+from penstock.node.tenants.state import State
+from penstock.node.tenants.tenant import Tenant, create_tenant
 from penstock_shim import simulator
 
 HERE = Path(__file__).parent

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from tests.containers.conftest import PROGRAMS, PYNVML, RUN, _programs
 
-from penstock.enforce.cgroup import innermost_containers
-from penstock.node.handshake import read_handshakes
+from penstock.node.enforcement.cgroup import innermost_containers
+from penstock.node.tenants.handshake_file import read_handshakes
 from penstock_shim.pages import read_usage
 
 LOOK = f"{PROGRAMS}/look.py"

@@ -11,9 +11,9 @@ import pytest
 from tests.containers import images
 from tests.containers.conftest import GIB, PROGRAMS, grant_of, or_skip
 
-from penstock.container import companions
 from penstock.devices import Device, DriverLibraries
-from penstock.node.tenant import create_tenant
+from penstock.node.containers import companions
+from penstock.node.tenants.tenant import create_tenant
 
 FOLDER = "/usr/lib/x86_64-linux-gnu"
 SPEC = Path("/var/run/cdi/penstock-test-nvidia.json")

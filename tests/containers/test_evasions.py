@@ -17,9 +17,9 @@ from tests.agent.watching import Sampler, build_witness
 from tests.containers.conftest import PODMAN, RUN, host_pid
 from tests.containers.test_agent import Node, wait_until
 
-from penstock.api import AgentClient
 from penstock.bench.stage import KERNEL_RULES
-from penstock.node.admit import Request
+from penstock.node.admission.admit import Request
+from penstock.node.rpc import AgentClient
 from penstock_shim.simulator import Machine
 
 pytestmark = pytest.mark.timed

@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 from tests.containers.conftest import Node, grant_of
 
-from penstock.container import Containers, companions, container_libraries
-from penstock.container import release as release_module
-from penstock.container.cdi import SpecDirectory
-from penstock.container.release import install_release
 from penstock.devices import Device, DriverLibraries
 from penstock.model import PenstockError
-from penstock.node.tenant import create_tenant
+from penstock.node.containers import Containers, companions, container_libraries
+from penstock.node.containers import shim_release as release_module
+from penstock.node.containers.cdi import SpecDirectory
+from penstock.node.containers.shim_release import install_release
+from penstock.node.tenants.tenant import create_tenant
 from penstock_shim import paths
 
 UUID = "GPU-955ef018-3bd9-5f27-80b3-fa20ee8d19c5"
@@ -183,7 +183,7 @@ def test_a_full_disk_leaves_the_spec_as_it_was(tmp_path):
 WRITER = """
 import sys
 from pathlib import Path
-from penstock.container.cdi import SpecDirectory
+from penstock.node.containers.cdi import SpecDirectory
 specs = SpecDirectory(Path(sys.argv[1]))
 print("begun", flush=True)
 number = 0

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from penstock.node.state import locked
+from penstock.node.tenants.state import locked
 
 PROGRAM = "/opt/penstock/bin/penstock"
 

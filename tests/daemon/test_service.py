@@ -20,7 +20,7 @@ from penstock_shim.pages import read_usage
 
 pytestmark = pytest.mark.timed
 
-UNIT = booted.REPOSITORY / "controller/penstock/daemon/penstock-agent.service"
+UNIT = booted.REPOSITORY / "controller/penstock/node/service/penstock-agent.service"
 NOBODY = 65534
 POLICY = """\
 apiVersion: penstock.io/v1alpha1

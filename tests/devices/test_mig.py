@@ -14,7 +14,7 @@ from penstock_shim import simulator
 
 SCRIPT = """
 import dataclasses, json
-from penstock.devices.nvidia import NvidiaDevices
+from penstock.devices.backends.nvidia import NvidiaDevices
 source = NvidiaDevices()
 devices = source.devices()
 seen = {one.report.id: one.report.as_dict() for one in source.observe()}

@@ -6,11 +6,11 @@ import os
 import platform
 import threading
 
+from penstock.devices.discovery import survey
 from penstock.devices.inventory import Health, NotAvailable
 from penstock.devices.inventory.bpu import BpuInventory
 from penstock.devices.inventory.cpu import CpuInventory
 from penstock.devices.inventory.fpga import FpgaInventory
-from penstock.devices.inventory.survey import survey
 from penstock.devices.inventory.tpu import TpuInventory
 
 GOOGLE = 0x1AE0

@@ -7,10 +7,10 @@ import time
 
 import pytest
 
+from penstock.devices.discovery import survey
 from penstock.devices.inventory import Health, NotAvailable
 from penstock.devices.inventory.amd import AmdInventory
 from penstock.devices.inventory.ascend import AscendInventory
-from penstock.devices.inventory.survey import survey
 from penstock.devices.inventory.tool import MOST_BYTES, ask
 
 MIB, GIB = 1 << 20, 1 << 30

@@ -8,8 +8,8 @@ import re
 import pytest
 
 from penstock.devices import DriverLibraries
-from penstock.doctor.driver import look_at_driver
-from penstock.doctor.preload import look_at_preload
+from penstock.diagnostics.driver import look_at_driver
+from penstock.diagnostics.preload import look_at_preload
 
 CERTAINLY_OURS = "cuMemAlloc_v2"
 MPS_ENABLED, INTEGRATED = 133, 18  # of CUdevice_attribute

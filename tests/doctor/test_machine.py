@@ -84,7 +84,7 @@ def test_a_sanitizer_among_the_preloads_gets_its_own_advice(doctor, compile_c):
 def test_a_preload_that_takes_the_shims_place_is_a_failure(tmp_path, compile_c):
     """The library that the loader knows as libcuda.so.1 is another one: somebody was first."""
     from penstock.devices import DriverLibraries  # noqa: PLC0415
-    from penstock.doctor import preload  # noqa: PLC0415
+    from penstock.diagnostics import preload  # noqa: PLC0415
 
     text = "int cuInit(unsigned flags) { (void)flags; return 0; }\n"
     thief = compile_c(text, "libthief.so", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1")

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from penstock.devices.simulated import SimulatedDevices
-from penstock.enforce import Enforcer, Subject
-from penstock.enforce.process import find, is_alive
-from penstock.node.events import read_events
-from penstock.node.grant import DeviceGrant, Grant
-from penstock.node.state import State
-from penstock.node.tenant import create_tenant
+from penstock.devices.backends.simulated import SimulatedDevices
+from penstock.node.enforcement import Enforcer, Subject
+from penstock.node.enforcement.process import find, is_alive
+from penstock.node.tenants.grant import DeviceGrant, Grant
+from penstock.node.tenants.state import State
+from penstock.node.tenants.tenant import create_tenant
+from penstock.node.tenants.tenant_events import read_events
 from penstock_shim import paths, simulator
 from penstock_shim.pages import (
     Limits,

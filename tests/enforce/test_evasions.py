@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.enforce.ladder import ROUNDS
+from penstock.node.enforcement.ladder import ROUNDS
 from penstock_shim import paths
 
 from .conftest import PROGRAM, expect, is_running, state_of

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from penstock.node import ended
-from penstock.node.events import record_event
+from penstock.node.tenants import tombstones as ended
+from penstock.node.tenants.tenant_events import record_event
 
 
 def events(node, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.enforce.ladder import (
+from penstock.node.enforcement.ladder import (
     CLEAR_NS,
     FORGET_ROUNDS_NS,
     KILL_AFTER_NS,
@@ -20,8 +20,8 @@ from penstock.enforce.ladder import (
     Orders,
     Step,
 )
-from penstock.enforce.process import Process
-from penstock.enforce.saved import FILE, from_json, read_ladder, to_json
+from penstock.node.enforcement.process import Process
+from penstock.node.enforcement.saved_ladder import FILE, from_json, read_ladder, to_json
 from penstock.policy.schema import OnExceed
 
 S = 1_000_000_000

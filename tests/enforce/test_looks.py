@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.enforce.measure import BusyTime, Onlooker, User
-from penstock.enforce.members import Members
-from penstock.enforce.process import Process
+from penstock.node.enforcement.measure import BusyTime, Onlooker, User
+from penstock.node.enforcement.members import Members
+from penstock.node.enforcement.process import Process
 
 from .conftest import expect
 

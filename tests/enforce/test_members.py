@@ -16,11 +16,11 @@ import pytest
 from tests.agent.conftest import wait_until
 from tests.agent.programs import open_folder
 
-from penstock.enforce.cgroup import containers_of
-from penstock.enforce.members import Members
-from penstock.enforce.process import Process, command_line, find, is_alive, read_stat, send
-from penstock.node import processes
-from penstock.node.mounted import mounted_pages, page_of
+from penstock.node.enforcement.cgroup import containers_of
+from penstock.node.enforcement.members import Members
+from penstock.node.enforcement.process import Process, command_line, find, is_alive, read_stat, send
+from penstock.node.tenants import tenant_processes as processes
+from penstock.node.tenants.mount_lookup import mounted_pages, page_of
 
 from .conftest import state_of
 

@@ -8,13 +8,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 LEDGER = "shim/native/mechanism/ledger.c"
 GATE = "shim/native/mechanism/gate.c"
-ENFORCER = "controller/penstock/enforce/enforcer.py"
-LADDER = "controller/penstock/enforce/ladder.py"
+ENFORCER = "controller/penstock/node/enforcement/enforcer.py"
+LADDER = "controller/penstock/node/enforcement/ladder.py"
 REQUEST = "controller/penstock/cli/request.py"
-ADMIT = "controller/penstock/kube/admit"
+ADMIT = "controller/penstock/kube/webhook"
 INSTALL = "tests/kube/test_install.py"
-CONTROL = "controller/penstock/kube/control"
-PLACE = "controller/penstock/kube/place"
+CONTROL = "controller/penstock/kube/controller"
+PLACE = "controller/penstock/kube/extender"
 PROMTOOL = "tests/meter/test_exporter.py::test_alerts_fire_and_stay_quiet_as_their_tests_say"
 CHARGING = "tests/gate/test_charging.py::test_work_that_is_hard_to_measure_gets_its_quota"
 HANDSHAKES = "tests/agent/test_handshakes.py"
@@ -102,28 +102,28 @@ FAULTS = (
     ),
     Fault(
         "handshake-any-pid", "enforcement", "a process may say that it has any pid",
-        "controller/penstock/agent/peer.py",
+        "controller/penstock/node/agent/peer.py",
         "if inner != inner_pid(self.pid):",
         "if inner < 0:",
         (f"{HANDSHAKES}::{LIARS}",),
     ),
     Fault(
         "grant-in-place", "agent", "grant.yaml is written in place",
-        "controller/penstock/node/grant.py",
+        "controller/penstock/node/tenants/grant.py",
         'aside = directory / f".{FILE}.{os.getpid()}"',
         "aside = file",
         ("tests/node/test_records.py",),
     ),
     Fault(
         "meter-drops-steps", "meter", "device time beyond 0.1 s between two readings is forgotten",
-        "controller/penstock/meter/account.py",
+        "controller/penstock/node/metering/account.py",
         "spent_ns = min(reading.spent_ns or 0, MOST)",
         "spent_ns = min(reading.spent_ns or 0, MOST, account.spent_ns + 100_000_000)",
         ("tests/meter/test_amounts.py",),
     ),
     Fault(
         "meter-half-the-memory", "meter", "memory is metered by the later of two readings alone",
-        "controller/penstock/meter/account.py",
+        "controller/penstock/node/metering/account.py",
         "(account.total_bytes + total_bytes) * elapsed_ns",
         "(total_bytes + total_bytes) * elapsed_ns",
         ("tests/meter/test_amounts.py",),
@@ -174,14 +174,14 @@ FAULTS = (
     ),
     Fault(
         "scale-beyond-max", "scaling", "one replica more than the maximum",
-        "controller/penstock/scale/decide.py",
+        "controller/penstock/scheduling/replicas/decide.py",
         "wanted = min(needed, limit, scale.max)",
         "wanted = min(needed, limit, scale.max + 1)",
         ("tests/scale/test_decide.py",),
     ),
     Fault(
         "scale-without-headroom", "scaling", "shrinks right up to the threshold that grows",
-        "controller/penstock/scale/decide.py",
+        "controller/penstock/scheduling/replicas/decide.py",
         "load.threshold.up * HEADROOM)",
         "load.threshold.up)",
         ("tests/scale/test_decide.py",),
@@ -239,14 +239,14 @@ FAULTS = (
     ),
     Fault(
         "upgrade-suspended", "upgrade", "a suspended tenant of the release before runs again",
-        "controller/penstock/node/grant.py",
+        "controller/penstock/node/tenants/grant.py",
         'suspended=bool(spec.get("suspended", False)),',
         "suspended=False,",
         ("tests/upgrade/test_golden.py",),
     ),
     Fault(
         "upgrade-excess", "upgrade", "what the release before was to do about excess is forgotten",
-        "controller/penstock/node/grant.py",
+        "controller/penstock/node/tenants/grant.py",
         'measured=_word(exceed.get("measured", "terminate"), get_args(Step)),',
         'measured="terminate",',
         ("tests/upgrade/test_golden.py::test_pages_and_grants_are_read_as_they_were_written",),

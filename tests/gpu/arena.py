@@ -17,8 +17,8 @@ from tests.gpu.children import Command
 
 from penstock.bench.stage import StageTenant
 from penstock.devices import open_devices
-from penstock.node.machines import simulated_machine
-from penstock.node.state import State
+from penstock.node.tenants.simulated_machines import simulated_machine
+from penstock.node.tenants.state import State
 from penstock_shim import paths
 from penstock_shim.pages import DeviceLimit, Limits
 from penstock_shim.simulator import Machine

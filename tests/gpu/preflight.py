@@ -20,7 +20,7 @@ from tests.gpu.children import Command, FailedError, HungError
 from tests.gpu.rows import NotHereError
 
 from penstock.devices import open_devices
-from penstock.devices.nvml import is_simulated
+from penstock.devices.backends.nvml import is_simulated
 from penstock.model import PenstockError
 
 if TYPE_CHECKING:

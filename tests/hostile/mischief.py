@@ -21,10 +21,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-# Before it becomes a user, who may not read where Python lies.
-from penstock.api import AgentClient
 from penstock.model import PenstockError
-from penstock.node.admit import Request
+from penstock.node.admission.admit import Request
+
+# Before it becomes a user, who may not read where Python lies.
+from penstock.node.rpc import AgentClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable

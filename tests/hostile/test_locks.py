@@ -15,9 +15,9 @@ from tests.agent.conftest import wait_until
 from tests.agent.programs import backlogged, open_to_nobody
 
 from penstock.devices.aside import Aside
-from penstock.enforce.process import Process, command_line, is_alive, why_unshimmed
-from penstock.node.lock import take
-from penstock.node.processes import TENANT_VARIABLE, environments, started_with
+from penstock.node.enforcement.process import Process, command_line, is_alive, why_unshimmed
+from penstock.node.tenants.lock import take
+from penstock.node.tenants.tenant_processes import TENANT_VARIABLE, environments, started_with
 
 from .conftest import NOBODY
 
@@ -41,7 +41,7 @@ def node(make_node):
 GRANT = """
 import os, pathlib, sys
 from tests.agent.conftest import request
-from penstock.api import AgentClient
+from penstock.node.rpc import AgentClient
 os.setgid({uid}), os.setuid({uid})
 with AgentClient.local(pathlib.Path(sys.argv[1])) as agent:
     agent.grant(request("theirs", cores=100))
@@ -160,7 +160,8 @@ def test_a_lock_of_a_killed_process_that_hangs_is_free(tmp_path, holds):
     page.chmod(0o666)
     program, _ = holds("file", page)
     script = (
-        "import os, sys, threading, time; from penstock.node.lock import take; take(sys.argv[1]);"
+        "import os, sys, threading, time; from penstock.node.tenants.lock import take; "
+        "take(sys.argv[1]);"
         "threading.Thread(target=os.unlink, args=[sys.argv[2]]).start();"
         "time.sleep(0.3); print('taken', flush=True); time.sleep(60)"
     )

@@ -13,7 +13,7 @@ from tests.agent.programs import open_to_nobody
 from tests.agent.test_callers import as_nobody
 
 from penstock.model import PenstockError
-from penstock.node.ended import read_ended
+from penstock.node.tenants.tombstones import read_ended
 
 from .conftest import NOBODY
 

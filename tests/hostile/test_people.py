@@ -13,8 +13,8 @@ import pytest
 from tests.agent.conftest import GIB, Node, request
 from tests.agent.programs import open_folder, open_to_nobody
 
-from penstock.agent.person import NOBODY as NOBODYS
-from penstock.agent.person import People, maker_of_namespace
+from penstock.node.agent.person import NOBODY as NOBODYS
+from penstock.node.agent.person import People, maker_of_namespace
 
 from .conftest import NOBODY
 
@@ -24,9 +24,9 @@ STRANGE = 3_000_000  # uids without an account and an owner
 ASK = """
 import os, sys
 from pathlib import Path
-from penstock.api import AgentClient
+from penstock.node.rpc import AgentClient
 from penstock.model import PenstockError
-from penstock.node.admit import Request
+from penstock.node.admission.admit import Request
 uid = {uid}
 os.setgroups([]); os.setresgid(uid, uid, uid); os.setresuid(uid, uid, uid)
 agent = AgentClient.local(Path(sys.argv[1]))

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from aiohttp import web
 
-from penstock.kube.api import Api
-from penstock.kube.control.caps import Caps
+from penstock.kube.objects.api_client import Api
+from penstock.kube.quota.caps import Caps
 
 
 async def main(kubeconfig: str, certificate: str, key: str, port: str) -> None:

@@ -21,9 +21,9 @@ import psutil
 from tests.kube.cluster import layout
 from tests.kube.waiting import until
 
-from penstock.kube.names import DEVICES, WAY
-from penstock.node.state import State
-from penstock.node.tenant import tenants_of
+from penstock.kube.objects.names import DEVICES, WAY
+from penstock.node.tenants.state import State
+from penstock.node.tenants.tenant import tenants_of
 from penstock_shim.pages import PageError, read_quota
 
 if TYPE_CHECKING:

@@ -10,12 +10,12 @@ import copy
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from penstock.kube.api import ApiError
+from penstock.kube.objects.api_client import ApiError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from penstock.kube.api import Kind, Object
+    from penstock.kube.objects.api_client import Kind, Object
 
 
 class Objects:

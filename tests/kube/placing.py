@@ -17,8 +17,8 @@ from kubernetes import client
 from tests.kube.cluster.toolchain import PROJECT
 from tests.kube.waiting import until
 
-from penstock.kube.device import NodeDevice, write_devices
-from penstock.kube.names import DEVICES, RESOURCE_COUNT, SCHEDULER, WAY
+from penstock.kube.objects.names import DEVICES, RESOURCE_COUNT, SCHEDULER, WAY
+from penstock.kube.objects.node_devices import NodeDevice, write_devices
 
 if TYPE_CHECKING:
     from pathlib import Path

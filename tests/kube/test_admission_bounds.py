@@ -13,20 +13,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 from tests.kube.objects import Objects
 
-from penstock.agent.bounds import Bounds
-from penstock.kube.admit.claims import review_claim
-from penstock.kube.admit.publish import CONFIGURATIONS, SECRETS, Places, Publisher
-from penstock.kube.admit.review import Reviewer
-from penstock.kube.admit.server import app
-from penstock.kube.admit.surroundings import Surroundings
-from penstock.kube.control.bound import bound_of
-from penstock.kube.control.caps import Caps
-from penstock.kube.control.policies import holding, read_policy
-from penstock.kube.node.claim import ClaimRef, read_claim
-from penstock.kube.node.scrutiny import Scrutiny
-from penstock.kube.parameters import STEPS, Parameters
+from penstock.kube.kubelet.claim import ClaimRef, read_claim
+from penstock.kube.kubelet.claim_checks import Scrutiny
+from penstock.kube.objects.opaque_parameters import STEPS, Parameters
+from penstock.kube.quota.caps import Caps
+from penstock.kube.quota.policies import holding, read_policy
+from penstock.kube.quota.policy_bounds import bound_of
+from penstock.kube.webhook.admission_review import Reviewer
+from penstock.kube.webhook.claim_review import review_claim
+from penstock.kube.webhook.publish import CONFIGURATIONS, SECRETS, Places, Publisher
+from penstock.kube.webhook.review_context import Surroundings
+from penstock.kube.webhook.webhook_server import app
 from penstock.model import PenstockError
-from penstock.node.admit import Request
+from penstock.node.admission.admit import Request
+from penstock.node.agent.user_limits import Bounds
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

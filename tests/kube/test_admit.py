@@ -22,11 +22,11 @@ from tests.kube.placing import GIB, Placing, devices, node, pod
 from tests.kube.pods import Pods
 from tests.kube.waiting import until
 
-from penstock.kube.admit.certificates import Certificates, Lives, utc_now
-from penstock.kube.admit.publish import CONFIGURATIONS, Places, Publisher
-from penstock.kube.api import Api
-from penstock.kube.names import HELD, PLACED, RESIZE
-from penstock.kube.placed import Share, write_placement
+from penstock.kube.objects.api_client import Api
+from penstock.kube.objects.names import HELD, PLACED, RESIZE
+from penstock.kube.objects.placement import Share, write_placement
+from penstock.kube.webhook.certificates import Certificates, Lives, utc_now
+from penstock.kube.webhook.publish import CONFIGURATIONS, Places, Publisher
 
 pytestmark = pytest.mark.kube
 

@@ -9,9 +9,9 @@ import time
 import pytest
 from tests.kube.placing import node
 
-from penstock.kube.api import NODES, Api
-from penstock.kube.names import BY_CLAIMS, BY_EXTENDER, WAY
-from penstock.kube.node.announcement import Announcement
+from penstock.kube.kubelet.node_annotation import Announcement
+from penstock.kube.objects.api_client import NODES, Api
+from penstock.kube.objects.names import BY_CLAIMS, BY_EXTENDER, WAY
 
 pytestmark = pytest.mark.kube
 NAME = "announced"

@@ -12,8 +12,8 @@ import warnings
 
 import pytest
 
-from penstock.kube.api import PODS, Api, ApiError, Kind
-from penstock.kube.cache import Cache
+from penstock.kube.objects.api_client import PODS, Api, ApiError, Kind
+from penstock.kube.objects.cache import Cache
 from penstock.model import PenstockError
 
 pytestmark = pytest.mark.kube

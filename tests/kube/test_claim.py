@@ -8,19 +8,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from penstock.kube.api import ApiError
-from penstock.kube.device import NodeDevice
-from penstock.kube.node.claim import ClaimRef, read_claim
-from penstock.kube.node.happenings import Told, event_of, message_of
-from penstock.kube.node.inventory import device_name
-from penstock.kube.node.pods import NodePod, read_pod
-from penstock.kube.node.slices import MOST_IN_SLICE, Slices, _told, semantic_version, slices_of
-from penstock.kube.parameters import Parameters, parameters_for, read_parameters
-from penstock.kube.quantity import parse_whole
+from penstock.kube.kubelet.claim import ClaimRef, read_claim
+from penstock.kube.kubelet.node_inventory import device_name
+from penstock.kube.kubelet.node_pods import NodePod, read_pod
+from penstock.kube.kubelet.pod_events import Told, event_of, message_of
+from penstock.kube.kubelet.resource_slices import (
+    MOST_IN_SLICE,
+    Slices,
+    _told,
+    semantic_version,
+    slices_of,
+)
+from penstock.kube.objects.api_client import ApiError
+from penstock.kube.objects.node_devices import NodeDevice
+from penstock.kube.objects.opaque_parameters import Parameters, parameters_for, read_parameters
+from penstock.kube.objects.quantity import parse_whole
 from penstock.model import PenstockError
-from penstock.node.accounted import accounted_label
-from penstock.node.grant import DeviceGrant, Grant
-from penstock.node.resize import Resize, resized
+from penstock.node.admission.resize import Resize, resized
+from penstock.node.admission.scheduled_cap import accounted_label
+from penstock.node.tenants.grant import DeviceGrant, Grant
 from penstock_api.v1 import agent_pb2
 
 REF = ClaimRef("team", "claim", "uid-1")

@@ -18,8 +18,8 @@ from tests.kube.cluster.layout import API_ADDRESS
 from tests.kube.controlling import GROUP, NAMESPACE, VERSION
 from tests.kube.waiting import until
 
-from penstock.kube.api import Api
-from penstock.kube.control.leader import Leader, NotLeadingError
+from penstock.kube.controller.leader_election import Leader, NotLeadingError
+from penstock.kube.objects.api_client import Api
 
 pytestmark = pytest.mark.kube
 

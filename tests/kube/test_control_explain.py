@@ -18,7 +18,7 @@ from tests.kube.cluster import layout
 from tests.kube.controlling import GROUP, Things
 from tests.kube.waiting import until
 
-from penstock.kube.control.look import account
+from penstock.kube.controller.cluster_queries import account
 
 if TYPE_CHECKING:
     from tests.kube.cluster import running

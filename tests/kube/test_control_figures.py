@@ -13,8 +13,10 @@ import pytest
 from tests.agent.conftest import GIB, make_node, node
 from tests.agent.programs import backlogged
 
-from penstock.kube.control.figures import Agents, Kubelets, PodMetrics, source_of
-from penstock.kube.control.pages import (
+from penstock.autoscaling.request_rate import read_metric
+from penstock.kube.controller.pod_metrics import Agents, Kubelets, PodMetrics, source_of
+from penstock.kube.controller.polling import Polling
+from penstock.kube.controller.request_metrics import (
     Page,
     PageError,
     Pages,
@@ -23,9 +25,7 @@ from penstock.kube.control.pages import (
     fetch,
     pages_of,
 )
-from penstock.kube.control.polling import Polling
-from penstock.kube.control.workloads import read_pod, read_workload
-from penstock.scale.requests import read_metric
+from penstock.kube.objects.workloads import read_pod, read_workload
 
 __all__ = ["make_node", "node"]  # fixtures
 

@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.kube.controlling import CRDS
 
-from penstock.kube.control import crd
-from penstock.kube.control.amounts import Amounts, of_claim_spec, of_pod, total
-from penstock.kube.control.bound import bound_of
-from penstock.kube.control.caps import Counter, _answers, _Asked, _replaced, read_cap
-from penstock.kube.control.policies import holding, matching, reach, read_policy, status_of
-from penstock.kube.device_class import whose
+from penstock.kube.controller import crd
+from penstock.kube.objects.device_amounts import Amounts, of_claim_spec, of_pod, total
+from penstock.kube.objects.device_class import whose
+from penstock.kube.quota.caps import Counter, _answers, _Asked, _replaced, read_cap
+from penstock.kube.quota.policies import holding, matching, reach, read_policy, status_of
+from penstock.kube.quota.policy_bounds import bound_of
 from penstock.model import PenstockError
 from penstock.policy.schema import QuotaPolicy
 

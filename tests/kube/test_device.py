@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from penstock.kube.device import MOST_DEVICES, NodeDevice, read_devices, write_devices
+from penstock.kube.objects.node_devices import MOST_DEVICES, NodeDevice, read_devices, write_devices
 from penstock.model import PenstockError
 
 words = some.text(max_size=40)

@@ -29,9 +29,9 @@ from tests.kube.cluster import images
 from tests.kube.nodes import CDI, STATE, all_nodes
 from tests.kube.waiting import until
 
-from penstock.kube.device import read_devices
-from penstock.kube.names import RESIZE, WAY
-from penstock.kube.node.allocation import tenant_name
+from penstock.kube.kubelet.allocation import tenant_name
+from penstock.kube.objects.names import RESIZE, WAY
+from penstock.kube.objects.node_devices import read_devices
 
 if TYPE_CHECKING:
     from tests.kube.pods import Pods
@@ -338,9 +338,9 @@ def test_what_cannot_be_prepared_says_why_on_the_pod(pods, claims, dra_nodes):
 GRANT = """
 import asyncio, sys
 from pathlib import Path
-from penstock.api import AgentClient
-from penstock.kube.node.allocation import Allocation, Tenants
-from penstock.kube.placed import Share
+from penstock.node.rpc import AgentClient
+from penstock.kube.kubelet.allocation import Allocation, Tenants
+from penstock.kube.objects.placement import Share
 agent = AgentClient.local(Path(sys.argv[1]) / "agent.sock")
 uuid = agent.node().devices[0].uuid
 one = Allocation(sys.argv[2], "nowhere", "forgotten", "", {uuid: Share(1 << 30, 10)},

@@ -7,9 +7,9 @@ import json
 import time
 from typing import Any
 
-from penstock.kube.api import ApiError
-from penstock.kube.control.look import _account
-from penstock.kube.device import NodeDevice, write_devices
+from penstock.kube.controller.cluster_queries import _account
+from penstock.kube.objects.api_client import ApiError
+from penstock.kube.objects.node_devices import NodeDevice, write_devices
 
 GIB = 1 << 30
 UUID = "GPU-00000000-0000-5000-8000-000000000001"

@@ -11,26 +11,26 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.kube.test_ledger import NothingAround, node
 
-from penstock.kube.admit.review import Reviewer
-from penstock.kube.admit.surroundings import PodClaims
-from penstock.kube.control.amounts import Amounts, of_pod
-from penstock.kube.control.caps import OVER, Counter, _answers, _Asked, read_cap
-from penstock.kube.control.policies import read_policy
-from penstock.kube.names import HELD, PLACED, RESIZE
-from penstock.kube.node.following import due
-from penstock.kube.place.growth import step_of
-from penstock.kube.place.ledger import Ledger, read_node, read_pod
-from penstock.kube.placed import Share, at_most, read_placement, write_placement
-from penstock.kube.resizing import read_resize, resized, told
+from penstock.kube.extender.growth import step_of
+from penstock.kube.extender.ledger import Ledger, read_node, read_pod
+from penstock.kube.kubelet.placement_sync import due
+from penstock.kube.objects.device_amounts import Amounts, of_pod
+from penstock.kube.objects.names import HELD, PLACED, RESIZE
+from penstock.kube.objects.placement import Share, at_most, read_placement, write_placement
+from penstock.kube.objects.resize_annotation import read_resize, resized, told
+from penstock.kube.quota.caps import OVER, Counter, _answers, _Asked, read_cap
+from penstock.kube.quota.policies import read_policy
+from penstock.kube.webhook.admission_review import Reviewer
+from penstock.kube.webhook.review_context import PodClaims
 from penstock.model import PenstockError
-from penstock.node.accounted import accounted_label
-from penstock.schedule.ask import totals
-from penstock.schedule.device import Device, Node
+from penstock.node.admission.scheduled_cap import accounted_label
+from penstock.scheduling.placement.device_state import Device, Node
+from penstock.scheduling.placement.pod_request import totals
 
 if TYPE_CHECKING:
-    from penstock.kube.api import Object
-    from penstock.kube.control.policies import Policy
-    from penstock.kube.place.growth import Step
+    from penstock.kube.extender.growth import Step
+    from penstock.kube.objects.api_client import Object
+    from penstock.kube.quota.policies import Policy
 
 GIB = 1 << 30
 UUID = "n-0"

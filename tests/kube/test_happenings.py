@@ -7,9 +7,9 @@ import os
 import subprocess
 import sys
 
-from penstock.enforce.inside import Inside, look_inside
-from penstock.kube.node.happenings import Told, event_of, message_of
-from penstock.kube.node.pods import read_pod
+from penstock.kube.kubelet.node_pods import read_pod
+from penstock.kube.kubelet.pod_events import Told, event_of, message_of
+from penstock.node.enforcement.container_pids import Inside, look_inside
 from penstock_api.v1 import agent_pb2 as pb
 from penstock_shim.pages import PageError
 

@@ -35,10 +35,10 @@ from tests.kube.controlling import PAGES_PORT, Things
 from tests.kube.nodes import forget_plugins
 from tests.kube.waiting import until
 
-from penstock.kube.names import PLACED
-from penstock.kube.placed import read_placement
-from penstock.kube.request import roles
-from penstock.schedule.ask import totals
+from penstock.kube.objects.names import PLACED
+from penstock.kube.objects.placement import read_placement
+from penstock.kube.objects.resource_request import roles
+from penstock.scheduling.placement.pod_request import totals
 
 pytestmark = pytest.mark.kube
 

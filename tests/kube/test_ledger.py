@@ -10,20 +10,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.kube.admit.review import Reviewer
-from penstock.kube.admit.surroundings import PodClaims
-from penstock.kube.device import NodeDevice, write_devices
-from penstock.kube.names import BY_CLAIMS, BY_EXTENDER, DEVICES, PLACED, RESOURCE_COUNT, WAY
-from penstock.kube.place.answers import Answers
-from penstock.kube.place.ledger import Kept, Ledger, read_node, read_pod
-from penstock.kube.place.outlook import Asker
-from penstock.kube.placed import Share, write_placement
-from penstock.kube.request import read_request
+from penstock.kube.extender.filter_answers import Answers
+from penstock.kube.extender.ledger import Kept, Ledger, read_node, read_pod
+from penstock.kube.extender.preemption_forecast import Asker
+from penstock.kube.objects.names import BY_CLAIMS, BY_EXTENDER, DEVICES, PLACED, RESOURCE_COUNT, WAY
+from penstock.kube.objects.node_devices import NodeDevice, write_devices
+from penstock.kube.objects.placement import Share, write_placement
+from penstock.kube.objects.resource_request import read_request
+from penstock.kube.webhook.admission_review import Reviewer
+from penstock.kube.webhook.review_context import PodClaims
 from penstock.model import PenstockError
-from penstock.schedule.ask import Ask, Request
+from penstock.scheduling.placement.pod_request import Ask, Request
 
 if TYPE_CHECKING:
-    from penstock.kube.api import Object
+    from penstock.kube.objects.api_client import Object
 
 ASK = Request((Ask("main", memory_bytes=1 << 30, cores_permille=100),))
 

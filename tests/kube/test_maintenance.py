@@ -15,9 +15,9 @@ from tests.kube.cluster import images
 from tests.kube.nodes import all_nodes
 from tests.kube.waiting import until as within
 
-from penstock.kube.device import read_devices
-from penstock.kube.names import DEVICES, DRIVER_UPGRADE, MANAGED
-from penstock.kube.node.driver_upgrade import LOOK_S
+from penstock.kube.kubelet.driver_upgrade import LOOK_S
+from penstock.kube.objects.names import DEVICES, DRIVER_UPGRADE, MANAGED
+from penstock.kube.objects.node_devices import read_devices
 from penstock_shim import paths
 
 pytestmark = pytest.mark.kube

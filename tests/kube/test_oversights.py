@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.kube.admit.oversights import misspelt, more_devices
-from penstock.kube.admit.powers import review_powers
-from penstock.kube.admit.verdict import Verdict
+from penstock.kube.webhook.author_warnings import misspelt, more_devices
+from penstock.kube.webhook.capabilities import review_powers
+from penstock.kube.webhook.verdict import Verdict
 
 
 def test_an_annotation_of_ours_that_means_nothing_is_named_with_the_nearest_that_does():

@@ -12,9 +12,9 @@ import pytest
 from aiohttp import web
 from kubernetes_asyncio import client
 
-from penstock.kube.api import NODES, PODS, Api, ApiError
-from penstock.kube.cache import Cache
-from penstock.kube.pace import Pace
+from penstock.kube.objects.api_client import NODES, PODS, Api, ApiError
+from penstock.kube.objects.cache import Cache
+from penstock.kube.objects.rate_limit import Pace
 
 
 @contextlib.asynccontextmanager

@@ -19,11 +19,11 @@ from kubernetes import client
 from tests.kube.placing import GIB, Placing, devices, node, pod
 from tests.kube.waiting import until
 
-from penstock.kube.api import PODS, Api, ApiError, Object
-from penstock.kube.names import PLACED, WAY
-from penstock.kube.placed import read_placement
-from penstock.kube.request import read_request, roles
-from penstock.schedule.ask import totals
+from penstock.kube.objects.api_client import PODS, Api, ApiError, Object
+from penstock.kube.objects.names import PLACED, WAY
+from penstock.kube.objects.placement import read_placement
+from penstock.kube.objects.resource_request import read_request, roles
+from penstock.scheduling.placement.pod_request import totals
 
 pytestmark = pytest.mark.kube
 

@@ -18,12 +18,12 @@ from tests.kube.nodes import CDI, STATE, all_nodes
 from tests.kube.placing import Placing
 from tests.kube.waiting import until
 
-from penstock.kube.device import read_devices
-from penstock.kube.names import DEVICES, HELD, PLACED, RESIZE, WAY
-from penstock.kube.node.allocation import tenant_name
-from penstock.kube.node.starting import owner_of
-from penstock.kube.node.upkeep import UNWANTED_S
-from penstock.kube.placed import Share, read_placement, write_placement
+from penstock.kube.kubelet.allocation import tenant_name
+from penstock.kube.kubelet.container_start import owner_of
+from penstock.kube.kubelet.reconciler import UNWANTED_S
+from penstock.kube.objects.names import DEVICES, HELD, PLACED, RESIZE, WAY
+from penstock.kube.objects.node_devices import read_devices
+from penstock.kube.objects.placement import Share, read_placement, write_placement
 from penstock_shim.pages import read_quota
 
 pytestmark = pytest.mark.kube

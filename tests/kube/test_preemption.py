@@ -20,11 +20,9 @@ from tests.kube.test_ledger import node as node_object
 from tests.kube.test_place import grants
 from tests.kube.waiting import until
 
-from penstock.kube.budgets import Budget, read_budget
-from penstock.kube.names import PLACED
-from penstock.kube.place.ledger import Kept, Ledger, ledger_of
-from penstock.kube.place.nominated import making_room_on, read_waiting, write_nomination
-from penstock.kube.place.outlook import (
+from penstock.kube.extender.ledger import Kept, Ledger, ledger_of
+from penstock.kube.extender.nominations import making_room_on, read_waiting, write_nomination
+from penstock.kube.extender.preemption_forecast import (
     Asker,
     Surroundings,
     is_enough,
@@ -32,13 +30,15 @@ from penstock.kube.place.outlook import (
     preemption,
     room_after,
 )
-from penstock.kube.placed import Share, write_placement
-from penstock.schedule.ask import Ask, Request
+from penstock.kube.objects.disruption_budgets import Budget, read_budget
+from penstock.kube.objects.names import PLACED
+from penstock.kube.objects.placement import Share, write_placement
+from penstock.scheduling.placement.pod_request import Ask, Request
 
 if TYPE_CHECKING:
     from tests.kube.cluster import running
 
-    from penstock.kube.api import Object
+    from penstock.kube.objects.api_client import Object
 
 GIB = 1 << 30
 WAITS_S = 120

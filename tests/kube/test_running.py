@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from penstock.kube.control.unready import why_unsaid
-from penstock.kube.control.workloads import read_pod as read_for_control
-from penstock.kube.names import RUNNING
-from penstock.kube.node.pods import Condition, read_pod
-from penstock.kube.node.running import MOST_MESSAGE, RUNS, condition_of, has_to_end
+from penstock.kube.controller.unready_events import why_unsaid
+from penstock.kube.kubelet.node_pods import Condition, read_pod
+from penstock.kube.kubelet.readiness import MOST_MESSAGE, RUNS, condition_of, has_to_end
+from penstock.kube.objects.names import RUNNING
+from penstock.kube.objects.workloads import read_pod as read_for_control
 from penstock_api.v1 import agent_pb2 as pb
 
 GATES = {"readinessGates": [{"conditionType": "other"}, {"conditionType": RUNNING}]}

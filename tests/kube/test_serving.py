@@ -9,7 +9,7 @@ import socket
 import aiohttp
 import pytest
 
-from penstock.kube import serving
+from penstock.kube.objects import http_server as serving
 from penstock.model import PenstockError
 
 

@@ -11,14 +11,14 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.kube.node import slots as slots_module
-from penstock.kube.node.plugin import MOST_SLOTS, slot_ids
-from penstock.kube.node.pods import NodePod, read_pod
-from penstock.kube.node.record import Holder, holders_of, read_record
-from penstock.kube.node.runtime import Ran, newest
-from penstock.kube.node.slots import Slots, name_of, new_slot
-from penstock.kube.node.starting import allocation_of, next_of, not_beside
-from penstock.kube.placed import Share
+from penstock.kube.kubelet import cdi_slots as slots_module
+from penstock.kube.kubelet.cdi_slots import Slots, name_of, new_slot
+from penstock.kube.kubelet.checkpoint import Holder, holders_of, read_record
+from penstock.kube.kubelet.container_runtime import Ran, newest
+from penstock.kube.kubelet.container_start import allocation_of, next_of, not_beside
+from penstock.kube.kubelet.device_plugin import MOST_SLOTS, slot_ids
+from penstock.kube.kubelet.node_pods import NodePod, read_pod
+from penstock.kube.objects.placement import Share
 from penstock.model import PenstockError
 from penstock_api.kubelet import cri_v1_pb2 as cri
 from penstock_api.kubelet import deviceplugin_v1beta1_pb2 as pb

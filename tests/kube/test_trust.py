@@ -6,10 +6,10 @@ import time
 
 from tests.kube.test_ledger import pod
 
-from penstock.kube.control.world import devices_of, read_claim, read_slice
-from penstock.kube.place.leading import Leading
-from penstock.kube.place.ledger import read_pod
-from penstock.kube.place.outlook import Surroundings
+from penstock.kube.controller.cluster_snapshot import devices_of, read_claim, read_slice
+from penstock.kube.extender.ledger import read_pod
+from penstock.kube.extender.preemption_forecast import Surroundings
+from penstock.kube.extender.scheduler_lease import Leading
 
 
 def lease(holder: str, renewed: str):

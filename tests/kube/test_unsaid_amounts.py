@@ -6,11 +6,17 @@ from typing import Any
 
 import pytest
 
-from penstock.kube.control.explain import World, explain
-from penstock.kube.control.workloads import read_pod
-from penstock.kube.control.world import devices_of, read_claim, read_node, read_slice, usual_of
-from penstock.kube.device import NodeDevice
-from penstock.kube.node.slices import slices_of
+from penstock.kube.controller.cluster_snapshot import (
+    devices_of,
+    read_claim,
+    read_node,
+    read_slice,
+    usual_of,
+)
+from penstock.kube.controller.explain import World, explain
+from penstock.kube.kubelet.resource_slices import slices_of
+from penstock.kube.objects.node_devices import NodeDevice
+from penstock.kube.objects.workloads import read_pod
 
 GIB = 1 << 30
 

@@ -6,10 +6,10 @@ import dataclasses
 import sqlite3
 from typing import TYPE_CHECKING
 
-from penstock.meter.amounts import FIELDS, Amounts
-from penstock.meter.clock import Moment
-from penstock.meter.reading import DeviceReading, Identity, Measured, TenantReading
-from penstock.meter.store import FILE
+from penstock.node.metering.clock import Moment
+from penstock.node.metering.metered_amounts import FIELDS, Amounts
+from penstock.node.metering.reading import DeviceReading, Identity, Measured, TenantReading
+from penstock.node.metering.store import FILE
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,11 +9,11 @@ import sys
 import time
 from pathlib import Path
 
-from penstock.meter import clock
-from penstock.meter.meter import Meter
-from penstock.meter.reading import identity_of, reading_of
-from penstock.node.state import State
-from penstock.node.tenant import tenants_of
+from penstock.node.metering import clock
+from penstock.node.metering.meter import Meter
+from penstock.node.metering.reading import identity_of, reading_of
+from penstock.node.tenants.state import State
+from penstock.node.tenants.tenant import tenants_of
 from penstock_shim.pages import read_usage
 
 

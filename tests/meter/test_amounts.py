@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.meter.amounts import FIELDS, Amounts
-from penstock.meter.batch import _places
-from penstock.meter.meter import Meter
-from penstock.meter.reading import Measured, reading_of
-from penstock.meter.store import Store
+from penstock.node.metering.batch import _places
+from penstock.node.metering.meter import Meter
+from penstock.node.metering.metered_amounts import FIELDS, Amounts
+from penstock.node.metering.reading import Measured, reading_of
+from penstock.node.metering.store import Store
 
 from .metering import ALICE, GIB, START, UUID, S, another, later, places, reading, stored
 

@@ -22,20 +22,20 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.interposition import debian
 
 from penstock.devices import open_machine
-from penstock.meter import clock, metrics
-from penstock.meter.exporter import Exporter
-from penstock.meter.meter import Meter
-from penstock.meter.reading import identity_of, measured_of, reading_of
-from penstock.meter.reference import reference
-from penstock.meter.snapshot import (
+from penstock.model import PenstockError
+from penstock.node.metering import clock, metrics
+from penstock.node.metering.exporter import Exporter
+from penstock.node.metering.meter import Meter
+from penstock.node.metering.metrics_snapshot import (
     DeviceSnapshot,
     NodeSnapshot,
     TenantSnapshot,
     share_snapshots,
 )
-from penstock.model import PenstockError
-from penstock.node.events import read_events
-from penstock.node.tenant import Tenant
+from penstock.node.metering.reading import identity_of, measured_of, reading_of
+from penstock.node.metering.reference import reference
+from penstock.node.tenants.tenant import Tenant
+from penstock.node.tenants.tenant_events import read_events
 from penstock_shim.pages import read_quota, read_usage
 
 from . import promql

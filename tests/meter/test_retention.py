@@ -6,10 +6,10 @@ import dataclasses
 
 import pytest
 
-from penstock.meter.meter import Meter
-from penstock.meter.retention import Retention, roll_up
-from penstock.meter.store import FILE, Store
 from penstock.model import PenstockError
+from penstock.node.metering.meter import Meter
+from penstock.node.metering.retention import Retention, roll_up
+from penstock.node.metering.store import FILE, Store
 
 from .metering import START, S, another, later, places, reading, stored
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.meter.account import first
-from penstock.meter.batch import MOST_ROWS, Batch
-from penstock.meter.meter import Meter
-from penstock.meter.store import FILE, MIGRATIONS, Store
-from penstock.meter.usage import read_usage_since
 from penstock.model import PenstockError
+from penstock.node.metering.account import first
+from penstock.node.metering.batch import MOST_ROWS, Batch
+from penstock.node.metering.meter import Meter
+from penstock.node.metering.store import FILE, MIGRATIONS, Store
+from penstock.node.metering.usage import read_usage_since
 
 from .metering import ALICE, GIB, START, UUID, S, another, later, reading, stored
 

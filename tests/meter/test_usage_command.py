@@ -8,9 +8,9 @@ import time
 import pytest
 import yaml
 
-from penstock.meter import clock
-from penstock.meter.clock import Moment
-from penstock.meter.meter import Meter
+from penstock.node.metering import clock
+from penstock.node.metering.clock import Moment
+from penstock.node.metering.meter import Meter
 
 from .metering import GIB, UUID, S, another, reading
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.node.elastic import (
+from penstock.node.supervision.elastic import (
     HEADROOM_PERMILLE,
     MOST_LOST_PERMILLE,
     PROBE_PERMILLE,

@@ -15,14 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from penstock.node.admit import Request, admit
-from penstock.node.environment import program_environment, tenant_variables
-from penstock.node.grant import read_grant, write_grant
-from penstock.node.machines import simulated_machine
-from penstock.node.neighbourhood import Neighbourhood
-from penstock.node.outsiders import Outsiders
-from penstock.node.state import State
-from penstock.node.supervisor import Supervisor
+from penstock.node.admission.admit import Request, admit
+from penstock.node.supervision.pid_namespaces import Outsiders
+from penstock.node.supervision.supervisor import Supervisor
+from penstock.node.supervision.tenant_table import Neighbourhood
+from penstock.node.tenants.environment import program_environment, tenant_variables
+from penstock.node.tenants.grant import read_grant, write_grant
+from penstock.node.tenants.simulated_machines import simulated_machine
+from penstock.node.tenants.state import State
 from penstock_shim import paths
 from penstock_shim.pages import PageError, read_quota, read_usage, survive_lost_pages
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from tests.memory import tenant_programs
 
-from penstock.enforce.process import read_stat
-from penstock.node.outsiders import Outsiders
+from penstock.node.enforcement.process import read_stat
+from penstock.node.supervision.pid_namespaces import Outsiders
 from penstock_shim import pages, simulator
 
 HOLD = """

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from penstock.model import PenstockError
 from penstock.model.quantity import MOST_GRACE_NS
-from penstock.node import events
-from penstock.node.admission import check_grace
-from penstock.node.events import read_events, record_event
-from penstock.node.grant import DeviceGrant, Grant, read_grant, write_grant
-from penstock.node.processes import environments
-from penstock.node.state import State
-from penstock.node.tenant import collect
+from penstock.node.admission.checks import check_grace
+from penstock.node.tenants import tenant_events as events
+from penstock.node.tenants.grant import DeviceGrant, Grant, read_grant, write_grant
+from penstock.node.tenants.state import State
+from penstock.node.tenants.tenant import collect
+from penstock.node.tenants.tenant_events import read_events, record_event
+from penstock.node.tenants.tenant_processes import environments
 
 GRANT = Grant(
     tenant="t",

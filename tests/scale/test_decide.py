@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.scale import History, Observation, Sample, decide
-from penstock.scale.decide import MAX_AGE_NS
+from penstock.autoscaling import History, Observation, Sample, decide
+from penstock.scheduling.replicas.decide import MAX_AGE_NS
 
 from .traces import SECOND_NS, Service, replica, scale_of
 

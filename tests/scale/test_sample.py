@@ -11,11 +11,11 @@ import time
 
 import pytest
 
+from penstock.autoscaling.process_tree import children_of_all, descendants, memory_bytes_of
+from penstock.autoscaling.request_rate import PageUnreadableError, Requests, fetch, read_metric
+from penstock.autoscaling.sampling import Processor
 from penstock.model import PenstockError
-from penstock.scale.rate import Rate
-from penstock.scale.requests import PageUnreadableError, Requests, fetch, read_metric
-from penstock.scale.sample import Processor
-from penstock.scale.tree import children_of_all, descendants, memory_bytes_of
+from penstock.scheduling.replicas.rates import Rate
 
 from .conftest import wait_until
 

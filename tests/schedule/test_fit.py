@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.schedule.ask import Ask, Request, totals
-from penstock.schedule.device import Device, Node, Share
-from penstock.schedule.fit import place, score, why_not
-from penstock.schedule.reasons import Shortage, grouped, sentence
-from penstock.schedule.survey import survey
+from penstock.scheduling.placement.device_state import Device, Node, Share
+from penstock.scheduling.placement.feasibility import survey
+from penstock.scheduling.placement.fit import place, score, why_not
+from penstock.scheduling.placement.pod_request import Ask, Request, totals
+from penstock.scheduling.placement.reasons import Shortage, grouped, sentence
 
 GIB = 1 << 30
 shares = st.builds(Share, st.integers(1, 90), st.integers(1, 1000))

@@ -7,10 +7,10 @@ from itertools import combinations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.schedule.ask import Ask, Request
-from penstock.schedule.device import Device, Node, Share
-from penstock.schedule.fit import fits
-from penstock.schedule.preempt import MOST_TRIES, Holder, choose, rank
+from penstock.scheduling.placement.device_state import Device, Node, Share
+from penstock.scheduling.placement.fit import fits
+from penstock.scheduling.placement.pod_request import Ask, Request
+from penstock.scheduling.placement.preempt import MOST_TRIES, Holder, choose, rank
 
 DEVICES = [Device("d0", "A", 80), Device("d1", "B", 60), Device("d2", "A", 80, healthy=False)]
 

@@ -27,7 +27,7 @@ from tests.agent.conftest import GIB, Node, wait_until
 from tests.agent.programs import backlogged
 from tests.agent.test_duties import start_past_the_shim
 
-from penstock.node.resize import Resize
+from penstock.node.admission.resize import Resize
 from penstock_shim.pages import read_quota, read_usage
 
 GOLDEN = Path(__file__).with_name("golden")

@@ -25,10 +25,10 @@ from tests.upgrade.make_golden import (
     with_paths,
 )
 
-from penstock.enforce.saved import read_ladder
-from penstock.node.events import read_events
-from penstock.node.grant import read_grant
-from penstock.node.resize import Resize
+from penstock.node.admission.resize import Resize
+from penstock.node.enforcement.saved_ladder import read_ladder
+from penstock.node.tenants.grant import read_grant
+from penstock.node.tenants.tenant_events import read_events
 from penstock_shim import paths
 from penstock_shim.pages import read_quota, read_usage
 

@@ -25,7 +25,7 @@ from tests.upgrade.installation import (
 )
 
 from penstock.bench.stage import KERNEL_RULES
-from penstock.node.resize import Resize
+from penstock.node.admission.resize import Resize
 
 pytestmark = pytest.mark.timed
 

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 from penstock.bench.scratch import scratch_folder
 from penstock.devices import Device, DeviceProcess, DeviceSource, open_devices
 from penstock.model import PenstockError, format_cores, format_memory
-from penstock.node.machines import simulated_machine
-from penstock.node.report import Reporter, Row
-from penstock.node.state import State
-from penstock.node.tenant import tenants_of
+from penstock.node.supervision.tenant_report import Reporter, Row
+from penstock.node.tenants.simulated_machines import simulated_machine
+from penstock.node.tenants.state import State
+from penstock.node.tenants.tenant import tenants_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

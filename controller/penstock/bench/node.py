@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.api import AgentClient
 from penstock.bench.scratch import scratch_folder
 from penstock.bench.stage import StageError
 from penstock.model import PenstockError
-from penstock.node.admit import Request
-from penstock.node.environment import program_environment
+from penstock.node.admission.admit import Request
+from penstock.node.rpc import AgentClient
+from penstock.node.tenants.environment import program_environment
 from penstock_shim import paths
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.node.processes import MACHINE_VARIABLE, TENANT_VARIABLE, environments
-from penstock.node.state import is_locked, locked
+from penstock.node.tenants.state import is_locked, locked
+from penstock.node.tenants.tenant_processes import MACHINE_VARIABLE, TENANT_VARIABLE, environments
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

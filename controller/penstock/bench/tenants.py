@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING, Literal
 from penstock.bench.quota import Workload
 from penstock.bench.scratch import scratch_folder
 from penstock.bench.stage import KERNEL_RULES, LAUNCHER, Sample, StageError, windows
-from penstock.node.machines import simulated_machine
-from penstock.node.state import State
+from penstock.node.tenants.simulated_machines import simulated_machine
+from penstock.node.tenants.state import State
 from penstock_shim import paths
 from penstock_shim.simulator import Machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from penstock.node.grant import Mode
+    from penstock.node.tenants.grant import Mode
 
 # Percent of the device; the rest goes into context switches, every 2 ms on a simulated device.
 SHARES: dict[int, tuple[int, ...]] = {

@@ -17,8 +17,8 @@ from penstock.cli.log import log_as
 from penstock.cli.options import Simulate, StateDir
 
 if TYPE_CHECKING:
-    from penstock.agent.bounds import Bounds
-    from penstock.api.tls import Tls
+    from penstock.node.agent.user_limits import Bounds
+    from penstock.node.rpc.tls import Tls
 
 STOPPING = (signal.SIGTERM, signal.SIGINT)
 MOST_FILES = 65536  # as the unit for systemd says
@@ -101,14 +101,14 @@ def agent(
     """
     if context.invoked_subcommand:
         return
-    from penstock.agent import Agent
-    from penstock.agent.books import Books
-    from penstock.agent.enforcing import Enforcing
-    from penstock.api.server import Server
     from penstock.cli.request import open_source
-    from penstock.container import Containers
-    from penstock.node.boot import end_former_boot
-    from penstock.node.state import State
+    from penstock.node.agent import Agent
+    from penstock.node.agent.enforcement_task import Enforcing
+    from penstock.node.agent.usage_recorder import Books
+    from penstock.node.containers import Containers
+    from penstock.node.rpc.server import Server
+    from penstock.node.tenants.boot_id import end_former_boot
+    from penstock.node.tenants.state import State
 
     log = log_as("penstock agent")
     tls = _tls(listen, tls_cert, tls_key, tls_ca)
@@ -165,9 +165,9 @@ def _allow_many_files() -> None:
 
 
 def _bounds(measured: str, longest_grace: str, user_limit: str, user_tenants: int) -> Bounds:
-    from penstock.agent.bounds import STEPS, Bounds
     from penstock.model import PenstockError, QuantityError, parse_cores, parse_duration_ns
-    from penstock.node.admission import check_grace
+    from penstock.node.admission.checks import check_grace
+    from penstock.node.agent.user_limits import STEPS, Bounds
 
     step = next((one for one in STEPS if one == measured), None)
     if step is None:
@@ -193,8 +193,8 @@ def _bounds(measured: str, longest_grace: str, user_limit: str, user_tenants: in
 def _tls(
     listen: str | None, certificate: Path | None, key: Path | None, authority: Path | None
 ) -> Tls | None:
-    from penstock.api.tls import Tls
     from penstock.model import PenstockError
+    from penstock.node.rpc.tls import Tls
 
     files = {"--tls-cert": certificate, "--tls-key": key, "--tls-ca": authority}
     if listen is None:

@@ -14,10 +14,10 @@ from penstock.cli.say import say
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from penstock.api import AgentClient, EventMessage, GrantedMessage, TenantMessage
-    from penstock.node.admit import Request
-    from penstock.node.launch import Child
-    from penstock.node.resize import Resize
+    from penstock.node.admission.admit import Request
+    from penstock.node.admission.resize import Resize
+    from penstock.node.launch.child import Child
+    from penstock.node.rpc import AgentClient, EventMessage, GrantedMessage, TenantMessage
 
 LOOK_S = 3600.0  # nothing is to be looked after here: only signals wake us
 AWAITED_S, AWAITED_LOOK_S = 3.0, 0.05
@@ -38,13 +38,13 @@ def run_by_agent(state_dir: Path | None, request: Request, *, quiet: bool) -> in
 
     Raises `PenstockError`: the agent does not grant it.
     """
-    from penstock.node.launch import CommandNotStartedError, block_signals, unblock_signals
-    from penstock.node.state import agent_sockets
+    from penstock.node.launch.child import CommandNotStartedError, block_signals, unblock_signals
+    from penstock.node.tenants.state import agent_sockets
 
     if not agent_sockets(state_dir):  # found out without loading gRPC
         return None
     blocked = block_signals()  # before gRPC has threads, which would swallow them
-    from penstock.api import find_agent
+    from penstock.node.rpc import find_agent
 
     agent = find_agent(state_dir)
     # One that was killed leaves its socket, and is back in a moment where somebody starts it anew.
@@ -75,8 +75,8 @@ def run_by_agent(state_dir: Path | None, request: Request, *, quiet: bool) -> in
 
 def _why_ended(state_dir: Path | None, name: str, code: int) -> str | None:
     """What the agent did to the tenant last that ended it just now; None: nothing."""
-    from penstock.api import find_agent
     from penstock.model import PenstockError
+    from penstock.node.rpc import find_agent
 
     found: list[EventMessage] = []
     try:
@@ -112,11 +112,11 @@ def agent_of_another(state_dir: Path | None) -> AgentClient | None:
 
     None: there is none, or it is our own.
     """
-    from penstock.node.state import agent_sockets
+    from penstock.node.tenants.state import agent_sockets
 
     if all(file.lstat().st_uid == os.geteuid() for file in agent_sockets(state_dir)):
         return None  # found out without loading gRPC
-    from penstock.api import AgentClient, find_agent_socket
+    from penstock.node.rpc import AgentClient, find_agent_socket
 
     found = find_agent_socket(state_dir)
     if found is None or found.lstat().st_uid == os.geteuid():
@@ -130,11 +130,11 @@ def resize_by_agent(state_dir: Path | None, name: str, change: Resize) -> list[s
     Raises `PenstockError`: the agent does not change it.
     """
     from penstock.model import PenstockError
-    from penstock.node.state import agent_sockets
+    from penstock.node.tenants.state import agent_sockets
 
     if not agent_sockets(state_dir):
         return None
-    from penstock.api import find_agent
+    from penstock.node.rpc import find_agent
 
     agent = find_agent(state_dir)
     if agent is None:
@@ -157,8 +157,8 @@ def start_by_agent(
     `blocked`: as `block_signals` returned them. Raises `PenstockError`: the agent does not grant
     it; `CommandNotStartedError`, and there is no tenant.
     """
-    from penstock.node.environment import program_environment
-    from penstock.node.launch import Child, CommandNotStartedError
+    from penstock.node.launch.child import Child, CommandNotStartedError
+    from penstock.node.tenants.environment import program_environment
 
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").strip()
     granted = agent.grant(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.live import Live
 
     from penstock.bench.demo import DemoReport, Outcome
-    from penstock.node.report import Row
+    from penstock.node.supervision.tenant_report import Row
 
 PLAIN_EVERY_S = 5.0
 

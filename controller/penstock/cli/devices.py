@@ -12,8 +12,8 @@ import typer
 from penstock.cli.options import Output, StateDir, one_of
 
 if TYPE_CHECKING:
-    from penstock.api import NodeMessage
     from penstock.devices.inventory import Kind, Survey
+    from penstock.node.rpc import NodeMessage
 
 
 def devices(
@@ -40,7 +40,7 @@ def devices(
     N/A stands for what is not told; JSON and YAML say why, and what to do about it. Where an agent
     runs, devices that it found lost or unhealthy are shown so.
     """
-    from penstock.devices.inventory.survey import survey
+    from penstock.devices.discovery import survey
 
     node = _node(state_dir)
     found = survey(_kinds(kind), machine=_machine(state_dir, simulate, node))
@@ -76,8 +76,8 @@ def _kinds(words: list[str] | None) -> list[Kind]:
 def _machine(state_dir: Path | None, simulate: str | None, node: NodeMessage | None) -> Path | None:
     """The simulated machine that is asked for, that this shell is on, or that the agent owns."""
     if simulate is not None:
-        from penstock.node.machines import simulated_machine
-        from penstock.node.state import State
+        from penstock.node.tenants.simulated_machines import simulated_machine
+        from penstock.node.tenants.state import State
 
         return simulated_machine(State.open(state_dir), simulate).machine
     named = os.environ.get("PENSTOCK_SIM_MACHINE") or (node.machine if node else "")
@@ -88,11 +88,11 @@ def _node(state_dir: Path | None) -> NodeMessage | None:
     """What the agent of this machine says; None: there is none, or it does not answer."""
     from penstock.cli.say import say
     from penstock.model import PenstockError
-    from penstock.node.state import agent_sockets
+    from penstock.node.tenants.state import agent_sockets
 
     if not agent_sockets(state_dir):
         return None
-    from penstock.api import find_agent
+    from penstock.node.rpc import find_agent
 
     try:
         agent = find_agent(state_dir)

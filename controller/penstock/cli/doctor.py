@@ -11,7 +11,7 @@ import typer
 from penstock.cli.options import Output, OutputFormat, Simulate, StateDir
 
 if TYPE_CHECKING:
-    from penstock.doctor import Finding
+    from penstock.diagnostics import Finding
 
 COLUMNS = 80
 CHECK_COLUMNS = 22
@@ -32,7 +32,7 @@ def doctor(
     Exit code 0 when nothing failed (warnings may remain), 1 otherwise. A program that is built with
     AddressSanitizer needs ASAN_OPTIONS=verify_asan_link_order=0 in a tenant.
     """
-    from penstock.doctor import examine
+    from penstock.diagnostics import examine
 
     findings = examine(
         simulate=simulate, state_dir=state_dir, command=command[0] if command else None

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from penstock.api import AgentClient
     from penstock.model import PenstockError
+    from penstock.node.rpc import AgentClient
 
 LOOK_S = 0.2
 
@@ -52,10 +52,10 @@ def _coming(state_dir: Path | None, name: str, *, follow: bool) -> Iterator[dict
     Raises `PenstockError`, before the first event: there is no such tenant.
     """
     from penstock.model import PenstockError
-    from penstock.node.ended import read_ended
-    from penstock.node.events import read_events
-    from penstock.node.state import State
-    from penstock.node.tenant import find_tenant
+    from penstock.node.tenants.state import State
+    from penstock.node.tenants.tenant import find_tenant
+    from penstock.node.tenants.tenant_events import read_events
+    from penstock.node.tenants.tombstones import read_ended
 
     try:
         directory = find_tenant(State.read(state_dir), name).directory
@@ -115,7 +115,7 @@ def _follow(events: Iterator[dict[str, object]], output: Output) -> None:
 
 def _recorded(directory: Path) -> Iterator[dict[str, object]]:
     """All that was recorded, then what is, until the tenant's directory is gone."""
-    from penstock.node.events import read_events
+    from penstock.node.tenants.tenant_events import read_events
 
     told: list[dict[str, object]] = []
     stamp = None
@@ -136,7 +136,7 @@ def _recorded(directory: Path) -> Iterator[dict[str, object]]:
 
 def _stamp(directory: Path) -> tuple[int, int] | None:
     """Differs when something was recorded. None: cannot be told."""
-    from penstock.node.events import FILE
+    from penstock.node.tenants.tenant_events import FILE
 
     try:
         found = (directory / FILE).stat()

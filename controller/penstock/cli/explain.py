@@ -10,7 +10,7 @@ import typer
 from penstock.cli.options import Output, OutputFormat
 
 if TYPE_CHECKING:
-    from penstock.kube.control.look import Account
+    from penstock.kube.controller.cluster_queries import Account
 
 
 def explain(
@@ -30,7 +30,7 @@ def explain(
     from penstock.model import PenstockError
 
     need_kubernetes()
-    from penstock.kube.control.look import account
+    from penstock.kube.controller.cluster_queries import account
 
     kind, _, name = what.rpartition("/")
     if kind not in {"", "pod", "pods", "po"} or not name:

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
     from pathlib import Path
 
-    from penstock.api import AgentClient, NodeMessage, TenantMessage, UsageMessage
-    from penstock.node.report import Row
-    from penstock.node.state import State
+    from penstock.node.rpc import AgentClient, NodeMessage, TenantMessage, UsageMessage
+    from penstock.node.supervision.tenant_report import Row
+    from penstock.node.tenants.state import State
 
 # How long the first figures of all tenants are waited for. The agent looks at a new tenant within a
 # second and tells within another.
@@ -73,10 +73,10 @@ class Feed(Protocol):
 
 def open_feed(state_dir: Path | None, interval_s: float) -> Feed:
     """The agent's where one answers, else the state directory's. Raises `PenstockError`."""
-    from penstock.node.state import State, agent_sockets
+    from penstock.node.tenants.state import State, agent_sockets
 
     if agent_sockets(state_dir):  # found out without loading gRPC
-        from penstock.api import find_agent
+        from penstock.node.rpc import find_agent
 
         agent = find_agent(state_dir)
         if agent is not None:
@@ -89,8 +89,8 @@ class StateFeed:
 
     def __init__(self, state: State) -> None:
         """Rates need two pictures, some time apart; the first look is taken here."""
-        from penstock.node.report import Reporter
-        from penstock.node.tenant import collect_if_writable
+        from penstock.node.supervision.tenant_report import Reporter
+        from penstock.node.tenants.tenant import collect_if_writable
 
         collect_if_writable(state)
         self._state = state
@@ -117,7 +117,7 @@ class StateFeed:
         """See `Feed`."""
 
     def _learn_sizes(self, tenant: str) -> None:
-        from penstock.node.tenant import Tenant
+        from penstock.node.tenants.tenant import Tenant
 
         try:
             grant = Tenant(self._state.tenants / tenant).grant()
@@ -250,8 +250,8 @@ class _Usage:
 
 def _rows_of(tenant: TenantMessage, report: UsageMessage | None, node: NodeMessage) -> list[Row]:
     """Of each device of the tenant. What an agent does not tell is not known."""
-    from penstock.api import mode_of
-    from penstock.node.report import Row
+    from penstock.node.rpc import mode_of
+    from penstock.node.supervision.tenant_report import Row
 
     used = {one.device_uuid: one for one in report.devices} if report else {}
     rows = []

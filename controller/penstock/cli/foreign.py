@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from penstock.api import NodeMessage
+    from penstock.node.rpc import NodeMessage
 
 
 def foreign_lines(node: NodeMessage) -> list[str]:
@@ -22,12 +22,12 @@ def foreign_lines(node: NodeMessage) -> list[str]:
 
 def foreign_of_agent(state_dir: Path | None) -> list[str]:
     """The same, from the agent; none where it cannot be asked."""
-    from penstock.node.state import agent_sockets
+    from penstock.node.tenants.state import agent_sockets
 
     if not agent_sockets(state_dir):
         return []
-    from penstock.api import find_agent
     from penstock.model import PenstockError
+    from penstock.node.rpc import find_agent
 
     try:
         agent = find_agent(state_dir)

@@ -15,7 +15,7 @@ from penstock.cli.say import say
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock.daemon import Step
+    from penstock.node.service import Step
 
 Root = Annotated[
     Path,
@@ -42,7 +42,7 @@ def install(
     Done again, after an upgrade say, it brings the files up to date and starts the agent anew;
     tenants run on. Options and policies in /etc/penstock are left as they are.
     """
-    from penstock.daemon import Installation, restart_service, runs_systemd
+    from penstock.node.service import Installation, restart_service, runs_systemd
 
     here = root == Path("/")
     _check_right(here=here, dry_run=dry_run)
@@ -70,7 +70,7 @@ def uninstall(
 
     What administrators wrote, and what was metered, stays without --purge.
     """
-    from penstock.daemon import Installation, runs_systemd, stop_service
+    from penstock.node.service import Installation, runs_systemd, stop_service
 
     _check_right(here=root == Path("/"), dry_run=dry_run)
     installation = Installation(root)

@@ -10,9 +10,9 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.kube.admit.publish import Places
-    from penstock.kube.admit.server import Shown
-    from penstock.kube.parameters import Parameters
+    from penstock.kube.objects.opaque_parameters import Parameters
+    from penstock.kube.webhook.publish import Places
+    from penstock.kube.webhook.webhook_server import Shown
 
 FILES_EVERY_S = 5.0
 
@@ -90,7 +90,7 @@ def admit(
     """
     import asyncio
 
-    from penstock.kube.admit.publish import Places
+    from penstock.kube.webhook.publish import Places
     from penstock.model import PenstockError
 
     if (tls_cert is None) != (tls_key is None):
@@ -112,7 +112,7 @@ def admit(
 
 
 def _floor(measured: str, longest_grace: str) -> Parameters:
-    from penstock.kube.parameters import STEPS, Parameters, read_grace_ns
+    from penstock.kube.objects.opaque_parameters import STEPS, Parameters, read_grace_ns
     from penstock.model import PenstockError
 
     step = next((one for one in STEPS if one == measured), None)
@@ -136,13 +136,13 @@ async def _admit(
 ) -> None:
     from penstock.cli.address import read_address
     from penstock.cli.log import log_as
-    from penstock.kube import serving
-    from penstock.kube.admit.publish import Publisher
-    from penstock.kube.admit.review import Reviewer
-    from penstock.kube.admit.server import Shown, app
-    from penstock.kube.admit.surroundings import Surroundings
-    from penstock.kube.api import Api
-    from penstock.kube.control.caps import Caps
+    from penstock.kube.objects import http_server as serving
+    from penstock.kube.objects.api_client import Api
+    from penstock.kube.quota.caps import Caps
+    from penstock.kube.webhook.admission_review import Reviewer
+    from penstock.kube.webhook.publish import Publisher
+    from penstock.kube.webhook.review_context import Surroundings
+    from penstock.kube.webhook.webhook_server import Shown, app
 
     log = log_as("penstock kube admit")
     kubeconfig, qps = server

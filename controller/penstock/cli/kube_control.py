@@ -49,8 +49,8 @@ def control(
 
     from penstock.cli.address import read_address
     from penstock.cli.log import log_as
-    from penstock.kube.control.controller import Sources
-    from penstock.kube.control.process import serve
+    from penstock.kube.controller.controller import Sources
+    from penstock.kube.controller.controller_process import serve
 
     log = log_as("penstock kube control")
     sources = Sources(pod_use, qps_pages)

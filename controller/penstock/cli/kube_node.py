@@ -69,9 +69,9 @@ def node(
 
     from penstock.cli.address import read_address
     from penstock.cli.log import log_as
-    from penstock.kube.node.process import Options, serve
+    from penstock.kube.kubelet.node_process import Options, serve
     from penstock.model import PenstockError, parse_duration_ns
-    from penstock.node.state import State, default_directory
+    from penstock.node.tenants.state import State, default_directory
 
     try:
         settled_s = parse_duration_ns(leftovers_after) / 1e9

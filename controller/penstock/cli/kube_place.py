@@ -102,9 +102,9 @@ async def _place(
 
     from penstock.cli.address import read_address
     from penstock.cli.log import log_as
-    from penstock.kube import serving
-    from penstock.kube.api import Api
-    from penstock.kube.place.extender import Extender
+    from penstock.kube.extender.extender import Extender
+    from penstock.kube.objects import http_server as serving
+    from penstock.kube.objects.api_client import Api
 
     log = log_as("penstock kube place")
     kubeconfig, qps = server

@@ -30,7 +30,7 @@ def check(
     """Fail while Pods have shares, and name them."""
 
     async def look() -> None:
-        from penstock.kube.api import Api
+        from penstock.kube.objects.api_client import Api
         from penstock.kube.uninstall.users import check_unused
 
         async with await Api.connect(kubeconfig) as api:
@@ -65,7 +65,7 @@ def node(
     from penstock.model import PenstockError
 
     async def wait() -> None:
-        from penstock.kube.api import Api
+        from penstock.kube.objects.api_client import Api
 
         async with await Api.connect(kubeconfig) as api:
             await await_no_pods(api, namespace, selector, name, within)
@@ -105,7 +105,7 @@ def cluster(
     """Wait until all nodes are clean; remove what the API server has and no chart made."""
 
     async def clean() -> None:
-        from penstock.kube.api import Api
+        from penstock.kube.objects.api_client import Api
         from penstock.kube.uninstall.cluster import (
             await_cleaners,
             clean_cluster,

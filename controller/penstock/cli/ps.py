@@ -10,7 +10,7 @@ from penstock.cli.options import Output, OutputFormat, StateDir
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from penstock.node.report import Row
+    from penstock.node.supervision.tenant_report import Row
 
 WINDOW_S = 0.5  # rates need two looks
 
@@ -57,9 +57,9 @@ def _rows_by_agent(state_dir: Path | None) -> list[Row] | None:
 
 
 def _rows_by_files(state_dir: Path | None) -> list[Row]:
-    from penstock.node.report import Reporter
-    from penstock.node.state import State
-    from penstock.node.tenant import collect_if_writable
+    from penstock.node.supervision.tenant_report import Reporter
+    from penstock.node.tenants.state import State
+    from penstock.node.tenants.tenant import collect_if_writable
 
     state = State.read(state_dir)
     collect_if_writable(state)

@@ -17,8 +17,8 @@ from penstock.cli.options import (
 from penstock.cli.say import say
 
 if TYPE_CHECKING:
-    from penstock.api import AgentClient
-    from penstock.node.state import State
+    from penstock.node.rpc import AgentClient
+    from penstock.node.tenants.state import State
 
 app = typer.Typer(help="Show or change the quota of a running tenant.", no_args_is_help=True)
 
@@ -54,9 +54,9 @@ def set_(
     """
     from penstock.cli.by_agent import resize_by_agent
     from penstock.model import parse_cores, parse_memory
-    from penstock.node.resize import Resize, resize
-    from penstock.node.state import State
-    from penstock.node.tenant import find_tenant
+    from penstock.node.admission.resize import Resize, resize
+    from penstock.node.tenants.state import State
+    from penstock.node.tenants.tenant import find_tenant
 
     change = Resize(
         memory_bytes=parse_memory(memory) if memory is not None else None,
@@ -86,7 +86,7 @@ def show(
     """Show what a tenant was granted, and what holds right now."""
     from penstock.cli.by_agent import agent_of_another
     from penstock.model import PenstockError
-    from penstock.node.state import State
+    from penstock.node.tenants.state import State
 
     try:
         _show(State.read(state_dir), tenant, output)
@@ -100,7 +100,7 @@ def show(
 
 def _show(state: State, name: str, output: Output) -> None:
     from penstock.model import format_cores, format_memory
-    from penstock.node.tenant import find_tenant
+    from penstock.node.tenants.tenant import find_tenant
     from penstock_shim.pages import read_quota
 
     tenant = find_tenant(state, name)
@@ -122,8 +122,8 @@ def _show(state: State, name: str, output: Output) -> None:
 
 def _show_told(agent: AgentClient, name: str, output: Output) -> None:
     """As an agent of another user's tells it."""
-    from penstock.api import mode_of
     from penstock.model import PenstockError, format_cores, format_memory
+    from penstock.node.rpc import mode_of
 
     tenants = {tenant.name: tenant for tenant in agent.tenants()}
     if name not in tenants:

@@ -11,16 +11,16 @@ from penstock.cli.say import say
 
 if TYPE_CHECKING:
     from penstock.devices import DeviceSource
-    from penstock.node.admit import Request
-    from penstock.node.grant import Grant
-    from penstock.node.state import State
+    from penstock.node.admission.admit import Request
+    from penstock.node.tenants.grant import Grant
+    from penstock.node.tenants.state import State
     from penstock.policy import LoadedPolicy
 
 
 def refuse_inside_a_tenant() -> None:
     """Raises `PenstockError` when this process runs under a quota already."""
     from penstock.model import PenstockError
-    from penstock.node.processes import TENANT_VARIABLE
+    from penstock.node.tenants.tenant_processes import TENANT_VARIABLE
 
     if os.environ.get(TENANT_VARIABLE):
         raise PenstockError(
@@ -36,7 +36,7 @@ def open_source(state: State, simulate: str | None, place: str = "") -> DeviceSo
     `place`: simulated devices have other UUIDs than those of another place.
     """
     if simulate is not None:
-        from penstock.node.machines import simulated_machine
+        from penstock.node.tenants.simulated_machines import simulated_machine
 
         return simulated_machine(state, simulate, place)
     from penstock.devices import open_devices
@@ -46,7 +46,7 @@ def open_source(state: State, simulate: str | None, place: str = "") -> DeviceSo
 
 def policy_of(file: Path, command: str) -> LoadedPolicy:
     """The policy of `file` for this command of this user. Raises `PenstockError`."""
-    from penstock.node.admit import user_name
+    from penstock.node.admission.admit import user_name
     from penstock.policy import load_files, policy_for_command
 
     return policy_for_command(load_files([file]), command, user_name(), os.getuid())
@@ -68,7 +68,7 @@ def chosen_policy(
     folder = Path(os.environ.get("PENSTOCK_POLICIES") or POLICIES)
     if (memory is not None and cores is not None) or not folder.is_dir():
         return None
-    from penstock.node.admit import user_name
+    from penstock.node.admission.admit import user_name
     from penstock.policy import load_files, policy_for_command
     from penstock.policy.match import matches_command
 
@@ -95,8 +95,8 @@ def request_of(
     `all_by_default`: what is not said is all that is free.
     """
     from penstock.model import PenstockError, parse_cores, parse_memory
-    from penstock.node.admit import Request
-    from penstock.node.grant import DEFAULT_GRACE_NS
+    from penstock.node.admission.admit import Request
+    from penstock.node.tenants.grant import DEFAULT_GRACE_NS
 
     spec = loaded.policy.spec if loaded else None
     limits = spec.limits if spec else None
@@ -150,8 +150,8 @@ def summary(grant: Grant) -> str:
 
 def warn_of_obstacles(command: str) -> None:
     """What keeps the shim out of a program (its children may have a quota), or CUDA out of it."""
-    from penstock.node.mps import has_control_pipe, pipe_directory
-    from penstock.node.program import find_program, obstacles
+    from penstock.node.launch.mps import has_control_pipe, pipe_directory
+    from penstock.node.launch.program import find_program, obstacles
 
     path = find_program(command)
     for one in obstacles(path) if path else []:

@@ -54,10 +54,10 @@ def run(
     """
     from penstock.cli.by_agent import run_by_agent
     from penstock.model import PenstockError
-    from penstock.node.admit import admit
-    from penstock.node.launch import CommandNotStartedError
-    from penstock.node.run import run_tenant
-    from penstock.node.state import State
+    from penstock.node.admission.admit import admit
+    from penstock.node.launch.child import CommandNotStartedError
+    from penstock.node.launch.run import run_tenant
+    from penstock.node.tenants.state import State
 
     refuse_inside_a_tenant()
     check_command(command)

@@ -25,8 +25,8 @@ from penstock.cli.say import say
 if TYPE_CHECKING:
     from types import FrameType
 
+    from penstock.autoscaling import Scaler, SetSpec
     from penstock.policy.schema import Scale
-    from penstock.scale import Scaler, SetSpec
 
 ROUND_S = 0.1
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -96,6 +96,8 @@ def run(
     Ctrl-C ends the replicas, a second one at once. When this process is killed they run on, and the
     same command takes them over.
     """
+    from penstock.autoscaling import Requests, Sampler, Scaler, SetSpec, SetStore, window_ns_of
+    from penstock.autoscaling.headroom import room_for
     from penstock.cli.scale_by_agent import (
         AgentTenancy,
         agent_is_anothers,
@@ -103,10 +105,8 @@ def run(
         room_by_agent,
     )
     from penstock.model import PenstockError, parse_duration_ns, parse_memory
-    from penstock.node.state import State
-    from penstock.scale import Requests, Sampler, Scaler, SetSpec, SetStore, window_ns_of
-    from penstock.scale.decide import thresholds_of
-    from penstock.scale.fit import room_for
+    from penstock.node.tenants.state import State
+    from penstock.scheduling.replicas.decide import thresholds_of
 
     refuse_inside_a_tenant()
     check_command(command)
@@ -204,7 +204,7 @@ def _say_all(name: str, lines: list[str]) -> None:
 
 
 def _say_plan(spec: SetSpec, scale: Scale, room: int, why: str) -> None:
-    from penstock.scale.decide import METRIC_NAMES, floor_of, thresholds_of
+    from penstock.scheduling.replicas.decide import METRIC_NAMES, floor_of, thresholds_of
 
     command = " ".join(spec.request.command)
     print(f"{spec.name}: {floor_of(scale)} to {scale.max} replicas of {command}")
@@ -221,8 +221,8 @@ def status(
     state_dir: StateDir = None,
 ) -> None:
     """List sets of replicas: how many are wanted and why, and what each replica does."""
-    from penstock.node.state import State
-    from penstock.scale import statuses
+    from penstock.autoscaling import statuses
+    from penstock.node.tenants.state import State
 
     found = statuses(State.read(state_dir))
     if output is not Output.table:
@@ -249,9 +249,9 @@ def stop(
     state_dir: StateDir = None,
 ) -> None:
     """End the replicas of a set that nobody scales any more."""
+    from penstock.autoscaling import stop as stop_set
     from penstock.model import parse_duration_ns
-    from penstock.node.state import State
-    from penstock.scale import stop as stop_set
+    from penstock.node.tenants.state import State
 
     with contextlib.suppress(KeyboardInterrupt):
         count = stop_set(State.read(state_dir), name, parse_duration_ns(grace, or_none=True))

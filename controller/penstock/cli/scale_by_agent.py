@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.model import PenstockError
-from penstock.node.state import State
+from penstock.node.tenants.state import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.api import AgentClient
-    from penstock.node.admit import Request
-    from penstock.scale import SetSpec, SetStore
+    from penstock.autoscaling import SetSpec, SetStore
+    from penstock.node.admission.admit import Request
+    from penstock.node.rpc import AgentClient
 
 SET_LABEL = "penstock.io/replica-set"  # of a replica's tenant: the set's directory
 # Run by `python -c`: a file of the user's in the working directory must not stand for a module.
@@ -49,11 +49,11 @@ def agent_socket(state_dir: Path | None, store: SetStore) -> str | None:
 
     One whose replicas run stays theirs while it is started anew.
     """
-    from penstock.node.state import agent_sockets
-    from penstock.scale.tree import trees_of
+    from penstock.autoscaling.process_tree import trees_of
+    from penstock.node.tenants.state import agent_sockets
 
     if agent_sockets(state_dir):  # found out without loading gRPC
-        from penstock.api import find_agent_socket
+        from penstock.node.rpc import find_agent_socket
 
         found = find_agent_socket(state_dir)
         if found is not None:
@@ -63,9 +63,9 @@ def agent_socket(state_dir: Path | None, store: SetStore) -> str | None:
 
 
 def main(arguments: list[str]) -> None:
-    """The keeper of one replica: see `penstock.scale.keeper.main`."""
-    from penstock.node.launch import block_signals
-    from penstock.scale import keeper
+    """The keeper of one replica: see `penstock.autoscaling.replica_keeper.main`."""
+    from penstock.autoscaling import replica_keeper as keeper
+    from penstock.node.launch.child import block_signals
 
     blocked = block_signals()  # before gRPC has threads, which would swallow them
 
@@ -95,10 +95,10 @@ def _end_predecessor(agent: AgentClient, request: Request) -> None:
 
 
 def room_by_agent(socket: str, request: Request, most: int) -> tuple[int, str]:
-    """How many more of `request` fit on the agent's devices: see `penstock.scale.fit`."""
+    """How many more of `request` fit on the agent's devices: see `autoscaling.headroom`."""
+    from penstock.autoscaling.headroom import room_in
     from penstock.devices import Device
-    from penstock.node.admission import Free
-    from penstock.scale.fit import room_in
+    from penstock.node.admission.checks import Free
 
     with agent_at(socket) as agent:
         told = agent.node().devices
@@ -113,7 +113,7 @@ def room_by_agent(socket: str, request: Request, most: int) -> tuple[int, str]:
 
 def agent_at(socket: str) -> AgentClient:
     """The agent that takes orders there. Raises `PenstockError`: it does not answer now."""
-    from penstock.api import find_agent
+    from penstock.node.rpc import find_agent
 
     agent = find_agent(Path(socket).parent) if Path(socket).exists() else None
     if agent is None:

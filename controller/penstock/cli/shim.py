@@ -32,8 +32,8 @@ from penstock.cli.say import say
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from penstock.node.coverage import Report
-    from penstock.node.tenant import Tenant
+    from penstock.node.launch.coverage import Report
+    from penstock.node.tenants.tenant import Tenant
 
 INCOMPLETE_EXIT_CODE = 3
 
@@ -71,12 +71,12 @@ def coverage(
     """
     import dataclasses
 
-    from penstock.node.admit import admit
-    from penstock.node.coverage import report
-    from penstock.node.launch import CommandNotStartedError
-    from penstock.node.run import run_tenant
-    from penstock.node.state import State
-    from penstock.node.tenant import has_processes
+    from penstock.node.admission.admit import admit
+    from penstock.node.launch.child import CommandNotStartedError
+    from penstock.node.launch.coverage import report
+    from penstock.node.launch.run import run_tenant
+    from penstock.node.tenants.state import State
+    from penstock.node.tenants.tenant import has_processes
 
     refuse_inside_a_tenant()
     check_command(command)
@@ -137,7 +137,7 @@ def _output_aside(wanted: bool) -> Iterator[Callable[[], None]]:
 
 def _print(found: Report, output: Output) -> None:
     from penstock.cli.output import print_data
-    from penstock.node.coverage import NOT_SEEN
+    from penstock.node.launch.coverage import NOT_SEEN
 
     if output is not Output.table:
         print_data(found.as_dict(), output)

@@ -34,10 +34,10 @@ def simulate(
     included. The command replaces this process.
     """
     from penstock.model import PenstockError
-    from penstock.node.launch import why_not
-    from penstock.node.machines import simulated_machine
-    from penstock.node.processes import TENANT_VARIABLE
-    from penstock.node.state import State
+    from penstock.node.launch.child import why_not
+    from penstock.node.tenants.simulated_machines import simulated_machine
+    from penstock.node.tenants.state import State
+    from penstock.node.tenants.tenant_processes import TENANT_VARIABLE
 
     if os.environ.get(TENANT_VARIABLE):
         raise PenstockError(

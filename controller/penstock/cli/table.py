@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from rich.console import Console, Group, JustifyMethod, OverflowMethod
     from rich.table import Table
 
-    from penstock.meter.usage import UsageRow
-    from penstock.node.report import Row
+    from penstock.node.metering.usage import UsageRow
+    from penstock.node.supervision.tenant_report import Row
 
 NOT_KNOWN = "-"
 WIDE_COLUMNS = 120  # from here on, columns stand further apart

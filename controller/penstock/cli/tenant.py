@@ -12,7 +12,7 @@ from penstock.cli.say import say
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from penstock.api import AgentClient
+    from penstock.node.rpc import AgentClient
 
 Reason = Annotated[str, typer.Option(metavar="WORDS", help="Why; kept in the tenant's events.")]
 
@@ -48,8 +48,8 @@ def revoke(
 
 def agent_of(state_dir: Path | None) -> AgentClient:
     """The agent. Raises `PenstockError` when there is none."""
-    from penstock.api import find_agent
     from penstock.model import PenstockError
+    from penstock.node.rpc import find_agent
 
     found = find_agent(state_dir)
     if found is None:

@@ -13,7 +13,7 @@ import typer
 from penstock.cli.options import Output, OutputFormat, StateDir, one_of
 
 if TYPE_CHECKING:
-    from penstock.meter.usage import Usage
+    from penstock.node.metering.usage import Usage
 
 NS = 1_000_000_000
 
@@ -98,16 +98,16 @@ def _used(
     meter_dir: Path | None,
 ) -> Usage:
     """By the running agent, which knows where it meters, unless a directory is named."""
-    from penstock.node.state import agent_sockets
+    from penstock.node.tenants.state import agent_sockets
 
     if meter_dir is None and agent_sockets(state_dir):  # found out without loading gRPC
-        from penstock.api import find_agent
+        from penstock.node.rpc import find_agent
 
         agent = find_agent(state_dir)
         if agent is not None:
             with agent:
                 return agent.used(since_s, until_s, by=by.value, tenant=tenant)
-    from penstock.meter.usage import read_usage_since
+    from penstock.node.metering.usage import read_usage_since
 
     return read_usage_since(since_s, until_s, by=by.value, tenant=tenant, directory=meter_dir)
 

@@ -1,6 +1,6 @@
 """Devices of this machine, real or simulated, behind one interface. N/A (None) is a value."""
 
-from penstock.devices.interface import (
+from penstock.devices.backend import (
     Device,
     DeviceLook,
     DeviceLostError,

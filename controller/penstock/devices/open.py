@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from penstock.devices.interface import DeviceSource
+    from penstock.devices.backend import DeviceSource
 
 
 def open_machine(machine: Path, spec: str | None = None, place: str = "") -> DeviceSource:
@@ -15,7 +15,7 @@ def open_machine(machine: Path, spec: str | None = None, place: str = "") -> Dev
 
     `place` makes the UUIDs of its devices differ from those of machines elsewhere.
     """
-    from penstock.devices.simulated import SimulatedDevices
+    from penstock.devices.backends.simulated import SimulatedDevices
     from penstock_shim import simulator
 
     if spec is not None:
@@ -33,6 +33,6 @@ def open_devices(machine: Path | None = None) -> DeviceSource:
         machine = Path(os.environ["PENSTOCK_SIM_MACHINE"])
     if machine is not None:
         return open_machine(machine)
-    from penstock.devices.nvidia import NvidiaDevices
+    from penstock.devices.backends.nvidia import NvidiaDevices
 
     return NvidiaDevices()

@@ -7,14 +7,14 @@ import contextlib
 import time
 from typing import TYPE_CHECKING
 
-from penstock.kube.api import LEASES, NODES, SLICES, ApiError, Kind
-from penstock.kube.names import DRIVER, GROUP
+from penstock.kube.objects.api_client import LEASES, NODES, SLICES, ApiError, Kind
+from penstock.kube.objects.names import DRIVER, GROUP
 from penstock.model import PenstockError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
 
-    from penstock.kube.api import Api, Object
+    from penstock.kube.objects.api_client import Api, Object
 
 DAEMON_SETS = Kind("apps/v1", "daemonsets")
 LOOK_AGAIN_S = 1.0

@@ -9,18 +9,18 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.container.cdi import SpecDirectory
-from penstock.kube.api import PODS
-from penstock.kube.names import DRIVER
-from penstock.kube.node.slots import KIND as SLOT
+from penstock.kube.kubelet.cdi_slots import KIND as SLOT
+from penstock.kube.objects.api_client import PODS
+from penstock.kube.objects.names import DRIVER
 from penstock.model import PenstockError
-from penstock.node.state import State
+from penstock.node.containers.cdi import SpecDirectory
+from penstock.node.tenants.state import State
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from penstock.kube.api import Api
+    from penstock.kube.objects.api_client import Api
 
 LOOK_AGAIN_S = 0.5
 

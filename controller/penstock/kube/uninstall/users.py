@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.kube.api import CLAIMS, PODS
-from penstock.kube.names import DRIVER, PLACED
+from penstock.kube.objects.api_client import CLAIMS, PODS
+from penstock.kube.objects.names import DRIVER, PLACED
 from penstock.model import PenstockError
 
 if TYPE_CHECKING:
-    from penstock.kube.api import Api, Object
+    from penstock.kube.objects.api_client import Api, Object
 
 FINISHED = {"Succeeded", "Failed"}
 MOST_NAMED = 10

@@ -1,0 +1,131 @@
+"""Processes of replicas, from /proc: whose they are, what they used, and how they are ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from penstock.autoscaling.set_store import REPLICA_VARIABLE, SET_VARIABLE
+from penstock.devices.proc_files import read_proc
+from penstock.node.tenants.tenant_processes import TENANT_VARIABLE, environments, started_with
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+_TICK_NS = 10**9 // os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass
+class Tree:
+    """The processes of one replica."""
+
+    keepers: list[int] = field(default_factory=list)  # ours: admission and supervision
+    members: list[int] = field(default_factory=list)  # the command's, under the quota
+
+
+@dataclass(frozen=True)
+class ProcessTimes:
+    """Processor time of one process."""
+
+    parent: int
+    start_ticks: int  # since boot: with the pid, it names a process for good
+    own_ns: int
+    reaped_ns: int  # of its children that ended and were waited for
+
+
+def trees_of(set_directory: Path) -> dict[int, Tree]:
+    """The processes of every replica of a set, by number; told by the environment they began with.
+
+    A process that was started with an emptied environment is found as a child of those.
+    """
+    found: dict[int, Tree] = {}
+    mine = str(set_directory)
+    names = (SET_VARIABLE, REPLICA_VARIABLE, TENANT_VARIABLE)
+    for pid, variables in environments(*names).items():
+        number = variables.get(REPLICA_VARIABLE, "")
+        if variables.get(SET_VARIABLE) != mine or not number.isdecimal():
+            continue
+        tree = found.setdefault(int(number), Tree())
+        (tree.members if TENANT_VARIABLE in variables else tree.keepers).append(pid)
+    return found
+
+
+def children_of_all() -> dict[int, list[int]]:
+    """Every process's children. One look at all of /proc."""
+    children: dict[int, list[int]] = {}
+    for entry in os.listdir("/proc"):  # noqa: PTH208
+        if entry.isdigit() and (times := times_of(int(entry))):
+            children.setdefault(times.parent, []).append(int(entry))
+    return children
+
+
+def descendants(pids: Iterable[int], children: Mapping[int, Sequence[int]]) -> set[int]:
+    """All children of `pids`, theirs, and so on."""
+    found: set[int] = set()
+    todo = list(pids)
+    while todo:
+        for child in children.get(todo.pop(), ()):
+            if child not in found:
+                found.add(child)
+                todo.append(child)
+    return found
+
+
+def roots(members: Iterable[int]) -> list[int]:
+    """Those of `members` whose parent is none of them: the commands that were started."""
+    own = set(members)
+    return [pid for pid in own if (times := times_of(pid)) and times.parent not in own]
+
+
+def times_of(pid: int) -> ProcessTimes | None:
+    """Processor time of `pid`; None: it is gone."""
+    try:
+        fields = read_proc(pid, "stat").rsplit(b")", 1)[1].split()
+        return ProcessTimes(
+            parent=int(fields[1]),
+            start_ticks=int(fields[19]),
+            own_ns=(int(fields[11]) + int(fields[12])) * _TICK_NS,
+            reaped_ns=(int(fields[13]) + int(fields[14])) * _TICK_NS,
+        )
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def memory_bytes_of(pid: int) -> int | None:
+    """The process's proportional share of memory; all that is resident where that is not told."""
+    try:
+        for line in read_proc(pid, "smaps_rollup").splitlines():
+            if line.startswith(b"Pss:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, IndexError, ValueError):
+        pass
+    try:
+        with open(f"/proc/{pid}/statm", "rb") as stream:  # noqa: PTH123
+            return int(stream.read().split()[1]) * _PAGE_BYTES
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def send(pid: int, number: signal.Signals, set_directory: Path | None = None) -> bool:
+    """Sends a signal to that very process, never to one that got its pid. False: it is gone.
+
+    With `set_directory` only to a process that was started in that set.
+    """
+    try:
+        descriptor = os.pidfd_open(pid)
+    except OSError:
+        return False
+    try:
+        # Looked at after the descriptor was opened: a pid that changed hands before shows here.
+        if set_directory is not None and started_with(pid, SET_VARIABLE) != str(set_directory):
+            return False
+        signal.pidfd_send_signal(descriptor, number)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True

@@ -1,0 +1,92 @@
+"""One replica: the same path as `penstock run`, in a process of its own that outlives the scaler.
+
+A keeper is started for each replica. It admits, supervises and says in the set's files what became
+of it: a scaler that comes later reads there what an earlier one started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from penstock.autoscaling.set_store import Record, RecordPhase, SetSpec, SetStore
+from penstock.devices import open_devices, open_machine
+from penstock.model import PenstockError
+from penstock.node.admission.admit import admit
+from penstock.node.launch.child import CommandNotStartedError
+from penstock.node.launch.run import run_tenant
+from penstock.node.tenants.state import State
+
+REFUSED_EXIT_CODE = 125  # as `timeout` and `env` say that they themselves failed
+# Run by `python -c`: a file of the user's in the working directory must not stand for a module.
+PROGRAM = (
+    "import sys\n"
+    "if sys.path and sys.path[0] == '': del sys.path[0]\n"
+    "from penstock.autoscaling.replica_keeper import main; main(sys.argv)"
+)
+
+
+# Runs a replica as a tenant to its end; returns its exit code. It calls the function that it is
+# given when the command has started; what it raises before that is why there is no replica.
+Runner = Callable[["SetStore", "SetSpec", int, Callable[[], None]], int]
+
+
+def run_here(store: SetStore, spec: SetSpec, number: int, started: Callable[[], None]) -> int:
+    """A `Runner` for machines without an agent."""
+    if store.state.has_agent():
+        raise PenstockError("an agent owns the devices now", "its tenants are not ours to make")
+    # Not `simulated_machine`: keepers that start together must share the scaler's machine.
+    source = open_machine(Path(spec.machine)) if spec.machine else open_devices()
+    request = spec.request_of(number)
+    admitted = admit(store.state, request, source)
+    return run_tenant(store.state, admitted, request.command, source, started)
+
+
+def main(arguments: list[str], run: Runner = run_here) -> None:
+    """`keeper STATE_DIRECTORY SET NUMBER`: runs the replica to its end, exits with its code."""
+    try:
+        store, number = SetStore(State.open(Path(arguments[1])), arguments[2]), int(arguments[3])
+        lock = store.lock_replica(number)
+    except (PenstockError, OSError) as error:  # a full disk, or no descriptors left
+        print(f"penstock: cannot keep a replica: {error}", file=sys.stderr)
+        sys.exit(REFUSED_EXIT_CODE)
+    if lock is None:  # another scaler's keeper was first
+        sys.exit(0)
+    sys.exit(keep(store, number, run))
+
+
+def keep(store: SetStore, number: int, run: Runner) -> int:
+    """Runs replica `number`; the caller holds its lock. Returns the exit code."""
+    has_started = False
+
+    def say(phase: RecordPhase, reason: str = "", exit_code: int | None = None) -> None:
+        # A full disk loses the word; the replica runs.
+        with contextlib.suppress(OSError):
+            store.write_record(number, Record(phase, os.getpid(), exit_code, reason))
+
+    def started() -> None:
+        nonlocal has_started
+        has_started = True
+        say("running")
+
+    say("starting")
+    spec = store.read_spec()
+    if spec is None:
+        say("refused", f"{store.directory / 'set.json'} cannot be read")
+        return REFUSED_EXIT_CODE
+    try:
+        code = run(store, spec, number, started)
+    except CommandNotStartedError as error:
+        say("ended", str(error), error.exit_code)
+        return error.exit_code
+    except Exception as error:  # whatever it is, the scaler says it and tries again
+        if has_started:
+            raise
+        text = f"{error.what}: {error.why}" if isinstance(error, PenstockError) else str(error)
+        say("refused", text or type(error).__name__)
+        return REFUSED_EXIT_CODE
+    say("ended", exit_code=code)
+    return code

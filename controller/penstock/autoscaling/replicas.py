@@ -1,0 +1,291 @@
+"""Keeps n replicas of a set running: starts, restarts, ends; never waits, never raises for one.
+
+A replica is a keeper (see there) and the tenant it started. Whether one lives is told by the lock
+that its keeper holds and by its processes, so that a scaler that was killed finds them again.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from penstock.autoscaling.process_tree import (
+    Tree,
+    children_of_all,
+    descendants,
+    roots,
+    send,
+    trees_of,
+)
+from penstock.autoscaling.replica_tenancy import OwnTenancy
+from penstock.autoscaling.set_store import REPLICA_VARIABLE, SET_VARIABLE, Record
+from penstock.node.tenants.tenant_processes import MACHINE_VARIABLE, TENANT_VARIABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from penstock.autoscaling.replica_tenancy import Tenancy
+    from penstock.autoscaling.set_store import SetSpec, SetStore
+
+LOOK_PERIOD_NS = 500_000_000  # /proc is read at most as often
+FIRST_WAIT_NS, LONGEST_WAIT_NS = 10**9, 60 * 10**9  # before a replica that died is started again
+STEADY_NS = 60 * 10**9  # one that ran so long has its earlier deaths forgotten
+FIRST_RETRY_NS, LONGEST_RETRY_NS = 2 * 10**9, 30 * 10**9  # of what was refused
+
+
+class Phase(str, Enum):
+    """Where a replica is in its life."""
+
+    starting = "starting"
+    running = "running"
+    ending = "ending"
+    waiting = "waiting"  # it died, and is started again after a while
+    refused = "refused"  # it does not fit; asked again after a while
+
+
+@dataclass(frozen=True)
+class Replica:
+    """One replica, as it is now."""
+
+    number: int
+    phase: Phase
+    tenant: str
+    members: tuple[int, ...] = ()
+    running_since_ns: int | None = None  # as this scaler saw it; monotonic
+    reason: str = ""
+
+
+@dataclass
+class _Entry:
+    """What this scaler remembers of one number."""
+
+    child: subprocess.Popen[bytes] | None = None
+    tree: Tree = field(default_factory=Tree)
+    phase: Phase = Phase.waiting
+    running_since_ns: int | None = None
+    deaths: int = 0
+    start_at_ns: int = 0
+    kill_at_ns: int | None = None  # set: it is being ended
+    reason: str = ""
+
+    @property
+    def lives(self) -> bool:
+        return self.phase in {Phase.starting, Phase.running, Phase.ending}
+
+
+class ReplicaSet:
+    """The replicas 1 to n of a set. Only the holder of the scaler's lock may have one."""
+
+    def __init__(
+        self,
+        store: SetStore,
+        spec: SetSpec,
+        grace_ns: int,
+        environment: Mapping[str, str] | None = None,
+        tenancy: Tenancy | None = None,
+    ) -> None:
+        """`grace_ns` lies between SIGTERM and SIGKILL; `environment` is the replicas'.
+
+        `tenancy`: who makes them tenants; None: we do.
+        """
+        self._store = store
+        self._spec = spec
+        self._grace_ns = grace_ns
+        self._tenancy = tenancy or OwnTenancy(store.state)
+        self._environment = dict(os.environ if environment is None else environment)
+        self._entries: dict[int, _Entry] = {}
+        self._looked_ns: int | None = None
+        self._retry_at_ns = 0
+        self._refusals = 0
+        now_ns = time.monotonic_ns()
+        for number in store.numbers():
+            self._entries[number] = _Entry()
+        self._look(now_ns)
+        for number, entry in list(self._entries.items()):
+            if not entry.lives:  # what an earlier scaler saw end
+                del self._entries[number]
+                store.forget(number)
+
+    def tick(self, wanted: int, now_ns: int | None = None, *, force: bool = False) -> list[Replica]:
+        """One round towards `wanted` replicas; call it some times a second. The replicas by number.
+
+        `force`: looks at /proc also when it did a moment ago, and ends without grace what ends.
+        """
+        now_ns = time.monotonic_ns() if now_ns is None else now_ns
+        if not force and self._looked_ns and 0 <= now_ns - self._looked_ns < LOOK_PERIOD_NS:
+            return self.replicas()
+        self._look(now_ns)
+        for number in sorted(self._entries, reverse=True):
+            entry = self._entries[number]
+            if entry.lives and (number > wanted or entry.kill_at_ns is not None):
+                self._end(entry, now_ns, at_once=force)
+            elif number > wanted:
+                del self._entries[number]
+                self._store.forget(number)
+        self._start_missing(wanted, now_ns)
+        return self.replicas()
+
+    def replicas(self) -> list[Replica]:
+        """All replicas as the last round saw them, also those that wait and those that end."""
+        return [
+            Replica(
+                number,
+                entry.phase,
+                f"{self._spec.name}-{number}",
+                tuple(entry.tree.members),
+                entry.running_since_ns,
+                entry.reason,
+            )
+            for number, entry in sorted(self._entries.items())
+        ]
+
+    def highest(self) -> int:
+        """The highest number that lives and is not being ended; 0: none."""
+        living = (n for n, e in self._entries.items() if e.lives and e.kill_at_ns is None)
+        return max(living, default=0)
+
+    def _look(self, now_ns: int) -> None:
+        """Takes in what became of every replica."""
+        self._looked_ns = now_ns
+        trees = trees_of(self._store.directory)
+        for number in trees:
+            self._entries.setdefault(number, _Entry())
+        for number, entry in self._entries.items():
+            entry.tree = trees.get(number, Tree())
+            if entry.child is not None and entry.child.poll() is not None:
+                entry.child = None
+            kept = entry.child is not None or self._store.is_kept(number)
+            if kept or entry.tree.keepers or entry.tree.members:
+                self._note_life(number, entry, now_ns)
+            elif entry.lives:
+                self._note_end(number, entry, now_ns)
+
+    def _note_life(self, number: int, entry: _Entry, now_ns: int) -> None:
+        record = self._store.read_record(number)
+        begun = bool(entry.tree.members) or (
+            record is not None and record.phase == "running" and record.pid in entry.tree.keepers
+        )
+        if entry.kill_at_ns is not None:
+            entry.phase = Phase.ending
+        elif begun:
+            if entry.running_since_ns is None:
+                entry.running_since_ns = now_ns
+                self._refusals = 0
+            elif now_ns - entry.running_since_ns > STEADY_NS:
+                entry.deaths = 0
+            entry.phase, entry.reason = Phase.running, ""
+        else:
+            entry.phase = Phase.starting
+
+    def _note_end(self, number: int, entry: _Entry, now_ns: int) -> None:
+        """A replica that lived is gone: on our order, for want of room, or by itself."""
+        record = self._store.read_record(number)
+        self._tenancy.clear(f"{self._spec.name}-{number}")
+        ordered = entry.kill_at_ns is not None
+        ran = entry.running_since_ns
+        entry.kill_at_ns = entry.running_since_ns = None
+        entry.phase, entry.reason, entry.start_at_ns = Phase.waiting, "", now_ns
+        if ordered:
+            return
+        if record is not None and record.phase == "refused":
+            entry.phase, entry.reason = Phase.refused, record.reason
+            retry_ns = FIRST_RETRY_NS << min(self._refusals, 5)
+            self._retry_at_ns = now_ns + min(LONGEST_RETRY_NS, retry_ns)
+            self._refusals += 1
+            return
+        if ran is not None and now_ns - ran > STEADY_NS:
+            entry.deaths = 0
+        wait_ns = min(LONGEST_WAIT_NS, FIRST_WAIT_NS << min(entry.deaths, 10))
+        entry.deaths += 1
+        entry.start_at_ns = now_ns + wait_ns
+        entry.reason = f"{_how_it_ended(record)}; started again in {wait_ns / 1e9:g} s"
+
+    def _start_missing(self, wanted: int, now_ns: int) -> None:
+        """Starts what is missing. While something was refused, one at a time tries its luck."""
+        refused = any(
+            entry.phase is Phase.refused and number <= wanted
+            for number, entry in self._entries.items()
+        )
+        for number in range(1, wanted + 1):
+            entry = self._entries.setdefault(number, _Entry())
+            if entry.lives:
+                if refused and entry.phase is Phase.starting:
+                    return  # the one that tries
+                continue
+            if now_ns < entry.start_at_ns:
+                continue
+            if refused and now_ns < self._retry_at_ns:
+                entry.phase = Phase.refused
+                continue
+            self._start(number, entry, now_ns)
+            if refused:
+                return
+
+    def _start(self, number: int, entry: _Entry, now_ns: int) -> None:
+        environment = {
+            **self._environment,
+            REPLICA_VARIABLE: str(number),
+            SET_VARIABLE: str(self._store.directory),
+        }
+        environment.pop(TENANT_VARIABLE, None)
+        if self._spec.machine is not None:
+            environment[MACHINE_VARIABLE] = self._spec.machine  # marks the machine as in use
+        arguments = [str(self._store.state.directory), self._store.name, str(number)]
+        (self._store.directory / f"replica-{number}.json").unlink(missing_ok=True)
+        try:
+            entry.child = subprocess.Popen(
+                [sys.executable, "-c", self._tenancy.keeper, *arguments],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,  # the terminal's Ctrl-C is for the scaler, which decides
+            )
+        except OSError as error:  # no processes or memory left
+            entry.phase = Phase.waiting
+            entry.reason = f"cannot start: {error.strerror or error}"
+            entry.start_at_ns = now_ns + FIRST_RETRY_NS
+            return
+        entry.phase, entry.reason, entry.running_since_ns = Phase.starting, "", None
+
+    def _end(self, entry: _Entry, now_ns: int, *, at_once: bool) -> None:
+        """SIGTERM to the command, by its keeper as a rule; SIGKILL to all of it after the grace."""
+        directory = self._store.directory
+        if entry.kill_at_ns is None:
+            entry.kill_at_ns = now_ns + self._grace_ns
+            entry.phase = Phase.ending
+            # A keeper passes the signal on; of two signals the second may mean "at once".
+            targets = entry.tree.keepers or roots(entry.tree.members)
+            if not targets and entry.child is not None:
+                targets = [entry.child.pid]
+            for pid in targets:
+                send(pid, signal.SIGTERM, directory)
+        if at_once or now_ns >= entry.kill_at_ns:
+            keepers = entry.tree.keepers or ([entry.child.pid] if entry.child else [])
+            begun = [*keepers, *entry.tree.members]
+            members = {*entry.tree.members, *descendants(begun, children_of_all())}
+            for pid in members:
+                send(pid, signal.SIGKILL)
+            if not members:  # a keeper that has not got to its command
+                for pid in keepers:
+                    send(pid, signal.SIGKILL, directory)
+        entry.reason = (
+            "" if at_once else f"{max(0, entry.kill_at_ns - now_ns) / 1e9:.0f} s of grace"
+        )
+
+
+def _how_it_ended(record: Record | None) -> str:
+    if record is None:
+        return "ended before it said anything"
+    if record.phase != "ended":
+        return "was killed with its supervisor"
+    if record.reason:
+        return record.reason
+    code = record.exit_code or 0
+    if code > 128:
+        return f"ended by signal {code - 128}"
+    return f"ended with exit code {code}"

@@ -1,0 +1,193 @@
+"""Requests a second, from a page in Prometheus' text format: a server's, or a load balancer's.
+
+A thread reads each page, so that a server that hangs holds nobody up. A counter becomes a rate; a
+gauge is taken as it is. What cannot be read is not known.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.model import PenstockError
+from penstock.scheduling.replicas.decide import Sample
+from penstock.scheduling.replicas.rates import Rate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PERIOD_S = 0.5
+TIMEOUT_S = 2.0  # for a whole page
+MAX_PAGE_BYTES = 8 << 20
+STALE_NS = 5 * 10**9  # an older figure is not given out
+_COUNTER_ENDINGS = ("_total", "_count", "_sum", "_bucket")
+_METRIC_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+# Within a line: else a page of braces that nobody closes is searched to its end from each of them.
+_LABELS = r'(?:\{(?:[^"}\n]|"(?:\\.|[^"\\\n])*")*\})?'
+
+
+class PageUnreadableError(Exception):
+    """The page could not be read, or does not have the metric; the message says which."""
+
+
+def read_metric(text: str, name: str) -> tuple[float, bool] | None:
+    """The sum of all series of `name`, and whether it is a counter. None: there is none."""
+    series = re.compile(rf"^{re.escape(name)}{_LABELS}[ \t]+(\S+)", re.MULTILINE)
+    values = []
+    for match in series.finditer(text):
+        try:
+            value = float(match[1])
+        except ValueError:
+            continue
+        if math.isfinite(value):
+            values.append(value)
+    if not values:
+        return None
+    # OpenMetrics names a counter's family without the ending of its series.
+    family = re.search(
+        rf"^# TYPE (?:{re.escape(name)}|{re.escape(name.removesuffix('_total'))}) (\w+)",
+        text,
+        re.MULTILINE,
+    )
+    if family and family[1] in {"counter", "gauge"}:
+        return math.fsum(values), family[1] == "counter"
+    return math.fsum(values), name.endswith(_COUNTER_ENDINGS)
+
+
+def fetch(url: str, timeout_s: float = TIMEOUT_S) -> str:
+    """The page at an http(s) or file URL. Raises `PageUnreadableError`; takes about `timeout_s`."""
+    deadline = time.monotonic() + timeout_s
+    parts = urllib.parse.urlsplit(url)
+    try:
+        if parts.scheme == "file":
+            with Path(urllib.parse.unquote(parts.path)).open("rb") as stream:
+                body = stream.read(MAX_PAGE_BYTES + 1)
+        else:
+            # No proxy: what is measured is on this machine or beside it.
+            opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+            with opener.open(url, timeout=timeout_s) as answer:
+                body = _read(answer.read1, deadline)
+    except urllib.error.HTTPError as error:
+        error.close()
+        raise PageUnreadableError(f"{url}: HTTP status {error.code}") from error
+    except Exception as error:
+        raise PageUnreadableError(f"{url}: {getattr(error, 'reason', None) or error}") from error
+    if len(body) > MAX_PAGE_BYTES:
+        raise PageUnreadableError(f"{url}: more than {MAX_PAGE_BYTES} bytes")
+    return body.decode(errors="replace")
+
+
+def _read(read_some: Callable[[int], bytes], deadline: float) -> bytes:
+    """All of an answer, unless it comes in drops until past the deadline."""
+    parts, size = [], 0
+    while size <= MAX_PAGE_BYTES:
+        if time.monotonic() > deadline:
+            raise TimeoutError("the answer takes too long")
+        part = read_some(1 << 16)
+        if not part:
+            break
+        parts.append(part)
+        size += len(part)
+    return b"".join(parts)
+
+
+@dataclass
+class _Page:
+    """One page and what it last said."""
+
+    url: str
+    rate: Rate
+    wanted_until_ns: int
+    last: Sample | None = None
+    problem: str = ""
+    thread: threading.Thread | None = field(default=None, repr=False)
+
+
+class Requests:
+    """Requests a second of a set: of each replica, or of all together.
+
+    A URL that contains `{replica}` is one page a replica; where the ports of replicas follow from
+    their numbers, `{replica+8000}` is the number plus 8000. Any other URL says the demand of all.
+    """
+
+    def __init__(self, url: str, metric: str, window_ns: int) -> None:
+        """Raises `PenstockError` for a URL or a name that can lead to nothing."""
+        scheme = urllib.parse.urlsplit(url).scheme
+        if scheme not in {"http", "https", "file"}:
+            raise PenstockError(
+                f"cannot read {url!r}",
+                f"{scheme!r} is not http, https or file",
+                "write a whole address, such as http://127.0.0.1:9090/metrics",
+            )
+        if not _METRIC_NAME.fullmatch(metric):
+            raise PenstockError(
+                f"{metric!r} is not the name of a metric",
+                "a name has letters, digits, '_' and ':'; all its series are added up",
+                "write it without labels, such as http_requests_total",
+            )
+        self._url = url
+        self._metric = metric
+        self._window_ns = window_ns
+        self._pages: dict[int, _Page] = {}
+        self.each = _replica_url(url, 1) != url
+
+    def of_replica(self, number: int) -> Sample | None:
+        """The newest figure of one replica."""
+        return self._ask(number, _replica_url(self._url, number))
+
+    def total(self) -> Sample | None:
+        """The newest figure of all replicas together."""
+        return self._ask(0, self._url)
+
+    def problems(self) -> list[str]:
+        """Why figures are missing."""
+        now_ns = time.monotonic_ns()
+        return [p.problem for p in self._pages.values() if p.problem and p.wanted_until_ns > now_ns]
+
+    def _ask(self, number: int, url: str) -> Sample | None:
+        now_ns = time.monotonic_ns()
+        page = self._pages.get(number)
+        if page is None:
+            page = self._pages[number] = _Page(url, Rate(self._window_ns), 0)
+        page.wanted_until_ns = now_ns + STALE_NS  # nobody asks any more: the thread ends
+        if page.thread is None or not page.thread.is_alive():
+            page.rate = Rate(self._window_ns)
+            page.thread = threading.Thread(target=self._follow, args=(page,), daemon=True)
+            page.thread.start()
+        last = page.last
+        return last if last is not None and now_ns - last.at_ns <= STALE_NS else None
+
+    def _follow(self, page: _Page) -> None:
+        """The thread of one page."""
+        while time.monotonic_ns() < page.wanted_until_ns:
+            began = time.monotonic()
+            try:
+                found = read_metric(fetch(page.url), self._metric)
+                at_ns = time.monotonic_ns()
+                if found is None:
+                    page.problem = f"{page.url}: no metric {self._metric}"
+                elif found[1]:
+                    page.rate.add(at_ns, found[0])
+                    rate = page.rate.per_second
+                    page.last = None if rate is None else Sample(at_ns, rate)
+                    page.problem = ""
+                else:
+                    page.last, page.problem = Sample(at_ns, found[0]), ""
+            except PageUnreadableError as error:
+                page.problem = str(error)
+            time.sleep(max(0.0, began + PERIOD_S - time.monotonic()))
+
+
+def _replica_url(url: str, number: int) -> str:
+    """`{replica}` and `{replica+8000}` filled in."""
+    return re.sub(
+        r"\{replica(?:\+(\d{1,9}))?\}", lambda match: str(number + int(match[1] or 0)), url
+    )

@@ -1,0 +1,129 @@
+"""What the sets of a state directory are doing, for people; and how one without a scaler ends."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.autoscaling.process_tree import trees_of
+from penstock.autoscaling.replicas import ReplicaSet
+from penstock.autoscaling.set_store import SetStore, sets_of
+from penstock.model import PenstockError
+
+if TYPE_CHECKING:
+    from penstock.node.tenants.state import State
+
+POLL_S = 0.1
+
+
+@dataclass(frozen=True)
+class ReplicaStatus:
+    """One replica: where it is in its life, and its processes."""
+
+    number: int
+    tenant: str
+    phase: str
+    pids: tuple[int, ...]
+    reason: str
+
+
+@dataclass(frozen=True)
+class SetStatus:
+    """One set. What was decided is the last scaler's word; which replicas live is seen now."""
+
+    name: str
+    command: tuple[str, ...]
+    scaler_pid: int | None  # None: nobody scales it; its replicas run on
+    wanted: int | None
+    least: int | None
+    most: int | None
+    reason: str
+    decided: str  # UTC, ISO 8601; when the report was written
+    replicas: tuple[ReplicaStatus, ...]
+
+    def as_dict(self) -> dict[str, object]:
+        """Plain values, for JSON and YAML."""
+        return {
+            "name": self.name,
+            "command": list(self.command),
+            "scaler_pid": self.scaler_pid,
+            "wanted": self.wanted,
+            "min": self.least,
+            "max": self.most,
+            "reason": self.reason,
+            "time": self.decided,
+            "replicas": [
+                {
+                    "number": replica.number,
+                    "tenant": replica.tenant,
+                    "phase": replica.phase,
+                    "pids": list(replica.pids),
+                    "reason": replica.reason,
+                }
+                for replica in self.replicas
+            ],
+        }
+
+
+def statuses(state: State) -> list[SetStatus]:
+    """Sets that are scaled, or of which replicas live."""
+    found = (_status(store) for store in sets_of(state))
+    return [status for status in found if status.scaler_pid is not None or status.replicas]
+
+
+def _status(store: SetStore) -> SetStatus:
+    report, spec = store.read_report(), store.read_spec()
+    scaler = store.scaler_pid()
+    said = {int(one["number"]): one for one in report.get("replicas", []) if "number" in one}
+    trees = trees_of(store.directory)
+    replicas = []
+    for number in sorted({*trees, *(said if scaler else ())}):
+        word = said.get(number, {})
+        tree = trees.get(number)
+        seen = "running" if tree and tree.members else "starting" if tree else None
+        phase = str(word.get("phase", "")) if scaler else ""
+        if seen and phase not in {"ending", seen}:
+            phase = seen
+        replicas.append(
+            ReplicaStatus(
+                number,
+                f"{store.name}-{number}",
+                phase,
+                tuple(sorted(tree.members)) if tree else (),
+                str(word.get("reason", "")) if scaler else "",
+            )
+        )
+    return SetStatus(
+        store.name,
+        tuple(spec.request.command) if spec else (),
+        scaler,
+        report.get("wanted"),
+        report.get("min"),
+        report.get("max"),
+        str(report.get("reason", "")),
+        str(report.get("time", "")),
+        tuple(replicas),
+    )
+
+
+def stop(state: State, name: str, grace_ns: int) -> int:
+    """Ends all replicas of a set that nobody scales; returns how many. Takes up to the grace.
+
+    Raises `PenstockError` when there is no such set, or when a scaler has it.
+    """
+    store = SetStore(state, name)
+    spec = store.read_spec()
+    if spec is None:
+        names = ", ".join(one.name for one in sets_of(state)) or "there is none"
+        raise PenstockError(f"no set {name!r} in {state.directory}", f"sets: {names}")
+    lock = store.lock_scaler()
+    try:
+        replicas = ReplicaSet(store, spec, grace_ns)
+        count = len(replicas.replicas())
+        while replicas.tick(0):
+            time.sleep(POLL_S)
+    finally:
+        os.close(lock)
+    return count

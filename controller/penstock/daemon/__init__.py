@@ -1,6 +1,0 @@
-"""The agent as a machine's service: what is installed where, and systemd's part in it."""
-
-from penstock.daemon.installation import Installation, Step
-from penstock.daemon.systemd import restart_service, runs_systemd, stop_service
-
-__all__ = ["Installation", "Step", "restart_service", "runs_systemd", "stop_service"]

@@ -1,0 +1,39 @@
+"""Every accelerator of the machine: is it well, and can its tool be asked?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.devices.discovery import survey
+from penstock.devices.inventory import KINDS, known
+from penstock.diagnostics.finding import Finding, failure, ok, warning
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CHECK = "accelerators"
+
+
+def look_at_devices(machine: Path | None) -> list[Finding]:
+    """Kinds that this machine has; `machine`: the simulated machine's file, if it is about one."""
+    found = []
+    for one in survey([kind for kind in KINDS if kind != "cpu"], machine=machine):
+        if not one.devices:
+            continue
+        models = dict.fromkeys(device.model for device in one.devices)
+        seen = f"{len(one.devices)} {one.kind}: {', '.join(models)}"
+        if one.unavailable is not None:
+            advice = one.unavailable.fix or "see penstock devices"
+            found.append(warning(CHECK, f"{seen}; {one.unavailable.why}", advice))
+            continue
+        bad = [
+            f"{device.id} is {health}"
+            for device in one.devices
+            if (health := known(device.health)) is not None and health.state != "ok"
+        ]
+        if bad:
+            advice = "drain and reset them: the agent grants nothing more there until then"
+            found.append(failure(CHECK, f"{seen}; {'; '.join(bad)}", advice))
+        else:
+            found.append(ok(CHECK, seen))
+    return found

@@ -1,0 +1,235 @@
+"""The driver below the shim: which, how new, and whether shim and driver know the same names."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.diagnostics.finding import Finding, failure, ok, warning
+from penstock.diagnostics.probe import run_probe
+from penstock.node.launch.mps import VARIABLE, has_control_pipe, pipe_directory
+from penstock.node.launch.program import NotElfError, exported_names
+from penstock_shim import paths
+
+if TYPE_CHECKING:
+    from penstock.devices import DriverLibraries
+
+USE_SIMULATION = "install the NVIDIA driver, or use the simulated GPU: --simulate h200"
+NO_DEVICE_ADVICE = (
+    "the library is here; a GPU, its kernel module or /dev/nvidia* is not: see the line about the "
+    "module, or use --simulate h200"
+)
+_NO_DEVICE = 100
+_SHOWN = 6
+_MUST_HAVE = ("cuInit", "cuDriverGetVersion")
+_LOADED_MODULE = Path("/sys/module/nvidia/version")
+_MPS_PROCESSES = (b"nvidia-cuda-mps-control", b"nvidia-cuda-mps-server")
+
+
+def look_at_driver(
+    libraries: DriverLibraries, environment: dict[str, str], *, simulated: bool
+) -> list[Finding]:
+    """Both libraries of the driver, asked without the shim."""
+    said = run_probe(["driver", libraries.cuda, libraries.nvml], environment)
+    if not libraries.cuda:
+        found = [failure("driver", "no libcuda.so.1 on this machine", USE_SIMULATION)]
+    elif said.facts.get(("cuda", "open")) != "yes":
+        why = said.facts.get(("cuda", "open"), said.ended)
+        found = [failure("driver", f"{libraries.cuda} cannot be used: {why}", USE_SIMULATION)]
+    else:
+        version = said.number("cuda", "version")
+        kind = "simulated, " if simulated else ""
+        found = [
+            ok("driver", f"{kind}CUDA {_cuda(version)}, {libraries.cuda}"),
+            _headers(version),
+            *_names(Path(libraries.cuda)),
+            _init(said.number("cuda", "init"), said.number("cuda", "devices"), said.ended),
+            *_integrated(said.number("cuda", "integrated")),
+        ]
+    found.append(_nvml(libraries.nvml, said.facts, said.number("nvml", "init")))
+    if said.number("nvml", "mig"):
+        found.append(ok("MIG", f"on for {said.number('nvml', 'mig')} devices: grant its instances"))
+    if not simulated:
+        found.append(_module())
+    found.append(_mps(said.number("cuda", "mps"), is_running=not simulated and _is_mps_running()))
+    return found
+
+
+def _cuda(version: int | None) -> str:
+    return "of unknown version" if not version else f"{version // 1000}.{version % 1000 // 10}"
+
+
+def _headers(version: int | None) -> Finding:
+    headers = int(json.loads(paths.coverage_table().read_text())["headers"]["cuda"])
+    seen = f"shim built from CUDA {_cuda(headers)}, driver {_cuda(version)}"
+    if version and version // 10 > headers // 10:
+        return warning(
+            "headers",
+            f"{seen}: the driver is newer",
+            "names that only it has are passed on when harmless, refused when not; see penstock "
+            "shim coverage, and use a newer release of Penstock",
+        )
+    return ok("headers", seen)
+
+
+def _names(library: Path) -> list[Finding]:
+    try:
+        theirs = {name for name in exported_names(library) if re.match(r"cu[A-Z]", name)}
+        ours = {name for name in exported_names(paths.so_path()) if re.match(r"cu[A-Z]", name)}
+    except NotElfError as error:
+        return [warning("names", str(error), "is that file the driver's library?")]
+    absent = [name for name in _MUST_HAVE if name not in theirs]
+    if absent:
+        return [
+            failure(
+                "names", f"{library} lacks {', '.join(absent)}: it is no driver", USE_SIMULATION
+            )
+        ]
+    found = []
+    more, fewer = sorted(theirs - ours), sorted(ours - theirs)
+    if more:
+        found.append(
+            warning(
+                "names",
+                f"the driver has {len(more)} names that the shim lacks: {_some(more)}",
+                "a program linked to one cannot start in a tenant: use a newer release of Penstock",
+            )
+        )
+        found += _refused(more)
+    seen = f"{len(theirs & ours)} names in driver and shim"
+    if fewer:
+        lacking = f"{len(fewer)} that this driver lacks ({_some(fewer)})"
+        seen += f"; {lacking} answer CUDA_ERROR_NOT_SUPPORTED"
+    return [*found, ok("names", seen)]
+
+
+def _refused(names: list[str]) -> list[Finding]:
+    """Those of the driver's own names that cuGetProcAddress keeps back, as `unknown.c` does."""
+    table = json.loads(paths.coverage_table().read_text())
+    hooked = {_base(name) for name, (kind, _) in table["cuda"].items() if kind != "forwarded"}
+
+    def is_kept_back(name: str) -> bool:
+        parts = [part for part in table["risky"] if part in name]
+        return _base(name) in hooked or any("Get" in part or "Get" not in name for part in parts)
+
+    refused = [name for name in names if is_kept_back(name)]
+    if not refused:
+        return []
+    return [
+        warning(
+            "names kept back",
+            f'cuGetProcAddress answers "not found" for {len(refused)}, which may take memory or '
+            f"time: {_some(refused)}",
+            "a CUDA runtime as new as the driver may not start in a tenant: use a newer release of "
+            "Penstock, or a program of an older CUDA; allowUnknown in a policy lets them pass "
+            "uncharged",
+        )
+    ]
+
+
+def _base(name: str) -> str:
+    """Without version and per-thread suffix."""
+    return re.sub(r"(_v\d+)?(_ptsz|_ptds)?$", "", name)
+
+
+def _some(names: list[str]) -> str:
+    rest = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def _init(result: int | None, devices: int | None, ended: str) -> Finding:
+    if result == 0:
+        return ok("devices", f"cuInit succeeds, {devices or 0} devices")
+    if result == _NO_DEVICE:
+        return failure("devices", "cuInit says that there is no device", NO_DEVICE_ADVICE)
+    seen = ended or f"cuInit answers error {result}"
+    advice = "see dmesg and nvidia-smi: library and kernel module must be of one version"
+    return failure("devices", f"the driver does not start: {seen}", advice)
+
+
+def _nvml(path: str, facts: object, result: int | None) -> Finding:
+    said = facts if isinstance(facts, dict) else {}
+    if not path or said.get(("nvml", "open")) != "yes":
+        why = said.get(("nvml", "open"), "not found")
+        return warning(
+            "NVML",
+            f"{path or 'libnvidia-ml.so.1'}: {why}",
+            "penstock cannot list devices, nvidia-smi and nvitop cannot work: install it",
+        )
+    if result != 0:
+        return warning(
+            "NVML", f"{path}: nvmlInit answers error {result}", "see nvidia-smi for the reason"
+        )
+    version, driver = said.get(("nvml", "version"), "?"), said.get(("nvml", "driver"), "?")
+    return ok("NVML", f"{version}, driver {driver}, {path}")
+
+
+def _module() -> Finding:
+    nodes = sorted(Path("/dev").glob("nvidia[0-9]*"))
+    closed = [str(node) for node in nodes if not os.access(node, os.R_OK | os.W_OK)]
+    try:
+        version = _LOADED_MODULE.read_text(encoding="ascii", errors="replace").strip()
+    except OSError:
+        version = ""
+    if not version and not nodes:
+        return warning(
+            "kernel module",
+            "not seen, and no /dev/nvidia*",
+            "load it, or give the container the GPU",
+        )
+    if closed:
+        return failure(
+            "kernel module", f"no right to {', '.join(closed)}", "ask for membership of its group"
+        )
+    return ok("kernel module", f"{version or 'version not told'}, {len(nodes)} device nodes")
+
+
+def _integrated(devices: int | None) -> list[Finding]:
+    if not devices:
+        return []
+    return [
+        failure(
+            "integrated devices",
+            f"{devices}: their memory is the machine's (GB10, Jetson)",
+            "a quota would not hold: what a program takes as host memory is the device's there; "
+            "use a machine whose devices have memory of their own",
+        )
+    ]
+
+
+def _mps(devices: int | None, *, is_running: bool) -> Finding:
+    """`devices`: how many the driver shares between clients of MPS; None: it does not tell."""
+    pipe = pipe_directory()
+    if devices or (devices is None and is_running and has_control_pipe()):
+        return warning(
+            "MPS",
+            f"programs are its clients, {pipe}" + (f", on {devices} devices" if devices else ""),
+            "memory quotas hold; less than all of a device's time cannot be held where kernels of "
+            "several programs overlap, and cuInit answers CUDA_ERROR_NOT_SUPPORTED: grant all of "
+            "it, end MPS (echo quit | nvidia-cuda-mps-control), or name an empty directory in "
+            "CUDA_MPS_PIPE_DIRECTORY",
+        )
+    if not is_running and VARIABLE not in os.environ:
+        return ok("MPS", "not running")
+    there = f"{pipe} is there" if pipe.exists() else f"{pipe} is not there"
+    seen = f"running, but {there}" if is_running else f"not running, {there}"
+    if is_running and pipe.exists():
+        seen = f"running, {pipe} is there, but programs are not its clients"
+    advice = "a wrong CUDA_MPS_PIPE_DIRECTORY silently means no MPS: unset it or correct it"
+    return warning("MPS", seen, advice)
+
+
+def _is_mps_running() -> bool:
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            command = (entry / "cmdline").read_bytes()
+            if any(name in command for name in _MPS_PROCESSES):
+                return True
+        except OSError:
+            continue
+    return False

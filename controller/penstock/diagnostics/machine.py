@@ -1,0 +1,113 @@
+"""The machine: processor, libc, container, limits, what else is preloaded."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import resource
+from pathlib import Path
+
+from penstock.diagnostics.finding import Finding, failure, ok, warning
+from penstock.node.launch.program import NotElfError, read_elf
+
+LEAST_KERNEL = (4, 14)  # MADV_WIPEONFORK; older ones cost a getpid a call
+LEAST_FILES = 256
+_CONTAINERS = ("docker", "kubepods", "containerd", "lxc")
+_SANITIZERS = ("libasan", "libtsan", "libhwasan")
+
+
+def look_at_machine() -> list[Finding]:
+    """Everything that holds for any driver."""
+    return [_processor(), _libc(), _container(), *_preloads(), _files()]
+
+
+def _processor() -> Finding:
+    machine, release = platform.machine(), platform.release()
+    seen = f"{machine}, Linux {release}"
+    if machine != "x86_64":
+        return failure("processor", seen, "the shim is built for x86-64 alone")
+    numbers = tuple(int(part) for part in release.split("-")[0].split(".")[:2] if part.isdigit())
+    if numbers < LEAST_KERNEL:
+        return warning("processor", seen, "kernels before 4.14 make every call a little dearer")
+    return ok("processor", seen)
+
+
+def _libc() -> Finding:
+    name, version = platform.libc_ver()
+    if name == "glibc":
+        return ok("libc", f"glibc {version}")
+    try:
+        interpreter = read_elf(Path("/proc/self/exe")).interpreter or "none"
+    except NotElfError:
+        interpreter = "unknown"
+    return failure(
+        "libc",
+        f"{name or 'not glibc'} {version} (loader {interpreter})".strip(),
+        "the shim and the CUDA driver need glibc: use an image that has it",
+    )
+
+
+def _container() -> Finding:
+    marks = [mark for mark in ("/.dockerenv", "/run/.containerenv") if Path(mark).exists()]
+    kind = os.environ.get("container", "")  # noqa: SIM112 - as systemd and podman spell it
+    cgroup = ""
+    with contextlib.suppress(OSError):
+        cgroup = Path("/proc/1/cgroup").read_text(encoding="utf-8", errors="replace")
+    if marks or kind or any(word in cgroup for word in _CONTAINERS):
+        return ok("container", f"yes ({', '.join(marks) or kind or 'by its cgroup'})")
+    return ok("container", "none seen")
+
+
+def _preloads() -> list[Finding]:
+    own = os.environ.get("LD_PRELOAD", "").replace(":", " ").split()
+    others = [p for p in own if "libpenstock" not in Path(p).name]
+    found = []
+    if any(Path(p).name.startswith(_SANITIZERS) for p in others):
+        found.append(
+            warning(
+                "other preloads",
+                f"LD_PRELOAD holds a sanitizer: {' '.join(others)}",
+                "set ASAN_OPTIONS=verify_asan_link_order=0: the shim is loaded before it",
+            )
+        )
+    elif others:
+        found.append(
+            warning(
+                "other preloads",
+                f"LD_PRELOAD: {' '.join(others)}",
+                "penstock run keeps them behind the shim; unset what also hooks CUDA",
+            )
+        )
+    try:
+        system = Path("/etc/ld.so.preload").read_text(encoding="utf-8", errors="replace").split()
+    except OSError:
+        system = []
+    if system:
+        found.append(
+            warning(
+                "other preloads",
+                f"/etc/ld.so.preload: {' '.join(system)}",
+                "it is loaded into every program, before the shim: see that it does not hook CUDA",
+            )
+        )
+    if os.environ.get("LD_AUDIT"):
+        found.append(
+            warning(
+                "other preloads",
+                f"LD_AUDIT={os.environ['LD_AUDIT']}",
+                "an auditor may redirect what programs load: unset it if CUDA is not limited",
+            )
+        )
+    return found or [ok("other preloads", "none")]
+
+
+def _files() -> Finding:
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    locked, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    memory = "unlimited" if locked == resource.RLIM_INFINITY else f"{locked >> 10} KiB"
+    many = "unlimited" if files == resource.RLIM_INFINITY else str(files)
+    seen = f"{many} open files, {memory} of locked memory"
+    if files != resource.RLIM_INFINITY and files < LEAST_FILES:
+        return warning("limits", seen, "CUDA programs open many files: raise it with ulimit -n")
+    return ok("limits", seen)

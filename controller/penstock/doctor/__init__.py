@@ -1,9 +1,0 @@
-"""`penstock doctor`: is everything there that a quota needs? What was seen, and what to do.
-
-One file a subject; each has functions that return findings and never raise for what they look at.
-"""
-
-from penstock.doctor.examine import examine
-from penstock.doctor.finding import Finding, Status
-
-__all__ = ["Finding", "Status", "examine"]

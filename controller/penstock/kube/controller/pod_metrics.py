@@ -1,0 +1,381 @@
+"""What Pods use, from those who measure it: the metrics API or kubelets, and our agents.
+
+Each source asks by itself, every few seconds, for what is wanted of it, and keeps what it heard
+last with the time on this machine's monotonic clock: nobody waits for a source that hangs, and what
+cannot be read grows old, which `decide` takes for "not known". No clock of another machine counts.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
+
+from penstock.autoscaling.request_rate import MAX_PAGE_BYTES
+from penstock.kube.controller.polling import Polling
+from penstock.kube.controller.request_metrics import PageError, fetch
+from penstock.kube.objects.api_client import ApiError, Kind
+from penstock.kube.objects.quantity import parse_quantity
+from penstock.model import QuantityError
+from penstock.scheduling.replicas.decide import Sample
+from penstock.scheduling.replicas.rates import Rate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    import aiohttp
+
+    from penstock.kube.objects.api_client import Api, Object
+    from penstock.kube.objects.workloads import Pod
+
+# Where processor and memory in use of Pods are read: at the metrics API, at every kubelet through
+# the API server (for which it takes the right to `nodes/proxy`), or nowhere.
+PodUse = Literal["metrics", "kubelets", "off"]
+POD_METRICS = Kind("metrics.k8s.io/v1beta1", "pods")
+METRICS_S = 5.0  # who serves them measures every fifteen seconds
+KUBELET_S = 5.0  # kubelets themselves measure every ten seconds or so
+AGENT_S = 5.0
+AT_ONCE = 64
+# At a millisecond of processor time for a page of 64 shares that is a fifth of a processor,
+# and every page of 5,000 nodes within the 30 s for which a figure is good.
+PAGES_PER_SECOND = 200.0
+KUBELETS_PER_SECOND = 100.0  # each of them is the API server's work as well
+FORGOTTEN_NS = 120 * 10**9
+SUMMARY = "stats/summary?only_cpu_and_memory=true"
+_METRICS = ("memory_quota_bytes", "memory_used_bytes", "cores_quota_ratio", "device_seconds_total")
+_LABEL = re.compile(r'(namespace|pod|tenant|device_uuid)="((?:[^"\\\n]|\\.)*)"')
+_Key = TypeVar("_Key")
+Who = tuple[str, str]  # namespace, name of the Pod or of the claim that several Pods share
+
+
+@dataclass(frozen=True)
+class _Heard:
+    stamp: str  # of whoever measured: only whether it changed matters
+    at_ns: int  # monotonic, here, when it was heard first
+    value: float
+
+
+class Source(Protocol):
+    """Processor and memory in use of Pods."""
+
+    def want(self, pods: Iterable[Pod]) -> None:
+        """From now on these are asked about, and no others."""
+
+    def processors(self, pod: Pod) -> Sample | None:
+        """How many it used over the last seconds."""
+
+    def memory_bytes(self, pod: Pod) -> Sample | None:
+        """Its working set: what is not given back under pressure."""
+
+    def problem(self, pod: Pod) -> str:
+        """Why nothing is known of it, or nothing new."""
+
+    async def run(self) -> None:
+        """Asks until it is cancelled."""
+
+
+def source_of(use: PodUse, api: Api) -> Source:
+    """The one that the cluster's administrator chose."""
+    if use == "off":
+        return Nobody()
+    return Kubelets(api) if use == "kubelets" else PodMetrics(api)
+
+
+class Nobody:
+    """Scaling by what Pods use is switched off."""
+
+    def want(self, pods: Iterable[Pod]) -> None:
+        """Nothing is asked."""
+
+    def processors(self, pod: Pod) -> None:
+        """Not known."""
+
+    def memory_bytes(self, pod: Pod) -> None:
+        """Not known."""
+
+    def problem(self, pod: Pod) -> str:  # noqa: ARG002
+        """Why."""
+        return "cpu and memory are not measured in this cluster (control.podUse is off)"
+
+    async def run(self) -> None:
+        """Ends at once."""
+
+
+class PodMetrics:
+    """From the metrics API, which autoscalers of Kubernetes go by as well: a list a namespace."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._heard: dict[tuple[str, str, str], _Heard] = {}  # by namespace, name, measure
+        self._polling: Polling[str] = Polling(
+            self._ask, METRICS_S, at_once=8, per_second=KUBELETS_PER_SECOND
+        )
+
+    def want(self, pods: Iterable[Pod]) -> None:
+        """Asks about their namespaces."""
+        self._polling.wanted = {pod.namespace for pod in pods}
+        self._heard = _fresh(self._heard)
+
+    def processors(self, pod: Pod) -> Sample | None:
+        """Over the last quarter of a minute."""
+        return _sample(self._heard.get((pod.namespace, pod.name, "cpu")))
+
+    def memory_bytes(self, pod: Pod) -> Sample | None:
+        """Its working set."""
+        return _sample(self._heard.get((pod.namespace, pod.name, "memory")))
+
+    def problem(self, pod: Pod) -> str:
+        """What the API server answered."""
+        return self._polling.problems.get(pod.namespace, "")
+
+    async def run(self) -> None:
+        """Asks until it is cancelled."""
+        await self._polling.run()
+
+    async def _ask(self, namespace: str) -> str:
+        try:
+            # These are in the memory of who serves them and no part of the store.
+            found, _ = await self._api.list(POD_METRICS, namespace, fresh=False)
+        except ApiError as error:
+            if error.status in {404, 503}:
+                return (
+                    "cpu and memory of Pods cannot be told: nobody serves metrics.k8s.io; install "
+                    "metrics-server, or set the chart's control.podUse"
+                )
+            return str(error)
+        self.take(found)
+        return ""
+
+    def take(self, found: Iterable[Object]) -> None:
+        """An answer's items."""
+        at_ns = time.monotonic_ns()
+        for one in found:
+            where, stamp = one["metadata"], str(one.get("timestamp"))
+            for measure in ("cpu", "memory"):
+                try:
+                    value = sum(
+                        float(parse_quantity(part["usage"][measure])) for part in one["containers"]
+                    )
+                except (KeyError, QuantityError):
+                    continue
+                key = where["namespace"], where["name"], measure
+                _hear(self._heard, key, _Heard(stamp, at_ns, value))
+
+
+class Kubelets:
+    """By the API server's way to every kubelet that has such a Pod."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._heard: dict[tuple[str, str], _Heard] = {}  # by uid and measure
+        self._polling: Polling[str] = Polling(
+            self._ask, KUBELET_S, at_once=AT_ONCE, per_second=KUBELETS_PER_SECOND
+        )
+
+    def want(self, pods: Iterable[Pod]) -> None:
+        """Asks the kubelets of their nodes."""
+        self._polling.wanted = {pod.node for pod in pods if pod.node}
+        self._heard = _fresh(self._heard)
+
+    def processors(self, pod: Pod) -> Sample | None:
+        """How many it used over the kubelet's last few seconds."""
+        return _sample(self._heard.get((pod.uid, "cpu")))
+
+    def memory_bytes(self, pod: Pod) -> Sample | None:
+        """Its working set."""
+        return _sample(self._heard.get((pod.uid, "memory")))
+
+    def problem(self, pod: Pod) -> str:
+        """What its kubelet answered."""
+        return self._polling.problems.get(pod.node, "")
+
+    async def run(self) -> None:
+        """Asks until it is cancelled."""
+        await self._polling.run()
+
+    async def _ask(self, node: str) -> str:
+        try:
+            self.take(await self._api.ask_kubelet(node, SUMMARY))
+        except ApiError as error:
+            return str(error)
+        return ""
+
+    def take(self, summary: Object) -> None:
+        """A kubelet's answer."""
+        at_ns = time.monotonic_ns()
+        for one in summary.get("pods") or []:
+            uid = (one.get("podRef") or {}).get("uid", "")
+            for measure, figure, unit in (
+                ("cpu", "usageNanoCores", 1e-9), ("memory", "workingSetBytes", 1.0),
+            ):  # fmt: skip
+                said = one.get(measure) or {}
+                value = said.get(figure)
+                if isinstance(value, (int, float)):
+                    heard = _Heard(str(said.get("time")), at_ns, value * unit)
+                    _hear(self._heard, (uid, measure), heard)
+
+
+def _hear(known: dict[_Key, _Heard], key: _Key, new: _Heard) -> None:
+    """What is said again is as old as it was."""
+    before = known.get(key)
+    if before is None or before.stamp != new.stamp:
+        known[key] = new
+
+
+def _fresh(known: dict[_Key, _Heard]) -> dict[_Key, _Heard]:
+    oldest_ns = time.monotonic_ns() - FORGOTTEN_NS
+    return {key: one for key, one in known.items() if one.at_ns > oldest_ns}
+
+
+def _sample(heard: _Heard | None) -> Sample | None:
+    return Sample(heard.at_ns, heard.value) if heard else None
+
+
+@dataclass
+class _Share:
+    """A tenant's part of one device, as its agent's page tells."""
+
+    at_ns: int
+    figures: dict[str, float] = field(default_factory=dict)
+    spent: Rate | None = None
+
+
+class Agents:
+    """Use of vGPUs relative to their quotas, from the page that each agent has for Prometheus."""
+
+    def __init__(self, session: aiohttp.ClientSession, window_ns: int) -> None:
+        self._session = session
+        self._window_ns = window_ns
+        self.pages: dict[str, str] = {}
+        """URL of each node's agent; whoever knows the agents' Pods fills it in."""
+        self._names: dict[str, set[Who]] = {}  # by node
+        self._shares: dict[Who, dict[tuple[str, str], _Share]] = {}  # by tenant and device
+        # By node and text of the labels, which stays the same from one page to the next.
+        self._known: dict[str, dict[str, _Share | None]] = {}
+        self._polling: Polling[str] = Polling(
+            self._ask, AGENT_S, at_once=AT_ONCE, per_second=PAGES_PER_SECOND
+        )
+
+    def want(self, pods: Iterable[Pod]) -> None:
+        """From now on these are asked about, and of the pages nothing else is read."""
+        names: dict[str, set[Who]] = {}
+        for pod in pods:
+            if pod.node:
+                names.setdefault(pod.node, set()).update(shares_of(pod))
+        for node in self._known.keys() - {
+            node for node, wanted in names.items() if wanted == self._names.get(node)
+        }:
+            del self._known[node]
+        self._names = names
+        self._polling.wanted = set(names)
+        self._forget()
+
+    async def run(self) -> None:
+        """Asks until it is cancelled."""
+        await self._polling.run()
+
+    def cores_percent(self, names: Iterable[Who]) -> Sample | None:
+        """Device time of its quota, on the device where that is most."""
+        return self._most(names, self._cores)
+
+    def memory_percent(self, names: Iterable[Who]) -> Sample | None:
+        """Device memory of its quota, on the device where that is most."""
+        return self._most(names, self._memory)
+
+    def problem(self, node: str) -> str:
+        """Why its page was not read."""
+        return self._polling.problems.get(node, "")
+
+    def _forget(self) -> None:
+        oldest_ns = time.monotonic_ns() - FORGOTTEN_NS
+        for who, shares in list(self._shares.items()):
+            for key in [key for key, one in shares.items() if one.at_ns <= oldest_ns]:
+                del shares[key]
+                self._known.clear()  # it may come back, on a page that nobody could read meanwhile
+            if not shares:
+                del self._shares[who]
+
+    async def _ask(self, node: str) -> str:
+        url = self.pages.get(node)
+        if url is None:
+            return f"no agent of Penstock is known on node {node}"
+        try:
+            page = await fetch(self._session, url, most_bytes=MAX_PAGE_BYTES, plain=True)
+        except PageError as error:
+            return str(error)
+        self.take(node, page)
+        return ""
+
+    def take(self, node: str, page: str) -> None:
+        """An agent's page, of which those of the node that are wanted are read."""
+        at_ns = time.monotonic_ns()
+        before, now = self._known.get(node, {}), {}
+        for metric in _METRICS:
+            for text, value in _series(page, f"penstock_tenant_{metric}{{"):
+                if text not in now:
+                    now[text] = before[text] if text in before else self._share(node, text)
+                share = now[text]
+                if share is None:
+                    continue
+                try:
+                    number = float(value)
+                except ValueError:
+                    continue
+                share.at_ns = at_ns
+                share.figures[metric] = number
+                if metric == "device_seconds_total":
+                    if share.spent is None:
+                        share.spent = Rate(self._window_ns)
+                    share.spent.add(at_ns, number)
+        self._known[node] = now
+
+    def _share(self, node: str, text: str) -> _Share | None:
+        """None: nobody wants that one's."""
+        labels = dict(_LABEL.findall(text))
+        who = labels.get("namespace", ""), labels.get("pod", "")
+        if who not in self._names.get(node, set()):
+            return None
+        key = labels.get("tenant", ""), labels.get("device_uuid", "")
+        return self._shares.setdefault(who, {}).setdefault(key, _Share(0))
+
+    def _most(
+        self, names: Iterable[Who], figure: Callable[[_Share], float | None]
+    ) -> Sample | None:
+        found = [
+            (share.at_ns, value)
+            for who in names
+            for share in self._shares.get(who, {}).values()
+            if (value := figure(share)) is not None
+        ]
+        if not found:
+            return None
+        return Sample(min(at_ns for at_ns, _ in found), max(value for _, value in found))
+
+    @staticmethod
+    def _cores(share: _Share) -> float | None:
+        quota = share.figures.get("cores_quota_ratio")
+        used = share.spent.per_second if share.spent else None
+        return None if not quota or used is None else used / quota * 100
+
+    @staticmethod
+    def _memory(share: _Share) -> float | None:
+        quota = share.figures.get("memory_quota_bytes")
+        used = share.figures.get("memory_used_bytes")
+        return None if not quota or used is None else used / quota * 100
+
+
+def shares_of(pod: Pod) -> list[Who]:
+    """As whose the shares of a Pod may be told: its own, and those of its claims."""
+    return [(pod.namespace, name) for name in (pod.name, *(made for _, made in pod.claims))]
+
+
+def _series(page: str, head: str) -> Iterator[tuple[str, str]]:
+    """Labels and value of each line that begins like that: those of a metric follow each other."""
+    at = 0 if page.startswith(head) else page.find("\n" + head) + 1
+    while page.startswith(head, at):
+        end = page.find("\n", at)
+        end = len(page) if end < 0 else end
+        labels, _, value = page[at + len(head) : end].rpartition("} ")
+        yield labels, value
+        at = end + 1

@@ -1,0 +1,262 @@
+"""Requests a second, from pages of workloads that their owners name, in Prometheus' text format.
+
+The owner of a workload writes where its page is, and this process fetches it from inside the
+cluster: so what may be named is the workload's own, a Pod of it or a Service of its namespace. Both
+are looked up at the API server and asked by address: no name is resolved that somebody else serves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from penstock.autoscaling.request_rate import read_metric
+from penstock.kube.controller.polling import Polling
+from penstock.kube.objects.api_client import ApiError, Kind
+from penstock.scheduling.replicas.decide import Sample
+from penstock.scheduling.replicas.rates import Rate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from urllib.parse import SplitResult
+
+    from penstock.kube.objects.api_client import Api, Object
+    from penstock.kube.objects.workloads import Pod, Workload
+
+# Of whom pages are fetched: of the workload's own namespace, of any address, of nobody.
+Reach = Literal["namespace", "anywhere", "off"]
+SERVICES = Kind("v1", "services")
+POD = "{pod}"
+PAGE_S = 2.0
+PAGE_TIMEOUT_S = 4.0
+AT_ONCE, PER_SECOND = 64, 400.0
+OF_A_NAMESPACE, OF_A_NAMESPACE_PER_SECOND = 4, 20.0
+MOST_BYTES = 2 << 20  # of a page: those that are fetched at once are in memory together
+LOOKED_UP_S = 30.0  # how long the address of a Service is trusted
+
+
+@dataclass(frozen=True)
+class Page:
+    """Where a workload's requests are counted."""
+
+    namespace: str
+    url: str  # as its owner wrote it
+    metric: str
+    address: str = ""  # of the Pod that it is a page of; empty: of no Pod
+
+
+@dataclass
+class _Read:
+    rate: Rate
+    last: Sample | None = None
+    address: str = ""  # of its Service
+    looked_up_s: float = 0.0  # monotonic
+
+
+class PageError(Exception):
+    """A page could not be read; the message says which, and why."""
+
+
+def fault_of(workload: Workload, reach: Reach, annotations: tuple[str, str]) -> str:
+    """Why requests a second of a workload cannot be told; empty: they can.
+
+    `annotations`: the names of the two that say where.
+    """
+    cannot = "qps cannot be told: "
+    if reach == "off":
+        return cannot + "this cluster fetches no pages of workloads (control.qpsPages is off)"
+    if not workload.qps_url or not workload.qps_metric:
+        return cannot + f"{workload.kind} needs the annotations {', '.join(annotations)}"
+    parts = _parts(workload.qps_url)
+    if parts is None:
+        return cannot + (
+            f"{annotations[0]} is no http or https address such as http://{POD}:9000/metrics"
+        )
+    if reach == "namespace" and parts.hostname != POD and not _service(parts, workload.namespace):
+        return cannot + (
+            f"{annotations[0]} must name {POD} or a Service of the namespace {workload.namespace}, "
+            f"such as http://gateway.{workload.namespace}:9000/metrics, not {parts.hostname}"
+        )
+    return ""
+
+
+def pages_of(workload: Workload, pods: Iterable[Pod]) -> list[Page]:
+    """The pages of a workload that has no fault."""
+    where = (workload.namespace, workload.qps_url, workload.qps_metric)
+    if POD not in workload.qps_url:
+        return [Page(*where)]
+    return [Page(*where, pod.address) for pod in pods if pod.address and not pod.on_host]
+
+
+class Pages:
+    """Figures of all pages that are `wanted`. A counter becomes a rate."""
+
+    def __init__(
+        self, session: aiohttp.ClientSession, window_ns: int, api: Api | None, reach: Reach
+    ) -> None:
+        """`api`: where Services are looked up; needed for the reach "namespace"."""
+        self.reach = reach
+        self._session = session
+        self._window_ns = window_ns
+        self._api = api
+        self._read: dict[Page, _Read] = {}
+        self._polling: Polling[Page] = Polling(
+            self._ask, PAGE_S, at_once=AT_ONCE, per_second=PER_SECOND,
+            group=lambda page: page.namespace, group_at_once=OF_A_NAMESPACE,
+            group_per_second=OF_A_NAMESPACE_PER_SECOND,
+        )  # fmt: skip
+
+    def want(self, pages: Iterable[Page]) -> None:
+        """From now on these are asked, and no others."""
+        self._polling.wanted = set(pages)
+        for gone in self._read.keys() - self._polling.wanted:
+            del self._read[gone]
+
+    async def run(self) -> None:
+        """Asks until it is cancelled."""
+        await self._polling.run()
+
+    def per_second(self, page: Page) -> Sample | None:
+        """The newest figure."""
+        found = self._read.get(page)
+        return found.last if found else None
+
+    def problem(self, page: Page) -> str:
+        """Why there is none, or no newer one."""
+        return self._polling.problems.get(page, "")
+
+    async def _ask(self, page: Page) -> str:
+        read = self._read.setdefault(page, _Read(Rate(self._window_ns)))
+        try:
+            text = await self._fetch(page, read)
+        except PageError as error:
+            return str(error)
+        found = read_metric(text, page.metric)
+        if found is None:
+            return f"{page.url}: no metric {page.metric}"
+        at_ns = time.monotonic_ns()
+        if not found[1]:
+            read.last = Sample(at_ns, found[0])
+            return ""
+        read.rate.add(at_ns, found[0])
+        rate = read.rate.per_second
+        read.last = None if rate is None else Sample(at_ns, rate)
+        return ""
+
+    async def _fetch(self, page: Page, read: _Read) -> str:
+        parts = _parts(page.url)
+        if parts is None:
+            raise PageError(f"{page.url}: no http or https address")
+        if self.reach == "anywhere":
+            host = page.address and (f"[{page.address}]" if ":" in page.address else page.address)
+            return await fetch(self._session, page.url.replace(POD, host))
+        address = page.address or await self._address_of(page, parts, read)
+        place = f"[{address}]" if ":" in address else address
+        place += f":{parts.port}" if parts.port is not None else ""
+        url = parts._replace(netloc=place).geturl()
+        if page.address:
+            return await fetch(self._session, url)
+        return await fetch(self._session, url, host=parts.netloc, name=parts.hostname)
+
+    async def _address_of(self, page: Page, parts: SplitResult, read: _Read) -> str:
+        now_s = time.monotonic()
+        if not read.address or now_s - read.looked_up_s > LOOKED_UP_S:
+            name = _service(parts, page.namespace)
+            if self._api is None or not name:
+                raise PageError(f"{page.url}: no Service of the namespace {page.namespace}")
+            try:
+                found = await self._api.get(SERVICES, name, page.namespace)
+            except ApiError as error:
+                read.address = ""
+                raise PageError(f"{page.url}: {error}") from error
+            read.address, read.looked_up_s = address_of(found), now_s
+        if not read.address:
+            raise PageError(
+                f"{page.url}: only a Service that selects Pods and has a cluster address is asked"
+            )
+        return read.address
+
+
+def address_of(service: Object) -> str:
+    """The cluster address of a Service that leads to Pods of its own namespace; empty: none.
+
+    One without a selector leads wherever somebody writes, as does an ExternalName.
+    """
+    spec = service.get("spec") or {}
+    if spec.get("type") == "ExternalName" or not spec.get("selector"):
+        return ""
+    try:
+        return str(ipaddress.ip_address(str(spec.get("clusterIP"))))
+    except ValueError:  # "None"
+        return ""
+
+
+async def fetch(
+    session: aiohttp.ClientSession,
+    url: str,
+    *,
+    host: str = "",
+    name: str | None = None,
+    most_bytes: int = MOST_BYTES,
+    plain: bool = False,
+) -> str:
+    """The page at an http(s) URL; redirects lead nowhere. Raises `PageError`.
+
+    Args:
+        session: Its timeout bounds the whole.
+        url: Where it is asked.
+        host: What the server is told it is asked as; empty: as the URL has it.
+        name: Whose certificate it has to show; None: the URL's.
+        most_bytes: A larger page is an error.
+        plain: It is sent as it is: to compress it takes both sides longer than to send it.
+    """
+    headers = {"Host": host} if host else {}
+    headers |= {"Accept-Encoding": "identity"} if plain else {}
+    said = f"{url} ({host})" if host else url
+    try:
+        async with session.get(
+            url, allow_redirects=False, headers=headers, server_hostname=name
+        ) as answer:
+            if answer.status != 200:
+                raise PageError(f"{said}: HTTP status {answer.status}")
+            if answer.content_length is not None and "Content-Encoding" not in answer.headers:
+                if answer.content_length > most_bytes:
+                    raise PageError(f"{said}: more than {most_bytes} bytes")
+                return (await answer.read()).decode(errors="replace")
+            parts, size = [], 0
+            async for part in answer.content.iter_chunked(1 << 16):
+                parts.append(part)
+                size += len(part)
+                if size > most_bytes:
+                    raise PageError(f"{said}: more than {most_bytes} bytes")
+            return b"".join(parts).decode(errors="replace")
+    except (aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError) as error:
+        raise PageError(f"{said}: {str(error) or type(error).__name__}") from error
+
+
+def _parts(url: str) -> SplitResult | None:
+    """None: it is no http(s) address, or one with a name and password."""
+    try:
+        parts = urlsplit(url)
+        parts.port  # noqa: B018 - raises for nonsense
+    except ValueError:
+        return None
+    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.username is not None:
+        return None
+    return parts
+
+
+def _service(parts: SplitResult, namespace: str) -> str:
+    """The Service of that namespace which a URL names: `name`, `name.namespace`, `….svc…`."""
+    name, *further = (parts.hostname or "").split(".")
+    if not name or (further and further[0] != namespace):
+        return ""
+    if len(further) > 1 and further[1] != "svc":
+        return ""
+    return name if name.replace("-", "").isalnum() and not name.isdigit() else ""

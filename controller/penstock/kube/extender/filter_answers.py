@@ -1,0 +1,107 @@
+"""What a scheduler is answered to the question where a Pod fits, as cheaply as it can be found.
+
+In a full cluster thousands of Pods wait, most of them alike, and each is asked about again and
+again. As long as nothing changed, who asks for the same gets the same answer; where something did,
+only the nodes that changed are looked at anew.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.kube.extender.ledger import Ledger
+    from penstock.kube.extender.preemption_forecast import Asker
+    from penstock.scheduling.placement.feasibility import Known
+    from penstock.scheduling.placement.pod_request import Request
+
+MOST_REQUESTS = 64  # that answers are remembered of, each some 100 bytes a node
+MOST_LISTS = 16  # of names: schedulers ask with all nodes, or with those of a few selectors
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What goes to the scheduler."""
+
+    fits: bool
+    body: bytes  # JSON, an ExtenderFilterResult
+
+
+@dataclass
+class _Remembered:
+    version: int = 0  # of the ledger that `known` is of
+    known: Known = field(default_factory=dict)
+    answers: dict[int, tuple[int, Answer]] = field(default_factory=dict)  # by list of names
+
+
+class Answers:
+    """By one ledger."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._lists: list[tuple[str, ...]] = []
+        self._requests: OrderedDict[Request, _Remembered] = OrderedDict()
+
+    def names(self, names: Sequence[str]) -> tuple[str, ...]:
+        """The same names, as one object for all who ask with them: five thousand of each."""
+        for one in self._lists:
+            if len(one) == len(names) and one == tuple(names):
+                return one
+        found = tuple(names)
+        self._lists.append(found)
+        if len(self._lists) > MOST_LISTS:
+            gone = id(self._lists.pop(0))
+            for remembered in self._requests.values():
+                remembered.answers.pop(gone, None)
+        return found
+
+    def of(self, names: tuple[str, ...], asker: Asker) -> Answer:
+        """Where the Pod fits. `names` as `self.names` answers them."""
+        ledger, request = self._ledger, asker.request
+        if ledger.open_to(asker.uid, asker.priority):  # it has room that others have not
+            with ledger.seen_by(asker.uid, asker.priority):
+                return _answer(*ledger.survey(names, request))
+        remembered = self._remembered(request)
+        version, answer = remembered.answers.get(id(names), (-1, None))
+        if answer is not None and version == ledger.version:
+            return answer
+        for name in ledger.changed_since(remembered.version):
+            remembered.known.pop(name, None)
+        remembered.version = ledger.version
+        answer = _answer(*ledger.survey(names, request, remembered.known))
+        remembered.answers[id(names)] = ledger.version, answer
+        return answer
+
+    def _remembered(self, request: Request) -> _Remembered:
+        found = self._requests.get(request)
+        if found is None:
+            found = self._requests[request] = _Remembered()
+            if len(self._requests) > MOST_REQUESTS:
+                self._requests.popitem(last=False)
+        self._requests.move_to_end(request)
+        return found
+
+
+def _answer(fits: list[str], lacking: dict[str, list[str]]) -> Answer:
+    """Written by hand: names of nodes need no escapes, and there are thousands of them.
+
+    Unresolvable: evicting Pods there makes no room that the scheduler could reckon with.
+    """
+    parts = []
+    for why, names in lacking.items():
+        said = json.dumps(said_plainly(why))
+        joint = f'":{said},"'
+        parts.append(f'"{joint.join(names)}":{said}')
+    there = ",".join(f'"{name}"' for name in fits)
+    text = f'{{"NodeNames":[{there}],"FailedAndUnresolvableNodes":{{{",".join(parts)}}}}}'
+    return Answer(bool(fits), text.encode())
+
+
+def said_plainly(text: str) -> str:
+    """The scheduler makes events of our texts as of a format, in which "5% at" is a verb."""
+    return text.replace("%", " percent")

@@ -1,0 +1,401 @@
+"""What of each node's devices is taken: by Pods that are placed, and by Bindings under way.
+
+Only this process places Pods of its scheduler, so that what it sees late can only make nodes look
+fuller than they are: a Pod that ended, a node that came. What it placed itself it knows at once,
+from before its Binding is posted until the Pod is seen with it, or certainly never will be.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from penstock.kube.objects.names import (
+    BY_EXTENDER,
+    DEVICES,
+    HELD,
+    PLACED,
+    RESIZE,
+    RESOURCE_COUNT,
+    WAY,
+)
+from penstock.kube.objects.node_devices import read_devices
+from penstock.kube.objects.placement import at_most, read_placement
+from penstock.kube.objects.resource_request import roles
+from penstock.model import PenstockError
+from penstock.scheduling.placement.device_state import Device, Node, Share
+from penstock.scheduling.placement.feasibility import survey
+from penstock.scheduling.placement.pod_request import totals
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from penstock.kube.objects.api_client import Object
+    from penstock.kube.objects.cache import Key
+    from penstock.kube.objects.placement import Placement
+    from penstock.scheduling.placement.feasibility import Known
+    from penstock.scheduling.placement.pod_request import Request, Role
+
+FINISHED = frozenset({"Succeeded", "Failed"})  # of a Pod's phases: its containers are gone
+
+
+@dataclass(frozen=True)
+class SeenNode:
+    """A Node object, reduced."""
+
+    devices: tuple[Device, ...] = ()
+    problem: str = ""  # why none of them can be given to Pods
+
+
+@dataclass(frozen=True)
+class SeenPod:
+    """A Pod that holds shares of a node's devices."""
+
+    uid: str
+    node: str
+    shares: Mapping[str, Share]  # by device UUID: the most that may be in force
+    pod: Key = ("", "")
+    priority: int = 0
+    since_s: float = 0.0  # when it began, UTC since 1970
+    ends_s: float | None = None  # it is being deleted, and has to be gone by then
+    grace_s: float = 0.0  # that it has when it is evicted
+    runs: bool = False  # what is not running yet is in no disruption budget
+    labels: Mapping[str, str] = field(default_factory=dict)
+    running: Running | None = None  # None: nobody asked to change its shares
+
+
+@dataclass(frozen=True)
+class Running:
+    """A Pod whose shares its owner asked to change."""
+
+    asked: str  # the annotation; empty: no longer
+    placement: Placement
+    held: Placement  # what may still be in force beyond it
+    roles: tuple[tuple[str, Role], ...]
+    version: str = field(compare=False)  # of its object: what is decided is written over this one
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Room on a node that is kept for a Pod which others had to go for."""
+
+    pod: Key
+    node: str
+    priority: int
+    shares: Mapping[str, Share]
+
+
+def read_node(one: Object) -> SeenNode:
+    """What matters here of a Node."""
+    metadata = one["metadata"]
+    text = (metadata.get("annotations") or {}).get(DEVICES)
+    if text is None:
+        return SeenNode(problem="no devices are registered")
+    way = (metadata.get("labels") or {}).get(WAY)
+    if way != BY_EXTENDER:
+        return SeenNode(problem=f"devices are given by {way or 'nobody'}: label {WAY}")
+    try:
+        found = read_devices(text)
+    except PenstockError as error:
+        return SeenNode(problem=error.what)
+    devices = tuple(
+        Device(
+            device.uuid,
+            device.model,
+            device.memory_bytes,
+            device.cores_permille,
+            device.tflops,
+            device.healthy,
+        )
+        for device in found
+    )
+    return SeenNode(devices, "" if _has_slots(one) else "no device plugin registered")
+
+
+def _has_slots(node: Object) -> bool:
+    """Whether the kubelet there knows the device plugin: without it, it turns Pods away for good.
+
+    How many there are does not matter: more than a kubelet runs containers.
+    """
+    slots = ((node.get("status") or {}).get("allocatable") or {}).get(RESOURCE_COUNT)
+    return slots not in {None, "0"}
+
+
+def read_pod(one: Object) -> SeenPod | None:
+    """What it holds; None: nothing, or no longer. One that is being deleted holds it still."""
+    metadata = one["metadata"]
+    annotations = metadata.get("annotations") or {}
+    text = annotations.get(PLACED)
+    node = one["spec"].get("nodeName")
+    if not text or not node or (one.get("status") or {}).get("phase") in FINISHED:
+        return None
+    asked, over = annotations.get(RESIZE, ""), annotations.get(HELD, "")
+    try:
+        placement = read_placement(text)
+    except PenstockError:  # no scheduler wrote it, and its node will refuse it
+        return None
+    held: Placement = {}
+    if over:
+        with contextlib.suppress(PenstockError):  # likewise
+            held = read_placement(over)
+    order = roles(one)
+    running = None
+    if asked or held:
+        running = Running(asked, placement, held, tuple(order), metadata["resourceVersion"])
+    spec, status = one["spec"], one.get("status") or {}
+    ends = metadata.get("deletionTimestamp")
+    return SeenPod(
+        metadata["uid"],
+        node,
+        totals(at_most(placement, held) if held else placement, order),
+        (metadata.get("namespace", ""), metadata.get("name", "")),
+        spec.get("priority") or 0,
+        _seconds(status.get("startTime") or metadata.get("creationTimestamp")),
+        _seconds(ends) if ends else None,
+        float(spec.get("terminationGracePeriodSeconds") or 0),
+        status.get("phase") == "Running",
+        metadata.get("labels") or {},
+        running,
+    )
+
+
+def _seconds(stamp: str | None) -> float:
+    """UTC since 1970, as the API server writes it."""
+    return datetime.fromisoformat(stamp.replace("Z", "+00:00")).timestamp() if stamp else 0.0
+
+
+class Ledger:
+    """Nodes with what is taken of them. Its callbacks belong to two caches, of Nodes and Pods."""
+
+    def __init__(self, report: Callable[..., None] = lambda *_, **__: None) -> None:
+        self.nodes: dict[str, Node] = {}
+        self._problems: dict[str, str] = {}
+        self._assumed: dict[str, tuple[Key, str, Mapping[str, Share]]] = {}  # by uid of the Pod
+        self._growing: dict[str, tuple[str, Mapping[str, Share]]] = {}  # likewise
+        self._kept: dict[str, Kept] = {}  # by uid of the Pod that it is kept for
+        self._aside: set[str] = set()  # those of whom a Binding is under way: it counts instead
+        self._holders: dict[str, dict[str, SeenPod]] = defaultdict(dict)  # by node, then by uid
+        self._priorities: Counter[int] = Counter()  # of all who hold shares
+        self._report = report
+        self._over: set[str] = set()
+        self._freed: set[str] = set()
+        self.version = 0
+        """Greater after every change of what a Pod would be answered."""
+        self._changed_at: dict[str, int] = {}  # the version of a node; the newest last
+
+    def node_changed(self, key: Key, _: SeenNode | None, new: SeenNode | None) -> None:
+        """A Node came, changed or went. What is taken of it stands."""
+        name = key[1]
+        node = self._node(name)
+        problem = new.problem if new else "the node is not known"
+        if problem:
+            self._problems[name] = problem
+        else:
+            self._problems.pop(name, None)
+        node.set_devices(new.devices if new else ())
+        self._note(name)
+        self._freed.add(name)
+        self._look(name)
+        if new is None and node.is_untaken:
+            del self.nodes[name]
+            self._problems.pop(name, None)
+            self._changed_at.pop(name, None)  # whoever asks about it is told of a node not known
+
+    def pod_changed(self, _: Key, old: SeenPod | None, new: SeenPod | None) -> None:
+        """A Pod that holds shares came, changed or went."""
+        if old is not None:
+            # What grows is written over the version seen last: any other is it, or rules it out.
+            self.release_growth(old.uid)
+        if old is not None and new is None:
+            self.release(old.uid)
+        if old is not None:
+            if new is None or new.node != old.node or new.shares != old.shares:
+                self._give_back(old.node, old.shares)
+            else:  # what else changes of a Pod is no news to those who ask for devices
+                self._node(old.node).give_back(old.shares)
+            self._look(old.node)
+            self._holders[old.node].pop(old.uid, None)
+            self._priorities[old.priority] -= 1
+            if not self._priorities[old.priority]:
+                del self._priorities[old.priority]
+        if new is not None:
+            self._settle(new.uid)  # from now on its object says it
+            self.keep_no_longer(new.uid)
+            if old is None or new.node != old.node or new.shares != old.shares:
+                self._note(new.node)
+            self._node(new.node).take(new.shares)
+            self._look(new.node)
+            self._holders[new.node][new.uid] = new
+            self._priorities[new.priority] += 1
+
+    def assume(self, uid: str, pod: Key, node: str, shares: Mapping[str, Share]) -> None:
+        """A Binding of that Pod is about to be posted."""
+        self.release(uid)
+        if kept := self._kept.get(uid):
+            self._change(kept.node, kept.shares, taken=False)
+            self._aside.add(uid)
+        self._assumed[uid] = pod, node, shares
+        self._change(node, shares, taken=True)
+
+    def release(self, uid: str) -> None:
+        """Its Binding certainly did not happen."""
+        if found := self._assumed.get(uid):
+            self._freed.add(found[1])
+        self._settle(uid)
+
+    def _settle(self, uid: str) -> None:
+        """Its Binding did not happen, or its object says it."""
+        if found := self._assumed.pop(uid, None):
+            _, node, shares = found
+            self._change(node, shares, taken=False)
+        if uid in self._aside:  # it waits again
+            self._aside.remove(uid)
+            self._change(self._kept[uid].node, self._kept[uid].shares, taken=True)
+
+    def keep(self, uid: str, room: Kept) -> None:
+        """For that Pod alone, and those of a higher priority. The room may be others' as yet."""
+        self.keep_no_longer(uid)
+        self._kept[uid] = room
+        self._change(room.node, room.shares, taken=True)
+
+    def keep_no_longer(self, uid: str) -> None:
+        """It is placed, gone, or has waited long enough."""
+        if found := self._kept.pop(uid, None):
+            if uid in self._aside:
+                self._aside.remove(uid)
+            else:
+                self._give_back(found.node, found.shares)
+            self._look(found.node)
+
+    @property
+    def kept(self) -> Mapping[str, Kept]:
+        """By uid of the Pod that it is kept for."""
+        return self._kept
+
+    def open_to(self, uid: str, priority: int) -> list[Kept]:
+        """Room that is kept for that Pod, or for one of a lower priority."""
+        return [
+            room
+            for other, room in self._kept.items()
+            if (other == uid or room.priority < priority) and other not in self._aside
+        ]
+
+    @contextlib.contextmanager
+    def seen_by(self, uid: str, priority: int) -> Iterator[None]:
+        """Meanwhile room that is kept for that Pod, or for one of a lower priority, is free."""
+        open_to_it = self.open_to(uid, priority)
+        for room in open_to_it:
+            self._node(room.node).give_back(room.shares)
+        try:
+            yield
+        finally:
+            for room in open_to_it:
+                self._node(room.node).take(room.shares)
+
+    def holders(self, name: str) -> Iterable[SeenPod]:
+        """The Pods that are known to hold shares of that node's devices."""
+        return self._holders[name].values() if name in self._holders else ()
+
+    def has(self, uid: str) -> bool:
+        """Whether that Pod holds shares, or is being bound."""
+        return uid in self._assumed or any(uid in there for there in self._holders.values())
+
+    @property
+    def lowest_priority(self) -> int | None:
+        """Of all who hold shares; None: nobody does."""
+        return min(self._priorities, default=None)
+
+    def grow(self, uid: str, node: str, more: Mapping[str, Share]) -> None:
+        """A larger placement of that Pod is about to be written: so much more of each device."""
+        self.release_growth(uid)
+        self._growing[uid] = node, more
+        self._change(node, more, taken=True)
+
+    def release_growth(self, uid: str) -> None:
+        """It certainly was not written, or the Pod's object says it."""
+        if found := self._growing.pop(uid, None):
+            node, more = found
+            self._give_back(node, more)
+
+    def take_freed(self) -> set[str]:
+        """Nodes of which more may be free than when this was asked before."""
+        freed, self._freed = self._freed, set()
+        return freed
+
+    def assumed(self) -> dict[str, Key]:
+        """The Pods, by uid, whose Bindings have not been seen."""
+        return {uid: pod for uid, (pod, _, _) in self._assumed.items()}
+
+    def survey(
+        self, names: Sequence[str], request: Request, known: Known | None = None
+    ) -> tuple[list[str], dict[str, list[str]]]:
+        """Of these nodes, those where it fits, and in words what others lack, with their names.
+
+        `known` as `penstock.scheduling.placement.feasibility` takes it.
+        """
+        problems, nodes = self._problems, self.nodes
+        usable = {name: nodes[name] for name in names if name in nodes and name not in problems}
+        fits, lacking = survey(usable, request, known)
+        if len(usable) < len(names):
+            for name in names:
+                if name not in usable:
+                    why = problems.get(name, "the node is not known yet")
+                    lacking.setdefault(why, []).append(name)
+        return fits, lacking
+
+    def changed_since(self, version: int) -> Iterator[str]:
+        """The nodes that are not what they were at that version."""
+        for name, at in reversed(self._changed_at.items()):
+            if at <= version:
+                return
+            yield name
+
+    def problem(self, name: str) -> str:
+        """Why nothing of that node can be given; empty: it can."""
+        return self._problems.get(name, "" if name in self.nodes else "the node is not known yet")
+
+    def _node(self, name: str) -> Node:
+        found = self.nodes.get(name)
+        if found is None:  # Pods may be seen before their node
+            found = self.nodes[name] = Node()
+            self._problems[name] = "the node is not known yet"
+        return found
+
+    def _give_back(self, name: str, shares: Mapping[str, Share]) -> None:
+        self._change(name, shares, taken=False)
+        self._freed.add(name)
+
+    def _change(self, name: str, shares: Mapping[str, Share], *, taken: bool) -> None:
+        node = self._node(name)
+        (node.take if taken else node.give_back)(shares)
+        self._note(name)
+
+    def _note(self, name: str) -> None:
+        self.version += 1
+        self._changed_at.pop(name, None)
+        self._changed_at[name] = self.version
+
+    def _look(self, name: str) -> None:
+        """Says it once when more is taken than there is: a device shrank, or somebody meddled."""
+        node = self.nodes[name]
+        if any(room.node == name for room in self._kept.values()):
+            return  # it is taken twice on purpose
+        if node.is_over and name not in self._over:
+            self._over.add(name)
+            self._report("overcommitted", node=name)
+        elif not node.is_over:
+            self._over.discard(name)
+
+
+def ledger_of(nodes: Iterable[Object], pods: Iterable[Object]) -> Ledger:
+    """What is taken at this moment, by all objects."""
+    ledger = Ledger()
+    for one in nodes:
+        ledger.node_changed(("", one["metadata"]["name"]), None, read_node(one))
+    for one in pods:
+        if seen := read_pod(one):
+            ledger.pod_changed(seen.pod, None, seen)
+    return ledger

@@ -1,0 +1,121 @@
+"""A Pod for which room is being made: what its status says of it.
+
+`status.nominatedNodeName` is what the stock scheduler and others go by; but a stock scheduler
+clears it whenever it finds the Pod not to fit and nobody whom it could evict itself. So a condition
+of the Pod says it too: neither can be written by who may only make Pods, nor lost when we are
+killed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from penstock.kube.extender.ledger import FINISHED
+from penstock.kube.objects.names import PREEMPTING
+from penstock.kube.objects.resource_request import read_request
+from penstock.model import PenstockError
+
+if TYPE_CHECKING:
+    from penstock.kube.objects.api_client import Object
+    from penstock.kube.objects.cache import Key
+    from penstock.scheduling.placement.pod_request import Request
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A Pod without a node, for which one was chosen."""
+
+    uid: str
+    pod: Key
+    priority: int
+    node: str  # where room is made for it by us; empty: nowhere
+    nominated: str  # by whomever
+    request: Request = field(hash=False)
+
+
+def read_waiting(one: Object) -> Waiting | None:
+    """None: it is placed, finished, going, or no room is made for it."""
+    metadata, spec, status = one["metadata"], one["spec"], one.get("status") or {}
+    nominated, node = status.get("nominatedNodeName") or "", making_room_on(one)
+    if (
+        spec.get("nodeName")
+        or not (nominated or node)
+        or status.get("phase") in FINISHED
+        or "deletionTimestamp" in metadata
+    ):
+        return None
+    try:
+        request = read_request(one)
+    except PenstockError:
+        return None
+    if request is None:
+        return None
+    key = metadata.get("namespace", ""), metadata["name"]
+    return Waiting(metadata["uid"], key, spec.get("priority") or 0, node, nominated, request)
+
+
+def making_room_on(one: Object) -> str:
+    """The node that the Pod's condition names; empty: there is none, or it is over."""
+    for condition in (one.get("status") or {}).get("conditions") or []:
+        if condition.get("type") == PREEMPTING and condition.get("status") == "True":
+            return str(condition.get("message") or "").partition(": ")[0]
+    return ""
+
+
+def write_nomination(uid: str, node: str, who_goes: str) -> Object:
+    """A strategic patch of the Pod's status; refused (409) for another Pod of its name."""
+    return _status(
+        uid,
+        {"nominatedNodeName": node},
+        _condition("True", "RoomIsBeingMade", f"{node}: waits until {who_goes} left its devices"),
+    )
+
+
+def write_end(uid: str, why: str) -> Object:
+    """The same: no node is kept for it any more."""
+    return _status(uid, {"nominatedNodeName": None}, _condition("False", "GivenUp", why))
+
+
+def write_node_again(uid: str, node: str) -> Object:
+    """The same, where the scheduler cleared the name only."""
+    return _status(uid, {"nominatedNodeName": node})
+
+
+def write_room_came(uid: str, node: str) -> Object:
+    """The same, of a Pod for which nobody has to go: the scheduler tries it again as it changed."""
+    return _status(uid, {}, _condition("False", "RoomCame", f"{node} has room for its shares"))
+
+
+def was_refused(one: Object) -> bool:
+    """Whether the scheduler has tried to place the Pod in vain."""
+    return any(
+        condition.get("type") == "PodScheduled" and condition.get("status") == "False"
+        for condition in (one.get("status") or {}).get("conditions") or []
+    )
+
+
+def write_touch(one: Object) -> Object:
+    """Changes nothing but when the Pod was looked at: the scheduler then tries it again."""
+    now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    status = "True" if making_room_on(one) else "False"
+    touched = {"type": PREEMPTING, "status": status, "lastProbeTime": now}
+    return _status(one["metadata"]["uid"], {}, touched)
+
+
+def _status(uid: str, changed: Object, *conditions: Object) -> Object:
+    if conditions:
+        changed = {**changed, "conditions": list(conditions)}
+    return {"metadata": {"uid": uid}, "status": changed}
+
+
+def _condition(status: str, reason: str, message: str) -> Object:
+    now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {
+        "type": PREEMPTING,
+        "status": status,
+        "reason": reason,
+        "message": message,
+        "lastTransitionTime": now,
+    }

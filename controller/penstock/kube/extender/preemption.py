@@ -1,0 +1,463 @@
+"""Room for Pods of a higher priority: others are evicted, and what they leave is kept.
+
+The stock scheduler cannot count devices, so it evicts nobody for them. It tells which nodes a Pod
+could be on but for its devices, by asking about them; who goes is decided here, and done by the
+Eviction API, so that disruption budgets hold. What was begun stands in the waiting Pod's status: we
+may be killed at any point, and whoever is asked next keeps the same room for the same Pod.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from penstock.kube.extender.ledger import Kept, SeenPod
+from penstock.kube.extender.nominations import (
+    Waiting,
+    was_refused,
+    write_end,
+    write_node_again,
+    write_nomination,
+    write_touch,
+)
+from penstock.kube.extender.preemption_forecast import (
+    NEVER,
+    SOON_S,
+    Asker,
+    Choice,
+    Surroundings,
+    amounts,
+    held_by,
+    on_node,
+    pods_named,
+    room_after,
+)
+from penstock.kube.objects.api_client import PODS, ApiError
+from penstock.kube.objects.disruption_budgets import all_budgets
+from penstock.kube.objects.events import PLACE, About, Events
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from penstock.kube.extender.ledger import Ledger
+    from penstock.kube.objects.api_client import Api, Object
+    from penstock.kube.objects.cache import Key
+    from penstock.kube.objects.disruption_budgets import Budget
+    from penstock.scheduling.placement.fit import Policy
+    from penstock.scheduling.placement.pod_request import Request
+
+# The scheduler may find somebody to evict by itself (for processors): it says so within that time.
+SETTLE_S = 0.5
+UNSEEN_S = 10.0  # within which the API server tells that somebody who was evicted goes
+HELD_S = 20.0  # how long an eviction that was refused is not asked for again
+FRUITLESS_S = 5.0  # the same for Pods that ask for the same where nobody's going helps
+# No event tells the scheduler that a budget allows more, or that the API server answers again: so
+# what it asked is looked at again, until it asks anew, which it does every five minutes.
+AGAIN_S, STALE_S = 5.0, 330.0
+KEPT_S = 60.0  # how long room is kept beyond the time that those who go may take
+REST_S, LONGEST_REST_S = 60.0, 1800.0  # for a Pod that did not use the room
+# From the first node where somebody's going helps, so many are compared, as the scheduler's own
+# preemption does it: the best of all would be looked for on each of thousands of nodes.
+LEAST_CANDIDATES, CANDIDATES_PERCENT = 100, 10
+AT_A_TIME_S = 0.002  # between two looks at whether the scheduler asks
+MOST_KEPT = 64  # Pods that room is kept for at a time
+MOST_WISHES = 2000
+MOST_ASKED_AGAIN = 500
+
+
+@dataclass(frozen=True)
+class _Wish:
+    """A Pod that fits on none of the nodes which the scheduler would put it on."""
+
+    pod: Key
+    asker: Asker
+    names: tuple[str, ...]
+    asked_s: float  # monotonic
+
+    @property
+    def about(self) -> About:
+        return About.pod(*self.pod, self.asker.uid)
+
+    @property
+    def kind(self) -> tuple[int, Request, int]:
+        """The same for Pods whom the same answer would be given."""
+        return self.asker.priority, self.asker.request, hash(self.names)
+
+
+class Preemption:
+    """For the Pods of one scheduler. Its `pod_changed` belongs to a cache of them."""
+
+    def __init__(
+        self,
+        api: Api,
+        ledger: Ledger,
+        policy: Policy,
+        report: Callable[..., None],
+        count: Callable[[str], None],
+    ) -> None:
+        """`count` is told how each eviction ended."""
+        self._api = api
+        self._ledger = ledger
+        self._policy: Policy = policy
+        self._report = report
+        self._count = count
+        self._events = Events(api, report, PLACE)
+        self._may: Callable[[], bool] = lambda: True
+        self._wishes: dict[str, _Wish] = {}  # by uid
+        self._wished = asyncio.Event()
+        self._again: dict[str, tuple[float, _Wish]] = {}  # by uid: when, monotonic
+        self._waiting: dict[str, Waiting] = {}  # by uid
+        self._unkept: set[str] = set()  # nominated by another life of ours
+        self._unnamed: set[str] = set()  # whose nominatedNodeName the scheduler cleared
+        self._placed: dict[str, Waiting] = {}
+        self._until_s: dict[str, float] = {}  # monotonic: how long room is kept
+        self._rests: dict[str, tuple[float, float]] = {}  # until when, monotonic; how long that is
+        self._held_s: dict[str, float] = {}  # by uid of who was not evicted: until when
+        self._evicted_s: dict[str, float] = {}  # by uid of who was: until when that is trusted
+        self._fruitless_s: dict[tuple[int, Request, int], float] = {}
+
+    def pod_changed(
+        self, _: Key, old: SeenPod | Waiting | None, new: SeenPod | Waiting | None
+    ) -> None:
+        """A Pod was nominated, placed, or is gone."""
+        if isinstance(old, Waiting) and not (isinstance(new, Waiting) and new.uid == old.uid):
+            self._waiting.pop(old.uid, None)
+            self._unkept.discard(old.uid)
+            self._until_s.pop(old.uid, None)
+            self._ledger.keep_no_longer(old.uid)
+            if isinstance(new, SeenPod) and old.node:
+                self._placed[old.uid] = old
+                self._wished.set()
+        if isinstance(new, Waiting):
+            self._waiting[new.uid] = new
+            if new.node and new.uid not in self._ledger.kept:
+                self._unkept.add(new.uid)
+            elif new.node and not new.nominated:
+                self._unnamed.add(new.uid)
+                self._wished.set()
+
+    def restore(self) -> None:
+        """Keeps the room that another life of ours was making, before anybody else is answered."""
+        while self._unkept:
+            waiting = self._waiting.get(self._unkept.pop())
+            if waiting is None:
+                continue
+            asker = Asker(waiting.uid, waiting.priority, waiting.request)
+            around = Surroundings(now_s=self._api.now_s(), heeded=False, soon_s=math.inf)
+            choice = on_node(self._ledger, waiting.node, asker, around)
+            if choice is None or not self._keep(asker, waiting.pod, choice, math.inf):
+                self._until_s[waiting.uid] = time.monotonic()  # nothing helps there any more
+
+    def wanted(self, pod: Object, request: Request, names: tuple[str, ...]) -> None:
+        """The Pod fits on none of these nodes, for want of devices alone."""
+        spec, metadata = pod.get("spec") or {}, pod["metadata"]
+        priority = spec.get("priority") or 0
+        lowest = self._ledger.lowest_priority
+        if (
+            not names
+            or lowest is None
+            or priority <= lowest
+            or spec.get("preemptionPolicy") == NEVER
+            or len(self._wishes) >= MOST_WISHES
+        ):
+            return
+        uid = metadata["uid"]
+        now_s = time.monotonic()
+        wish = _Wish(
+            (metadata.get("namespace", ""), metadata["name"]),
+            Asker(uid, priority, request),
+            names,
+            now_s,
+        )
+        if now_s < self._rests.get(uid, (0.0, 0.0))[0] or now_s < self._fruitless_s.get(
+            wish.kind, 0.0
+        ):
+            return
+        self._again.pop(uid, None)
+        self._wishes[uid] = wish
+        self._wished.set()
+
+    async def run(self, scheduler: str, may: Callable[[], bool]) -> None:
+        """Until cancelled, while it `may`. `scheduler` is the profile that asks."""
+        self._may = may
+        while not may():
+            await asyncio.sleep(SETTLE_S)
+        while True:
+            try:
+                await self._have_asked_again(scheduler)
+                break
+            except ApiError as error:
+                self._report("preemption-interrupted", why=str(error))
+                await asyncio.sleep(AGAIN_S)
+        while True:
+            try:
+                await asyncio.wait_for(self._wished.wait(), SETTLE_S)
+            except asyncio.TimeoutError:
+                pass
+            else:
+                await asyncio.sleep(SETTLE_S)
+            self._wished.clear()
+            if not may():  # whoever does sees to what was placed and what lost its node's name
+                self._placed.clear()
+                self._unnamed.clear()
+                continue
+            try:
+                await self._round()
+            except ApiError as error:
+                self._report("preemption-interrupted", why=str(error))
+
+    async def _have_asked_again(self, scheduler: str) -> None:
+        """What the scheduler asked of an earlier life of ours is lost, and it may rest for minutes.
+
+        It tries a Pod anew when the Pod changes.
+        """
+        lowest = self._ledger.lowest_priority
+        unplaced = f"spec.schedulerName={scheduler},spec.nodeName="
+        found, _ = await self._api.list(PODS, fields=unplaced)
+        waiting = [
+            one
+            for one in found
+            if lowest is not None
+            and (one["spec"].get("priority") or 0) > lowest
+            and one["spec"].get("preemptionPolicy") != NEVER
+            and was_refused(one)
+        ]
+        waiting.sort(key=lambda one: -one["spec"]["priority"])
+        for one in waiting[:MOST_ASKED_AGAIN]:
+            metadata = one["metadata"]
+            await self._patch((metadata["namespace"], metadata["name"]), write_touch(one))
+
+    async def _round(self) -> None:
+        now_s = time.monotonic()
+        self._held_s = {uid: end_s for uid, end_s in self._held_s.items() if end_s > now_s}
+        self._evicted_s = {uid: end_s for uid, end_s in self._evicted_s.items() if end_s > now_s}
+        self._rests = {
+            uid: rest for uid, rest in self._rests.items() if rest[0] > now_s - LONGEST_REST_S
+        }
+        self._fruitless_s = {
+            kind: end_s for kind, end_s in self._fruitless_s.items() if end_s > now_s
+        }
+        await self._write_again()
+        for uid in [uid for uid, until_s in self._until_s.items() if until_s < now_s]:
+            await self._give_up(uid)
+        wishes = self._due(now_s)
+        if not wishes:
+            return
+        for wish in wishes:
+            self._look_again(wish)  # should this be interrupted
+        budgets = await all_budgets(self._api)
+        for wish in wishes:
+            if not self._may():
+                return
+            if wish.kind in self._fruitless_s:
+                continue
+            self._again.pop(wish.asker.uid, None)
+            began_s = time.monotonic()
+            try:
+                await self._serve(wish, budgets)
+            except ApiError:
+                self._look_again(wish)
+                raise
+            await asyncio.sleep(time.monotonic() - began_s)  # the scheduler goes first
+
+    def _due(self, now_s: float) -> list[_Wish]:
+        """The most important first."""
+        wishes, self._wishes = self._wishes, {}
+        for uid in [uid for uid, (at_s, _) in self._again.items() if at_s < now_s]:
+            wishes.setdefault(uid, self._again.pop(uid)[1])
+        fresh = (one for one in wishes.values() if now_s - one.asked_s < STALE_S)
+        return sorted(fresh, key=lambda one: -one.asker.priority)
+
+    def _look_again(self, wish: _Wish) -> None:
+        self._again[wish.asker.uid] = time.monotonic() + AGAIN_S, wish
+
+    async def _serve(self, wish: _Wish, budgets: Sequence[Budget]) -> None:
+        uid = wish.asker.uid
+        waiting = self._waiting.get(uid)
+        if waiting and waiting.nominated and waiting.nominated != waiting.node:
+            return  # the scheduler makes room for it
+        around = Surroundings(budgets, self._held_s, self._api.now_s(), self._evicted_s)
+        kept = self._ledger.kept.get(uid)
+        if kept:
+            # Who was told to go for it is waited for, however long that may take.
+            patient = replace(around, soon_s=math.inf)
+            there = on_node(self._ledger, kept.node, wish.asker, patient)
+            if there and not there.holders:
+                return  # those who go are not gone, or the scheduler has not looked since
+            self._ledger.keep_no_longer(uid)
+        elif len(self._ledger.kept) >= MOST_KEPT:
+            self._look_again(wish)
+            return
+        best = await self._best(wish, around)
+        if best is None:
+            await self._tell_why_not(wish, around)
+            if uid in self._until_s:
+                await self._give_up(uid)
+            return
+        if not best.holders:  # Pods go already, though nobody knows for whom
+            if uid in self._until_s:
+                self._keep(wish.asker, wish.pod, best)
+            return
+        await self._make_room(wish, best, budgets)
+
+    async def _best(self, wish: _Wish, around: Surroundings) -> Choice | None:
+        """Others are answered between two nodes, so what is found is looked at once more."""
+        best = None
+        kept = self._waiting.get(wish.asker.uid)
+        first = kept.node if kept else ""  # where Pods went for it already
+        left = max(LEAST_CANDIDATES, len(wish.names) * CANDIDATES_PERCENT // 100)
+        began_s = time.monotonic()
+        for name in _from_anywhere(wish.names, first):
+            if time.monotonic() - began_s > AT_A_TIME_S:
+                await asyncio.sleep(0)
+                began_s = time.monotonic()
+            found = on_node(self._ledger, name, wish.asker, around, best)
+            best = found or best
+            if best is None:
+                continue
+            left -= 1
+            if not best.holders or left == 0:
+                break
+        return best and on_node(self._ledger, best.node, wish.asker, around)
+
+    async def _make_room(self, wish: _Wish, choice: Choice, budgets: Sequence[Budget]) -> None:
+        """From the choice to its room being kept nothing is awaited."""
+        uid, (namespace, name) = wish.asker.uid, wish.pod
+        if self._ledger.has(uid) or not self._keep(wish.asker, wish.pod, choice):
+            return
+        named = pods_named(choice.victims)
+        try:
+            body = write_nomination(uid, choice.node, named)
+            await self._api.patch(PODS, name, body, namespace, "status", way="strategic")
+        except ApiError as error:
+            self._forget(uid)
+            if error.status in {404, 409}:  # the Pod is gone
+                return
+            raise
+        self._report("preempting", pod=f"{namespace}/{name}", node=choice.node, victims=named)
+        guarded = {one.uid for one in choice.holders if one.budgets}
+        # Those who may be refused come first: else the others would go in vain.
+        for victim in sorted(choice.victims, key=lambda one: one.uid not in guarded):
+            if not self._may():
+                self._forget(uid)
+                return
+            if not await self._evict(victim, wish, choice.node):
+                self._held_s[victim.uid] = time.monotonic() + HELD_S
+                self._ledger.keep_no_longer(uid)
+                self._wishes[uid] = wish
+                self._wished.set()
+                text = held_by(Choice(choice.node, (), (victim,)), budgets)
+                await self._events.write(wish.about, "PreemptionHeld", text, warning=True)
+                return
+        text = (
+            f"{named} evicted on {choice.node} for its {amounts(wish.asker.request)}: waits until "
+            "their containers are gone"
+        )
+        await self._events.write(wish.about, "Preempting", text)
+
+    async def _evict(self, victim: SeenPod, wish: _Wish, node: str) -> bool:
+        """Whether it goes; raises `ApiError` where nobody knows."""
+        namespace, name = victim.pod
+        body: Object = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": name, "namespace": namespace},
+            "deleteOptions": {"preconditions": {"uid": victim.uid}},
+        }
+        try:
+            await self._api.create(PODS, body, namespace, name, "eviction")
+        except ApiError as error:
+            if error.status in {404, 409}:  # gone, or another one of that name
+                return True
+            # Several budgets for one Pod are answered with 500, for ever.
+            if error.status == 429 or (error.status == 500 and "PodDisruptionBudget" in error.why):
+                self._count("refused")
+                return False
+            raise
+        self._count("evicted")
+        self._evicted_s[victim.uid] = time.monotonic() + UNSEEN_S
+        text = (
+            f"evicted for Pod {wish.pod[0]}/{wish.pod[1]} of priority {wish.asker.priority}, which "
+            f"needs {amounts(wish.asker.request)} on {node}"
+        )
+        await self._events.write(
+            About.pod(namespace, name, victim.uid), "Preempted", text, warning=True
+        )
+        return True
+
+    async def _tell_why_not(self, wish: _Wish, around: Surroundings) -> None:
+        self._fruitless_s[wish.kind] = time.monotonic() + FRUITLESS_S
+        if not around.budgets and not around.held:
+            return
+        unheld = replace(around, held=(), heeded=False)
+        if choice := await self._best(wish, unheld):
+            self._look_again(wish)
+            text = held_by(choice, around.budgets) + ": tried again"
+            await self._events.write(wish.about, "PreemptionHeld", text, warning=True)
+
+    def _keep(self, asker: Asker, pod: Key, choice: Choice, soon_s: float = SOON_S) -> bool:
+        now_s = self._api.now_s()
+        around = Surroundings(now_s=now_s, evicted=self._evicted_s, soon_s=soon_s)
+        shares = room_after(self._ledger, choice, asker, around, self._policy)
+        if shares is None:
+            return False
+        self._ledger.keep(asker.uid, Kept(pod, choice.node, asker.priority, shares))
+        going = [one.ends_s - now_s for one in self._ledger.holders(choice.node) if one.ends_s]
+        takes_s = max([0.0, *going, *(one.grace_s for one in choice.victims)])
+        self._until_s[asker.uid] = time.monotonic() + takes_s + KEPT_S
+        return True
+
+    def _forget(self, uid: str) -> None:
+        self._ledger.keep_no_longer(uid)
+        self._until_s.pop(uid, None)
+
+    async def _give_up(self, uid: str) -> None:
+        """Others get the room; the Pod may have it made again after a rest, each time a longer."""
+        kept, waiting = self._ledger.kept.get(uid), self._waiting.get(uid)
+        if waiting is None or not waiting.node:
+            self._forget(uid)
+            return
+        why = f"room on {waiting.node} is no longer kept: " + (
+            "the scheduler did not place the Pod there in time"
+            if kept
+            else "nobody whose going would help can be evicted"
+        )
+        await self._patch(waiting.pod, write_end(uid, why))
+        self._forget(uid)
+        if kept:
+            rest_s = min(LONGEST_REST_S, 2 * self._rests.get(uid, (0.0, REST_S / 2))[1])
+            self._rests[uid] = time.monotonic() + rest_s, rest_s
+        about = About.pod(*waiting.pod, uid)
+        await self._events.write(about, "PreemptionGivenUp", why, warning=True)
+
+    async def _write_again(self) -> None:
+        placed, self._placed = self._placed, {}
+        for uid, waiting in placed.items():
+            await self._patch(
+                waiting.pod, write_end(uid, f"it was placed, {waiting.node} made room")
+            )
+        unnamed, self._unnamed = self._unnamed, set()
+        for uid in unnamed:
+            kept, found = self._ledger.kept.get(uid), self._waiting.get(uid)
+            if kept and found and not found.nominated:
+                await self._patch(found.pod, write_node_again(uid, kept.node))
+
+    async def _patch(self, pod: Key, body: Object) -> None:
+        namespace, name = pod
+        try:
+            await self._api.patch(PODS, name, body, namespace, "status", way="strategic")
+        except ApiError as error:
+            if error.status not in {404, 409}:
+                raise
+
+
+def _from_anywhere(names: tuple[str, ...], first: str) -> Iterator[str]:
+    """All of them, `first` and then from a place that is another each time: none is spared."""
+    if first in names:
+        yield first
+    begin = random.randrange(len(names))  # noqa: S311 - no secret
+    yield from (name for name in names[begin:] + names[:begin] if name != first)

@@ -1,0 +1,201 @@
+"""Changes placements of running Pods as their owners ask: reserved first, then written.
+
+A change is written over the version of the Pod that it was decided by. So whatever is seen of the
+Pod next is that change, or rules it out, and a process that is killed leaves nothing behind: the
+Pod's object says what is taken of its devices, before and after.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.kube.extender.growth import Step, step_of
+from penstock.kube.extender.ledger import SeenPod
+from penstock.kube.objects.api_client import PODS, ApiError
+from penstock.kube.objects.events import PLACE, About, Events
+from penstock.kube.objects.names import HELD, PLACED
+from penstock.kube.objects.placement import write_placement
+from penstock.kube.objects.resize_annotation import in_words
+from penstock.model import PenstockError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.kube.extender.ledger import Ledger
+    from penstock.kube.extender.nominations import Waiting
+    from penstock.kube.objects.api_client import Api, Object
+    from penstock.kube.objects.cache import Cache, Key
+
+GROWN, SHRUNK, REFUSED = "VgpuGrown", "VgpuShrunk", "VgpuResizeRefused"
+LOOK_S = 1.0  # at Pods that wait for room
+AGAIN_S = 10.0  # after the API server refused a change
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 5.0
+SAY_AGAIN_S = 30.0  # what is free moves all the time: not an Event each time
+
+
+@dataclass
+class _Written:
+    """A change that has not been seen yet."""
+
+    key: Key
+    version: str  # of the Pod's object, over which it is written
+    task: asyncio.Task[None]
+
+
+class Resizer:
+    """Looks when Pods change; `pods` are those whose shares `ledger` counts."""
+
+    def __init__(
+        self,
+        api: Api,
+        ledger: Ledger,
+        pods: Cache[SeenPod | Waiting],
+        *,
+        report: Callable[..., None],
+        leads: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Made after the ledger hears of Pods: it is told of a change first."""
+        self._api = api
+        self._ledger = ledger
+        self._pods = pods
+        self._report = report
+        self._leads = leads
+        self._events = Events(api, report, PLACE)
+        self._open: set[Key] = set()
+        self._written: dict[str, _Written] = {}  # by uid
+        self._refused: dict[str, tuple[str, str, float]] = {}  # by uid: asked, told, when
+        self._not_before_s: dict[str, float] = {}
+        self._wake = asyncio.Event()
+        pods.changed.append(self._note)
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        await self._pods.ready()
+        while True:
+            self._wake.clear()
+            self._settle()
+            if self._leads():
+                for key in list(self._open):
+                    await self._look(key)
+            wait_s = LOOK_S if self._open or self._written else None
+            try:
+                await asyncio.wait_for(self._wake.wait(), wait_s)
+            except asyncio.TimeoutError:
+                continue
+
+    def _note(self, key: Key, old: SeenPod | Waiting | None, new: SeenPod | Waiting | None) -> None:
+        if isinstance(new, SeenPod) and new.running is not None and new.running.asked:
+            self._open.add(key)
+        else:
+            self._open.discard(key)
+        if old is not None and (new is None or new.uid != old.uid):
+            self._refused.pop(old.uid, None)
+            self._not_before_s.pop(old.uid, None)
+        self._wake.set()
+
+    def _settle(self) -> None:
+        """Another version than the one written over is the change, or rules it out."""
+        for uid, one in list(self._written.items()):
+            pod = self._placed(one.key)
+            gone = pod is None or pod.uid != uid or pod.running is None
+            if gone or (pod and pod.running and pod.running.version != one.version):
+                self._ledger.release_growth(uid)
+                del self._written[uid]
+
+    def _placed(self, key: Key) -> SeenPod | None:
+        pod = self._pods.objects.get(key)
+        return pod if isinstance(pod, SeenPod) else None
+
+    async def _look(self, key: Key) -> None:
+        pod = self._placed(key)
+        if pod is None or pod.running is None or not pod.running.asked:
+            self._open.discard(key)
+            return
+        now_s = time.monotonic()
+        if pod.uid in self._written or now_s < self._not_before_s.get(pod.uid, 0.0):
+            return
+        if problem := self._ledger.problem(pod.node):
+            await self._refuse(key, pod, f"node {pod.node} gives nothing more: {problem}")
+            return
+        try:
+            step = step_of(pod, self._ledger.nodes[pod.node])
+        except PenstockError as error:
+            await self._refuse(key, pod, str(error))
+            return
+        self._refused.pop(pod.uid, None)
+        if step is None:
+            self._open.discard(key)
+            return
+        # From the look at what is free to its being taken nothing is awaited.
+        self._ledger.grow(pod.uid, pod.node, step.more)
+        task = asyncio.create_task(self._write(key, pod, step))
+        self._written[pod.uid] = _Written(key, pod.running.version, task)
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    async def _write(self, key: Key, pod: SeenPod, step: Step) -> None:
+        running = pod.running
+        assert running is not None  # noqa: S101 - for the type checker
+        held = write_placement(step.held) if step.held else None
+        body: Object = {
+            "metadata": {
+                "uid": pod.uid,
+                "resourceVersion": running.version,
+                "annotations": {PLACED: write_placement(step.placement), HELD: held},
+            }
+        }
+        # Through `status`: a scheduler may write that of Pods, and not what they run.
+        wait_s, in_doubt = FIRST_WAIT_S, False
+        while True:
+            try:
+                await self._api.patch(PODS, key[1], body, key[0], "status")
+                break
+            except ApiError as error:
+                # Written over a version that is no longer there: no attempt can succeed any more,
+                # and if one of them did, the Pod is seen with it.
+                if error.status in {404, 409}:
+                    if not in_doubt:
+                        self._give_up(pod.uid, running.version)
+                    return
+                if not error.is_passing and not in_doubt:
+                    self._not_before_s[pod.uid] = time.monotonic() + AGAIN_S
+                    self._give_up(pod.uid, running.version)
+                    self._report("not resized", pod="/".join(key), why=str(error))
+                    return
+                in_doubt = True
+            await asyncio.sleep(wait_s)
+            wait_s = min(LONGEST_WAIT_S, 2 * wait_s)
+            if not self._leads():  # whoever does may have given the room to others
+                self._give_up(pod.uid, running.version)
+                return
+        grown = any(
+            share.memory_bytes > before.memory_bytes or share.cores_permille > before.cores_permille
+            for container, shares in step.placement.items()
+            for uuid, share in shares.items()
+            for before in [running.placement[container][uuid]]
+        )
+        text = in_words(running.placement, step.placement)
+        self._report("resized", pod="/".join(key), what=text)
+        await self._tell(key, pod, GROWN if grown else SHRUNK, text)
+
+    def _give_up(self, uid: str, version: str) -> None:
+        """Unless another attempt, over a newer version, has begun since."""
+        if uid in self._written and self._written[uid].version == version:
+            self._ledger.release_growth(uid)
+            del self._written[uid]
+        self._wake.set()
+
+    async def _refuse(self, key: Key, pod: SeenPod, text: str) -> None:
+        asked = pod.running.asked if pod.running else ""
+        was_asked, told, at_s = self._refused.get(pod.uid, ("", "", 0.0))
+        now_s = time.monotonic()
+        if was_asked == asked and (told == text or now_s - at_s < SAY_AGAIN_S):
+            return
+        self._refused[pod.uid] = asked, text, now_s
+        await self._tell(key, pod, REFUSED, text)
+
+    async def _tell(self, key: Key, pod: SeenPod, reason: str, text: str) -> None:
+        about = About.pod(key[0], key[1], pod.uid)
+        await self._events.write(about, reason, text, warning=reason == REFUSED, again=True)

@@ -1,0 +1,60 @@
+"""Whether the scheduler beside this process is the one that schedules, by its own Lease.
+
+One process places Pods, and so one may change placements: what the scheduler asks comes to the
+extender of whichever leads, but nobody asks for a change of a running Pod.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from typing import TYPE_CHECKING
+
+from penstock.kube.objects.api_client import LEASES
+from penstock.kube.objects.cache import Cache
+
+if TYPE_CHECKING:
+    from penstock.kube.objects.api_client import Api, Object
+    from penstock.kube.objects.cache import Key
+
+# Others take a Lease that they have seen unchanged for 15 s (kube-scheduler's default): who has not
+# seen it renewed for ten no longer acts. No clock of another machine is looked at.
+STALE_S = 10.0
+
+
+class Leading:
+    """Follows the Lease. A scheduler calls itself `<its host's name>_<something>`."""
+
+    def __init__(self, api: Api, namespace: str, name: str, host: str = "") -> None:
+        """`host`: which holder is beside us; usually this host's, containers of a Pod share it."""
+        self._holder = f"{host or socket.gethostname()}_"
+        self._cache = Cache(api, LEASES, _read, namespace=namespace, fields=f"metadata.name={name}")
+        self._cache.changed.append(self._note)
+        self._renewed_s: float | None = None
+        self._since_s: float | None = None
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        await self._cache.run()
+
+    def __call__(self) -> bool:
+        """Whether the scheduler beside us leads."""
+        return self._renewed_s is not None and time.monotonic() - self._renewed_s < STALE_S
+
+    @property
+    def since_s(self) -> float | None:
+        """Since when (monotonic) it leads without a break; None: it does not."""
+        return self._since_s if self() else None
+
+    def _note(self, _: Key, old: tuple[str, str] | None, new: tuple[str, str] | None) -> None:
+        if new is None or not new[0].startswith(self._holder):
+            self._renewed_s = self._since_s = None
+        elif old is not None and not self._cache.is_listing:  # what is listed may be old
+            if self._since_s is None or not self():
+                self._since_s = time.monotonic()
+            self._renewed_s = time.monotonic()
+
+
+def _read(one: Object) -> tuple[str, str]:
+    spec = one.get("spec") or {}
+    return str(spec.get("holderIdentity") or ""), str(spec.get("renewTime") or "")

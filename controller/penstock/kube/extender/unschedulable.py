@@ -1,0 +1,124 @@
+"""Pods that fitted nowhere when the scheduler asked: it is told when there is room for them.
+
+By itself it tries a Pod again at what it sees change: a Pod that went, a node with another device.
+It may see that before we do, be answered once more that nothing fits, and let the Pod rest for five
+minutes. So who was refused is looked at again when something of a node has become free. Where there
+is room and the scheduler has not come back, the Pod's status is touched: it tries that Pod again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.kube.extender.nominations import write_room_came
+from penstock.kube.objects.api_client import PODS, ApiError
+from penstock.scheduling.placement.fit import fits, place
+from penstock.scheduling.placement.pod_request import totals
+from penstock.scheduling.placement.reasons import Shortage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from penstock.kube.extender.ledger import Ledger
+    from penstock.kube.extender.preemption_forecast import Asker
+    from penstock.kube.objects.api_client import Api
+    from penstock.kube.objects.cache import Key
+
+LOOK_S = 1.0  # also how long the scheduler is given to come by itself
+# Of one that is told and refused again: what keeps it away is not devices, but it may change.
+FIRST_REST_S, LONGEST_REST_S = 10.0, 300.0
+STALE_S = 660.0  # the scheduler asks about every Pod that waits each five minutes: this one is gone
+MOST = 20_000
+
+
+@dataclass
+class _Refused:
+    pod: Key
+    asker: Asker
+    told_s: float  # monotonic, when the scheduler was answered
+    rest_s: float = FIRST_REST_S
+    not_before_s: float = 0.0  # monotonic
+
+
+class Refused:
+    """Those of one scheduler."""
+
+    def __init__(self, api: Api, ledger: Ledger, report: Callable[..., None]) -> None:
+        self._api = api
+        self._ledger = ledger
+        self._report = report
+        self._by_uid: dict[str, _Refused] = {}
+        self._settling: Collection[str] = ()  # nodes of which something became free
+
+    def told(self, pod: Key, asker: Asker) -> None:
+        """The scheduler was answered that the Pod fits nowhere."""
+        now_s = time.monotonic()
+        if one := self._by_uid.get(asker.uid):
+            one.asker, one.told_s = asker, now_s
+        elif len(self._by_uid) < MOST:
+            self._by_uid[asker.uid] = _Refused(pod, asker, now_s)
+
+    def forget(self, uid: str) -> None:
+        """It fits, or is placed."""
+        self._by_uid.pop(uid, None)
+
+    async def run(self, may: Callable[[], bool]) -> None:
+        """Until cancelled, while it `may`."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            nodes, self._settling = self._settling, self._ledger.take_freed()
+            if nodes and may():
+                await self._look(nodes)
+
+    async def _look(self, nodes: Collection[str]) -> None:
+        """Tells of those who have room on one of the nodes now, each with room of its own."""
+        now_s = time.monotonic()
+        for uid in [uid for uid, one in self._by_uid.items() if now_s - one.told_s > STALE_S]:
+            del self._by_uid[uid]
+        ledger = self._ledger
+        room = {name: ledger.nodes[name].copy() for name in nodes if not ledger.problem(name)}
+        if not room:
+            return
+        waiting = [
+            one
+            for uid, one in self._by_uid.items()
+            if one.told_s < now_s - LOOK_S
+            and one.not_before_s < now_s
+            and uid not in ledger.kept  # for those room is made already
+        ]
+        waiting.sort(key=lambda one: -one.asker.priority)
+        in_vain = set()  # who asks for the same finds the same
+        for one in waiting:
+            request = one.asker.request
+            if request in in_vain:
+                continue
+            await asyncio.sleep(0)  # the scheduler goes first
+            name = next((name for name, node in room.items() if fits(node, request)), "")
+            if not name:
+                in_vain.add(request)
+                continue
+            placement = place(room[name], request, "binpack")
+            if isinstance(placement, Shortage):  # the same, but for Pods of many containers
+                continue
+            if one.asker.uid in self._by_uid and await self._is_touched(one, name):
+                order = [(ask.container, ask.role) for ask in request.asks]
+                room[name].take(totals(placement, order))
+
+    async def _is_touched(self, one: _Refused, node: str) -> bool:
+        """False: the Pod is gone. Nobody tells when one goes that was never placed."""
+        uid, (namespace, name) = one.asker.uid, one.pod
+        one.not_before_s = time.monotonic() + one.rest_s
+        one.rest_s = min(LONGEST_REST_S, 2 * one.rest_s)
+        body = write_room_came(uid, node)
+        try:
+            await self._api.patch(PODS, name, body, namespace, "status", way="strategic")
+        except ApiError as error:
+            if error.status in {404, 409}:  # or another one of that name
+                self.forget(uid)
+                return False
+            # It comes back by itself within minutes.
+            self._report("not told of room", pod=f"{namespace}/{name}", why=str(error))
+        return True

@@ -1,0 +1,101 @@
+"""The kubelet's own record of which containers have which devices of plugins.
+
+What it says of them over its podresources socket leaves out init containers, names Pods by names
+that another one may have by now, and not what the plugin answered. Its file has all three. It is
+written, whole, before an allocation is answered; but a snapshot that was begun before may be
+written after it, until the kubelet writes the next one.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import stat
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from google.protobuf.message import DecodeError
+
+from penstock.kube.objects.names import RESOURCE_COUNT
+from penstock.model import PenstockError
+from penstock_api.kubelet import deviceplugin_v1beta1_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+NAME = "kubelet_internal_checkpoint"
+MOST_BYTES = 64 << 20
+MOST_WORD = 253
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A container that was given slots of ours."""
+
+    pod_uid: str
+    container: str
+    ids: frozenset[str]
+    cdi_devices: tuple[str, ...]  # that the plugin answered, qualified
+
+
+def read_record(folder: Path) -> tuple[Holder, ...]:
+    """All containers with slots of ours; none before the kubelet gave the first one.
+
+    Raises:
+        PenstockError: the file is none that a kubelet writes.
+    """
+    file = folder / NAME
+    try:
+        text = _text(file)
+    except FileNotFoundError:
+        return ()
+    except (OSError, ValueError) as error:
+        raise _nonsense(file, str(error)) from error
+    try:
+        entries = json.loads(text)["Data"]["PodDeviceEntries"] or []
+        return tuple(_holder(one) for one in entries if one["ResourceName"] == RESOURCE_COUNT)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, DecodeError) as error:
+        raise _nonsense(file, f"{type(error).__name__}: {error}") from error
+
+
+def holders_of(ids: Iterable[str], record: Iterable[Holder]) -> tuple[Holder, ...]:
+    """The containers with exactly these slots: of one Pod, which has them in turn."""
+    wanted = frozenset(ids)
+    return tuple(one for one in record if one.ids == wanted)
+
+
+def _text(file: Path) -> bytes:
+    descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb") as stream:  # noqa: PTH123 - a descriptor
+        about = os.fstat(descriptor)
+        if not stat.S_ISREG(about.st_mode) or about.st_uid not in {0, os.geteuid()}:
+            raise ValueError("it is no file of root's")
+        if about.st_size > MOST_BYTES:
+            raise ValueError(f"it has {about.st_size} bytes")
+        return stream.read(MOST_BYTES + 1)
+
+
+def _holder(plain: dict[str, Any]) -> Holder:
+    # By NUMA node; an older kubelet's form, a plain list, no longer exists since 1.20.
+    ids = frozenset(_word(one) for group in plain["DeviceIDs"].values() for one in group)
+    answer = pb.ContainerAllocateResponse.FromString(
+        base64.b64decode(plain["AllocResp"] or "", validate=True)
+    )
+    names = tuple(one.name for one in answer.cdi_devices)
+    return Holder(_word(plain["PodUID"]), _word(plain["ContainerName"]), ids, names)
+
+
+def _word(text: object) -> str:
+    if not isinstance(text, str) or not 0 < len(text) <= MOST_WORD:
+        raise ValueError(f"{str(text)[:80]!r} is no name")
+    return text
+
+
+def _nonsense(file: Path, why: str) -> PenstockError:
+    return PenstockError(
+        f"the kubelet's record {file} cannot be read", why[:500],
+        "it is the kubelet's own: a Kubernetes release that writes another form needs the other "
+        "way (--way dra), or a newer Penstock",
+    )  # fmt: skip

@@ -1,0 +1,180 @@
+"""What a ResourceClaim's status grants of this node's devices. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from penstock.kube.kubelet.allocation import Allocation
+from penstock.kube.objects.names import CORES_PERMILLE, DRIVER, GROUP, MEMORY
+from penstock.kube.objects.opaque_parameters import Parameters, parameters_for, said_by
+from penstock.kube.objects.placement import Share
+from penstock.kube.objects.quantity import parse_whole
+from penstock.model import PenstockError, QuantityError
+from penstock.model.quantity import FULL_DEVICE_PERMILLE, MAX_MEMORY_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from penstock.kube.objects.api_client import Object
+
+CLAIM = f"{GROUP}/claim"  # label of a tenant: the name of its claim
+MOST_RESULTS = 32  # the API's own bound
+_Word = TypeVar("_Word")
+
+
+@dataclass(frozen=True)
+class ClaimRef:
+    """Which claim a kubelet means: all that it says of one."""
+
+    namespace: str
+    name: str
+    uid: str
+
+    def __str__(self) -> str:
+        return f"claim {self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One result of the allocation: a share of one device."""
+
+    request: str
+    device: str  # as the ResourceSlice calls it
+    share_id: str | None
+    share: Share
+
+
+@dataclass(frozen=True)
+class Granted:
+    """A claim as far as it concerns this node's devices."""
+
+    ref: ClaimRef
+    pod: str  # that it was made for; else the claim's own name. The same for as long as it lives.
+    parts: tuple[Part, ...]
+    parameters: Parameters
+    by_administrators: Parameters  # of these what its class said, and the policies that hold
+
+    def allocation(self, uuids: Mapping[str, str]) -> Allocation:
+        """The tenant to be granted, one with all devices. `uuids`: by the devices' names.
+
+        Raises:
+            PenstockError: a device is not this node's, or was given out beyond its size.
+        """
+        shares: dict[str, Share] = {}
+        for part in self.parts:
+            uuid = uuids.get(part.device)
+            if uuid is None:
+                raise PenstockError(
+                    f"{self.ref} cannot be prepared",
+                    f"its agent knows no device {part.device!r}",
+                    "a device that is gone comes back with its driver; else delete Pod and claim",
+                )
+            before = shares.get(uuid, Share(0, 0))
+            shares[uuid] = Share(
+                before.memory_bytes + part.share.memory_bytes,
+                before.cores_permille + part.share.cores_permille,
+            )
+        return Allocation(
+            owner=self.ref.uid,
+            namespace=self.ref.namespace,
+            pod=self.pod,
+            container="",
+            shares=shares,
+            mode=self.parameters.mode_or_usual,
+            policy=self.parameters.policy or "",
+            measured=self.parameters.measured_or_usual,
+            grace_ns=self.parameters.grace_or_usual_ns,
+            bound_measured=self.by_administrators.measured is None,
+            bound_grace=self.by_administrators.grace_ns is None,
+            labels={CLAIM: self.ref.name},
+        )
+
+
+def read_claim(one: Object, ref: ClaimRef, pool: str) -> Granted:
+    """What the claim grants of `pool`, this node's devices.
+
+    Raises:
+        PenstockError: it is another claim, not allocated, nobody's, or asks for what nobody gives.
+    """
+    if one["metadata"].get("uid") != ref.uid:
+        raise _refused(
+            ref, "another claim has that name by now", "kubelet asks again with the new one"
+        )
+    status = one.get("status") or {}
+    allocation = status.get("allocation")
+    if not allocation:
+        raise _refused(ref, "it is not allocated", "it is prepared once a scheduler allocates it")
+    if not any(
+        user.get("resource") == "pods" and not user.get("apiGroup")
+        for user in status.get("reservedFor") or []
+    ):
+        raise _refused(ref, "it is reserved for no Pod", "the scheduler reserves it for its Pod")
+    devices = allocation.get("devices") or {}
+    results = [result for result in devices.get("results") or [] if result.get("driver") == DRIVER]
+    if not results or len(results) > MOST_RESULTS:
+        raise _refused(ref, f"it has {len(results)} devices of {DRIVER}", "see its status")
+    configs = [config for config in devices.get("config") or [] if isinstance(config, dict)]
+    parts = tuple(_part(ref, result, pool) for result in results)
+    parameters = [parameters_for(part.request, configs) for part in parts]
+    by_class = [said_by("FromClass", part.request, configs) for part in parts]
+    if any(other != parameters[0] for other in parameters[1:]):
+        raise _refused(
+            ref, "its requests have different parameters, and it becomes one tenant",
+            "give them the same, or make a claim of each",
+        )  # fmt: skip
+    by_administrators = Parameters(
+        measured=_all_said([one.measured for one in by_class]),
+        grace_ns=_all_said([one.grace_ns for one in by_class]),
+    )
+    return Granted(ref, _made_for(one), parts, parameters[0], by_administrators)
+
+
+def _all_said(several: Sequence[_Word | None]) -> _Word | None:
+    """The first of them; None where one is not said: who asks for several gets nothing milder."""
+    return None if None in several else several[0]
+
+
+def _part(ref: ClaimRef, result: Mapping[str, Any], pool: str) -> Part:
+    if result.get("pool") != pool:
+        raise _refused(
+            ref, f"it has a device of {result.get('pool')}, not of {pool}",
+            "the scheduler puts a Pod where its devices are: delete the Pod",
+        )  # fmt: skip
+    if result.get("adminAccess"):
+        raise _refused(
+            ref, "it asks for admin access, which shares do not have",
+            "what tenants use is told by the agent's metrics; leave adminAccess out",
+        )  # fmt: skip
+    consumed = result.get("consumedCapacity") or {}
+    amounts = []
+    for name, most in ((MEMORY, MAX_MEMORY_BYTES), (CORES_PERMILLE, FULL_DEVICE_PERMILLE)):
+        text = consumed.get(name, consumed.get(f"{DRIVER}/{name}"))
+        try:
+            amount = parse_whole(text)
+        except QuantityError as error:
+            raise _refused(
+                ref, f"its allocation does not say how much {name} it has: {error}",
+                "control plane and kubelets need Kubernetes 1.36 (DRAConsumableCapacity)",
+            ) from error  # fmt: skip
+        if not 0 < amount <= most:
+            raise _refused(ref, f"{amount} is no amount of {name}", "delete the claim")
+        amounts.append(amount)
+    return Part(
+        str(result.get("request", "")),
+        str(result.get("device", "")),
+        result.get("shareID"),
+        Share(*amounts),
+    )
+
+
+def _made_for(one: Object) -> str:
+    """The Pod that the claim was made for from a template, else the claim itself."""
+    for owner in one["metadata"].get("ownerReferences") or []:
+        if owner.get("kind") == "Pod" and owner.get("controller"):
+            return str(owner["name"])
+    return str(one["metadata"]["name"])
+
+
+def _refused(ref: ClaimRef, why: str, fix: str) -> PenstockError:
+    return PenstockError(f"{ref} cannot be prepared", why, fix)

@@ -1,0 +1,96 @@
+"""Tenants whose Pods are gone and of whom no kubelet will say so.
+
+Usually a kubelet unprepares a claim when its last container has ended. It does not where it has
+forgotten the claim: its directory was wiped, or a node came back under another name. Such a tenant
+goes when no Pod wants it, the kubelet does not know of it, and no process of it is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+from penstock.kube.kubelet.claim import CLAIM
+from penstock.model import PenstockError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from penstock.kube.kubelet.allocation import Tenants
+    from penstock.kube.kubelet.node_pods import NodePods
+    from penstock.kube.kubelet.pod_resources import Kubelet
+    from penstock_api.v1 import agent_pb2 as pb
+
+LOOK_S = 10.0
+SETTLED_S = 60.0  # kubelets unprepare within seconds, and are given time to come back
+Log = Any  # log(event, **fields)
+
+
+class Leftovers:
+    """Looks for them, and ends them."""
+
+    def __init__(
+        self,
+        tenants: Tenants,
+        pods: NodePods,
+        kubelet: Kubelet,
+        *,
+        under_way: Collection[str],
+        log: Log,
+        settled_s: float = SETTLED_S,
+    ) -> None:
+        """`under_way`: uids of claims that a kubelet is asking about at the moment."""
+        self._tenants = tenants
+        self._pods = pods
+        self._kubelet = kubelet
+        self._under_way = under_way
+        self._log = log
+        self._settled_s = settled_s
+        self._unwanted_s: dict[str, float] = {}  # owner: since when
+
+    async def run(self) -> None:
+        """Looks until it is cancelled."""
+        await self._pods.cache.ready()
+        while True:
+            try:
+                await self.look()
+            except PenstockError as error:
+                self._unwanted_s.clear()  # time in which nobody could look does not count
+                self._log("not looked for leftovers", why=str(error))
+            await asyncio.sleep(min(LOOK_S, self._settled_s / 2))
+
+    async def look(self) -> None:
+        """Once. Raises `PenstockError`: agent, API server or kubelet cannot be asked."""
+        if self._pods.cache.problem is not None:
+            raise self._pods.cache.problem
+        owned = await self._tenants.owned()
+        unwanted = {
+            owner: tenant
+            for owner, tenant in owned.items()
+            if CLAIM in tenant.labels
+            and owner not in self._under_way
+            and all(pod.has_ended for pod in self._pods.of(tenant))
+        }
+        now = time.monotonic()
+        self._unwanted_s = {owner: self._unwanted_s.get(owner, now) for owner in unwanted}
+        due = [owner for owner, since in self._unwanted_s.items() if now - since >= self._settled_s]
+        if not due:
+            return
+        known = await self._kubelet.claims()
+        for owner in due:
+            tenant = unwanted[owner]
+            if (tenant.labels["namespace"], tenant.labels[CLAIM]) in known:
+                del self._unwanted_s[owner]
+            elif is_empty(tenant) and owner not in self._under_way:
+                await self._tenants.revoke(tenant.name, reason="its Pods and containers are gone")
+                self._log("removed a leftover", tenant=tenant.name, owner=owner)
+
+
+def is_empty(tenant: pb.Tenant) -> bool:
+    """Whether no process is there that could use its share, as far as the agent sees.
+
+    What holds a slot does not count: a slot whose process ended while no agent looked may stay
+    taken for good where another pid namespace than the machine's first one is all that can be seen.
+    """
+    return tenant.HasField("members") and not tenant.members

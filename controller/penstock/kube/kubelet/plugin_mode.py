@@ -1,0 +1,70 @@
+"""All of a node that is served by the device plugin, joined."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from penstock.kube.kubelet.cdi_slots import Slots
+from penstock.kube.kubelet.container_runtime import Runtime
+from penstock.kube.kubelet.container_start import Starting
+from penstock.kube.kubelet.device_plugin import Plugin
+from penstock.kube.kubelet.placement_sync import Following
+from penstock.kube.kubelet.plugin_socket import PluginSocket
+from penstock.kube.kubelet.reconciler import Upkeep
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+    from pathlib import Path
+
+    from penstock.kube.kubelet.allocation import Tenants
+    from penstock.kube.kubelet.node_inventory import Inventory
+    from penstock.kube.kubelet.node_pods import NodePods
+    from penstock.kube.objects.api_client import Api
+    from penstock.model import PenstockError
+
+Log = Any  # log(event, **fields)
+
+
+class PluginWay:
+    """Its socket is `socket`, from entering to leaving; `duties` run meanwhile."""
+
+    def __init__(
+        self,
+        api: Api,
+        inventory: Inventory,
+        pods: NodePods,
+        tenants: Tenants,
+        *,
+        log: Log,
+        kubelet_dir: Path,
+        device_plugin_dir: Path,
+        cdi_dir: Path,
+        runtime_socket: Path,
+    ) -> None:
+        slots = Slots(cdi_dir)
+        starting = Starting(
+            device_plugin_dir, pods, tenants, runtime=Runtime(runtime_socket), slots=slots, log=log
+        )
+        following = Following(api, tenants, pods, under_way=starting.under_way, log=log)
+        self._upkeep = Upkeep(
+            tenants, pods, slots=slots, following=following, under_way=starting.under_way, log=log
+        )
+        starting.end_unwanted = self._upkeep.look
+        plugin = Plugin(inventory, starting, log)
+        self.socket = PluginSocket(device_plugin_dir, kubelet_dir, plugin, log)
+
+    def duties(self) -> list[Coroutine[Any, Any, None]]:
+        """Each runs until it is cancelled."""
+        return [self.socket.run(), self._upkeep.run()]
+
+    @property
+    def problem(self) -> PenstockError | None:
+        """What does not work of it."""
+        return self.socket.problem
+
+    async def leave(self) -> None:
+        """Nothing is left that a scheduler would go by: the extender heeds the node's label."""
+
+    def why_not_ready(self) -> str:
+        """Empty: Pods can have vGPUs."""
+        return "" if self.socket.is_registered else "the kubelet has not registered the plugin yet"

@@ -1,0 +1,169 @@
+"""The plugin's socket beside the kubelet's, and its registration there.
+
+A kubelet that starts removes all sockets of its folder and makes its own anew: then, and after a
+start of ours, the plugin makes its socket and registers. A kubelet that goes on but no longer
+listens is registered with again as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from penstock.kube.objects.names import DRIVER, RESOURCE_COUNT
+from penstock.model import PenstockError
+from penstock_api.kubelet import deviceplugin_v1beta1_pb2 as pb
+from penstock_api.kubelet import deviceplugin_v1beta1_pb2_grpc
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from penstock.kube.kubelet.device_plugin import Plugin
+
+API_VERSION = "v1beta1"
+KUBELET = "kubelet.sock"
+OWN = f"{RESOURCE_COUNT.replace('/', '-')}.sock"
+LOOK_S = 1.0
+LISTENS_WITHIN_S = 10.0  # a kubelet asks for the devices at once
+REGISTER_WITHIN_S = 10.0
+STOP_WITHIN_S = 5.0
+Identity = tuple[int, int, int]
+Log = Any  # log(event, **fields)
+
+
+class PluginSocket:
+    """From entering to leaving; `run` keeps it registered."""
+
+    def __init__(self, folder: Path, kubelet_dir: Path, plugin: Plugin, log: Log) -> None:
+        """`folder`: /var/lib/kubelet/device-plugins, wherever the kubelet's root is."""
+        self.problem: PenstockError | None = None
+        """Why it is not registered."""
+        self._folder = folder
+        self._lock_file = kubelet_dir / "plugins" / DRIVER / "lock"
+        self._plugin = plugin
+        self._log = log
+        self._server: grpc.aio.Server | None = None
+        self._registered: tuple[Identity, Identity] | None = None  # the kubelet's, ours
+        self._registered_s = 0.0
+        self._lock = -1
+
+    @property
+    def is_registered(self) -> bool:
+        """Whether the kubelet knows of the plugin and listens."""
+        return self._registered is not None and self._plugin.is_watched
+
+    async def __aenter__(self) -> Self:
+        """Raises `PenstockError`: this node is served by another process, of either way."""
+        try:
+            self._lock_file.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+            self._lock = os.open(self._lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            await self.close()
+            raise PenstockError(
+                "this node is served already", f"{self._lock_file} is held",
+                "end the other process first", reason="not-now",
+            ) from error  # fmt: skip
+        except OSError as error:
+            raise PenstockError(
+                f"{self._lock_file} cannot be made", str(error),
+                "--kubelet-dir names the kubelet's own directory; write it as root",
+            ) from error  # fmt: skip
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Lets calls end and removes the socket: the kubelet takes it that the plugin is gone."""
+        if self._server is not None:
+            await self._stop()
+            with contextlib.suppress(OSError):
+                (self._folder / OWN).unlink()
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    async def run(self) -> None:
+        """Registers whenever it has to, until it is cancelled."""
+        while True:
+            kubelet = _identity(self._folder / KUBELET)
+            if kubelet is None:
+                self._registered = None
+                self.problem = PenstockError(
+                    "no kubelet takes the device plugin", f"there is no {self._folder / KUBELET}",
+                    "it is registered once the kubelet runs; see --device-plugin-dir",
+                )  # fmt: skip
+            elif not self._stands(kubelet):
+                await self._register(kubelet)
+            await asyncio.sleep(LOOK_S)
+
+    def _stands(self, kubelet: Identity) -> bool:
+        if self._registered != (kubelet, _identity(self._folder / OWN)):
+            return False
+        waited_s = time.monotonic() - self._registered_s
+        return self._plugin.is_watched or waited_s < LISTENS_WITHIN_S
+
+    async def _register(self, kubelet: Identity) -> None:
+        own = self._folder / OWN
+        self._registered = None
+        try:
+            await self._stop()
+            own.unlink(missing_ok=True)  # of one that was killed; the lock tells that it is gone
+            server = grpc.aio.server()
+            deviceplugin_v1beta1_pb2_grpc.add_DevicePluginServicer_to_server(self._plugin, server)  # type: ignore[no-untyped-call] # generated
+            server.add_insecure_port(f"unix:{own}")
+            await server.start()
+            self._server = server
+            own.chmod(0o600)
+            request = pb.RegisterRequest(
+                version=API_VERSION,
+                endpoint=OWN,
+                resource_name=RESOURCE_COUNT,
+                options=pb.DevicePluginOptions(pre_start_required=True),
+            )
+            options = [("grpc.enable_http_proxy", 0), ("grpc.default_authority", "localhost")]
+            door = f"unix:{self._folder / KUBELET}"
+            async with grpc.aio.insecure_channel(door, options) as channel:
+                stub = deviceplugin_v1beta1_pb2_grpc.RegistrationStub(channel)  # type: ignore[no-untyped-call] # generated
+                await stub.Register(request, timeout=REGISTER_WITHIN_S)
+        except (OSError, RuntimeError, grpc.RpcError) as error:
+            why = error.details() if isinstance(error, grpc.RpcError) else error
+            self.problem = PenstockError(
+                f"the kubelet did not register the plugin for {RESOURCE_COUNT}", str(why),
+                "it is tried again every second; see the kubelet's log",
+            )  # fmt: skip
+            return
+        made = _identity(own)
+        self._registered = (kubelet, made) if made else None
+        self._registered_s = time.monotonic()
+        self.problem = None
+        self._log("registered", resource=RESOURCE_COUNT)
+
+    async def _stop(self) -> None:
+        if self._server is not None:
+            server, self._server = self._server, None
+            await server.stop(STOP_WITHIN_S)
+
+
+def _identity(socket: Path) -> Identity | None:
+    """What tells a socket from one that was made later in its place."""
+    try:
+        about = socket.lstat()
+    except OSError:
+        return None
+    return about.st_dev, about.st_ino, about.st_ctime_ns

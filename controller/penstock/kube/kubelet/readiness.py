@@ -1,0 +1,183 @@
+"""Whether what a Pod has of devices runs, as a condition of the Pod; and deletion, which resumes.
+
+The condition is a readiness gate: while a tenant is suspended, by enforcement or by order, its Pods
+get no traffic. It follows from the agent's tenants alone, so that it is right again after any
+restart; while the agent does not answer it stays as it is, as suspended tenants do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from penstock.kube.kubelet.node_pods import Condition
+from penstock.kube.objects.api_client import PODS, ApiError
+from penstock.kube.objects.names import RUNNING
+from penstock.model import PenstockError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from penstock.kube.kubelet.allocation import Tenants
+    from penstock.kube.kubelet.node_pods import NodePod, NodePods
+    from penstock.kube.kubelet.pod_events import Happenings
+    from penstock.kube.objects.api_client import Api
+    from penstock_api.v1 import agent_pb2 as pb
+
+SOON_S = 0.2  # many Pods change at once
+LOOK_S = 5.0  # a happening that was not told
+AGAIN_S = 1.0  # what did not work
+# From a Pod's deletion on. Grace periods are their owners' to choose: who is suspended for good
+# reason must not run on for hours by being deleted.
+MERCY_S = 60.0
+MOST_AT_ONCE = 8  # writes under way
+MOST_MESSAGE = 1000
+RUNS = Condition("True", "VgpuRunning", "")
+Log = Any  # log(event, **fields)
+
+
+class Running:
+    """Looks when Pods change, when something happens to a tenant, and now and then."""
+
+    def __init__(
+        self, api: Api, tenants: Tenants, pods: NodePods, happenings: Happenings, log: Log
+    ) -> None:
+        self._api = api
+        self._tenants = tenants
+        self._pods = pods
+        self._happenings = happenings
+        self._log = log
+        self._deleted_s: dict[str, float] = {}  # Pods by uid: when that was first seen
+        self._changed = asyncio.Event()
+        self.problem: PenstockError | None = None
+        """Why conditions are not kept at the moment."""
+        pods.cache.changed.append(lambda *_: self._changed.set())
+        happenings.changed.append(self._changed.set)
+
+    async def run(self) -> None:
+        """Looks until it is cancelled."""
+        await self._pods.cache.ready()
+        while True:
+            self._changed.clear()
+            wait_s = LOOK_S
+            try:
+                is_all_done = await self.look()
+                self.problem = None
+                if not is_all_done:
+                    wait_s = AGAIN_S
+            except PenstockError as error:
+                self.problem = error
+                await asyncio.sleep(AGAIN_S)
+                continue
+            try:
+                await asyncio.wait_for(self._changed.wait(), wait_s)
+            except asyncio.TimeoutError:
+                continue
+            await asyncio.sleep(SOON_S)
+
+    async def look(self) -> bool:
+        """Once; whether nothing is to be looked at again soon.
+
+        Raises:
+            PenstockError: the agent cannot be asked, or a condition cannot be written.
+        """
+        living = [pod for pod in self._pods.cache.objects.values() if not pod.has_ended]
+        if not any(pod.is_gated or pod.is_deleted for pod in living):
+            return True
+        now_s = time.monotonic()
+        self._deleted_s = {
+            pod.uid: self._deleted_s.get(pod.uid, now_s) for pod in living if pod.is_deleted
+        }
+        fresh = {uid for uid, since_s in self._deleted_s.items() if now_s - since_s < MERCY_S}
+        tenants = (await self._tenants.owned()).values()
+        by_pod: dict[str, list[pb.Tenant]] = defaultdict(list)
+        resumed = False
+        for tenant in tenants:
+            pods = [pod for pod in self._pods.of(tenant) if not pod.has_ended]
+            for pod in pods:
+                by_pod[pod.uid].append(tenant)
+            if tenant.suspended and has_to_end(pods, fresh):
+                # Its SIGTERM finds a process that waits for the device, or is stopped: it is to
+                # come to its handler before its grace is over.
+                await self._tenants.resume(tenant.name)
+                self._log("resumed", tenant=tenant.name, why="its Pod is being deleted")
+                resumed = True
+        wanted = {
+            pod: found
+            for pod in living
+            if pod.is_gated
+            and (found := condition_of(pod, by_pod[pod.uid], self._why(by_pod[pod.uid])))
+            and found != pod.condition
+        }
+        await self._write(wanted)
+        return not resumed
+
+    def _why(self, tenants: Iterable[pb.Tenant]) -> Mapping[str, tuple[str, str]]:
+        return {
+            one.name: self._happenings.why_suspended(one.name) for one in tenants if one.suspended
+        }
+
+    async def _write(self, wanted: Mapping[NodePod, Condition]) -> None:
+        at_once = asyncio.Semaphore(MOST_AT_ONCE)
+
+        async def one(pod: NodePod, condition: Condition) -> None:
+            async with at_once:
+                await self._say(pod, condition)
+
+        answers = await asyncio.gather(
+            *(one(pod, condition) for pod, condition in wanted.items()), return_exceptions=True
+        )
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+
+    async def _say(self, pod: NodePod, condition: Condition) -> None:
+        """Writes one; of a Pod that is gone, or another of its name, nothing."""
+        said = {
+            "type": RUNNING,
+            "status": condition.status,
+            "reason": condition.reason,
+            "message": condition.message,
+        }
+        if pod.condition is None or pod.condition.status != condition.status:
+            now = datetime.now(timezone.utc)
+            said["lastTransitionTime"] = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+        body = {"metadata": {"uid": pod.uid}, "status": {"conditions": [said]}}
+        try:
+            await self._api.patch(
+                PODS, pod.name, body, pod.namespace, "status", way="strategic"
+            )  # fmt: skip
+        except ApiError as error:
+            if error.status not in {404, 409}:
+                raise
+
+
+def has_to_end(pods: Sequence[NodePod], fresh: Collection[str]) -> bool:
+    """Whether all Pods that have the tenant are being deleted: nobody else is resumed with them.
+
+    `fresh`: uids of those that were told to end only lately; one of them is to be among them.
+    """
+    return all(pod.is_deleted for pod in pods) and any(pod.uid in fresh for pod in pods)
+
+
+def condition_of(
+    pod: NodePod, tenants: Sequence[pb.Tenant], why: Mapping[str, tuple[str, str]]
+) -> Condition | None:
+    """What the Pod's status is to say; None: nothing new.
+
+    Args:
+        pod: Whose.
+        tenants: Those that it has now.
+        why: Reason and message of those that are suspended, by name.
+    """
+    suspended = [one.name for one in tenants if one.suspended]
+    if suspended:
+        name = min(suspended)
+        reason, message = why[name]
+        whole = f"tenant {name} is suspended" + (f": {message}" if message else "")
+        return Condition("False", reason, whole[:MOST_MESSAGE])
+    # An init container's tenant ends before the next container starts: who runs is not held up.
+    return RUNS if tenants or pod.is_running else None

@@ -1,0 +1,117 @@
+"""Tenants on the device plugin's way: they follow their Pods, and end after them.
+
+Those of Pods that are gone end as soon as their containers have. A Pod object that is deleted in
+the usual way goes when its containers have; one that is deleted by force goes before, so that
+processes are looked for, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+from penstock.kube.kubelet.orphan_collection import is_empty
+from penstock.model import PenstockError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from penstock.kube.kubelet.allocation import Tenants
+    from penstock.kube.kubelet.cdi_slots import Slots
+    from penstock.kube.kubelet.node_pods import NodePods
+    from penstock.kube.kubelet.placement_sync import Following
+
+# An order of the agent's to a container that is just being made finds no process yet.
+UNWANTED_S = 2.0
+LOOK_S = 30.0
+AGAIN_S = 2.0  # when nobody could look: no Pod may change for long, and a share would not be free
+SOON_S = 0.5
+Log = Any  # log(event, **fields)
+
+
+class Upkeep:
+    """Looks when Pods change, and now and then."""
+
+    def __init__(
+        self,
+        tenants: Tenants,
+        pods: NodePods,
+        *,
+        slots: Slots,
+        following: Following,
+        under_way: Collection[str],
+        log: Log,
+    ) -> None:
+        """`under_way`: uids of Pods of which containers are being started."""
+        self._tenants = tenants
+        self._pods = pods
+        self._slots = slots
+        self._following = following
+        self._is_behind = False  # a tenant, of what its Pod says
+        self._under_way = under_way
+        self._log = log
+        self._unwanted_s: dict[str, float] = {}  # owner: since when
+        self._changed = asyncio.Event()
+        self._looking = asyncio.Lock()
+        pods.cache.changed.append(lambda *_: self._changed.set())
+
+    async def run(self) -> None:
+        """Looks until it is cancelled."""
+        await self._pods.cache.ready()
+        await asyncio.to_thread(self._slots.remove_leftovers)
+        said = False
+        while True:
+            self._changed.clear()
+            try:
+                await self.look()
+                wait_s = UNWANTED_S / 2 if self._unwanted_s or self._is_behind else LOOK_S
+                said = False
+            except PenstockError as error:
+                self._unwanted_s.clear()  # time in which nobody could look does not count
+                if not said:
+                    self._log("not looked after tenants", why=str(error))
+                wait_s, said = AGAIN_S, True
+            try:
+                await asyncio.wait_for(self._changed.wait(), wait_s)
+            except asyncio.TimeoutError:
+                continue
+            await asyncio.sleep(SOON_S)  # many Pods change at once
+
+    async def look(self) -> None:
+        """Once. Raises `PenstockError`: the agent or the API server cannot be asked."""
+        async with self._looking:
+            await self._look()
+
+    async def _look(self) -> None:
+        if not self._pods.cache.is_ready:
+            return
+        if self._pods.cache.problem is not None:
+            raise self._pods.cache.problem
+        slots = await asyncio.to_thread(self._slots.tenants)  # before the tenants: some may be new
+        seen = self._following.seen()  # likewise
+        owned = await self._tenants.owned()
+        self._is_behind = await self._following.look(seen, owned)
+        unwanted = {
+            owner: tenant
+            for owner, tenant in owned.items()
+            if tenant.labels.get("container") and not self._is_wanted(owner.partition("/")[0])
+        }
+        now = time.monotonic()
+        self._unwanted_s = {owner: self._unwanted_s.get(owner, now) for owner in unwanted}
+        due = [owner for owner, since in self._unwanted_s.items() if now - since >= UNWANTED_S]
+        for owner in due:
+            tenant = unwanted[owner]
+            if not is_empty(tenant) or self._is_wanted(owner.partition("/")[0]):
+                continue  # wanted meanwhile: others were being released
+            await self._tenants.revoke(tenant.name, reason="its Pod and containers are gone")
+            del owned[owner], self._unwanted_s[owner]
+            self._log("released", tenant=tenant.name, owner=owner)
+        living = {one.name for one in owned.values()}
+        for slot, tenant_of in slots.items():
+            if tenant_of not in living:
+                await asyncio.to_thread(self._slots.remove, slot)
+
+    def _is_wanted(self, uid: str) -> bool:
+        pod = self._pods.named(uid)
+        return uid in self._under_way or (pod is not None and not pod.has_ended)

@@ -1,0 +1,218 @@
+"""All objects of a kind, as an API server has them, kept up to date here."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from penstock.kube.objects.api_client import Api, ApiError, Kind, Object, is_list_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+Key = tuple[str, str]  # namespace ("" where there is none), name
+LONGEST_WAIT_S = 30.0
+SETTLED_S = 60.0  # a watch that lived as long was a good one
+# Of a server that cannot begin a watch with a list: it does not know how, or its memory does not
+# get as new as its store.
+NO_STREAM = frozenset({400, 422, 504})
+
+
+class Cache(Generic[T]):
+    """Objects by namespace and name, each reduced by `read` to what is wanted of it.
+
+    `read` returns None for objects that are of no concern. `run` keeps them until it is cancelled:
+    through ends of watches, versions that are too old, servers that go and come. What a server that
+    does not answer had last stands meanwhile; `age_s` says for how long.
+
+    An object for which `read` raises stands as it was read last, or is left out, and is told to
+    `report`: whoever may write one object must not end what all depend on.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        kind: Kind,
+        read: Callable[[Object], T | None],
+        *,
+        namespace: str = "",
+        fields: str = "",
+        labels: str = "",
+        fresh: bool = False,
+        report: Callable[..., None] = lambda *_, **__: None,
+    ) -> None:
+        """`fresh`: what is listed is what the store has; else what the server has in memory.
+
+        `report` is told "problem" and "problem over" with the fields `part` and `problem`.
+        """
+        self.objects: dict[Key, T] = {}
+        self.changed: list[Callable[[Key, T | None, T | None], None]] = []
+        """Called with what an object was and is; None: it is not there. Must not raise."""
+        self.problem: ApiError | None = None
+        """Why the server cannot be asked at the moment."""
+        self._api = api
+        self._kind = kind
+        self._read = read
+        self._where: dict[str, Any] = {"namespace": namespace, "fields": fields, "labels": labels}
+        self._fresh = fresh
+        self._report = report
+        self._unread: dict[Key, str] = {}  # why
+        self._streams = True  # whether the server sends a list as the beginning of a watch
+        self._version = ""
+        self._ready = asyncio.Event()
+        self._heard_s = time.monotonic()
+        self._following: asyncio.Task[None] | None = None
+
+    def renew(self) -> None:
+        """Lists all anew; until then it is not ready. What was here stands meanwhile."""
+        self._ready.clear()
+        self._version = ""
+        if self._following is not None:
+            self._following.cancel()
+
+    async def ready(self) -> None:
+        """Returns once all objects have been listed."""
+        await self._ready.wait()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether all objects have been listed once."""
+        return self._ready.is_set()
+
+    @property
+    def is_unserved(self) -> bool:
+        """Whether the server has no such kind of object: an older release, or not installed."""
+        return not self.is_ready and self.problem is not None and self.problem.status == 404
+
+    @property
+    def is_listing(self) -> bool:
+        """Whether what comes is what there is, not what happens: nobody knows how old it is."""
+        return not self._version
+
+    @property
+    def version(self) -> str:
+        """The server's version that the objects are of; empty before they were listed."""
+        return self._version
+
+    def age_s(self) -> float:
+        """Seconds since the server was last known to be watched."""
+        return 0.0 if self.problem is None else time.monotonic() - self._heard_s
+
+    async def run(self) -> None:
+        """Follows the server until it is cancelled."""
+        wait_s = 0.0
+        while True:
+            begun_s = time.monotonic()
+            self._following = asyncio.create_task(self._follow())
+            try:
+                await asyncio.wait([self._following])
+            finally:
+                self._following.cancel()
+            if self._following.cancelled():  # `renew`
+                continue
+            try:
+                self._following.result()
+                wait_s = 0.1  # as is usual after minutes; a server that does so at once gets a rest
+            except ApiError as error:
+                if error.status == 410:  # objects of that version are no longer kept
+                    self._version = ""
+                elif self.problem is None:
+                    self.problem, self._heard_s = error, time.monotonic()
+                long = time.monotonic() - begun_s > SETTLED_S
+                wait_s = 0.1 if long else min(LONGEST_WAIT_S, max(0.1, wait_s * 2))
+            # Many caches that lost one server do not come back in step.
+            await asyncio.sleep(wait_s * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
+
+    async def _follow(self) -> None:
+        if self._version:
+            await self._watch(self._version, whole=False)
+        elif self._streams:
+            await self._stream()
+        else:
+            await self._list()
+            await self._watch(self._version, whole=False)
+
+    async def _stream(self) -> None:
+        """Lists by the beginning of a watch, which takes little of the server, and less here."""
+        try:
+            await self._watch("" if self._fresh else "0", whole=True)
+        except ApiError as error:
+            if self._version or error.status not in NO_STREAM:
+                raise
+            self._streams = False
+            await self._follow()
+
+    async def _list(self) -> None:
+        found, version = await self._api.list(self._kind, **self._where, fresh=self._fresh)
+        for one in found:
+            self._take(key_of(one), self._reduced(one))
+        self._have_all({key_of(one) for one in found}, version)
+
+    def _have_all(self, listed: set[Key], version: str) -> None:
+        for key in set(self.objects) - listed:
+            self._gone(key)
+        self._version = version
+        self.problem = None
+        self._ready.set()
+
+    async def _watch(self, version: str, *, whole: bool) -> None:
+        """`whole`: begins with all objects, until which nothing is known to be gone."""
+        listed: set[Key] = set()
+        async for event, one in self._api.watch(self._kind, version, **self._where, whole=whole):
+            if is_list_whole(event, one):
+                self._have_all(listed, one["metadata"]["resourceVersion"])
+                whole = False
+                continue
+            if whole:
+                listed.add(key_of(one))
+            else:
+                self._version = one["metadata"]["resourceVersion"]
+                self.problem = None
+            if event == "DELETED":
+                self._gone(key_of(one))
+            elif event != "BOOKMARK":
+                self._take(key_of(one), self._reduced(one))
+
+    def _reduced(self, one: Object) -> T | None:
+        key = key_of(one)
+        try:
+            found = self._read(one)
+        except Exception as error:  # noqa: BLE001 - whatever an object that somebody wrote leads to
+            self._note(key, f"cannot be read: {type(error).__name__}: {error}")
+            return self.objects.get(key)
+        self._note(key, "")
+        return found
+
+    def _note(self, key: Key, problem: str) -> None:
+        """Says a problem of an object when it begins, and when it is over."""
+        if self._unread.get(key, "") == problem:
+            return
+        if problem:
+            self._unread[key] = problem
+        else:
+            del self._unread[key]
+        part = f"{self._kind.plural} {'/'.join(part for part in key if part)}"
+        self._report("problem" if problem else "problem over", part=part, problem=problem)
+
+    def _gone(self, key: Key) -> None:
+        self._note(key, "")
+        self._take(key, None)
+
+    def _take(self, key: Key, new: T | None) -> None:
+        old = self.objects.get(key)
+        if new is None:
+            self.objects.pop(key, None)
+        else:
+            self.objects[key] = new
+        if old != new:
+            for tell in self.changed:
+                tell(key, old, new)
+
+
+def key_of(one: Object) -> Key:
+    """Where it is found."""
+    metadata = one["metadata"]
+    return metadata.get("namespace", ""), metadata["name"]

@@ -1,0 +1,211 @@
+"""How much of devices claims and Pods ask for, or hold: what caps count, by whichever way."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from penstock.kube.objects.names import CORES_PERMILLE, DRIVER, HELD, MEMORY, PLACED, RESIZE
+from penstock.kube.objects.placement import at_most, read_placement
+from penstock.kube.objects.quantity import parse_whole
+from penstock.kube.objects.resize_annotation import read_resize, resized
+from penstock.kube.objects.resource_request import asked, containers, read_request, roles
+from penstock.model import PenstockError, QuantityError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from penstock.kube.objects.api_client import Object
+    from penstock.kube.objects.placement import Placement
+    from penstock.scheduling.placement.pod_request import Role
+
+FINISHED = frozenset({"Succeeded", "Failed"})
+
+
+@dataclass(frozen=True)
+class Amounts:
+    """Shares of devices, added up. None: nobody said how much, so it is as much as there is.
+
+    `vgpus` is None where all devices of a node are asked for, whichever node that will be.
+    """
+
+    vgpus: int | None = 0
+    memory_bytes: int | None = 0
+    cores_permille: int | None = 0
+
+    def __add__(self, other: Amounts) -> Amounts:
+        return Amounts(
+            _plus(self.vgpus, other.vgpus),
+            _plus(self.memory_bytes, other.memory_bytes),
+            _plus(self.cores_permille, other.cores_permille),
+        )
+
+    def times(self, count: int) -> Amounts:
+        """So many alike."""
+        return Amounts(
+            *(
+                None if one is None else one * count
+                for one in (self.vgpus, self.memory_bytes, self.cores_permille)
+            )
+        )
+
+    def most(self, other: Amounts) -> Amounts:
+        """The larger of each: of things that are not held at the same time."""
+        return Amounts(
+            _most(self.vgpus, other.vgpus),
+            _most(self.memory_bytes, other.memory_bytes),
+            _most(self.cores_permille, other.cores_permille),
+        )
+
+    def __bool__(self) -> bool:
+        return self.vgpus is None or self.vgpus > 0
+
+
+NOTHING = Amounts()
+
+
+def total(several: Iterable[Amounts]) -> Amounts:
+    """All together; what nobody said counts as nothing: only what is granted can be added up.
+
+    Of all devices of a node one counts until it is known how many these are.
+    """
+    vgpus = memory_bytes = cores_permille = 0
+    for one in several:
+        vgpus += 1 if one.vgpus is None else one.vgpus
+        memory_bytes += one.memory_bytes or 0
+        cores_permille += one.cores_permille or 0
+    return Amounts(vgpus, memory_bytes, cores_permille)
+
+
+def of_pod(pod: Object) -> Amounts:
+    """By extended resources; what was asked for in TFLOPS is known once it is placed.
+
+    Of a Pod whose share was changed while it runs, the most of what it asked for when it was made,
+    has, may still have, and asks for now. Claims are not counted here. A Pod that is being deleted
+    holds its shares until it is gone, a finished one none.
+    """
+    if (pod.get("status") or {}).get("phase") in FINISHED:
+        return NOTHING
+    wanted = _asked(pod)
+    annotations = pod["metadata"].get("annotations") or {}
+    placed, held, resize = (annotations.get(name) for name in (PLACED, HELD, RESIZE))
+    if not wanted or placed is None:
+        return wanted
+    try:
+        placement = read_placement(placed)
+    except PenstockError:
+        return wanted
+    several = [placement]
+    if held:
+        with contextlib.suppress(PenstockError):  # nobody wrote it who may
+            several.append(at_most(placement, read_placement(held)))
+    if resize:
+        with contextlib.suppress(PenstockError):  # refused on its way, and by the extender
+            several.append(at_most(several[-1], resized(placement, read_resize(resize))))
+    granted = _of_placement(several[-1], roles(pod))
+    return Amounts(
+        wanted.vgpus,
+        max(granted.memory_bytes or 0, wanted.memory_bytes or 0),
+        max(granted.cores_permille or 0, wanted.cores_permille or 0),
+    )
+
+
+def asks_for_vgpus(pod_spec: Object) -> bool:
+    """Whether a Pod, or one made of this template, asks for shares by extended resources."""
+    return any(asked(one) for one, _, _ in containers({"spec": pod_spec}))
+
+
+def of_claim(claim: Object, ours: Collection[str]) -> Amounts:
+    """What was allocated, or else what is asked for of the device classes `ours`."""
+    allocation = (claim.get("status") or {}).get("allocation")
+    if allocation is not None:
+        return total(
+            Amounts(1, _capacity(one, MEMORY), _capacity(one, CORES_PERMILLE))
+            for one in (allocation.get("devices") or {}).get("results") or []
+            if one.get("driver") == DRIVER and not one.get("adminAccess")
+        )
+    return of_claim_spec(claim.get("spec") or {}, ours)
+
+
+def of_claim_spec(spec: Object, ours: Collection[str]) -> Amounts:
+    """What a claim, or a template of claims, asks for."""
+    whole = NOTHING
+    for request in (spec.get("devices") or {}).get("requests") or []:
+        if "exactly" in request:
+            whole += _of_request(request["exactly"], ours)
+            continue
+        most = NOTHING
+        for one in request.get("firstAvailable") or []:
+            most = most.most(_of_request(one, ours))
+        whole += most
+    return whole
+
+
+def _of_request(request: dict[str, Any], ours: Collection[str]) -> Amounts:
+    if request.get("deviceClassName") not in ours or request.get("adminAccess"):
+        return NOTHING
+    wanted = (request.get("capacity") or {}).get("requests") or {}
+    one = Amounts(1, _quantity(wanted.get(MEMORY)), _quantity(wanted.get(CORES_PERMILLE)))
+    if request.get("allocationMode") == "All":
+        return Amounts(None, None, None)
+    return one.times(int(request.get("count") or 1))
+
+
+def _of_placement(placement: Placement, order: Iterable[tuple[str, Role]]) -> Amounts:
+    """The most at any moment, over all its devices."""
+    shares = (
+        (role, total(Amounts(1, one.memory_bytes, one.cores_permille) for one in by.values()))
+        for name, role in order
+        if (by := placement.get(name))
+    )
+    return _at_any_moment(shares)
+
+
+def _at_any_moment(several: Iterable[tuple[Role, Amounts]]) -> Amounts:
+    """Of containers in the order in which they start: those before the main ones come first."""
+    running, alone = NOTHING, NOTHING
+    for role, one in several:
+        if role == "init":
+            alone = alone.most(running + one)
+        else:
+            running += one
+    return running.most(alone)
+
+
+def _asked(pod: Object) -> Amounts:
+    """The most at any moment. Of what no device has nothing can be held: others refuse that."""
+    try:
+        request = read_request(pod)
+    except PenstockError:
+        return NOTHING
+    asks = request.asks if request else ()
+    return _at_any_moment(
+        (
+            ask.role,
+            Amounts(1, ask.memory_bytes, None if ask.tflops else ask.cores_permille).times(
+                ask.count
+            ),
+        )
+        for ask in asks
+    )
+
+
+def _quantity(value: object) -> int | None:
+    """None where it is not said, or is nonsense: others refuse that."""
+    try:
+        return None if value is None else parse_whole(value)
+    except QuantityError:
+        return None
+
+
+def _capacity(result: Object, name: str) -> int | None:
+    return _quantity((result.get("consumedCapacity") or {}).get(name))
+
+
+def _plus(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else one + other
+
+
+def _most(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else max(one, other)

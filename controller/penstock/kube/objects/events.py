@@ -1,0 +1,155 @@
+"""Events about objects, for `kubectl describe`: one for each object and reason, kept up to date."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from penstock.kube.objects.api_client import EVENTS, ApiError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.kube.objects.api_client import Api, Object
+
+CONTROL, PLACE, NODE = "penstock-control", "penstock-place", "penstock.io/node"  # who tells
+OURS = frozenset({CONTROL, PLACE, NODE})
+MOST_CHARACTERS = 1000  # the API server takes 1024
+KEPT_S = 3600.0
+
+
+@dataclass(frozen=True)
+class About:
+    """What an event is about."""
+
+    version: str  # "v1", "apps/v1"
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+
+    @classmethod
+    def pod(cls, namespace: str, name: str, uid: str) -> About:
+        """A Pod."""
+        return cls("v1", "Pod", namespace, name, uid)
+
+
+def event_of(
+    about: About,
+    reason: str,
+    text: str,
+    *,
+    component: str,
+    warning: bool = False,
+    count: int = 1,
+    first_s: float,
+    last_s: float,
+    key: str = "",
+) -> Object:
+    """The Event, of the same name for the same reason, and `key` where a reason has several.
+
+    Times are UTC since 1970.
+    """
+    digest = hashlib.sha256(f"{about.uid} {component} {reason} {key}".encode()).hexdigest()[:16]
+    return {
+        "apiVersion": EVENTS.group_version,
+        "kind": "Event",
+        "metadata": {
+            "name": f"{about.name[:200].strip('.-')}.{digest}",
+            "namespace": about.namespace,
+        },
+        "involvedObject": {
+            "apiVersion": about.version,
+            "kind": about.kind,
+            "namespace": about.namespace,
+            "name": about.name,
+            "uid": about.uid,
+        },
+        "reason": reason,
+        "message": text if len(text) <= MOST_CHARACTERS else f"{text[: MOST_CHARACTERS - 1]}…",
+        "type": "Warning" if warning else "Normal",
+        "count": count,
+        "firstTimestamp": _stamp(first_s),
+        "lastTimestamp": _stamp(last_s),
+        "source": {"component": component},
+        "reportingComponent": component,
+    }
+
+
+async def put(api: Api, event: Object) -> None:
+    """Writes it over what was told before under its name. Raises `ApiError`."""
+    name, namespace = event["metadata"]["name"], event["metadata"]["namespace"]
+    manager = event["reportingComponent"]
+    await api.patch(EVENTS, name, event, namespace, way="apply", manager=manager)
+
+
+@dataclass(frozen=True)
+class _Told:
+    text: str
+    count: int
+    first_s: float  # UTC since 1970
+    at_s: float  # monotonic
+
+
+class Events:
+    """Of one component. How often something happened is counted while this process lives."""
+
+    def __init__(
+        self, api: Api, report: Callable[..., None], component: str, host: str = ""
+    ) -> None:
+        """`host`: the node that it runs on, for one that tells of that node's Pods alone."""
+        self._host = host
+        self._api = api
+        self._report = report
+        self._component = component
+        self._told: dict[tuple[str, str], _Told] = {}
+
+    async def write(
+        self, about: About, reason: str, text: str, *, warning: bool = False, again: bool = False
+    ) -> None:
+        """Once for the same text, unless it is to be said `again`.
+
+        One that cannot be written is lost, and said so: nothing waits for an event.
+        """
+        try:
+            await self.tell(about, reason, text, warning=warning, again=again)
+        except ApiError as error:
+            if error.status not in {403, 404}:  # the namespace is going, or gone
+                self._report("event lost", about=f"{about.kind} {about.name}", problem=str(error))
+
+    async def tell(
+        self, about: About, reason: str, text: str, *, warning: bool = False, again: bool = False
+    ) -> None:
+        """The same, but raises `ApiError` where it cannot be written."""
+        key = about.uid, reason
+        before = self._told.get(key)
+        if before and before.text == text and not again:
+            return
+        now_s = time.time()
+        told = _Told(
+            text,
+            before.count + 1 if before else 1,
+            before.first_s if before else now_s,
+            time.monotonic(),
+        )
+        self._told[key] = told
+        self._forget()
+        event = event_of(
+            about, reason, text, component=self._component, warning=warning,
+            count=told.count, first_s=told.first_s, last_s=now_s,
+        )  # fmt: skip
+        if self._host:
+            event["source"]["host"] = event["reportingInstance"] = self._host
+        await put(self._api, event)
+
+    def _forget(self) -> None:
+        since_s = time.monotonic() - KEPT_S
+        if len(self._told) > 10_000:
+            self._told = {key: told for key, told in self._told.items() if told.at_s > since_s}
+
+
+def _stamp(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,215 @@
+"""QuotaPolicy as a custom resource: which ones hold for a Pod, and what their status says.
+
+A policy holds for the Pods of its namespace whose labels its selector names, or that name it
+themselves (annotation `penstock.io/policy`). One without a selector is the namespace's default: it
+holds for Pods with vGPUs that no other policy selects. Where several hold, all do, and the
+strictest word of each counts (`bound`). A workload is scaled by one policy, or not at all.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from penstock.kube.objects.api_client import Kind
+from penstock.model import PenstockError, nearest
+from penstock.policy import PolicyError, load_text
+from penstock.policy.document import format_path
+from penstock.policy.schema import API_VERSION, KIND
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from penstock.kube.objects.api_client import Object
+    from penstock.kube.objects.workloads import Pod, Workload
+    from penstock.policy.schema import Spec
+
+POLICIES = Kind(API_VERSION, "quotapolicies")
+MOST_NAMES = 5  # of Pods, in a status
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A QuotaPolicy."""
+
+    namespace: str
+    name: str
+    uid: str
+    version: str
+    generation: int
+    labels: Mapping[str, str] | None  # that it selects; None: it is the namespace's default
+    spec: Spec | None  # None: it is not valid
+    problem: str  # why not
+    status: Object = field(compare=False)
+
+    def __str__(self) -> str:
+        return f"QuotaPolicy {self.namespace}/{self.name}"
+
+
+def read_policy(one: Object) -> Policy:
+    """As an API server has it; what its schema let through is checked as files are."""
+    metadata = one["metadata"]
+    selector = (one.get("spec") or {}).get("selector") or {}
+    spec, problem = None, ""
+    try:
+        spec = _spec(metadata["name"], one.get("spec"))
+    except PolicyError as error:
+        problem = "; ".join(
+            f"{format_path(each.path)}: {each.message}" if each.path else each.message
+            for each in error.problems
+        )
+    return Policy(
+        metadata.get("namespace", ""),
+        metadata["name"],
+        metadata["uid"],
+        metadata["resourceVersion"],
+        metadata.get("generation", 0),
+        selector.get("matchLabels"),
+        spec,
+        problem,
+        one.get("status") or {},
+    )
+
+
+def _spec(name: str, plain: object) -> Spec:
+    """Raises `PolicyError`."""
+    document = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name}, "spec": plain}
+    return load_text(json.dumps(document, ensure_ascii=False), name)[0].policy.spec
+
+
+def matching(
+    policies: Iterable[Policy], labels: Mapping[str, str], named: str, *, asks: bool
+) -> list[Policy]:
+    """Those of a namespace that are meant for a workload: by several it is not scaled.
+
+    The one that it names goes before those that select it.
+    """
+    if named:
+        return [one for one in policies if one.name == named]
+    every = list(policies)
+    selecting = [
+        one
+        for one in every
+        if one.labels is not None and all(labels.get(k) == v for k, v in one.labels.items())
+    ]
+    if selecting or not asks:
+        return selecting
+    return [one for one in every if one.labels is None]
+
+
+def holding(
+    policies: Collection[Policy], labels: Mapping[str, str], named: str = ""
+) -> list[Policy]:
+    """All that hold for a Pod with vGPUs: no word of its own takes one of them away.
+
+    Raises `PenstockError`: it names one that is not there.
+    """
+    found = matching(policies, labels, "", asks=True)
+    if not named:
+        return found
+    if named not in {one.name for one in policies}:
+        names = sorted(one.name for one in policies)
+        near = nearest(named, names)
+        have = f"there are {', '.join(names[:MOST_NAMES])}" if names else "it has none"
+        raise PenstockError(
+            f"no QuotaPolicy {named!r} is in this namespace", have,
+            f"did you mean {near}?" if near else "name one of them, or make it first",
+        )  # fmt: skip
+    return [*found, *(one for one in policies if one.name == named and one not in found)]
+
+
+@dataclass
+class Reach:
+    """What the policies of one namespace are found to hold for."""
+
+    # Names of Pods, sorted, by the policy that alone holds for them.
+    pods: dict[str, list[str]] = field(default_factory=dict)
+    targets: dict[str, list[Workload]] = field(default_factory=dict)
+    rivals: dict[str, dict[str, str]] = field(default_factory=dict)  # by policy: rival, an example
+
+
+def reach(
+    policies: Sequence[Policy], pods: Iterable[tuple[Pod, bool]], workloads: Iterable[Workload]
+) -> Reach:
+    """Of a namespace. `pods` come with whether they ask for vGPUs."""
+    found = Reach(
+        {one.name: [] for one in policies},
+        {one.name: [] for one in policies},
+        {one.name: {} for one in policies},
+    )
+    _always_both(policies, found)
+    for pod, asks in pods:
+        mine = matching(policies, pod.labels, pod.policy, asks=asks)
+        if len(mine) == 1:
+            found.pods[mine[0].name].append(pod.name)
+        _note(mine, f"Pod {pod.name}", found)
+    for workload in workloads:
+        mine = matching(policies, workload.labels, workload.policy, asks=workload.asks)
+        if len(mine) == 1:
+            found.targets[mine[0].name].append(workload)
+        _note(mine, f"{workload.kind} {workload.name}", found)
+    for names in found.pods.values():
+        names.sort()
+    return found
+
+
+def _note(mine: Sequence[Policy], example: str, found: Reach) -> None:
+    if len(mine) > 1:
+        for one in mine:
+            for other in mine:
+                if other is not one:
+                    found.rivals[one.name].setdefault(other.name, example)
+
+
+def _always_both(policies: Sequence[Policy], found: Reach) -> None:
+    """Said before the first Pod comes: whatever one of them selects, the other does too."""
+    for one in policies:
+        for other in policies:
+            if one is other or (one.labels is None) != (other.labels is None):
+                continue
+            if (one.labels or {}).items() >= (other.labels or {}).items():
+                _note([one, other], "every Pod that it selects", found)
+
+
+def status_of(policy: Policy, found: Reach, targets: Sequence[Object]) -> Object:
+    """What the policy's status is to be. Times of conditions that stay as they are stay, too."""
+    names = found.pods.get(policy.name, [])
+    rivals = found.rivals.get(policy.name, {})
+    if policy.spec is None:
+        ready, reason, message = "False", "Invalid", policy.problem
+    elif rivals:
+        also = "; ".join(f"{name} ({example})" for name, example in sorted(rivals.items()))
+        ready, reason = "False", "Conflict"
+        message = (
+            f"also selected by {also}: for such Pods the strictest of them holds, and such "
+            "workloads are not scaled; narrow the selectors, so that one matches each"
+        )
+    else:
+        ready, reason = "True", "InForce"
+        message = f"holds for {len(names)} Pod{'s' * (len(names) != 1)}"
+    status: Object = {
+        "observedGeneration": policy.generation,
+        "conditions": [_condition(policy, ready, reason, message)],
+        "pods": {"count": len(names), "names": names[:MOST_NAMES]},
+    }
+    if targets:
+        status["targets"] = list(targets)
+    return status
+
+
+def _condition(policy: Policy, status: str, reason: str, message: str) -> Object:
+    now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    before: Object = next(
+        (one for one in policy.status.get("conditions") or [] if one.get("type") == "Ready"), {}
+    )
+    since = before.get("lastTransitionTime", now) if before.get("status") == status else now
+    return {
+        "type": "Ready",
+        "status": status,
+        "observedGeneration": policy.generation,
+        "lastTransitionTime": since,
+        "reason": reason,
+        "message": message,
+    }

@@ -1,0 +1,116 @@
+"""AdmissionReviews: what the API server asks, and how it is answered."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import TYPE_CHECKING
+
+from penstock.kube.objects.names import SCHEDULER
+from penstock.kube.webhook.claim_review import review_claim
+from penstock.kube.webhook.pod_review import review_binding, review_change, review_new
+from penstock.kube.webhook.resize_review import review_resize
+from penstock.kube.webhook.template_review import TEMPLATED, review_template
+from penstock.kube.webhook.verdict import Verdict
+from penstock.model import PenstockError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from penstock.kube.objects.api_client import Object
+    from penstock.kube.objects.opaque_parameters import Parameters
+    from penstock.kube.webhook.review_context import Surroundings
+
+    Further = Callable[[Object], Awaitable[list[str]]]
+
+MOST_WARNING = 250  # characters; the API server cuts all warnings together at 4096
+ALLOWED_UNASKED = frozenset({"DELETE", "CONNECT"})
+
+
+class Reviewer:
+    """Answers reviews of Pods, Bindings, claims and their templates.
+
+    `further`: reasons against a request that others know, such as a namespace's cap. Called with
+    the request (`namespace`, `resource`, `object`, `userInfo`, `dryRun`, …) as it will be stored,
+    once nothing else is wrong; what they raise refuses it for now.
+    """
+
+    def __init__(
+        self,
+        around: Surroundings,
+        *,
+        scheduler: str = SCHEDULER,
+        scheduler_user: str = "",
+        floor: Parameters | None = None,
+    ) -> None:
+        """`floor`: the mildest `onExceed` that claims may ask for; None: nodes alone bound it."""
+        self._around = around
+        self._floor = floor
+        self._scheduler = scheduler
+        self._scheduler_user = scheduler_user
+        self.further: list[Further] = []
+
+    async def answer(self, body: bytes, *, may_patch: bool) -> Object:
+        """The AdmissionReview for one; one that cannot be read is refused like any other."""
+        uid = ""
+        try:
+            request = json.loads(body)["request"]
+            uid = request["uid"] if isinstance(request["uid"], str) else ""
+            verdict = await self._verdict(request)
+            if verdict.patch and not may_patch:
+                verdict.refuse(
+                    "the Pod is not as it was when it was completed",
+                    "what it refers to was made or changed meanwhile, or others changed it",
+                    "make it again",
+                )
+            if not verdict.refusals and not may_patch:  # others may change it after us
+                for ask in self.further:
+                    verdict.refusals += await ask(request)
+        except PenstockError as error:  # the API server does not say what the object refers to
+            return _review(uid, Verdict([str(error)]), 503)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            why = f"the review cannot be read: {type(error).__name__}: {str(error)[:200]}"
+            return _review(uid, Verdict([why]), 400)
+        return _review(uid, verdict, 422)
+
+    async def _verdict(self, request: Object) -> Verdict:
+        operation = request["operation"]
+        if operation in ALLOWED_UNASKED:
+            return Verdict()
+        what = request["resource"]["resource"], request.get("subResource") or ""
+        one, user = request["object"], request["userInfo"]["username"]
+        namespace = request.get("namespace") or ""
+        match what:
+            case ("pods", "") if operation == "CREATE":
+                found = await review_new(one, namespace, self._around, self._scheduler)
+            case ("pods", "binding") | ("bindings", _):
+                found = review_binding(one, user, self._scheduler_user)
+            case ("pods", _):
+                found = review_change(request["oldObject"], one, user, self._scheduler_user)
+                if not found.refusals:
+                    found = await review_resize(request["oldObject"], one, namespace, self._around)
+            case ("resourceclaims", _):
+                found = await review_claim(one["spec"], self._around, self._floor)
+            case ("resourceclaimtemplates", _):
+                found = await review_claim(one["spec"]["spec"], self._around, self._floor)
+            case (plural, "") if plural in TEMPLATED:
+                found = await review_template(one, namespace, self._around, self._scheduler)
+            case _:
+                found = Verdict()
+        return found
+
+
+def _review(uid: str, verdict: Verdict, code: int) -> Object:
+    response: Object = {"uid": uid, "allowed": not verdict.refusals}
+    if verdict.refusals:
+        response["status"] = {
+            "code": code,
+            "reason": {422: "Invalid", 503: "ServiceUnavailable"}.get(code, "BadRequest"),
+            "message": "; and ".join(verdict.refusals),
+        }
+    elif verdict.patch:
+        patch = json.dumps(verdict.patch).encode()
+        response |= {"patchType": "JSONPatch", "patch": base64.b64encode(patch).decode()}
+    if verdict.warnings:
+        response["warnings"] = [one[:MOST_WARNING] for one in verdict.warnings]
+    return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}

@@ -1,0 +1,47 @@
+"""What a Pod's author has overlooked: it is made, with a warning."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING
+
+from penstock.kube.objects.names import (
+    GRACE,
+    GROUP,
+    HELD,
+    MODE,
+    MODEL,
+    ON_EXCEED,
+    PLACED,
+    POLICY,
+    RESIZE,
+)
+from penstock.model import listing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+KNOWN = frozenset({PLACED, HELD, RESIZE, POLICY, MODE, MODEL, ON_EXCEED, GRACE})
+FOR_PEOPLE = tuple(name.partition("/")[2] for name in (MODE, MODEL, POLICY, RESIZE))
+
+
+def misspelt(annotations: Mapping[str, str]) -> Iterator[str]:
+    """A warning for each annotation of our group that means nothing."""
+    for name in sorted(annotations):
+        if name.startswith(f"{GROUP}/") and name not in KNOWN:
+            near = difflib.get_close_matches(name.partition("/")[2], FOR_PEOPLE, n=2)
+            hint = (
+                f"did you mean {' or '.join(f'{GROUP}/{one}' for one in near)}?"
+                if near
+                else f"there are {listing([f'{GROUP}/{one}' for one in FOR_PEOPLE])}"
+            )
+            yield f"annotation {name} means nothing: {hint}"
+
+
+def more_devices(who: str, count: int, most: int | None) -> Iterator[str]:
+    """A warning where a share of so many devices fits on no node. `most`: None is not known."""
+    if most is not None and count > most:
+        yield (
+            f"{who} asks for shares of {count} devices, and no node here has more than {most}: it "
+            "waits for a node that has them"
+        )

@@ -1,0 +1,64 @@
+"""What a Pod with a share may not be given: the means to take the quota off, or to end the agent.
+
+Enforcement finds what such a Pod does; better that it cannot.
+"""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+from penstock.kube.objects.resource_request import containers
+
+if TYPE_CHECKING:
+    from penstock.kube.objects.api_client import Object
+    from penstock.kube.webhook.verdict import Verdict
+
+# With it a container unmounts what stands before the driver; with the next it loads a module.
+LOOSENING = {"ALL", "SYS_ADMIN", "SYS_MODULE", "SYS_RAWIO", "BPF"}
+# Where the node keeps its tenants, and what its runtime gives to containers: as the chart has it.
+KEPT = tuple(
+    map(
+        PurePosixPath,
+        (
+            "/run/penstock", "/var/run/penstock", "/var/lib/penstock", "/var/run/cdi", "/run/cdi",
+            "/etc/cdi", "/run/containerd", "/var/run/containerd", "/proc",
+        ),
+    )
+)  # fmt: skip
+
+
+def review_powers(pod: Object, verdict: Verdict) -> None:
+    """Refuses capabilities and directories of the node that would lift the quota; warns of more."""
+    for one, _, _ in containers(pod):
+        added = ((one.get("securityContext") or {}).get("capabilities") or {}).get("add") or []
+        for name in sorted({str(name).upper().removeprefix("CAP_") for name in added} & LOOSENING):
+            verdict.refuse(
+                f"container {one.get('name')} has the capability {name}",
+                "with it a program can take the quota off",
+                "leave it out: a vGPU needs no capability",
+            )
+    spec = pod.get("spec") or {}
+    for volume in spec.get("volumes") or []:
+        path = str((volume.get("hostPath") or {}).get("path") or "")
+        if path and (kept := _reached(path)):
+            verdict.refuse(
+                f"volume {volume.get('name')} is the node's {path}",
+                f"{kept} is there, by which quotas are set or left",
+                "mount a directory of your own",
+            )
+    if spec.get("hostPID"):
+        verdict.warnings.append(
+            "hostPID: its processes see those of all tenants and of the agent, and as root can end "
+            "them; leave it out unless you trust the image with the node"
+        )
+
+
+def _reached(path: str) -> PurePosixPath | None:
+    """The first of the kept directories that lies in `path`, or that it lies in."""
+    place = PurePosixPath("/", *(part for part in path.split("/") if part not in {"", "."}))
+    if ".." in place.parts:  # the API server refuses it, too
+        return place
+    return next(
+        (one for one in KEPT if one.is_relative_to(place) or place.is_relative_to(one)), None
+    )

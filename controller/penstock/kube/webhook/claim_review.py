@@ -1,0 +1,116 @@
+"""ResourceClaims and their templates: what no device of ours can give, and no user may say."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.kube.objects.api_client import ApiError
+from penstock.kube.objects.names import CORES_PERMILLE, MEMORY
+from penstock.kube.objects.opaque_parameters import Parameters
+from penstock.kube.objects.quantity import parse_quantity
+from penstock.kube.objects.resource_request import LEAST_MEMORY_BYTES
+from penstock.kube.webhook.author_warnings import more_devices
+from penstock.kube.webhook.review_context import asked_devices
+from penstock.kube.webhook.verdict import Verdict
+from penstock.model import PenstockError, QuantityError, human_memory, nearest
+from penstock.model.quantity import FULL_DEVICE_PERMILLE, MAX_MEMORY_BYTES
+
+if TYPE_CHECKING:
+    from penstock.kube.objects.api_client import Object
+    from penstock.kube.webhook.review_context import Surroundings
+
+CAPACITIES = (MEMORY, CORES_PERMILLE)
+
+
+async def review_claim(
+    spec: Object, around: Surroundings, floor: Parameters | None = None
+) -> Verdict:
+    """A claim's spec. `floor`: the mildest `onExceed` that users may ask for.
+
+    Raises `ApiError`: its classes cannot be looked up.
+    """
+    verdict = Verdict()
+    try:
+        ours = await around.ours_of(spec)
+    except ApiError:
+        raise
+    except PenstockError as error:
+        verdict.refuse_for(error)
+        return verdict
+    for one in asked_devices(spec):
+        if one.get("deviceClassName") not in ours:
+            continue
+        where = f"request {one.get('name')}"
+        if one.get("adminAccess"):
+            verdict.refuse(
+                f"{where} has adminAccess", "a share of a device is used, not administered",
+                "leave adminAccess out",
+            )  # fmt: skip
+        verdict.warnings += more_devices(where, _count(one), around.most_devices())
+        for name, value in ((one.get("capacity") or {}).get("requests") or {}).items():
+            _capacity(where, name, value, around, verdict)
+    if ours:
+        await _parameters(spec, around, floor or Parameters(), verdict)
+    return verdict
+
+
+def _count(one: Object) -> int:
+    """Of devices; a claim for all that there are is always enough."""
+    count = one.get("count")
+    return count if one.get("allocationMode") != "All" and isinstance(count, int) else 1
+
+
+async def _parameters(
+    spec: Object, around: Surroundings, floor: Parameters, verdict: Verdict
+) -> None:
+    try:
+        found = await around.parameters(spec)
+    except ApiError:
+        raise
+    except PenstockError as error:  # the node would say so, and a claim cannot be changed
+        verdict.refuse_for(error)
+        return
+    refused = set()
+    for said in found:
+        # An administrator's word in the class goes before the chart's values.
+        allowed = Parameters(
+            measured=said.by_class.measured or floor.measured,
+            grace_ns=floor.grace_ns if said.by_class.grace_ns is None else said.by_class.grace_ns,
+        )
+        refused |= set(said.by_claim.milder_than(allowed))
+    for what, most in sorted(refused):
+        verdict.refuse(
+            f"the claim's parameters say {what}",
+            f"here it is {most}: what follows on excess is for administrators to say",
+            "leave it out, or ask for a DeviceClass or a QuotaPolicy that says it",
+        )
+
+
+def _capacity(where: str, name: str, value: object, around: Surroundings, verdict: Verdict) -> None:
+    what = f"{where} asks for capacity {name}: {value}"
+    if name not in CAPACITIES:
+        near = nearest(name, CAPACITIES) or (CORES_PERMILLE if name == "cores" else None)
+        fix = f"did you mean {near}?" if near else f"there are {' and '.join(CAPACITIES)}"
+        verdict.refuse(what, "devices have no such capacity", fix)
+        return
+    try:
+        exact = parse_quantity(value)
+    except QuantityError as error:
+        verdict.refuse(what, str(error), "write it like 40Gi or 300")
+        return
+    if exact <= 0:
+        verdict.refuse(what, "that is nothing", f"ask for more, or leave {name} out")
+    elif name == CORES_PERMILLE and (exact > FULL_DEVICE_PERMILLE or exact.denominator != 1):
+        verdict.refuse(
+            what, f"cores are whole permille of one device, 1 to {FULL_DEVICE_PERMILLE}",
+            "for more than one device ask for a count",
+        )  # fmt: skip
+    elif name == MEMORY and exact < LEAST_MEMORY_BYTES:
+        verdict.refuse(what, f"that is {exact} bytes", f"write it with its unit, such as {value}Gi")
+    elif name == MEMORY and exact > MAX_MEMORY_BYTES:  # the scheduler would count it as nothing
+        verdict.refuse(what, f"memory is at most {MAX_MEMORY_BYTES} bytes", "ask for less")
+    elif name == MEMORY and (largest := around.largest()) and exact > largest[0]:
+        verdict.warnings.append(
+            f"{where} asks for more memory than any device here has "
+            f"({human_memory(largest[0], down=True)}): it waits for a node that has it"
+        )

@@ -1,0 +1,104 @@
+"""What the QuotaPolicies that hold for a Pod say, and how its share behaves: words of either."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.kube.objects.names import GRACE, MODE, ON_EXCEED, POLICY
+from penstock.kube.objects.opaque_parameters import MODES
+from penstock.kube.quota.policies import holding
+from penstock.kube.quota.policy_bounds import bound_of
+from penstock.kube.webhook.verdict import pointer
+from penstock.model import PenstockError, nearest
+from penstock.model.quantity import format_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from penstock.kube.objects.api_client import Object
+    from penstock.kube.quota.policy_bounds import Bound
+    from penstock.kube.webhook.review_context import Surroundings
+    from penstock.kube.webhook.verdict import Verdict
+
+MOST_NAMES = 5
+
+
+def bound_for(pod: Object, namespace: str, around: Surroundings, verdict: Verdict) -> Bound | None:
+    """What holds for it. A policy that it names and cannot have, or that is not valid, refuses it.
+
+    Raises `ApiError`.
+    """
+    metadata = pod.get("metadata") or {}
+    named = (metadata.get("annotations") or {}).get(POLICY)
+    policies = around.policies(namespace)
+    if named is not None and named not in {one.name for one in policies or ()}:
+        why = "this cluster has no QuotaPolicies"
+        if policies is not None:
+            names = sorted(one.name for one in policies)
+            near = nearest(named, names)
+            have = f"but {near}" if near else f"it has {', '.join(names[:MOST_NAMES]) or 'none'}"
+            why = f"namespace {namespace} has no such QuotaPolicy, {have}"
+        verdict.refuse(f"annotation {POLICY}: {named}", why, "name one that is there, or none")
+        return None
+    try:
+        return bound_of(holding(policies or (), metadata.get("labels") or {}, named or ""))
+    except PenstockError as error:
+        verdict.refuse_for(error)
+        return None
+
+
+@dataclass(frozen=True)
+class Behaviour:
+    """Of a share by extended resources; empty: not said. A claim says its own."""
+
+    mode: str
+    on_exceed: str = ""
+    grace: str = ""
+
+    @property
+    def may_suspend(self) -> bool:
+        """Whether enforcement may suspend it."""
+        return self.on_exceed == "suspend"
+
+    @classmethod
+    def of(cls, annotations: Mapping[str, str], bound: Bound | None, verdict: Verdict) -> Behaviour:
+        """The Pod's own words, and the policy's for what it leaves out.
+
+        What follows on excess is the policy's alone where there is one: who could lift that would
+        have no quota.
+        """
+        mode = annotations.get(MODE, "")
+        if MODE in annotations and mode not in MODES:
+            verdict.refuse(
+                f"annotation {MODE}: {mode}", "there is no such mode", "strict or elastic"
+            )
+        if bound is None:
+            for name in (ON_EXCEED, GRACE):
+                if name in annotations:
+                    verdict.refuse(
+                        f"annotation {name}",
+                        "what follows on excess is a QuotaPolicy's to say, and none holds here",
+                        "leave it out, or have a policy made that selects the Pod",
+                    )
+            return cls(mode)
+        theirs = {ON_EXCEED: str(bound.measured), GRACE: format_duration(bound.grace_ns)}
+        for name, word in theirs.items():
+            said = annotations.get(name, word)
+            if said != word:
+                verdict.refuse(
+                    f"annotation {name}: {said[:60]}", f"{bound} says {word}", "leave it out"
+                )
+        usual = "" if bound.mode == "strict" else bound.mode
+        return cls(mode or usual, theirs[ON_EXCEED], theirs[GRACE])
+
+    def patch(self, pod: Object) -> Iterator[Object]:
+        """What the Pod does not say yet."""
+        there = (pod.get("metadata") or {}).get("annotations")
+        said = {MODE: self.mode, ON_EXCEED: self.on_exceed, GRACE: self.grace}
+        missing = {name: word for name, word in said.items() if word and name not in (there or {})}
+        if missing and there is None:
+            yield {"op": "add", "path": "/metadata/annotations", "value": missing}
+            return
+        for name, word in missing.items():
+            yield {"op": "add", "path": pointer("metadata", "annotations", name), "value": word}

@@ -1,0 +1,234 @@
+"""Keeps the webhook's certificates in a Secret, and in its configurations how it is asked.
+
+That is what the API server trusts, the word in the paths by which the server knows the API server,
+and which claims are certainly none of ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import copy
+import json
+import random
+import secrets
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit, urlunsplit
+
+from penstock.kube.objects.api_client import Api, ApiError, Kind, Object, find
+from penstock.kube.webhook.certificates import Certificates, Lives, utc_now
+from penstock.kube.webhook.webhook_server import MUTATE, VALIDATE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SECRETS = Kind("v1", "secrets")
+CONFIGURATIONS = {  # and the first part of their paths
+    Kind("admissionregistration.k8s.io/v1", plural, namespaced=False): act
+    for plural, act in (
+        ("mutatingwebhookconfigurations", MUTATE), ("validatingwebhookconfigurations", VALIDATE),
+    )
+}  # fmt: skip
+KEYS = {
+    "ca.crt": "trusted", "ca.key": "authority_key", "tls.crt": "server", "tls.key": "server_key",
+}  # fmt: skip
+LEAST_WORD = 64  # characters: 256 bits
+WORD = "word"  # key of the Secret: the last part of the paths
+CLAIMS_HOOK = "claims.penstock.io"
+CONDITION = "not-of-other-drivers-alone"
+MOST_NAMES = 100  # device classes in its expression, which may not become too long
+LOOK_S = 10.0
+RETRY_S = 2.0
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where certificates are kept, who trusts them, and what the server is called."""
+
+    namespace: str
+    secret: str
+    configuration: str  # the name of both webhook configurations
+    names: tuple[str, ...]
+
+
+class Publisher:
+    """One of several replicas that keep the same Secret; whoever writes second reads again.
+
+    `use` is called with certificates that a server is to show: the API server trusts them.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        places: Places,
+        use: Callable[[Certificates], None],
+        report: Callable[..., None],
+        *,
+        lives: Lives | None = None,
+        look_s: float = LOOK_S,
+        others: Callable[[], set[str] | None] = lambda: None,
+    ) -> None:
+        """`others`: device classes that are certainly other drivers'; None: not known yet."""
+        self._api = api
+        self._places = places
+        self._use = use
+        self._report = report
+        self._lives = lives or Lives()
+        self._look_s = look_s
+        self._others = others
+        self._due = asyncio.Event()
+        self.word = ""
+        """The last part of the paths by which the API server asks; empty: not known yet."""
+        self.problem = "its certificates are not published yet"
+        """Why the API server may not trust this server; empty: it does."""
+
+    def wake(self) -> None:
+        """Has it look now."""
+        self._due.set()
+
+    async def run(self) -> None:
+        """Looks again and again until cancelled."""
+        while True:
+            self._due.clear()
+            wait_s = await self._looked() * random.uniform(0.5, 1)  # noqa: S311 - no secret
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._due.wait(), wait_s)
+
+    async def _looked(self) -> float:
+        """Looks; seconds until the next time."""
+        try:
+            await self.look()
+        except ApiError as error:
+            if error.status != 409:  # another replica was quicker
+                self._report("certificates-not-published", why=str(error))
+            return RETRY_S
+        return self._look_s
+
+    async def look(self) -> None:
+        """One look: what is due is done. Raises `ApiError`."""
+        stored = await self._stored()
+        current = _read(stored)
+        if current is None:
+            current = await self._made()
+            await self._write(stored, current, "made")
+            stored = await self._stored()
+        self.word = await self._worded(stored)
+        # Trusted first: of what is renewed below, nothing is shown before the next look.
+        published = await self._publish(current.trusted)
+        self._use(current)
+        self.problem = "" if published else "its webhook configurations are not there"
+        try:
+            renewed = await asyncio.to_thread(
+                current.renewed, self._places.names, self._lives, utc_now()
+            )
+        except ValueError as error:
+            self._report("certificates-unreadable", why=str(error))
+            renewed = await asyncio.to_thread(
+                Certificates.make, self._places.names, self._lives, utc_now()
+            )
+        if renewed != current:
+            await self._write(await self._stored(), renewed, "renewed", expected=current)
+            await self._publish(renewed.trusted)
+            if renewed.trusted == current.trusted:
+                self._use(renewed)
+
+    async def _worded(self, stored: Object | None) -> str:
+        """The word in the Secret, made where there is none."""
+        data = (stored or {}).get("data") or {}
+        with contextlib.suppress(ValueError):
+            found = base64.b64decode(data.get(WORD) or "", validate=True).decode("ascii")
+            if len(found) >= LEAST_WORD and found.isalnum():
+                return found
+        made = secrets.token_hex(LEAST_WORD // 2)
+        data = {**data, WORD: base64.b64encode(made.encode()).decode()}
+        await self._api.replace(SECRETS, {**(stored or {}), "data": data}, self._places.namespace)
+        return made
+
+    async def _made(self) -> Certificates:
+        names = self._places.names
+        return await asyncio.to_thread(Certificates.make, names, self._lives, utc_now())
+
+    async def _stored(self) -> Object | None:
+        return await find(self._api, SECRETS, self._places.secret, self._places.namespace)
+
+    async def _write(
+        self,
+        stored: Object | None,
+        new: Certificates,
+        how: str,
+        expected: Certificates | None = None,
+    ) -> None:
+        data = {key: base64.b64encode(getattr(new, field)).decode() for key, field in KEYS.items()}
+        if word := ((stored or {}).get("data") or {}).get(WORD):
+            data[WORD] = word
+        if stored is None:
+            body: Object = {
+                "apiVersion": "v1",
+                "kind": "Secret",
+                "metadata": {"name": self._places.secret, "namespace": self._places.namespace},
+                "type": "Opaque",
+                "data": data,
+            }
+            await self._api.create(SECRETS, body, self._places.namespace)
+        elif expected is None or _read(stored) == expected:
+            await self._api.replace(SECRETS, {**stored, "data": data}, self._places.namespace)
+        else:
+            raise ApiError("the Secret was changed", "", "", 409, "Conflict")
+        self._report(
+            "certificates", how=how, secret=f"{self._places.namespace}/{self._places.secret}"
+        )
+
+    async def _publish(self, trusted: bytes) -> bool:
+        """Writes into both configurations how they ask; whether they are there."""
+        bundle = base64.b64encode(trusted).decode()
+        found = 0
+        for kind, act in CONFIGURATIONS.items():
+            one = await find(self._api, kind, self._places.configuration)
+            if one is None:
+                continue
+            found += 1
+            hooks = one.get("webhooks") or []
+            before = copy.deepcopy(hooks)
+            for hook in hooks:
+                self._complete(hook, bundle, f"/{act}/{self.word}")
+            if hooks != before:
+                await self._api.replace(kind, one)
+        return found == len(CONFIGURATIONS)
+
+    def _complete(self, hook: Object, bundle: str, path: str) -> None:
+        """Makes the hook what it is to be."""
+        client = hook["clientConfig"]
+        client["caBundle"] = bundle
+        if "service" in client:
+            client["service"]["path"] = path
+        else:
+            client["url"] = urlunsplit(urlsplit(client["url"])._replace(path=path))
+        others = self._others()
+        if hook["name"] == CLAIMS_HOOK and others is not None:
+            kept = [one for one in hook.get("matchConditions") or [] if one["name"] != CONDITION]
+            if others:
+                kept.append({"name": CONDITION, "expression": _not_of(others)})
+            hook["matchConditions"] = kept
+
+
+def _not_of(classes: set[str]) -> str:
+    """Of a claim, or a template of claims: one of its requests names another device class."""
+    names = json.dumps(sorted(classes)[:MOST_NAMES])  # CEL reads what JSON writes
+    return (
+        "(has(object.spec.spec) ? object.spec.spec : object.spec).?devices.?requests.orValue([])"
+        f".exists(r, has(r.exactly) ? !(r.exactly.deviceClassName in {names})"
+        f" : !has(r.firstAvailable)"
+        f" || r.firstAvailable.exists(f, !(f.deviceClassName in {names})))"
+    )
+
+
+def _read(stored: Object | None) -> Certificates | None:
+    data = (stored or {}).get("data") or {}
+    try:
+        return Certificates(
+            **{field: base64.b64decode(data[key], validate=True) for key, field in KEYS.items()}
+        )
+    except (KeyError, ValueError):
+        return None

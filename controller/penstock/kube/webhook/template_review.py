@@ -1,0 +1,33 @@
+"""What makes Pods with shares: who writes it is told what each of its Pods would be told.
+
+Only warned: the words come where people read them, with `kubectl apply`, and not with a Pod that a
+controller makes. The Pods themselves are refused or let in on their own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.kube.objects.names import SCHEDULER
+from penstock.kube.webhook.pod_review import review_new
+from penstock.kube.webhook.verdict import Verdict
+
+if TYPE_CHECKING:
+    from penstock.kube.objects.api_client import Object
+    from penstock.kube.webhook.review_context import Surroundings
+
+TEMPLATED = frozenset({"deployments", "statefulsets", "daemonsets", "jobs", "cronjobs"})
+
+
+async def review_template(
+    maker: Object, namespace: str, around: Surroundings, scheduler: str = SCHEDULER
+) -> Verdict:
+    """A Deployment, StatefulSet, DaemonSet, Job or CronJob. Raises `ApiError`."""
+    spec = maker.get("spec") or {}
+    spec = (spec.get("jobTemplate") or {}).get("spec") or spec
+    found = await review_new(
+        spec.get("template") or {}, namespace, around, scheduler,
+        job_deadline_s=spec.get("activeDeadlineSeconds"),
+    )  # fmt: skip
+    told = [f"its Pods will be refused: {words}" for words in found.refusals]
+    return Verdict(warnings=told + found.warnings)

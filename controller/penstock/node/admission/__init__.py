@@ -1,0 +1,1 @@
+"""Admission: whether a request for shares of devices fits beside what is granted, and its grant."""

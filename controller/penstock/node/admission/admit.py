@@ -1,0 +1,273 @@
+"""From a request to a grant: devices are chosen, shares are checked against what is left."""
+
+from __future__ import annotations
+
+import getpass
+import os
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, TypeVar
+
+from penstock.devices import Device, DeviceSource, find_devices
+from penstock.model import (
+    PenstockError,
+    QuantityError,
+    check_tenant_name,
+    cores_from_tflops,
+    format_cores,
+    human_memory,
+)
+from penstock.model.names import name_from_command, printable
+from penstock.node.admission.checks import (
+    Free,
+    check_admission,
+    check_cores,
+    check_grace,
+    check_size,
+    free_shares,
+    roomiest,
+)
+from penstock.node.tenants.grant import DEFAULT_GRACE_NS, DeviceGrant, Grant, Lifetime, Mode, Step
+from penstock.node.tenants.tenant import Tenant, collect, create_tenant, live_grants, tenants_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from penstock.node.tenants.state import State
+
+_Figure = TypeVar("_Figure", int, "int | None")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a user asks for. What is not said is all that is free.
+
+    Memory and cores are one figure for all devices, or one for each of `devices`. At most one of
+    `cores_permille` and `tflops` is given.
+    """
+
+    command: Sequence[str]
+    memory_bytes: Sequence[int] | None
+    cores_permille: Sequence[int] | None
+    tflops: float | None = None
+    mode: Mode = "strict"
+    devices: Sequence[str] = ()  # indexes, UUIDs; none: the roomiest
+    count: int = 1
+    name: str | None = None
+    oversubscribe: bool = False
+    policy: str | None = None
+    allow_unknown: bool = False
+    record: bool = False
+    # What only an agent is asked for:
+    candidates: Sequence[str] = ()  # devices to choose from where none is named; none: all
+    user: str | None = None  # whose tenant it is; None: the caller's
+    uid: int | None = None
+    owner_uid: int | None = None
+    lifetime: Lifetime = "command"
+    measured: Step = "terminate"
+    grace_ns: int = DEFAULT_GRACE_NS
+    labels: Mapping[str, str] = field(default_factory=dict)
+    container: bool = False  # it is offered to containers, and of no use outside them
+    request_id: str = ""
+    # Whoever asks does it for somebody whom the node's bounds for users hold against.
+    bound_measured: bool = False
+    bound_grace: bool = False
+
+
+@dataclass
+class Admitted:
+    """A tenant that may start, and what its user is to be told."""
+
+    tenant: Tenant
+    grant: Grant
+    lock: int
+    notes: list[str] = field(default_factory=list)
+
+
+def admit(state: State, request: Request, source: DeviceSource) -> Admitted:
+    """Decides on the request and makes the tenant. Raises `PenstockError`; then nothing is left."""
+    with state.lock():
+        living = collect(state)
+        grant, notes = plan(
+            request,
+            source.devices(),
+            live_grants(living),
+            machine=str(source.machine) if source.machine else None,
+            candidates=_candidates(source),
+            names=[tenant.name for tenant in tenants_of(state)],
+        )
+        tenant, lock = create_tenant(state, grant, source.libraries())
+    return Admitted(tenant, grant, lock, notes)
+
+
+def plan(
+    request: Request,
+    devices: Sequence[Device],
+    grants: Iterable[Grant],
+    *,
+    machine: str | None,
+    candidates: Sequence[Device],
+    names: Sequence[str],
+    most: Mapping[str, Free] | None = None,
+) -> tuple[Grant, list[str]]:
+    """What the request gets beside `grants`, and what is to be said about it; changes nothing.
+
+    Args:
+        request: What is asked for.
+        devices: All devices of the node.
+        grants: Those in force.
+        machine: The simulated machine's file; None: real devices.
+        candidates: Devices to choose from where the request names none.
+        names: Of the tenants that live.
+        most: What whoever asks may have of each device, by UUID; None: all that is free.
+
+    Raises:
+        PenstockError: it does not fit, or makes no sense.
+    """
+    notes: list[str] = []
+    check_grace(request.grace_ns)
+    chosen = find_devices(devices, request.devices) if request.devices else list(candidates)
+    free = free_shares(chosen, machine, grants)
+    room = {uuid: _within(left, most[uuid]) for uuid, left in free.items()} if most else free
+    if not request.devices:
+        chosen = roomiest(_with_room(chosen, room, request), room, request.count)
+    shares = []
+    memory = _for_each("--memory", request.memory_bytes or [None], chosen, request)
+    cores = _for_each("--cores", request.cores_permille or [None], chosen, request)
+    for device, wanted_bytes, permille in zip(chosen, memory, cores, strict=True):
+        left = free[device.uuid]
+        memory_bytes = room[device.uuid].memory_bytes if wanted_bytes is None else wanted_bytes
+        if permille is None and request.tflops is not None:
+            permille = _cores_of_tflops(device, request.tflops, notes)  # noqa: PLW2901
+        if permille is None:  # with none free, admission says who has them
+            permille = max(1, room[device.uuid].cores_permille)  # noqa: PLW2901
+        share = _share(device, memory_bytes, permille, notes)
+        if request.oversubscribe:
+            notes.append(f"{device} may be granted more than once: quotas there are not guaranteed")
+        else:
+            check_admission(device, left, share.memory_bytes, share.cores_permille)
+        shares.append(share)
+    name = request.name
+    if name is None:
+        name = name_from_command(request.command, names)
+    grant = Grant(
+        tenant=check_tenant_name(name),
+        mode=request.mode,
+        devices=tuple(shares),
+        command=tuple(map(printable, request.command)),
+        user=request.user or user_name(),
+        uid=request.uid,
+        owner_uid=request.owner_uid,
+        created=datetime.now(timezone.utc).isoformat(timespec="microseconds"),
+        policy=request.policy,
+        machine=machine,
+        oversubscribed=request.oversubscribe,
+        allow_unknown=request.allow_unknown,
+        record=request.record,
+        lifetime=request.lifetime,
+        measured=request.measured,
+        grace_ns=request.grace_ns,
+        labels=dict(request.labels),
+        request_id=request.request_id,
+    )
+    return grant, notes
+
+
+def _within(left: Free, most: Free) -> Free:
+    return Free(
+        min(left.memory_bytes, most.memory_bytes),
+        min(left.cores_permille, most.cores_permille),
+        left.holders,
+    )
+
+
+def _with_room(
+    devices: Sequence[Device], room: Mapping[str, Free], request: Request
+) -> Sequence[Device]:
+    """Those that have what is asked for; all of them where they are too few, for their refusal."""
+    memory_bytes = max(request.memory_bytes or [0])
+    cores_permille = max(request.cores_permille or [1])
+    fitting = [
+        device
+        for device in devices
+        if room[device.uuid].memory_bytes >= memory_bytes
+        and room[device.uuid].cores_permille >= cores_permille
+    ]
+    return fitting if len(fitting) >= request.count else devices
+
+
+def _candidates(source: DeviceSource) -> list[Device]:
+    """The devices that $CUDA_VISIBLE_DEVICES leaves. It was not meant for a simulated machine."""
+    devices = source.devices()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").strip()
+    if not visible or source.machine is not None:
+        return devices
+    try:
+        return find_devices(devices, [visible])
+    except PenstockError as error:
+        raise PenstockError(
+            f"$CUDA_VISIBLE_DEVICES is {visible!r}", str(error), "unset it or name a --device"
+        ) from error
+
+
+def _for_each(
+    option: str, figures: Sequence[_Figure], chosen: Sequence[Device], request: Request
+) -> Sequence[_Figure]:
+    """One figure a device."""
+    if len(figures) == 1:
+        return list(figures) * len(chosen)
+    if len(figures) != len(request.devices and chosen):
+        which = f"{len(chosen)} devices" if request.devices else "devices that are not named"
+        raise PenstockError(
+            f"{option} has {len(figures)} figures for {which}",
+            "it is one for all, or one for each device in the order of --device",
+            "name as many devices, for example --device 0,1 --memory 8Gi,4Gi",
+        )
+    return figures
+
+
+def _share(device: Device, memory_bytes: int, cores: int, notes: list[str]) -> DeviceGrant:
+    check_size(device, memory_bytes)
+    check_cores(cores)
+    if memory_bytes <= device.context_bytes:
+        notes.append(
+            f"{human_memory(memory_bytes)} is not more than one process's context takes "
+            f"on this device ({human_memory(device.context_bytes)}): no CUDA program can start"
+        )
+    return DeviceGrant(
+        uuid=device.uuid,
+        index=device.index,
+        name=device.name,
+        memory_bytes=memory_bytes,
+        cores_permille=cores,
+        device_memory_bytes=device.memory_bytes,
+        context_bytes=device.context_bytes,
+    )
+
+
+def _cores_of_tflops(device: Device, tflops: float, notes: list[str]) -> int:
+    if device.tflops is None:
+        raise PenstockError(
+            f"tflops: {tflops:g} cannot be granted", f"the rated TFLOPS of {device} are not known",
+            "ask for cores instead",
+        )  # fmt: skip
+    try:
+        cores = cores_from_tflops(tflops, device.tflops)
+    except QuantityError as error:
+        raise PenstockError(
+            f"tflops: {tflops:g} cannot be granted", f"{error}; {device} has {device.tflops:g}",
+            "ask for what one device has, or for cores",
+        ) from error  # fmt: skip
+    notes.append(
+        f"tflops: {tflops:g} of {device.tflops:g} on {device} is {format_cores(cores)} cores "
+        "(rounded up to whole percents)"
+    )
+    return cores
+
+
+def user_name() -> str:
+    """Who runs this: the name, or the uid where there is none."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a uid without a name, as in containers
+        return str(os.getuid())

@@ -1,0 +1,487 @@
+"""The agent of a node: goes its rounds, and takes up the tenants that it finds when it starts."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+from penstock.devices.aside import FILES
+from penstock.model import PenstockError, listing
+from penstock.node.agent.agent_lock import node_lock, take_node
+from penstock.node.agent.device_task import DeviceWatch
+from penstock.node.agent.grant_rate import GrantRate
+from penstock.node.agent.handshake_sockets import Handshakes
+from penstock.node.agent.managed_tenant import Ward
+from penstock.node.agent.page_sizes import PageSizes
+from penstock.node.agent.person import People
+from penstock.node.agent.revocation import go_on
+from penstock.node.agent.user_limits import Bounds, person_of
+from penstock.node.enforcement.process import is_alive
+from penstock.node.supervision.pid_namespaces import Outsiders
+from penstock.node.supervision.supervisor import PERIOD_S
+from penstock.node.supervision.tenant_table import Neighbourhood
+from penstock.node.tenants.grant import read_grant
+from penstock.node.tenants.lock import take
+from penstock.node.tenants.recovery import grant_of_pages
+from penstock.node.tenants.tenant import (
+    ENTERED,
+    SUPERVISOR_LOCK,
+    Tenant,
+    has_processes,
+    remove_leftovers,
+    tenants_of,
+)
+from penstock.node.tenants.tenant_events import record_event
+from penstock.node.tenants.tenant_processes import (
+    TENANT_VARIABLE,
+    environments,
+    members_of,
+    of_user,
+    uids_of,
+)
+from penstock_shim.pages import PageError, survive_lost_pages
+from penstock_shim.turns import Turns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from penstock.devices import Device, DeviceSource
+    from penstock.node.containers import Containers
+    from penstock.node.enforcement import Enforcer
+    from penstock.node.tenants.grant import Grant
+    from penstock.node.tenants.state import State
+
+HOUSEKEEPING_NS = 1_000_000_000
+DROPS_FOR_NS = 50_000_000  # in a round: one user's many tenants may end at once
+OUTSIDERS_PERIOD_NS = 1_000_000_000  # between looks at all processes of the machine
+WARDS_A_ROUND = 50  # that nothing has happened to are looked after all the same …
+PERIODS_A_SECOND = 10  # … each once a second at least
+REMEMBERED_NS = 60_000_000_000  # how long the slowest round is remembered
+
+
+class Agent:
+    """Owns a state directory and the tenants in it, from `start` to `stop`.
+
+    `lock` guards the table of tenants; rounds hold it only to look at the table. Orders are in
+    `Orders`, which the agent serves.
+    """
+
+    def __init__(self, state: State, source: DeviceSource, node: str | None = None) -> None:
+        """`node`: what the node is called; by default its host name."""
+        self.state = state
+        self.source = source
+        self.node = node or socket.gethostname()
+        self.machine = str(source.machine) if source.machine else None
+        self.started_at = time.time()
+        self.enforces = os.geteuid() == 0  # else a tenant of ours could undo its quota
+        self.bounds = Bounds()
+        self.people = People()
+        self.rate = GrantRate()
+        self.pages = PageSizes(self)
+        self.lock = threading.RLock()
+        self.neighbourhood = Neighbourhood(state, Outsiders(scan_period_ns=OUTSIDERS_PERIOD_NS))
+        self.devices: list[Device] = []
+        self.turns = Turns()
+        self.handshakes = Handshakes(self.neighbourhood.outsiders.meet)
+        self.enforcer: Enforcer | None = None  # set by the duty that goes with it
+        self.containers: Containers | None = None  # None: tenants are not offered to containers
+        self.watch = DeviceWatch(self)
+        # What else is done in a round, with its time (CLOCK_MONOTONIC, ns), if it is due, which is
+        # what it returns; and what is done before a tenant that has ended goes.
+        self.duties: list[Callable[[int], bool]] = [self.handshakes, self.watch, self.pages]
+        self.at_end: list[Callable[[Ward], None]] = []
+        self._problems: dict[str, str | None] = {}  # of duties: why they failed in the last round
+        # Who is told what goes wrong on the node, beside any one tenant.
+        self.report: Callable[..., None] = lambda event, **fields: None  # noqa: ARG005
+        self._wards: dict[str, Ward] = {}
+        self._sorted: tuple[Ward, ...] | None = None  # of them, by name; None: they have changed
+        self._directories: tuple[Path, ...] | None = None  # of all tenants; None: likewise
+        self._by_directory: dict[Path, Ward] = {}
+        self._others: dict[str, Tenant] = {}  # looked after by a `penstock run` of their own
+        self._damaged: dict[str, str] = {}  # whose grant or pages cannot be used, and why
+        self._offered_still: set[str] = set()  # to containers, though they have ended
+        self._own_lock = self._node_lock = -1
+        self._thread: threading.Thread | None = None
+        self._stopping = threading.Event()
+        self._kept_house_ns = 0
+        self._round_number = 0
+        self._rounds: deque[tuple[int, int]] = deque()  # ended at, took
+
+    def start(self) -> None:
+        """Takes the state directory, takes up its tenants, begins the rounds.
+
+        Raises:
+            PenstockError: another agent has the directory, or it or the devices cannot be used.
+        """
+        self._own_lock = take_node(
+            self.state.agent_lock, f"an agent runs on {self.state.directory} already"
+        )
+        try:
+            if self.machine is None:  # whichever state directory: their quotas would add up to two
+                self._node_lock = take_node(
+                    node_lock(), "an agent runs this node's devices already"
+                )
+            survive_lost_pages()  # whatever a tenant does to its pages, the others go on
+            self.devices = self.source.devices()
+            with self.state.lock(), self.lock:
+                remove_leftovers(self.state)
+                self._adopt()
+            if self.containers is not None:
+                self.containers.adopt()
+            self._round()
+        except BaseException:
+            self._let_go()
+            raise
+        self._thread = threading.Thread(target=self._run, name="rounds", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the rounds. Tenants run on under their last quota."""
+        self._stopping.set()
+        for ward in self.wards():
+            if ward.revocation is not None:
+                ward.revocation.stop()
+        if self._thread is not None:
+            self._thread.join()
+        self._let_go()
+
+    def wards(self) -> tuple[Ward, ...]:
+        """The tenants that it looks after, by name."""
+        with self.lock:
+            if self._sorted is None:
+                self._sorted = tuple(self._wards[name] for name in sorted(self._wards))
+            return self._sorted
+
+    def ward(self, name: str) -> Ward:
+        """The tenant called `name`. Raises `PenstockError`."""
+        with self.lock:
+            found = self._wards.get(name)
+            if found is not None:
+                return found
+            if name in self._others and name in self._damaged:
+                raise PenstockError(
+                    f"tenant {name!r} is damaged", self._damaged[name],
+                    f"end its processes, then remove {self._others[name].directory}",
+                    reason="not-now",
+                )  # fmt: skip
+            if name in self._others:
+                raise PenstockError(
+                    f"tenant {name!r} is not the agent's",
+                    "its penstock run was started before the agent and looks after it",
+                    "change it with penstock quota set, as its own user, or wait for it to end",
+                    reason="not-now",
+                )
+            names = listing(sorted(self._wards)) or "there is none"
+        raise PenstockError(
+            f"no tenant {name!r} on {self.node}", f"tenants: {names}", "see penstock ps",
+            reason="no-such-tenant",
+        )  # fmt: skip
+
+    def grants(self) -> list[Grant]:
+        """All that is granted on this node. One that cannot be read: as far as its pages tell."""
+        with self.lock:
+            grants = [ward.grant for ward in self._wards.values()]
+            for tenant in self._others.values():
+                try:
+                    grants.append(tenant.grant())
+                except PenstockError:  # noqa: PERF203 - one at a time is what is wanted
+                    with contextlib.suppress(PageError, OSError):  # it ended, or all is lost
+                        grants.append(grant_of_pages(tenant, self.machine, self.devices))
+        return grants
+
+    def names(self) -> list[str]:
+        """Of all tenants on this node."""
+        with self.lock:
+            return [*self._wards, *self._others]
+
+    def add(self, ward: Ward) -> None:
+        """Looks after a new tenant from now on. Call it with `lock` held."""
+        self._wards[ward.tenant.name] = ward
+        self._sorted = self._directories = None
+        self.neighbourhood.granted(ward.tenant.directory, ward.grant)
+        self.handshakes.listen(ward.tenant, ward.grant.uid)
+        self._give_turns(ward)
+
+    def changed(self, ward: Ward, grant: Grant) -> None:
+        """Its grant was just written anew. Call it with `lock` held."""
+        ward.grant = grant
+        self.neighbourhood.granted(ward.tenant.directory, grant)
+
+    def _give_turns(self, ward: Ward) -> None:
+        """Without turns a tenant keeps to its quota all the same, only less exactly."""
+        try:
+            self.turns.add(ward.tenant.name, ward.tenant.directory)
+        except (PageError, OSError) as error:
+            record_event(ward.tenant.directory, "no-turns", reason=str(error))
+
+    def suspects(self, ward: Ward) -> Callable[[int], bool]:
+        """Whether the process with a pid is of the person whose tenant it is.
+
+        Of an administrator nobody is: what may have been handed to a service of the system is not
+        that service's doing.
+        """
+        uid, person = ward.grant.uid, person_of(ward.grant)
+        if not uid or person is None:
+            return lambda _: False
+        return lambda pid: any(
+            one == uid or self.people.owner_of(one) == person >= 0 for one in uids_of(pid)
+        )
+
+    def shut_out(self, grant: Grant, for_ns: int) -> None:
+        """Grants nothing more to its user for a while, unless that is an administrator."""
+        person = person_of(grant)
+        if person is not None:
+            self.rate.shut_out(person, for_ns)
+
+    def has(self, ward: Ward) -> bool:
+        """Whether it is looked after still."""
+        with self.lock:
+            return self._wards.get(ward.tenant.name) is ward
+
+    def check_still_there(self, ward: Ward) -> None:
+        """After it was offered. Raises `PenstockError`: it was revoked meanwhile, and is not."""
+        name = ward.tenant.name
+        with self.lock:
+            if name not in self._wards:
+                self.handshakes.forget(name)
+                self._withdraw(name)
+        if not self.has(ward) or ward.revocation is not None:
+            raise PenstockError(
+                f"tenant {name!r} was revoked while it was granted", "another order came between",
+                "ask again", reason="not-now",
+            )  # fmt: skip
+
+    def drop(self, ward: Ward) -> None:
+        """Ends a tenant that has no process any more: its directory goes.
+
+        Raises OSError: its directory cannot be removed, and its share stays taken.
+        """
+        for last in self.at_end:
+            last(ward)
+        self.pages.shut(ward)
+        name = ward.tenant.name
+        with self.lock:
+            if self._wards.get(name) is not ward:
+                return
+            ward.tenant.remove()
+            del self._wards[name]
+            self._sorted = self._directories = None
+            self.neighbourhood.granted(ward.tenant.directory, None)
+            self.turns.remove(name)
+            self.handshakes.forget(name)
+            self._withdraw(name)
+            ward.close()
+
+    def _withdraw(self, name: str) -> None:
+        """No container gets a tenant of that name; where that fails it is tried again."""
+        if self.containers is None:
+            return
+        try:
+            self.containers.withdraw(name)
+            self._offered_still.discard(name)
+        except (PenstockError, OSError):
+            self._offered_still.add(name)
+
+    def end_if_over(self, name: str) -> None:
+        """Frees a name whose tenant has ended, without waiting for the next look."""
+        with self.lock:
+            ward = self._wards.get(name)
+            if (
+                ward is not None
+                and ward.revocation is None
+                and ward.may_end(time.monotonic_ns())
+                and not has_processes(ward.tenant, uid=ward.grant.uid)
+                and not self._is_peopled(ward)
+            ):
+                self.drop(ward)
+
+    def _is_peopled(self, ward: Ward) -> bool:
+        """Whether enforcement knows of a living process of it, whatever its environment."""
+        return self.enforcer is not None and any(
+            is_alive(one) for one in self.enforcer.members(ward.tenant.name)
+        )
+
+    def slowest_round_ns(self) -> int:
+        """Of the last minute."""
+        return max((took for _, took in list(self._rounds)), default=0)
+
+    def last_round_ns(self) -> int:
+        """How long the last round took."""
+        return self._rounds[-1][1] if self._rounds else 0
+
+    def damaged_tenants(self) -> int:
+        """Whose grant or pages could not be used when they were found."""
+        return len(self._damaged)
+
+    def _run(self) -> None:
+        due = time.monotonic()
+        while not self._stopping.wait(max(0.0, due - time.monotonic())):
+            begun = time.monotonic()
+            self._round()
+            due = max(due + PERIOD_S, begun + PERIOD_S / 2)
+
+    def _round(self) -> None:
+        begun_ns = time.monotonic_ns()
+        with self.lock:
+            wards = self.wards()
+            if self._directories is None:
+                others = (tenant.directory for tenant in self._others.values())
+                self._by_directory = {ward.tenant.directory: ward for ward in wards}
+                self._directories = (*self._by_directory, *others)
+            directories, by_directory = self._directories, self._by_directory
+        self.neighbourhood.look(begun_ns, directories)
+        turns = max(1, min(PERIODS_A_SECOND, len(wards) // WARDS_A_ROUND))
+        self._round_number += 1
+        due = dict.fromkeys(wards[self._round_number % turns :: turns])
+        concerned = map(by_directory.get, self.neighbourhood.concerned)
+        due.update(dict.fromkeys(ward for ward in concerned if ward is not None))
+        for ward in due:
+            ward.look_after(begun_ns)
+        for duty in self.duties:
+            self._do(duty, begun_ns)
+        if begun_ns - self._kept_house_ns >= HOUSEKEEPING_NS:
+            self._kept_house_ns = begun_ns
+            self._keep_house(wards, begun_ns)
+        ended_ns = time.monotonic_ns()
+        self._rounds.append((ended_ns, ended_ns - begun_ns))
+        while self._rounds[0][0] < ended_ns - REMEMBERED_NS:
+            self._rounds.popleft()
+
+    def _do(self, duty: Callable[[int], bool], now_ns: int) -> None:
+        """One that fails is tried again in the next round, and keeps nothing else back."""
+        try:
+            done = duty(now_ns)
+        except Exception as error:  # noqa: BLE001 - the rounds go on whatever happens in one of them
+            self._tell(type(duty).__name__, f"{type(error).__name__}: {error}")
+        else:
+            if done:
+                self._tell(type(duty).__name__, None)
+
+    def fails(self, duty: type) -> bool:
+        """Whether the duty of this kind failed when it was last due."""
+        return self._problems.get(duty.__name__) is not None
+
+    def _tell(self, duty: str, problem: str | None) -> None:
+        """Says once that a duty fails, and once that it does no more."""
+        if problem == self._problems.get(duty):
+            return
+        self._problems[duty] = problem
+        self.report("failing" if problem else "works again", duty=duty, reason=problem)
+
+    def _keep_house(self, wards: Sequence[Ward], now_ns: int) -> None:
+        """Ends tenants without processes, takes over those whose `penstock run` was killed."""
+        self._end_those_over(wards, now_ns)
+        with self.lock:
+            for name in [one for one in self._offered_still if one not in self._wards]:
+                self._withdraw(name)
+        for ward in wards:
+            if ward.damage is not None:
+                self._look_again(ward)
+        with self.lock:
+            for name, tenant in list(self._others.items()):
+                if not tenant.directory.exists() or (
+                    not tenant.is_supervised() and self._take_up(tenant)
+                ):
+                    del self._others[name]
+                    self._directories = None
+            self._damaged = {
+                name: why
+                for name, why in self._damaged.items()
+                if name in self._wards or name in self._others
+            }
+
+    def _end_those_over(self, wards: Sequence[Ward], now_ns: int) -> None:
+        """As many as there is time for in a round; the next round goes on."""
+        over = [
+            ward
+            for ward in wards
+            if ward.revocation is None and ward.may_end(now_ns) and not ward.holds_slots()
+        ]
+        if not over:
+            return
+        found = environments(TENANT_VARIABLE)
+        until_ns = time.monotonic_ns() + DROPS_FOR_NS
+        for ward in over:
+            pids = of_user(members_of(found, ward.tenant.directory), ward.grant.uid)
+            if pids or self._is_peopled(ward):
+                continue
+            if time.monotonic_ns() > until_ns:
+                self._kept_house_ns = 0
+                return
+            with contextlib.suppress(OSError):  # it is tried again in a second
+                self.drop(ward)
+
+    def _adopt(self) -> None:
+        for tenant in tenants_of(self.state):
+            if not self._take_up(tenant):
+                self._others[tenant.name] = tenant
+
+    def _take_up(self, tenant: Tenant) -> bool:
+        """Looks after a tenant that was made before. False: somebody else does, or nobody can."""
+        try:
+            lock = take(tenant.directory / SUPERVISOR_LOCK)
+        except (BlockingIOError, FileNotFoundError):
+            return False
+        with contextlib.suppress(OSError):
+            if tenant.directory.stat().st_mode & 0o044:  # as releases before this one made it
+                FILES.own(tenant.directory, ENTERED)
+        damage = None
+        try:
+            try:
+                grant = read_grant(tenant.directory)
+            except PenstockError as error:
+                damage = f"{error.what}: {error.why}"
+                grant = grant_of_pages(tenant, self.machine, self.devices)
+            ward = Ward(tenant, grant, lock, self.neighbourhood, adopted=True, damage=damage)
+        except (PenstockError, PageError, OSError) as error:
+            os.close(lock)
+            self._is_damaged(tenant, f"{damage}; {error}" if damage else str(error))
+            return False
+        if damage is None:
+            self._damaged.pop(tenant.name, None)
+        else:
+            self._is_damaged(tenant, damage)
+        self.add(ward)
+        record_event(tenant.directory, "adopted", by=self.node)
+        go_on(self, ward)
+        return True
+
+    def _is_damaged(self, tenant: Tenant, why: str) -> None:
+        if self._damaged.get(tenant.name) != why:
+            record_event(tenant.directory, "damaged", reason=why)
+        self._damaged[tenant.name] = why
+
+    def _look_again(self, ward: Ward) -> None:
+        """Goes by the grant of a damaged tenant once somebody has mended it."""
+        try:
+            grant = read_grant(ward.tenant.directory)
+        except PenstockError:
+            return
+        with self.lock:
+            same = [share.uuid for share in grant.devices] == [
+                share.uuid for share in ward.grant.devices
+            ]
+            if same and self._wards.get(ward.tenant.name) is ward:
+                ward.damage = None
+                self._damaged.pop(ward.tenant.name, None)
+                self.changed(ward, grant)
+                record_event(ward.tenant.directory, "mended", by=self.node)
+
+    def _let_go(self) -> None:
+        self.turns.stop()
+        self.handshakes.close()
+        with self.lock:
+            for ward in self._wards.values():
+                ward.close()
+            self._wards.clear()
+            self.neighbourhood.close()
+            for descriptor in (self._own_lock, self._node_lock):
+                if descriptor >= 0:
+                    os.close(descriptor)
+            self._own_lock = self._node_lock = -1

@@ -1,0 +1,91 @@
+"""Tenants' events as they come, read from their files."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from penstock.model import PenstockError
+from penstock.node.tenants.tenant_events import FILE, read_events
+from penstock.node.tenants.tombstones import read_ended
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from pathlib import Path
+
+    from penstock.node.agent.agent import Agent
+
+
+class EventTail:
+    """Reads what is new since the last `read`; the first one brings all that is kept."""
+
+    def __init__(self, agent: Agent, tenants: Collection[str]) -> None:
+        """`tenants`: whose events; none: everybody's."""
+        self._agent = agent
+        self._tenants = set(tenants)
+        self._ended: list[tuple[str, dict[str, Any]]] = []  # of tenants that have ended, to be told
+        self._places: dict[Path, tuple[int, int]] = {}  # inode and length of what was read
+
+    def check(self) -> None:
+        """Raises `PenstockError` for a tenant that is not there, and left no events."""
+        for name in sorted(self._tenants):
+            self._ended += [(name, event) for event in self._left_by(name)]
+
+    def is_over(self) -> bool:
+        """Whether none of the tenants that were asked for is there any more."""
+        return bool(self._tenants) and not any(
+            ward.tenant.name in self._tenants for ward in self._agent.wards()
+        )
+
+    def read(self) -> list[tuple[str, dict[str, Any]]]:
+        """Tenant and fields of each new event, by time."""
+        found, self._ended = self._ended, []
+        wards = self._agent.wards()
+        if len(self._places) > len(wards):  # tenants have ended
+            files = {ward.tenant.directory / FILE for ward in wards}
+            self._places = {file: place for file, place in self._places.items() if file in files}
+        for ward in wards:
+            name = ward.tenant.name
+            if not self._tenants or name in self._tenants:
+                found += [(name, event) for event in self._new(ward.tenant.directory)]
+        return sorted(found, key=lambda one: str(one[1].get("time", "")))
+
+    def _left_by(self, name: str) -> list[dict[str, Any]]:
+        """Events of a tenant that has ended; none: it lives. Raises `PenstockError`."""
+        try:
+            self._agent.ward(name)
+        except PenstockError:
+            ended = read_ended(self._agent.state.directory, name)
+            if not ended:
+                raise
+            return ended
+        return []
+
+    def _new(self, directory: Path) -> list[dict[str, Any]]:
+        file = directory / FILE
+        try:
+            found = file.stat()
+            inode, length = self._places.get(file, (0, 0))
+            if inode == 0:
+                self._places[file] = (found.st_ino, found.st_size)
+                return read_events(directory)
+            if inode != found.st_ino:  # a new file was begun: the rest of the old one is lost
+                length = 0
+            if found.st_size <= length:
+                return []
+            with file.open("rb") as stream:
+                stream.seek(length)
+                raw = stream.read(found.st_size - length)
+        except OSError:
+            return []  # it ended meanwhile
+        whole, _, _ = raw.rpartition(b"\n")
+        self._places[file] = (found.st_ino, length + len(whole) + 1 if whole else length)
+        return [event for line in whole.splitlines() if (event := _parsed(line)) is not None]
+
+
+def _parsed(line: bytes) -> dict[str, Any] | None:
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return None
+    return event if isinstance(event, dict) else None

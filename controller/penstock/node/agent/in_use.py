@@ -1,0 +1,43 @@
+"""A quota is not lowered below what a program holds: enforcement would end it for that."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.model import PenstockError, human_memory
+from penstock_shim.pages import PageError, read_usage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from penstock.node.agent.managed_tenant import Ward
+    from penstock.node.enforcement.enforcer import DeviceFigures
+    from penstock.node.tenants.grant import Grant
+
+
+def check_in_use(ward: Ward, after: Grant, figures: Iterable[DeviceFigures]) -> None:
+    """Raises `PenstockError` where a share of memory would become smaller than what is in use.
+
+    Args:
+        ward: Whose grant changes.
+        after: What it is to be.
+        figures: What the devices said of the tenant last; its own page may tell less.
+    """
+    held_bytes = {one.device_uuid: one.memory_bytes or 0 for one in figures}
+    try:
+        charged = [one.total_bytes for one in read_usage(ward.tenant.usage_page).devices]
+    except PageError:  # enforcement sees to that
+        charged = []
+    for at, (before, share) in enumerate(zip(ward.grant.devices, after.devices, strict=True)):
+        charged_bytes = charged[at] if at < len(charged) else 0  # pages have room for more devices
+        used_bytes = max(charged_bytes, held_bytes.get(share.uuid, 0))
+        if used_bytes > share.memory_bytes < before.memory_bytes:
+            raise PenstockError(
+                f"tenant {after.tenant!r} keeps {human_memory(before.memory_bytes)} of device "
+                f"{share.index}",
+                f"{human_memory(used_bytes)} of it are in use, more than the new "
+                f"{human_memory(share.memory_bytes)}",
+                "have its program free some first, or shrink it by force: what is in use beyond "
+                "the quota after its grace ends the program",
+                reason="not-now",
+            )

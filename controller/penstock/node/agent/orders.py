@@ -1,0 +1,383 @@
+"""What the agent can be told to do. Each order names its caller, and is done or refused as one."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import os
+import time
+from typing import TYPE_CHECKING, TypeVar
+
+from penstock.devices import find_devices
+from penstock.model import PenstockError
+from penstock.node.admission.admit import plan
+from penstock.node.admission.checks import free_shares
+from penstock.node.admission.resize import grows, resized
+from penstock.node.agent.enforcement_task import Enforcing
+from penstock.node.agent.in_use import check_in_use
+from penstock.node.agent.managed_tenant import Ward
+from penstock.node.agent.revocation import check_not_ending, revoke
+from penstock.node.agent.view import DeviceView, Ended, Granted, NodeView, TenantView
+from penstock.node.containers import companions, container_libraries
+from penstock.node.tenants.environment import tenant_variables
+from penstock.node.tenants.grant import write_grant
+from penstock.node.tenants.tenant import change_grant, create_tenant, open_quota
+from penstock.node.tenants.tenant_events import record_event
+from penstock_shim.pages import PageError, read_quota
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from penstock.devices import DriverLibraries
+    from penstock.node.admission.admit import Request
+    from penstock.node.admission.resize import Resize
+    from penstock.node.agent.agent import Agent
+    from penstock.node.agent.principal import Caller
+    from penstock.node.supervision.supervisor import Held
+    from penstock.node.tenants.grant import Grant
+    from penstock_shim.pages import Limits
+
+MOST_CUTS, CUT_AGAIN_S = 80, 0.05  # of pages that grew, for one grant
+Made = TypeVar("Made")
+
+
+class Orders:
+    """Serves callers on behalf of an agent. Every method may be called from any thread."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+
+    def node(self) -> NodeView:
+        """The node's devices and how its agent is doing."""
+        agent = self._agent
+        grants = agent.grants()
+        free = free_shares(agent.devices, agent.machine, grants)
+        enforcing = Enforcing.of(agent)
+        return NodeView(
+            name=agent.node,
+            machine=agent.machine,
+            devices=tuple(
+                DeviceView(
+                    device,
+                    free[device.uuid],
+                    agent.watch.health(device.uuid),
+                    enforcing.foreign_on(device.uuid) if enforcing else (),
+                    agent.watch.report_of(device.uuid),
+                )
+                for device in agent.devices
+            ),
+            started_at=agent.started_at,
+            tenants=len(grants),
+            slowest_round_ns=agent.slowest_round_ns(),
+            enforces=agent.enforces,
+            driver_released=agent.source.released,
+        )
+
+    def grant(self, request: Request, caller: Caller) -> Granted:
+        """Makes a tenant of the caller's. Asked again under one request id, answers the same one.
+
+        Raises:
+            PenstockError: it does not fit, exists already, or is not allowed.
+        """
+        if request.oversubscribe:
+            caller.check_is_admin("to oversubscribe a device")
+        self._agent.bounds.check(request, caller)
+        request = self._agent.bounds.bounded(request)
+        if caller.uid is not None:
+            request = dataclasses.replace(
+                request, user=caller.name, uid=caller.uid, owner_uid=caller.owner_uid
+            )
+        elif request.user is None:
+            request = dataclasses.replace(request, user=caller.name)
+        while True:
+            ward, notes, is_new = self._with_room(lambda: self._found_or_made(request, caller))
+            with ward.answering:
+                if not self._agent.has(ward):
+                    continue  # who made it could not offer it, and took it back
+                try:
+                    answer = self._answer(ward, request, notes)
+                except BaseException:
+                    if is_new and not ward.is_answered:
+                        self._take_back(ward)
+                    raise
+                ward.is_answered = True
+                return answer
+
+    def _with_room(self, make: Callable[[], Made]) -> Made:
+        """Again, where others' pages had taken the room for it and were cut back."""
+        for _ in range(MOST_CUTS):
+            with _no_room():
+                return make()
+            self._agent.pages.look()
+            if not self._agent.pages.has_cut():
+                break
+            time.sleep(CUT_AGAIN_S)
+        return make()
+
+    def _found_or_made(self, request: Request, caller: Caller) -> tuple[Ward, list[str], bool]:
+        """The tenant of this request, what is to be said of it, and whether it was just made."""
+        agent = self._agent
+        with agent.lock:
+            if request.name is not None:
+                agent.end_if_over(request.name)
+            ward = self._granted_before(request)
+            if ward is not None:
+                return ward, [], False
+            if not caller.is_admin:
+                agent.rate.take(caller.person)
+            agent.watch.check(find_devices(agent.devices, request.devices))
+            candidates = (
+                find_devices(agent.devices, request.candidates)
+                if request.candidates
+                else agent.devices
+            )
+            if not request.devices:
+                candidates = agent.watch.usable(candidates)
+            grants = agent.grants()
+            agent.bounds.check_number(caller, grants, agent.pages.held_by(caller.person))
+            left = agent.bounds.left_to(caller, agent.devices, agent.machine, grants)
+            grant, notes = plan(
+                request,
+                agent.devices,
+                grants,
+                machine=agent.machine,
+                candidates=candidates,
+                names=agent.names(),
+                most=left,
+            )
+            agent.bounds.check_total(caller, grant, left)
+            tenant, lock = create_tenant(agent.state, grant, self._libraries(request))
+            try:
+                ward = Ward(tenant, grant, lock, agent.neighbourhood, caller=caller.process)
+            except BaseException:
+                os.close(lock)
+                tenant.remove()
+                raise
+            agent.add(ward)
+            return ward, notes, True
+
+    def _answer(self, ward: Ward, request: Request, notes: list[str]) -> Granted:
+        """Offers the tenant to containers, or finds its variables; repeatable after an error.
+
+        Raises PenstockError, OSError.
+        """
+        variables: dict[str, str] = {}
+        cdi_devices: tuple[str, ...] = ()
+        if request.container:
+            cdi_devices = self._offered(ward)
+        else:
+            variables = tenant_variables(
+                self._agent.state, ward.tenant, ward.grant, self._agent.source
+            )
+        return Granted(self._view_of(ward), tuple(notes), variables, cdi_devices)
+
+    def _take_back(self, ward: Ward) -> None:
+        """Nobody was told of it: as if it had not been asked for."""
+        try:
+            self._agent.drop(ward)
+        except OSError:
+            with self._agent.lock:
+                revoke(self._agent, ward, 0)
+
+    def resize(self, name: str, change: Resize, caller: Caller) -> tuple[TenantView, list[str]]:
+        """Changes a quota; it holds from the next launch and allocation on.
+
+        Raises as `grant`, and where a program holds more memory than it would have then.
+        """
+        change.check()
+        if change.oversubscribe:
+            caller.check_is_admin("to oversubscribe a device")
+        if change.accounted:
+            caller.check_is_admin("to say what a scheduler accounts for")
+        agent = self._agent
+        with agent.lock:
+            ward = agent.ward(name)
+            caller.check_may_change(ward.grant)
+            check_not_ending(ward)
+            ward.check_whole()
+            others = [grant for grant in agent.grants() if grant.tenant != name]
+            after, notes = resized(ward.grant, change, lambda: others)
+            if grows(ward.grant, after):
+                caller.check_may_lift(ward.grant, "given more")
+                left = agent.bounds.left_to(caller, agent.devices, agent.machine, others)
+                agent.bounds.check_total(caller, after, left, ward.grant)
+            if not change.force:
+                self._check_in_use(ward, after)
+            notes += change_grant(ward.tenant, after)
+            if not change.force:
+                try:  # nothing is added from now on, and something may have been until now
+                    self._check_in_use(ward, after)
+                except PenstockError:
+                    change_grant(ward.tenant, ward.grant)
+                    raise
+            agent.changed(ward, after)
+        return self._view_of(ward), notes
+
+    def _check_in_use(self, ward: Ward, after: Grant) -> None:
+        enforcer = self._agent.enforcer
+        figures = enforcer.figures(ward.tenant.directory) if enforcer else ()
+        check_in_use(ward, after, figures)
+
+    def release_driver(self, caller: Caller, reason: str) -> None:
+        """Lets go of the driver, so that its modules can be unloaded, until `reopen_driver`.
+
+        Devices are lost for that time: nothing is granted, tenants can be ended. Another agent
+        begins with an open driver.
+        """
+        caller.check_is_admin("to let go of the driver")
+        if not self._agent.source.released:
+            self._agent.report("driver-released", by=caller.name, reason=reason)
+        self._agent.source.release(reason or "the driver was let go of")
+
+    def reopen_driver(self, caller: Caller) -> None:
+        """Takes the driver up again; devices that answer are granted from within a second."""
+        caller.check_is_admin("to take the driver up")
+        if self._agent.source.released:
+            self._agent.report("driver-reopened", by=caller.name)
+        self._agent.source.reopen()
+
+    def suspend(self, name: str, caller: Caller, reason: str = "") -> TenantView:
+        """Holds launches back until `resume`. What is on the device already runs to its end."""
+        return self._set_suspended(name, caller, suspended=True, reason=reason)
+
+    def resume(self, name: str, caller: Caller) -> TenantView:
+        """Lets launches go on; at an administrator's word also what enforcement holds back.
+
+        What is over its quota still, or goes on past the shim, is held back again in time.
+        """
+        view = self._set_suspended(name, caller, suspended=False, reason="")
+        if caller.is_admin and self._agent.enforcer is not None:
+            self._agent.enforcer.pardon(view.directory)
+        return view
+
+    def revoke(self, name: str, grace_ns: int, caller: Caller, reason: str = "") -> Ended:
+        """Ends a tenant: SIGTERM, after `grace_ns` SIGKILL, then its quota goes.
+
+        Takes as long as its processes do. Asked again meanwhile, it waits for the same end, which
+        comes as early as any of those who ask wants it.
+
+        Raises:
+            PenstockError: it is not the caller's; or processes of it survive SIGKILL. Its share
+                stays taken then until they have ended.
+            OSError: it cannot be written down or removed now.
+        """
+        with self._agent.lock:
+            ward = self._agent.ward(name)
+            caller.check_may_change(ward.grant)
+            revocation = revoke(self._agent, ward, grace_ns, caller.pid)
+        record_event(ward.tenant.directory, "revoked", by=caller.name, reason=reason)
+        return revocation.wait(caller.pid)
+
+    def tenants(self) -> list[TenantView]:
+        """All that the agent looks after, by name."""
+        return [self._view_of(ward) for ward in self._agent.wards()]
+
+    def tenant(self, name: str) -> TenantView:
+        """One of them. Raises `PenstockError`."""
+        return self._view_of(self._agent.ward(name))
+
+    def _libraries(self, request: Request) -> DriverLibraries:
+        """Where the tenant's programs find the driver: in a container it lies elsewhere."""
+        if not request.container:
+            return self._agent.source.libraries()
+        if self._agent.containers is None:
+            raise PenstockError(
+                "this agent has nothing for containers", "it does not run as root",
+                "start it as root, or run the program on the machine itself", reason="not-now",
+            )  # fmt: skip
+        return container_libraries(self._agent.source)
+
+    def _offered(self, ward: Ward) -> tuple[str, ...]:
+        """Makes the tenant known to container runtimes."""
+        if self._agent.containers is None:
+            return ()
+        device = self._agent.containers.offer(ward.tenant)
+        self._agent.handshakes.listen(ward.tenant, ward.grant.uid)  # where containers see it
+        self._agent.check_still_there(ward)
+        return (device, *companions(ward.tenant))
+
+    def _granted_before(self, request: Request) -> Ward | None:
+        """The tenant that this very request made; None: there is none of that name."""
+        if request.name is None:
+            return None
+        try:
+            ward = self._agent.ward(request.name)
+        except PenstockError:
+            return None
+        check_not_ending(ward)
+        if not request.request_id:
+            return None
+        same = ward.grant.request_id == request.request_id and ward.grant.uid == request.uid
+        return ward if same else None
+
+    def _set_suspended(
+        self, name: str, caller: Caller, *, suspended: bool, reason: str
+    ) -> TenantView:
+        with self._agent.lock:
+            ward = self._agent.ward(name)
+            caller.check_may_change(ward.grant)
+            check_not_ending(ward)
+            by = ""
+            if not suspended:
+                caller.check_may_lift(ward.grant, "resumed")
+            elif caller.is_admin and caller.uid != ward.grant.uid:
+                by = caller.name
+            elif ward.grant.suspended:  # what an administrator did stays his
+                by = ward.grant.suspended_by
+            ward.check_whole()
+            before, held = ward.grant.suspended, ward.supervisor.held
+            after = dataclasses.replace(ward.grant, suspended=suspended, suspended_by=by)
+            with open_quota(ward.tenant) as page:
+                write_grant(ward.tenant.directory, after)
+                self._agent.changed(ward, after)
+                # It is so from now on: its supervisor writes a page that cannot be written now.
+                with contextlib.suppress(PageError):
+                    page.change(lambda limits: _with_order(limits, held, suspended=suspended))
+        if before != suspended:
+            event = "suspended" if suspended else "resumed"
+            record_event(ward.tenant.directory, event, by=caller.name, reason=reason)
+        return self._view_of(ward)
+
+    def _view_of(self, ward: Ward) -> TenantView:
+        enforcer = self._agent.enforcer
+        return view_of(ward, enforcer.count(ward.tenant.name) if enforcer else None)
+
+
+@contextlib.contextmanager
+def _no_room() -> Iterator[None]:
+    """Goes on where something inside finds the file system full."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
+            raise
+
+
+def _with_order(limits: Limits, held: Held | None, *, suspended: bool) -> Limits:
+    """The limits as ordered; what enforcement keeps back stays kept back."""
+    ordered = dataclasses.replace(limits, suspended=suspended)
+    return held.applied(ordered) if held else ordered
+
+
+def view_of(ward: Ward, members: int | None) -> TenantView:
+    """A tenant as it is now."""
+    usage = ward.supervisor.usage
+    finding = ward.finding
+    suspended = False
+    allowances = tuple(device.cores_permille for device in ward.grant.devices)
+    try:
+        limits = read_quota(ward.tenant.quota_page).limits
+        suspended = limits.suspended or ward.is_held
+        allowances = tuple(device.allowance for device in limits.devices)
+    except PageError as error:
+        finding = finding or str(error)
+    return TenantView(
+        grant=ward.grant,
+        directory=ward.tenant.directory,
+        suspended=suspended,
+        allowances=allowances,
+        processes=len(usage.slots) if usage else 0,
+        members=members,
+        finding=finding,
+    )

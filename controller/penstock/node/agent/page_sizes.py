@@ -1,0 +1,287 @@
+"""Keeps usage pages at their size: their writers could fill the file system of all tenants.
+
+A page lies where its tenant's user may write it, so it can be made to grow: by writing past its
+end, by allocating blocks there that its length does not show, by extended attributes. It is cut
+back as soon as there is less room, once a second at least. Who does it twice within a minute is
+ended. A page outlives its tenant while somebody has it open; it is emptied then, and whoever makes
+it grow again is ended too (ADR 41).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import stat
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.devices.aside import FILES
+from penstock.node.agent.page_writers import writers_of
+from penstock.node.agent.revocation import revoke
+from penstock.node.agent.user_limits import person_of
+from penstock.node.enforcement.process import send
+from penstock.node.tenants.tenant_events import record_event
+from penstock_shim.pages import usage_page_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from penstock.node.agent.agent import Agent
+    from penstock.node.agent.managed_tenant import Ward
+
+LOOK_NS = 1_000_000_000
+LESS_ROOM_BYTES, LESS_ROOM_FILES = 4 << 20, 64  # than at the last look: there is one at once
+SAME_NS = 1_000_000_000  # one write may be cut more than once
+AGAIN_NS = 60_000_000_000  # a second growth within that is no accident
+SHUT_OUT_NS = 600_000_000_000  # so long whoever did it is granted nothing more
+HELD_NS = 5_000_000_000  # that a page may be open after its tenant
+SLACK_BYTES = 64 << 10  # that a file system may count beside the file's own blocks
+SEARCH_S = 30.0  # the longest search for who has a page open
+LATELY_NS = 5_000_000_000
+
+_WAYS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+
+
+@dataclass
+class _Page:
+    """One page, open as long as somebody may make it grow."""
+
+    descriptor: int
+    person: int | None  # whose it is
+    is_suspect: Callable[[int], bool]  # whether the process with that pid is theirs
+    most_bytes: int = field(default_factory=usage_page_bytes)
+    grown_ns: int | None = None  # when it was cut last
+    shut_ns: int | None = None  # when it was emptied, after its tenant
+    sought_ns: int = 0  # when it was last looked for who has it open since
+
+    def is_too_large(self) -> bool:
+        """Whether it takes more than a page, in whichever way."""
+        found = os.fstat(self.descriptor)
+        return (
+            found.st_size > self.most_bytes
+            or found.st_blocks * 512 > self.most_bytes + SLACK_BYTES
+            or bool(self._attributes())
+        )
+
+    def cut(self) -> None:
+        """Nobody who has it mapped notices: it keeps all that they have.
+
+        Raises OSError; TimeoutError: whoever writes it holds it, and it is cut when they let go.
+        """
+        FILES.cut(self._path, self.most_bytes)
+
+    def close_to_users(self) -> None:
+        """Nobody opens it any more. Raises OSError like `cut`."""
+        FILES.own(self._path, 0)
+
+    @property
+    def _path(self) -> Path:
+        """For another process of ours, also when the file has no name any more."""
+        return Path(f"/proc/{os.getpid()}/fd/{self.descriptor}")
+
+    def _attributes(self) -> list[str]:
+        try:
+            return [one for one in os.listxattr(self.descriptor) if one.startswith("user.")]
+        except OSError:  # its file system has none
+            return []
+
+
+class PageSizes:
+    """A duty of the agent's rounds, and the last one before a tenant goes."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._looked_at_ns = 0
+        self._pages: dict[Ward, _Page] = {}
+        self._ended: list[tuple[str, _Page]] = []  # of tenants that are gone, with their names
+        self._room = (0, 0)
+        self._cut_ns = -LATELY_NS  # the last time, CLOCK_MONOTONIC
+        self._looking = threading.Lock()
+        self._search: threading.Thread | None = None
+
+    def __call__(self, now_ns: int) -> bool:
+        """One round; whether there was a look."""
+        room = self._room_left()
+        bytes_less, files_less = (
+            before - now for before, now in zip(self._room, room, strict=True)
+        )
+        less = bytes_less > LESS_ROOM_BYTES or files_less > LESS_ROOM_FILES
+        if now_ns - self._looked_at_ns < LOOK_NS and not less:
+            return False
+        self._looked_at_ns = now_ns
+        self.look()
+        return True
+
+    def look(self) -> None:
+        """Cuts back what has grown, and ends whose page grows again. From any thread."""
+        wards = self._agent.wards()
+        with self._looking:
+            self._follow(wards)
+            offenders = self._look_at_living()
+            self._look_at_ended()
+            self._room = self._room_left()
+        # Who holds the agent's lock may wait for this duty's: the other way round is not allowed.
+        for ward in offenders:
+            with self._agent.lock:
+                if self._agent.has(ward):
+                    revoke(self._agent, ward, 0)
+
+    def has_cut(self) -> bool:
+        """Whether pages had taken room just now that is free again."""
+        return time.monotonic_ns() - self._cut_ns < LATELY_NS
+
+    def shut(self, ward: Ward) -> None:
+        """Before the tenant's directory goes: nobody opens its page any more."""
+        with self._looking:
+            page = self._pages.pop(ward, None) or self._opened(ward)
+            if page is None:
+                return
+            if os.geteuid() != 0:  # it was its user's own, and nobody else's could be filled by it
+                os.close(page.descriptor)
+                return
+            with contextlib.suppress(OSError):
+                page.close_to_users()
+            with contextlib.suppress(OSError):
+                page.most_bytes = 0
+                reader = os.open(f"/proc/self/fd/{page.descriptor}", os.O_RDONLY | os.O_CLOEXEC)
+                os.close(page.descriptor)
+                page.descriptor = reader
+            self._ended.append((ward.tenant.name, page))
+
+    def held_by(self, person: int | str) -> int:
+        """How many pages of that person's ended tenants somebody has open."""
+        return sum(page.shut_ns is not None and page.person == person for _, page in [*self._ended])
+
+    def _follow(self, wards: Sequence[Ward]) -> None:
+        if len(wards) != len(self._pages) or any(ward not in self._pages for ward in wards):
+            for gone in self._pages.keys() - set(wards):
+                os.close(self._pages.pop(gone).descriptor)
+            for ward in wards:
+                if ward not in self._pages and (page := self._opened(ward)) is not None:
+                    self._pages[ward] = page
+
+    def _opened(self, ward: Ward) -> _Page | None:
+        """None: it cannot be opened now, or another thing stands in its place."""
+        try:
+            descriptor = os.open(ward.tenant.usage_page, os.O_RDWR | _WAYS)
+        except OSError:
+            return None
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            return None
+        return _Page(descriptor, person_of(ward.grant), self._agent.suspects(ward))
+
+    def _look_at_living(self) -> list[Ward]:
+        """Those that are to be ended."""
+        offenders = []
+        for ward, page in self._pages.items():
+            with contextlib.suppress(OSError):
+                if page.is_too_large() and self._is_offence(ward, page):
+                    offenders.append(ward)
+        return offenders
+
+    def _is_offence(self, ward: Ward, page: _Page) -> bool:
+        """Cuts a page that has grown; whether its tenant is to be ended for it."""
+        before = os.fstat(page.descriptor)
+        is_held = False
+        try:
+            page.cut()
+        except TimeoutError:  # whoever writes it holds it; it is cut when that ends
+            is_held = True
+        self._cut_ns = now_ns = time.monotonic_ns()
+        since_ns = AGAIN_NS if page.grown_ns is None else now_ns - page.grown_ns
+        if is_held and page.grown_ns is not None:  # the same growth
+            page.grown_ns = now_ns
+            return False
+        if since_ns < SAME_NS:
+            return False
+        again = since_ns < AGAIN_NS
+        page.grown_ns = now_ns
+        taken = max(before.st_size, before.st_blocks * 512)
+        reason = f"its usage page took {taken} bytes, and was cut to {page.most_bytes}"
+        if not again:
+            record_event(ward.tenant.directory, "page-grown", reason=reason)
+            return False
+        self._seek(page)
+        if ward.revocation is not None:
+            return False
+        reason = f"its usage page was made to grow again, to {taken} bytes: the tenant is ended"
+        record_event(ward.tenant.directory, "page-grown", reason=reason)
+        record_event(ward.tenant.directory, "revoked", by=self._agent.node, reason=reason)
+        self._agent.report(
+            "page-grown", tenant=ward.tenant.name, user=ward.grant.user, reason=reason
+        )
+        self._agent.shut_out(ward.grant, SHUT_OUT_NS)
+        return True
+
+    def _look_at_ended(self) -> None:
+        """Those that nobody has open for writing are let go of."""
+        for name, page in list(self._ended):
+            try:
+                if page.shut_ns is None:
+                    page.cut()
+                    page.shut_ns = time.monotonic_ns()
+                elif page.is_too_large():
+                    page.cut()
+                    self._cut_ns = time.monotonic_ns()
+                    self._agent.report("page-grown", tenant=name, reason="after its end")
+                    self._seek(page)
+                if not _has_writers(page.descriptor):
+                    os.close(page.descriptor)
+                    self._ended.remove((name, page))
+                else:
+                    self._seek_now_and_then(page, page.shut_ns)
+            except OSError:  # noqa: PERF203 - one at a time is what is wanted
+                continue
+
+    def _seek_now_and_then(self, page: _Page, shut_ns: int) -> None:
+        """After a moment, then after twice that, and so on: who has it open is of its tenant."""
+        now_ns = time.monotonic_ns()
+        if now_ns - shut_ns >= HELD_NS and now_ns - page.sought_ns >= page.sought_ns - shut_ns:
+            self._seek(page)
+
+    def _seek(self, page: _Page) -> None:
+        """Ends whoever has the page open for writing, in a thread: there may be many to look at."""
+        if self._search is not None and self._search.is_alive():
+            return
+        page.sought_ns = time.monotonic_ns()
+        descriptor = os.open(f"/proc/self/fd/{page.descriptor}", os.O_RDONLY | os.O_CLOEXEC)
+
+        def search() -> None:
+            try:
+                for process in writers_of(descriptor, page.is_suspect, SEARCH_S):
+                    with contextlib.suppress(OSError):
+                        send(process, signal.SIGKILL)
+                        self._agent.report("killed", pid=process.pid, command=process.command,
+                                           reason="it made a usage page grow")  # fmt: skip
+            finally:
+                os.close(descriptor)
+
+        self._search = threading.Thread(target=search, name="page-writers", daemon=True)
+        self._search.start()
+
+    def _room_left(self) -> tuple[int, int]:
+        """Bytes and files."""
+        try:
+            found = os.statvfs(self._agent.state.tenants)
+        except OSError:
+            return self._room
+        return found.f_bavail * found.f_frsize, found.f_favail
+
+
+def _has_writers(descriptor: int) -> bool:
+    """Whether any process has the file open for writing or mapped; `descriptor` is for reading.
+
+    The kernel gives a lease for reading only where nobody has.
+    """
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+    except OSError:
+        return True
+    fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    return False

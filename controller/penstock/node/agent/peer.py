@@ -1,0 +1,196 @@
+"""The process at the other end of a local connection, as the kernel knows it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import select
+import socket
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.devices.host_pids import inner_pid
+from penstock.devices.proc_files import namespace_of
+from penstock.node.enforcement.process import UNKNOWN, Process, find, is_alive, read_stat
+from penstock.node.tenants.mount_lookup import mounted_pages, page_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.node.tenants.tenant import Tenant
+
+_SO_PASSRIGHTS = 83  # the same, since Linux 6.16
+_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
+_SO_PEERPIDFD = 77  # include/uapi/asm-generic/socket.h, since Linux 6.5
+
+
+def take_no_files(listening: socket.socket) -> None:
+    """Nobody can send open files to it, or to the connections that it takes.
+
+    Whoever has a file last may have to wait for the file system that it lies in, a user's own.
+    Before Linux 6.16 there is no such way.
+    """
+    with contextlib.suppress(OSError):
+        listening.setsockopt(socket.SOL_SOCKET, _SO_PASSRIGHTS, 0)
+
+
+def credentials_of(connection: socket.socket) -> tuple[int, int]:
+    """The pid and the uid of the process that connected. 0: a pid that none of ours has."""
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, uid, _ = _CREDENTIALS.unpack(raw)
+    return pid, uid
+
+
+class NoPeerError(Exception):
+    """It has ended, or so far that nothing tells any more where it was."""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Who called connect(). `of` holds on to it, so that its pid is nobody else's meanwhile."""
+
+    pid: int
+    start_ticks: int
+
+    @classmethod
+    @contextlib.contextmanager
+    def of(cls, connection: socket.socket) -> Iterator[Peer]:
+        """The peer, which has not ended when the block is left.
+
+        Raises:
+            ValueError: it lies in a pid namespace that is not ours or inside of ours.
+            NoPeerError: it has ended, or its first thread has and nothing tells who it is.
+        """
+        pid, uid = credentials_of(connection)
+        if pid <= 0:
+            raise ValueError("its process is in a pid namespace outside of the agent's")
+        descriptor = _pidfd_of(connection)
+        try:
+            stat = read_stat(pid)
+            if stat is None or stat.has_ended or stat.start_ticks == UNKNOWN:
+                raise NoPeerError
+            # Before 6.5 a connection that was handed on may outlive who made it: the pid can be
+            # another's by now. That one would have to be of the same user.
+            if descriptor is None and _uid_of(pid) not in {uid, None}:
+                raise NoPeerError
+            try:
+                yield cls(pid, stat.start_ticks)
+            except ValueError as error:
+                # Where it was is told by its first thread, which may end before the others: in a
+                # process that ends on a busy machine they wait for a processor to do so.
+                now = read_stat(pid)
+                if now is None or now.leader_has_ended or now.start_ticks != stat.start_ticks:
+                    raise NoPeerError from error
+                raise
+            if _has_ended(descriptor, pid, stat.start_ticks):
+                raise NoPeerError
+        finally:
+            if descriptor is not None:
+                os.close(descriptor)
+
+    @staticmethod
+    def is_alive(pid: int, start_ticks: int) -> bool:
+        """Whether that very process has not ended."""
+        return is_alive(Process(pid, start_ticks))
+
+    def check_pid(self, inner: int, start_ticks: int) -> None:
+        """Raises ValueError unless the process has those, as it sees them; 0 ticks: it cannot."""
+        if inner != inner_pid(self.pid):
+            raise ValueError(f"pid {self.pid} says that it has pid {inner}")
+        if start_ticks not in {0, self.start_ticks} and _time_namespace(
+            self.pid
+        ) == _time_namespace("self"):
+            raise ValueError(f"pid {self.pid} says that it was started at another time")
+
+    def check_place(self, tenant: Tenant, *, contained: bool) -> None:
+        """Raises ValueError when the pages that it has mounted are not those of `tenant`.
+
+        `contained`: in the tenant's containers, and nowhere else, lie its pages.
+        """
+        page = page_of(tenant.usage_page)
+        # What a user mounts for himself says nothing, but that he may have a container of his own.
+        mounters = {os.geteuid(), page.uid} if contained and page else {os.geteuid()}
+        mounted = mounted_pages(self.pid, mounters.__contains__)
+        if mounted is None and not contained:
+            return
+        if mounted is None or page is None or not mounted.tells_of(page):
+            raise ValueError(f"pid {self.pid} is not in a container of the tenant")
+
+
+class Watched:
+    """A process and its pidfd: its end is seen, and its pid never taken for another's.
+
+    The descriptor is closed with the last who has this object.
+    """
+
+    def __init__(self, process: Process, descriptor: int) -> None:
+        self.process = process
+        self._descriptor = descriptor
+
+    def __del__(self) -> None:
+        os.close(self._descriptor)
+
+    @classmethod
+    def peer_of(cls, connection: socket.socket) -> Watched | None:
+        """The process that connected: a connection can be handed on, and outlive who made it.
+
+        None: it has ended, lies in a pid namespace outside of ours, or hides when it began.
+        """
+        pid, uid = credentials_of(connection)
+        try:
+            descriptor = _pidfd_of(connection)
+            by_pid = descriptor is None
+            if descriptor is None:
+                descriptor = os.pidfd_open(pid)
+        except (NoPeerError, OSError, ValueError):
+            return None
+        process = find(pid)
+        found = cls(process or Process(pid, UNKNOWN), descriptor)
+        if process is None or found.has_ended():
+            return None
+        # Before Linux 6.5 the pid can be another's by now: that one would have to be of that user.
+        return None if by_pid and _uid_of(pid) != uid else found
+
+    def has_ended(self) -> bool:
+        """Whether it has."""
+        return _is_readable(self._descriptor)
+
+
+def _pidfd_of(connection: socket.socket) -> int | None:
+    """A descriptor of the very process that connected; None: this kernel gives none."""
+    try:
+        raw = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD, 4)
+    except OSError as error:
+        if error.errno in {errno.ENOPROTOOPT, errno.EOPNOTSUPP}:
+            return None
+        raise NoPeerError from error
+    return int(struct.unpack("i", raw)[0])
+
+
+def _has_ended(pidfd: int | None, pid: int, start_ticks: int) -> bool:
+    """Or is about to: whoever holds it by a descriptor is told last."""
+    if pidfd is not None and _is_readable(pidfd):
+        return True
+    return not Peer.is_alive(pid, start_ticks)
+
+
+def _is_readable(pidfd: int) -> bool:
+    poll = select.poll()  # select() takes no descriptors above 1023
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _uid_of(pid: int) -> int | None:
+    try:
+        return os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116
+    except OSError:
+        return None
+
+
+def _time_namespace(pid: int | str) -> int:
+    try:
+        return namespace_of(pid, "time")
+    except OSError:
+        return 0

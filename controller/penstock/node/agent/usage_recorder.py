@@ -1,0 +1,323 @@
+"""What the agent writes down and shows of its rounds: metering, and metrics for Prometheus."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock import __version__
+from penstock.devices.inventory import known
+from penstock.model import PenstockError
+from penstock.node.admission.checks import free_shares
+from penstock.node.agent.enforcement_task import Enforcing
+from penstock.node.agent.event_feed import EventTail
+from penstock.node.metering.clock import now
+from penstock.node.metering.exporter import Exporter
+from penstock.node.metering.meter import Meter
+from penstock.node.metering.metrics_snapshot import (
+    DeviceSnapshot,
+    NodeSnapshot,
+    TenantSnapshot,
+    share_snapshots,
+)
+from penstock.node.metering.reading import Measured, identity_of, reading_of
+from penstock.node.metering.usage import read_usage_since
+from penstock.node.tenants.tenant_events import record_event
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from penstock.devices import Device
+    from penstock.node.admission.checks import Free
+    from penstock.node.agent.agent import Agent
+    from penstock.node.agent.managed_tenant import Ward
+    from penstock.node.enforcement.enforcer import DeviceFigures
+    from penstock.node.metering.clock import Moment
+    from penstock.node.metering.meter import TenantSuspicion
+    from penstock.node.metering.reading import Identity, TenantReading
+    from penstock.node.metering.usage import By, Usage
+    from penstock.node.tenants.grant import Grant
+    from penstock_shim.pages import UsageSnapshot
+
+OBSERVE_NS = 1_000_000_000
+# So long the meter is not told again of a tenant of whom nothing is new: less than what it takes
+# for a gap, in which anything may have been.
+SAME_NS = 4_000_000_000
+FLUSH_NS = 10_000_000_000
+STORED_WITHIN_S = 2.0
+_WHERE = ("namespace", "pod", "container")  # labels of a grant that say where its tenant runs
+
+
+@dataclass
+class _Latest:
+    """What was read of one tenant in the last round, and when the meter was told of it."""
+
+    usage: UsageSnapshot | None  # None: the page cannot be read
+    grant: Grant
+    figures: tuple[DeviceFigures, ...]
+    reading: TenantReading
+    told_ns: int  # CLOCK_MONOTONIC
+
+    def is_of(
+        self, usage: UsageSnapshot | None, grant: Grant, figures: tuple[DeviceFigures, ...]
+    ) -> bool:
+        """Whether these would be the same reading."""
+        return self.usage is usage and self.grant is grant and self.figures == figures
+
+
+class Books:
+    """A duty of the agent's rounds, and the last one before a tenant goes."""
+
+    def __init__(self, agent: Agent, directory: Path | None = None) -> None:
+        """Meters into `directory`. Raises `PenstockError`: another meters there already."""
+        self._agent = agent
+        self._meter = Meter(directory)
+        self._directory = directory
+        # Tenants end in the threads of whoever ends them, some of which hold the agent's lock: who
+        # has this one never takes that.
+        self._lock = threading.Lock()
+        self._scrape_lock = threading.Lock()  # of counted events
+        self._exporter = Exporter(agent.node)
+        self._identities: dict[Ward, Identity] = {}
+        self._latest: dict[Ward, _Latest] = {}
+        self._wards: Sequence[Ward] = ()  # as of the last round …
+        self._at: Moment | None = None  # … and when that was
+        self._events: dict[str, Counter[str]] = {}  # by tenant: kinds
+        self._tail = EventTail(agent, ())
+        self._observed_ns = self._flushed_ns = 0
+
+    def serve(self, address: str, port: int) -> int | None:
+        """Serves metrics; the port, None while it is taken. Raises `PenstockError`."""
+        return self._exporter.serve(address, port, self._agent.report)
+
+    def serve_probes(self, address: str, port: int) -> int | None:
+        """Serves probes, apart from metrics; otherwise like `serve`."""
+        return self._exporter.serve_probes(address, port, self._agent.report)
+
+    def __call__(self, now_ns: int) -> bool:
+        """One round; whether it was due."""
+        if now_ns - self._observed_ns < OBSERVE_NS:
+            return False
+        self._observed_ns = now_ns
+        at = now()
+        wards = self._agent.wards()
+        with self._lock:
+            self._observe(at, wards)
+            if now_ns - self._flushed_ns >= FLUSH_NS:
+                self._flushed_ns = now_ns
+                self._catch_up()
+                self._meter.flush(at)
+            if wards is not self._wards:
+                self._wards = wards
+                for gone in self._identities.keys() - set(wards):
+                    del self._identities[gone]
+                for gone in self._latest.keys() - set(wards):
+                    del self._latest[gone]
+        look = functools.partial(self._snapshot, wards, at)
+        self._exporter.publish(look, self._agent.last_round_ns() / 1e9)
+        return True
+
+    def close_tenant(self, ward: Ward) -> None:
+        """Takes the last reading of a tenant that has ended."""
+        with self._lock:
+            self._catch_up([ward])
+            self._latest.pop(ward, None)
+            reading = self._reading(ward, ward.last_usage(), self._figures(ward))
+            if reading is not None:
+                self._record(self._meter.close_tenant(now(), reading)[1])
+
+    def usage(self, since_s: int, until_s: int, by: By, tenant: str | None) -> Usage:
+        """What was used, up to the last round. Raises `PenstockError`.
+
+        What could not be stored within `STORED_WITHIN_S` (a full or slow disk) is missing.
+        """
+        deadline_s = time.monotonic() + STORED_WITHIN_S
+        while not self._stored() and time.monotonic() < deadline_s:
+            time.sleep(0.02)
+        return read_usage_since(since_s, until_s, by=by, tenant=tenant, directory=self._directory)
+
+    def close(self) -> None:
+        """Stores what is left."""
+        self._exporter.close()
+        with self._lock:
+            self._catch_up()
+            self._meter.close()
+
+    def _stored(self) -> bool:
+        """Asks for all to be stored; the rounds, which take the same lock, never wait for it."""
+        with self._lock:
+            self._catch_up()
+            return self._meter.flush(now())
+
+    def _observe(self, at: Moment, wards: Sequence[Ward]) -> None:
+        """Tells the meter what is new, and now and then what is as it was."""
+        stood: list[Ward] = []
+        fresh: dict[Ward, _Latest] = {}
+        readings = []
+        for ward in wards:
+            usage, figures = ward.supervisor.newest(), self._figures(ward)
+            if ward.supervisor.page_problem is not None:
+                usage = None
+            latest = self._latest.get(ward)
+            if latest is not None and latest.is_of(usage, ward.grant, figures):
+                if at.mono_ns - latest.told_ns >= SAME_NS:
+                    latest.told_ns = at.mono_ns
+                    readings.append(latest.reading)
+                continue
+            stood.append(ward)
+            reading = self._reading(ward, usage, figures)
+            if reading is not None:
+                fresh[ward] = _Latest(usage, ward.grant, figures, reading, at.mono_ns)
+                readings.append(reading)
+        self._catch_up(stood)
+        for ward in stood:
+            self._latest.pop(ward, None)
+        self._latest.update(fresh)
+        self._at = at
+        self._record(self._meter.observe(at, readings))
+
+    def _catch_up(self, wards: Iterable[Ward] | None = None) -> None:
+        """Tells the meter how long what it was not told of again stood: until the last round."""
+        if self._at is None:
+            return
+        readings = []
+        for ward in self._latest if wards is None else wards:
+            latest = self._latest.get(ward)
+            if latest is not None and latest.told_ns < self._at.mono_ns:
+                latest.told_ns = self._at.mono_ns
+                readings.append(latest.reading)
+        self._record(self._meter.observe(self._at, readings))
+
+    def _reading(
+        self, ward: Ward, usage: UsageSnapshot | None, figures: Sequence[DeviceFigures]
+    ) -> TenantReading | None:
+        """Of a damaged page what the device itself says; None: nothing tells anything."""
+        if usage is None and not figures:
+            return None
+        measured = {
+            one.device_uuid: Measured(busy_ns=one.busy_ns, memory_bytes=one.memory_bytes)
+            for one in figures
+        }
+        try:
+            return reading_of(self._identity(ward), ward.grant, usage, measured)
+        except OSError:
+            return None
+
+    def _figures(self, ward: Ward) -> tuple[DeviceFigures, ...]:
+        """What the devices said of the tenant when enforcement, which asks them, looked last."""
+        enforcer = self._agent.enforcer
+        return () if enforcer is None else enforcer.figures(ward.tenant.directory)
+
+    @property
+    def _enforcing(self) -> Enforcing | None:
+        return Enforcing.of(self._agent)
+
+    def _identity(self, ward: Ward) -> Identity:
+        if ward not in self._identities:
+            where = {key: ward.grant.labels.get(key, "") for key in _WHERE}
+            self._identities[ward] = identity_of(ward.tenant, ward.grant, where)
+        return self._identities[ward]
+
+    def _record(self, suspicions: Iterable[TenantSuspicion]) -> None:
+        for one in suspicions:
+            directory = self._agent.state.tenants / one.tenant
+            if directory.is_dir():
+                found = one.suspicion
+                record_event(
+                    directory,
+                    "suspicious",
+                    kind=found.kind,
+                    device=found.device_uuid,
+                    reason=found.reason,
+                )
+
+    def _count_events(self, wards: Sequence[Ward]) -> None:
+        with self._scrape_lock:
+            for tenant, fields in self._tail.read():
+                self._events.setdefault(tenant, Counter())[str(fields.get("event", ""))] += 1
+            for gone in self._events.keys() - {ward.tenant.name for ward in wards}:
+                del self._events[gone]
+
+    def _snapshot(self, wards: Sequence[Ward], at: Moment) -> NodeSnapshot:
+        """After the round at `at`; in the thread of whoever asks."""
+        self._count_events(wards)
+        with self._lock:
+            self._catch_up()
+        agent = self._agent
+        free: dict[str, Free] = {}
+        with contextlib.suppress(PenstockError):  # a grant that cannot be read: nobody knows
+            free = free_shares(agent.devices, agent.machine, agent.grants())
+        return NodeSnapshot(
+            at_mono_ns=at.mono_ns,
+            began_wall_ns=int(agent.started_at * 1e9),
+            version=__version__,
+            devices=tuple(self._device(device, free.get(device.uuid)) for device in agent.devices),
+            tenants=tuple(one for ward in wards if (one := self._tenant(ward)) is not None),
+            meter=self._meter.health(at),
+            damaged_tenants=agent.damaged_tenants(),
+        )
+
+    def _tenant(self, ward: Ward) -> TenantSnapshot | None:
+        try:
+            identity = self._identity(ward)
+        except OSError:
+            return None  # it ends
+        usage = ward.supervisor.usage
+        limits = ward.supervisor.limits
+        return TenantSnapshot(
+            identity=identity,
+            mode=ward.grant.mode,
+            suspended=ward.grant.suspended or bool(limits and limits.suspended) or ward.is_held,
+            processes=len(usage.slots) if usage else None,
+            shares=share_snapshots(
+                identity,
+                ward.grant,
+                limits,
+                usage,
+                meter=self._meter,
+                measured_bytes={one.device_uuid: one.memory_bytes for one in self._figures(ward)},
+            ),
+            events=dict(self._events.get(ward.tenant.name, ())),
+            findings=_findings(ward),
+            heartbeat_ns=ward.looked_after_ns,
+        )
+
+    def _device(self, device: Device, left: Free | None) -> DeviceSnapshot:
+        watch = self._agent.watch
+        report = watch.report_of(device.uuid)
+        health = watch.health(device.uuid)
+        return DeviceSnapshot(
+            device_uuid=device.uuid,
+            name=device.name,
+            simulated=device.simulated,
+            # Enforcement asks all devices once a second, too, and must get its answers.
+            available=health.state != "lost" and not self._agent.fails(Enforcing),
+            memory_capacity_bytes=device.memory_bytes,
+            memory_used_bytes=known(report.memory_used_bytes) if report else None,
+            memory_granted_bytes=device.memory_bytes - left.memory_bytes if left else 0,
+            busy_permille=known(report.busy_permille) if report else None,
+            cores_granted_permille=1000 - left.cores_permille if left else 0,
+            healthy=health.state == "ok",
+            xids=watch.xids(device.uuid),
+            foreign_processes=self._foreign(device),
+        )
+
+    def _foreign(self, device: Device) -> int | None:
+        enforcing = self._enforcing
+        return len(enforcing.foreign_on(device.uuid)) if enforcing else None
+
+
+def _findings(ward: Ward) -> Counter[str]:
+    """What stands against the tenant, by kind."""
+    found = Counter(str(one.kind) for one in ward.findings)
+    if ward.supervisor.page_problem and not found["damaged"]:
+        found["damaged"] = 1
+    if ward.problem or ward.damage:
+        found["failed"] = 1
+    return +found

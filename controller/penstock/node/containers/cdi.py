@@ -1,0 +1,146 @@
+"""CDI specs: one file a tenant in the directory that container runtimes read.
+
+A file appears and goes as a whole. Runtimes read specs of version 0.5.0 and later (podman 4.3 reads
+no newer one), so nothing newer is used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+from typing import TYPE_CHECKING, Any
+
+from penstock.model import PenstockError
+from penstock.node.containers import places
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+VERSION = "0.5.0"
+KIND = "penstock.io/vgpu"
+_HOOK_TIMEOUT_S = 20
+_READ_ONLY = ("ro", "nosuid", "nodev", "rbind", "rprivate")
+_WRITABLE = ("rw", "nosuid", "nodev", "noexec", "rbind", "rprivate")
+
+
+def qualified_name(device: str) -> str:
+    """As runtimes are asked for it: `podman run --device penstock.io/vgpu=NAME`."""
+    return f"{KIND}={device}"
+
+
+def spec_of(device: str, mounts: Sequence[tuple[str, str, bool]], hook: Path) -> dict[str, Any]:
+    """The spec with one device.
+
+    `mounts` are host path, path in the container, writable.
+    """
+    libraries = [f"{places.SHIM}/{name}" for name in places.SHIMS.values()]
+    edits = {
+        "mounts": [
+            {
+                "hostPath": host,
+                "containerPath": inside,
+                "options": list(_WRITABLE if writable else _READ_ONLY),
+            }
+            for host, inside, writable in mounts
+        ],
+        "hooks": [
+            {
+                "hookName": "createContainer",
+                "path": str(hook),
+                "args": [hook.name, places.PRELOAD, *libraries],
+                "timeout": _HOOK_TIMEOUT_S,
+            }
+        ],
+    }
+    return {
+        "cdiVersion": VERSION,
+        "kind": KIND,
+        "devices": [{"name": device, "containerEdits": edits}],
+    }
+
+
+class SpecDirectory:
+    """The specs of one kind of ours in one directory, whoever wrote them."""
+
+    def __init__(self, directory: Path, kind: str = KIND) -> None:
+        self.directory = directory
+        self._kind = kind
+        self._prefix = kind.replace("/", "-") + "_"  # as CDI names files that come and go
+
+    def file_of(self, device: str) -> Path:
+        """Where the spec of this device lies."""
+        return self.directory / f"{self._prefix}{device}.json"
+
+    def devices(self) -> dict[str, Path]:
+        """Every device there is a file for, by name."""
+        try:
+            files = sorted(self.directory.glob(f"{self._prefix}*.json"))
+        except OSError:
+            return {}
+        return {file.name.removeprefix(self._prefix).removesuffix(".json"): file for file in files}
+
+    def pages_of(self, device: str) -> str | None:
+        """Host path of the quota page that the device's spec mounts; None: no spec, or no good."""
+        spec = self._read(device)
+        try:
+            edits = spec["devices"][0]["containerEdits"] if spec else {"mounts": []}
+            return next(
+                str(mount["hostPath"])
+                for mount in edits["mounts"]
+                if mount["containerPath"] == f"{places.TENANT}/quota"
+            )
+        except (KeyError, IndexError, TypeError, StopIteration):
+            return None
+
+    def write(self, device: str, spec: dict[str, Any]) -> bool:
+        """Puts the spec in force unless it is already; returns whether it was written.
+
+        Raises `PenstockError` when it cannot be written; the previous one stays in force.
+        """
+        if self._read(device) == spec:
+            return False
+        file = self.file_of(device)
+        # Runtimes read only names that end in .json or .yaml.
+        aside = self.directory / f".{file.name}.{secrets.token_hex(6)}"
+        try:
+            self.directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+            with aside.open("x", encoding="utf-8") as stream:
+                json.dump(spec, stream, indent=1)
+                stream.flush()
+                os.fchmod(stream.fileno(), 0o644)
+                os.fsync(stream.fileno())
+            aside.replace(file)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                aside.unlink()
+            raise PenstockError(
+                f"no container can be given {self._kind}={device}",
+                f"{file} cannot be written: {error.strerror or error}",
+                "container runtimes read /etc/cdi and /var/run/cdi: run the agent as root, or make "
+                "room there",
+                reason="unavailable",
+            ) from error
+        return True
+
+    def remove(self, device: str) -> bool:
+        """Takes the device away; returns whether it was there. Running containers keep theirs."""
+        try:
+            self.file_of(device).unlink()
+        except FileNotFoundError:
+            return False
+        return True
+
+    def remove_leftovers(self) -> None:
+        """Files that a writer killed half-way left behind. For the one writer of our kind."""
+        for aside in self.directory.glob(f".{self._prefix}*.json.*"):
+            aside.unlink(missing_ok=True)
+
+    def _read(self, device: str) -> dict[str, Any] | None:
+        try:
+            document = json.loads(self.file_of(device).read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError):
+            return None
+        return document if isinstance(document, dict) else None

@@ -1,0 +1,114 @@
+"""The folder of a tenant that its containers see, and who may read and write what in it.
+
+`<tenant>/container/` is mounted read-only at `places.TENANT`, and over its empty files the real
+ones: the quota page read-only, the usage page writable. The agent's handshake socket lies in it,
+too. Containers run as any user, so what they must write is open to all; other users of the node
+cannot get there, as the tenant's directory is closed to them.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from penstock.model import PenstockError
+from penstock.node.containers import places
+from penstock.node.tenants.tenant import ENTERED
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from penstock.node.containers.shim_release import Release
+    from penstock.node.tenants.tenant import Tenant
+
+FOLDER = "container"
+_RELEASE = "shim-release"  # in the tenant's directory: which one it keeps until it ends
+_TAG_BYTES = 63  # that the simulated device keeps of a tag
+
+
+def kept_release(tenant: Tenant) -> str | None:
+    """The name of the release that the tenant began with; None: it has none yet."""
+    try:
+        return (tenant.directory / _RELEASE).read_text(encoding="ascii").strip() or None
+    except (FileNotFoundError, UnicodeDecodeError):
+        return None
+
+
+def keep_release(tenant: Tenant, release: Release) -> None:
+    """Writes down which release the tenant has, whole or not at all."""
+    aside = tenant.directory / f".{_RELEASE}"
+    aside.write_text(release.name + "\n", encoding="ascii")
+    aside.replace(tenant.directory / _RELEASE)
+
+
+def prepare(tenant: Tenant, machine: Path | None) -> None:
+    """Makes the folder, or completes one that was left half made.
+
+    `machine`: the simulated machine's file; None: a real device. Raises OSError, and
+    `PenstockError` when the machine is somebody else's.
+    """
+    tenant.directory.chmod(0o700)  # before anything in it is open to all
+    folder = tenant.directory / FOLDER
+    _folder(folder)
+    for name in ("quota", "usage"):
+        _place(folder / name)
+    tenant.usage_page.chmod(0o666)
+    if machine is None:
+        return
+    _folder(folder / "driver")
+    for name in (places.CUDA, places.NVML, "machine"):
+        _place(folder / "driver" / name)
+    tag = folder / "driver" / "tag"
+    if not tag.exists():
+        aside = folder / ".tag"
+        aside.write_text(tenant.name[:_TAG_BYTES], encoding="ascii")
+        aside.chmod(0o444)
+        aside.replace(tag)
+    _open_machine(machine)
+
+
+def mounts(tenant: Tenant, release: Release, machine: Path | None) -> list[tuple[str, str, bool]]:
+    """Host path, path in the container, and whether it is writable there; outer ones first."""
+    listing = [
+        (str(release.shim), places.SHIM, False),
+        (str(tenant.directory / FOLDER), places.TENANT, False),
+        (str(tenant.quota_page), f"{places.TENANT}/quota", False),
+        (str(tenant.usage_page), f"{places.TENANT}/usage", True),
+    ]
+    if machine is not None:
+        listing += [
+            (str(release.simulated_driver / name), f"{places.DRIVER}/{name}", False)
+            for name in places.SHIMS
+        ]
+        listing.append((str(machine), f"{places.DRIVER}/machine", True))
+    listing += [
+        (str(release.shim / shim), f"{folder}/{name}", False)
+        for folder in places.STANDING_IN
+        for name, shim in places.SHIMS.items()
+    ]
+    return listing
+
+
+def _folder(path: Path) -> None:
+    path.mkdir(exist_ok=True)
+    path.chmod(ENTERED)
+
+
+def _place(path: Path) -> None:
+    """An empty file to mount on."""
+    path.touch(exist_ok=True)
+    path.chmod(0o444)
+
+
+def _open_machine(machine: Path) -> None:
+    """A GPU's device node is open to all, and so is the file that stands for one."""
+    if machine.stat().st_mode & 0o666 == 0o666:
+        return
+    try:
+        machine.chmod(0o666)
+    except PermissionError as error:
+        raise PenstockError(
+            f"the simulated machine {machine} cannot be given to containers",
+            "it belongs to another user",
+            f"make it writable for all: chmod 666 {machine}, or use one of {os.geteuid()}'s own",
+        ) from error

@@ -1,0 +1,14 @@
+"""Enforcement that does not trust the tenant: from the devices' figures and the kernel's alone.
+
+The agent makes one `Enforcer` and calls `step` about once a second, with a `Subject` a tenant.
+"""
+
+from penstock.node.enforcement.enforcement_event import Event
+from penstock.node.enforcement.enforcer import Enforcer
+from penstock.node.enforcement.held_limits import Hold
+from penstock.node.enforcement.ladder import Finding, Step
+from penstock.node.enforcement.measure import Foreign
+from penstock.node.enforcement.process import Process
+from penstock.node.enforcement.subject import Subject
+
+__all__ = ["Enforcer", "Event", "Finding", "Foreign", "Hold", "Process", "Step", "Subject"]

@@ -1,0 +1,32 @@
+"""How a process is known inside its own container: by the pid and the container of who runs it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from penstock.devices.proc_files import read_proc_text
+from penstock.node.enforcement.cgroup import innermost_containers
+
+_ID = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class Inside:
+    """What is known of it; empty, or 0, where it is in no container or has ended."""
+
+    pid: int = 0  # in its own pid namespace
+    container_id: str = ""  # as the container runtime has it: 64 hexadecimal digits
+
+
+def look_inside(pid: int) -> Inside:
+    """Of the process that has `pid` now."""
+    try:
+        status = read_proc_text(pid, "status")
+    except OSError:
+        return Inside()
+    seen = next((line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:")), [])
+    cgroups = sorted(innermost_containers(pid))
+    found = _ID.search(cgroups[0].rpartition("/")[2]) if cgroups else None
+    is_apart = bool(seen) and int(seen[-1]) != pid
+    return Inside(int(seen[-1]) if is_apart else 0, found[0] if found else "")

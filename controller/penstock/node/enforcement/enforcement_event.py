@@ -1,0 +1,69 @@
+"""What enforcement did, for a tenant's record and for whoever watches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.node.enforcement.container_pids import look_inside
+from penstock.node.enforcement.ladder import Change, Step
+from penstock.node.tenants.tenant_events import record_event
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from penstock.node.enforcement.process import Process
+
+_NAMES = {
+    Step.NONE: "restored",
+    Step.DENY: "exceeded",
+    Step.THROTTLE: "throttle",
+    Step.SUSPEND: "suspend",
+    Step.TERMINATE: "terminate",
+}
+
+
+@dataclass(frozen=True)
+class Event:
+    """One line of a tenant's events.jsonl, beside the time."""
+
+    tenant: str
+    event: str
+    reason: str
+    device: str = ""  # UUID
+    kind: str = ""
+    processes: tuple[Process, ...] = ()
+
+    def record(self, directory: Path) -> None:
+        """Appends it to the tenant's events."""
+        fields: dict[str, object] = {"reason": self.reason}
+        if self.device:
+            fields["device"] = self.device
+        if self.kind:
+            fields["kind"] = self.kind
+        if self.processes:
+            fields["processes"] = [_plain(one) for one in self.processes]
+        record_event(directory, self.event, **fields)
+
+
+def _plain(one: Process) -> dict[str, object]:
+    """For those inside as well, who know it by another pid."""
+    inside = look_inside(one.pid)
+    plain: dict[str, object] = {"pid": one.pid, "command": one.command}
+    if inside.pid:
+        plain["container_pid"] = inside.pid
+    if inside.container_id:
+        plain["container_id"] = inside.container_id
+    return plain
+
+
+def event_of(tenant: str, change: Change) -> Event:
+    """The event that tells of a step of the ladder."""
+    return Event(
+        tenant=tenant,
+        event="kill" if change.killed else _NAMES[change.step],
+        reason=change.reason,
+        device=change.device,
+        kind=change.kind,
+        processes=tuple(sorted(change.offenders)),
+    )

@@ -1,0 +1,388 @@
+"""Who belongs to which tenant: told by the kernel, never by what a tenant wrote.
+
+For each process, what tells first decides:
+
+    handshake     the kernel named it at the tenant's socket (where others are refused)
+    cgroup        its container's, or one below
+    ancestor      its parent is the tenant's, or was when it was first seen. Of a caller that has
+                  several tenants, the one that its environment names
+    page          the tenant's usage page is mounted where a container has its own, by root or by
+                  the user whose page it is; whatever else is in a container that root made so is
+                  the tenant's from then on
+    session       it is in a session or process group that one of the tenant's processes began:
+                  these stay when parents have ended
+    environment   it was started with the tenant's directory in its environment, by the right user
+
+What was once seen to be a tenant's stays so until it ends, whatever it does to its environment and
+its parents.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+import random
+import time
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.devices.proc_files import read_proc_text
+from penstock.node.enforcement.cgroup import containers_of, innermost_containers, paths_of
+from penstock.node.enforcement.process import UNKNOWN, Process, Stat, began, read_stat, read_stats
+from penstock.node.tenants.mount_lookup import MountedPages, Page, PageId, mounted_pages, pages_of
+from penstock.node.tenants.tenant_processes import TENANT_VARIABLE, started_in, started_with
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from penstock.node.enforcement.subject import Subject
+
+# A process is looked at again for so long after it was first seen: between fork and exec it still
+# has its parent's environment, and a container's first process moves to its cgroup a moment later.
+YOUNG_NS = 5_000_000_000
+_SPREAD = 8  # of the known processes, one in so many is asked at each scan for its session …
+_RARE = 8  # … and one in so many of those whether the pid was given anew, should its inode not tell
+_DEEPEST = 64
+# For a user's mounts in a scan; who is left out is looked at in the next, while it is young.
+_LONGEST_NS = 20_000_000
+_MOST_CONTAINERS = 4096  # remembered; the oldest are forgotten first
+
+
+@dataclass
+class _Seen:
+    stat: Stat
+    first_ns: int
+    inode: int = 0  # of its folder in /proc
+    tenant: str | None = None
+    look: int = 0  # in which it was decided last
+    process: Process | None = None  # made once: it is asked for at every look
+
+
+class Members:
+    """Remembers every process of the machine. `scan` about once a second; it looks at new ones."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, _Seen] = {}
+        self._young: set[int] = set()  # of them, to be looked at again
+        self._led: dict[int, str] = {}  # sessions and process groups that a tenant's process began
+        self._taken: tuple[Subject, ...] = ()  # as they were told last
+        self._new_subjects = False  # they are others than at the look before
+        self._subjects: Sequence[Subject] = ()  # those with cgroups
+        self._handshakes: dict[int, tuple[int, str]] = {}  # by pid: its start, and the tenant
+        self._containers: dict[str, str] = {}  # cgroups of containers that have a tenant's page
+        self._parents: dict[Process, list[str]] = {}  # each with the tenants that it asked for
+        self._directories: dict[str, Subject] = {}
+        self._pages: dict[PageId, tuple[Page, str]] = {}  # usage pages, and whose they are
+        self._mounters_ns: dict[int, int] = {}  # spent in a scan on reading a user's mounts, by uid
+        self._directory_of: dict[int, str | None] = {}  # as the young ones' environments say now
+        self._look = 0
+        self._scans = 0
+        self._ours: set[int] = set()
+        self._counts: dict[str, int] = {}  # of processes, by tenant, as of the end of a scan
+        self._counted = 0  # `changes` then
+        self.changes = 0
+        """Another number when a tenant has gained or lost a process."""
+
+    def scan(self, now_ns: int, subjects: Sequence[Subject]) -> None:
+        """Takes in who has come and gone."""
+        self._take(subjects)
+        self._look += 1
+        self._scans += 1
+        self._ours = _self_and_ancestors()
+        self._mounters_ns = dict.fromkeys((page.uid for page, _ in self._pages.values()), 0)
+        living = _living()
+        for pid in self._known.keys() - living.keys():
+            self._forget(pid)
+        self._check(living)
+        new = living.keys() - self._known.keys()
+        for pid in new:
+            self._led.pop(pid, None)  # a number that is given again is no session any more
+        for pid, stat in read_stats(new).items():  # who keeps it from being read runs nothing
+            self._known[pid] = _Seen(stat, now_ns, living[pid])
+            self._young.add(pid)
+        if self._new_subjects or self._led:
+            self._forget_ended({subject.name for subject in subjects})
+        if self._new_subjects:
+            self._take_handshakes()
+        self._decide_young(now_ns)
+        if self._new_subjects or self.changes != self._counted:
+            self._counted = self.changes
+            found = Counter(seen.tenant for seen in self._known.values())
+            # Put in place whole: others ask from their threads.
+            self._counts = {one.name: found[one.name] for one in subjects}
+
+    def _forget_ended(self, names: set[str]) -> None:
+        """Nobody belongs to a tenant that is not there any more."""
+        for seen in self._known.values():
+            if seen.tenant is not None and seen.tenant not in names:
+                self._assign(seen, None)
+        in_use = {number for seen in self._known.values() for number in _numbers(seen)}
+        self._led = {n: name for n, name in self._led.items() if n in in_use and name in names}
+        if any(name not in names for name in self._containers.values()):
+            self._containers = {c: name for c, name in self._containers.items() if name in names}
+
+    def _decide_young(self, now_ns: int) -> None:
+        self._young &= self._known.keys()
+        undecided = [pid for pid in self._young if self._known[pid].tenant is None]
+        self._directory_of = started_in(undecided, TENANT_VARIABLE)
+        young = list(self._young)
+        random.shuffle(young)  # whoever is looked at last may be left out
+        for pid in young:
+            seen = self._known[pid]
+            if now_ns - seen.first_ns > YOUNG_NS:
+                self._young.discard(pid)
+            elif seen.tenant is None:
+                self._decide(pid, seen)
+        self._directory_of = {}
+
+    def tenant_of(self, pid: int) -> str | None:
+        """The tenant of the process that has `pid`; who was nobody's is looked at again."""
+        seen = self._known.get(pid)
+        stat = read_stat(pid) if seen is None or seen.tenant is None else seen.stat
+        if stat is None or stat.start_ticks == UNKNOWN:
+            return None if stat is None or seen is None else seen.tenant
+        if seen is None or seen.stat.start_ticks != stat.start_ticks:
+            self._forget(pid)
+            seen = self._known[pid] = _Seen(stat, 0)
+        if seen.tenant is None:
+            seen.stat = stat
+            self._look += 1
+            self._decide(pid, seen)
+        return seen.tenant
+
+    def owner_of(self, process: Process) -> str | None:
+        """The tenant of that very process, as of the last scan. From any thread."""
+        seen = self._known.get(process.pid)
+        return seen.tenant if seen is not None and began(seen.stat, process) else None
+
+    def process(self, pid: int) -> Process | None:
+        """The process as it was first seen; None: it was not."""
+        seen = self._known.get(pid)
+        if seen is None:
+            return None
+        if seen.process is None or seen.process.start_ticks != seen.stat.start_ticks:
+            seen.process = Process(pid, seen.stat.start_ticks, seen.stat.comm)
+        return seen.process
+
+    def of(self, tenant: str) -> list[Process]:
+        """All processes of the tenant as of the last scan."""
+        return [
+            Process(pid, seen.stat.start_ticks, seen.stat.comm)
+            for pid, seen in sorted(self._known.items())
+            if seen.tenant == tenant
+        ]
+
+    def count(self, tenant: str) -> int | None:
+        """How many `of` has; None: there was no scan since the tenant is there."""
+        return self._counts.get(tenant)
+
+    def _take(self, subjects: Sequence[Subject]) -> None:
+        same = len(subjects) == len(self._taken) and all(map(operator.is_, subjects, self._taken))
+        self._new_subjects = not same
+        if same:
+            return
+        self._taken = tuple(subjects)
+        self._subjects = [one for one in subjects if one.cgroups]
+        self._handshakes = {
+            process.pid: (process.start_ticks, one.name)
+            for one in subjects
+            for process in one.handshake
+        }
+        self._parents = {}
+        for one in subjects:
+            for parent in one.parents:
+                self._parents.setdefault(parent, []).append(one.name)
+        self._directories = {str(one.tenant.directory): one for one in subjects}
+        pages = zip(pages_of([one.tenant.usage_page for one in subjects]), subjects, strict=True)
+        self._pages = {page.identity: (page, one.name) for page, one in pages if page is not None}
+
+    def _take_handshakes(self) -> None:
+        """What a process is since it shook hands counts more than what it was taken for before."""
+        for pid in self._handshakes.keys() & self._known.keys() - self._ours:
+            seen = self._known[pid]
+            tenant = self._by_handshake(pid, seen)
+            if tenant is not None and tenant != seen.tenant:
+                self._assign(seen, tenant)
+                self._note_led(pid, seen)
+
+    def _assign(self, seen: _Seen, tenant: str | None) -> None:
+        if seen.tenant != tenant:
+            seen.tenant = tenant
+            self.changes += 1
+
+    def _forget(self, pid: int) -> None:
+        gone = self._known.pop(pid, None)
+        if gone is not None and gone.tenant is not None:
+            self.changes += 1
+
+    def _check(self, living: Mapping[int, int]) -> None:
+        """A pid that was given anew since it was seen is forgotten; new sessions are taken in.
+
+        Who has a pid anew has a new folder in /proc. A folder that the kernel made anew may also be
+        of the same process as before, which takes a look.
+        """
+        rare = self._scans % (_SPREAD * _RARE)
+        for pid, seen in list(self._known.items()):
+            inode = living[pid]
+            if inode == seen.inode and pid % _SPREAD != self._scans % _SPREAD:
+                continue
+            if (
+                inode == seen.inode
+                and pid % (_SPREAD * _RARE) != rare
+                and _is_where_it_was(pid, seen)
+            ):
+                continue
+            stat = read_stat(pid)
+            if stat is not None and stat.start_ticks == UNKNOWN:
+                continue
+            if stat is None or stat.start_ticks != seen.stat.start_ticks:
+                self._forget(pid)
+                self._led.pop(pid, None)
+                continue
+            seen.stat, seen.inode = stat, inode
+            self._note_led(pid, seen)
+
+    def _decide(self, pid: int, seen: _Seen, depth: int = 0) -> None:
+        if seen.look == self._look or pid in self._ours:
+            return
+        seen.look = self._look
+        tenant = (
+            self._by_handshake(pid, seen)
+            or self._by_cgroup(pid)
+            or self._by_ancestor(pid, seen, depth)
+            or self._by_page(pid)
+            or self._by_session(seen)
+            or self._by_environment(pid)
+        )
+        self._assign(seen, tenant)
+        self._note_led(pid, seen)
+
+    def _note_led(self, pid: int, seen: _Seen) -> None:
+        if seen.tenant is not None and pid in _numbers(seen):
+            self._led[pid] = seen.tenant
+
+    def _by_session(self, seen: _Seen) -> str | None:
+        """The kernel gives the number of a session or group to nobody else while any is in it."""
+        for number in _numbers(seen):
+            leader = self._known.get(number)
+            tenant = self._led.get(number) or (leader.tenant if leader else None)
+            if tenant is not None:
+                return tenant
+        return None
+
+    def _by_handshake(self, pid: int, seen: _Seen) -> str | None:
+        start_ticks, tenant = self._handshakes.get(pid, (None, None))
+        return tenant if start_ticks == seen.stat.start_ticks else None
+
+    def _by_cgroup(self, pid: int) -> str | None:
+        if not self._subjects and not self._containers:
+            return None
+        paths = paths_of(pid)
+        for container in (one for path in paths for one in containers_of(path)):
+            if (tenant := self._containers.get(container)) is not None:
+                return tenant
+        for subject in self._subjects:
+            for wanted in subject.cgroups:
+                if any(path == wanted or path.startswith(f"{wanted}/") for path in paths):
+                    return subject.name
+        return None
+
+    def _by_page(self, pid: int) -> str | None:
+        """Who is in a container cannot put another page there."""
+        found = self._mounted(pid) if self._pages else None
+        if found is None:
+            return None
+        known = (self._pages[one] for one in found.identities if one in self._pages)
+        tenant = next((name for page, name in known if found.tells_of(page)), None)
+        if tenant is not None and found.by_root and self._is_closed(tenant):
+            for container in innermost_containers(pid):
+                self._containers[container] = tenant
+            while len(self._containers) > _MOST_CONTAINERS:
+                del self._containers[next(iter(self._containers))]
+        return tenant
+
+    def _mounted(self, pid: int) -> MountedPages | None:
+        """By root, or by a user who has a tenant, and takes no time from others."""
+        asked: list[tuple[int, int]] = []
+
+        def is_asked_for(uid: int) -> bool:
+            asked.append((uid, time.monotonic_ns()))
+            return uid == os.geteuid() or self._mounters_ns.get(uid, _LONGEST_NS) < _LONGEST_NS
+
+        found = mounted_pages(pid, is_asked_for)
+        for uid, began_ns in asked:
+            if uid in self._mounters_ns:
+                self._mounters_ns[uid] += time.monotonic_ns() - began_ns
+        return found
+
+    def _is_closed(self, tenant: str) -> bool:
+        """Whether only a runtime can mount its page: a user might, to draw strangers in."""
+        directory = next((d for d, one in self._directories.items() if one.name == tenant), None)
+        try:
+            return directory is not None and not os.stat(directory).st_mode & 0o077  # noqa: PTH116
+        except OSError:
+            return False
+
+    def _by_ancestor(self, pid: int, seen: _Seen, depth: int) -> str | None:
+        parent = seen.stat.parent
+        above = self._known.get(parent)
+        names = self._parents.get(Process(parent, above.stat.start_ticks)) if above else None
+        if names:
+            named = self._by_environment(pid) if len(names) > 1 else None
+            return named if named in names else names[-1]
+        if above is None or parent <= 1 or depth >= _DEEPEST:
+            return None
+        if above.tenant is None:
+            self._decide(parent, above, depth + 1)
+        return above.tenant
+
+    def _by_environment(self, pid: int) -> str | None:
+        directory = (
+            self._directory_of[pid]
+            if pid in self._directory_of
+            else started_with(pid, TENANT_VARIABLE)
+        )
+        subject = self._directories.get(directory) if directory else None
+        if subject is None:
+            return None
+        return subject.name if subject.uid in {None, _owner(pid)} else None
+
+
+def _living() -> dict[int, int]:
+    """All pids, each with the inode of its folder."""
+    with os.scandir("/proc") as entries:
+        return {int(one.name): one.inode() for one in entries if one.name.isdigit()}
+
+
+def _is_where_it_was(pid: int, seen: _Seen) -> bool:
+    """Whether it has begun no session or group since. False also when it has ended."""
+    try:
+        return (os.getsid(pid), os.getpgid(pid)) == (seen.stat.session, seen.stat.group)
+    except OSError:
+        return False
+
+
+def _numbers(seen: _Seen) -> Iterable[int]:
+    return (seen.stat.session, seen.stat.group)
+
+
+def _owner(pid: int) -> int | None:
+    """Whose it is by its real uid: the folder in /proc is root's while it lets nobody look."""
+    try:
+        status = read_proc_text(pid, "status")
+    except OSError:
+        return None
+    words = next((one.split() for one in status.splitlines() if one.startswith("Uid:")), [])
+    return int(words[1]) if len(words) > 1 else None
+
+
+def _self_and_ancestors() -> set[int]:
+    """Never anybody's: the agent, and what started it."""
+    found: set[int] = set()
+    pid = os.getpid()
+    while pid > 0 and pid not in found:
+        found.add(pid)
+        stat = read_stat(pid)
+        pid = stat.parent if stat else 0
+    return found

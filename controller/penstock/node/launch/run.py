@@ -1,0 +1,141 @@
+"""Runs the command of a tenant that was admitted, and looks after it as long as it lives."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from penstock.node.launch.child import Child
+from penstock.node.supervision.supervisor import PERIOD_S, Supervisor
+from penstock.node.supervision.tenant_table import Neighbourhood
+from penstock.node.tenants.environment import program_environment, tenant_variables
+from penstock.node.tenants.tenant import has_processes
+from penstock.node.tenants.tenant_events import record_event
+from penstock_shim.pages import lost_pages, survive_lost_pages
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from penstock.devices import DeviceSource
+    from penstock.node.admission.admit import Admitted
+    from penstock.node.tenants.state import State
+    from penstock.node.tenants.tenant import Tenant
+
+MEMBERS_PERIOD_S = 0.5  # how often left-over processes are looked for in /proc
+
+
+def run_tenant(
+    state: State,
+    admitted: Admitted,
+    command: Sequence[str],
+    source: DeviceSource,
+    announce: Callable[[], None],
+    *,
+    at_end: Callable[[Tenant], None] | None = None,
+) -> int:
+    """Runs `command` to its end; returns its exit code. Left-over children keep the tenant.
+
+    `announce` is called when the command has started, the last time that we may speak; unless there
+    is an `at_end`, which is called when the command has ended and the tenant is still there.
+    Raises `CommandNotStartedError`; the tenant is gone then.
+    """
+    tenant = admitted.tenant
+    survive_lost_pages()  # whatever the tenant does to its pages, its exit code is handed on
+    supervisor = Supervisor(tenant, Neighbourhood(state), source)
+    supervisor.tick()
+    try:
+        child = Child(
+            command,
+            program_environment(tenant_variables(state, tenant, admitted.grant, source)),
+        )
+    except BaseException:
+        supervisor.close()
+        tenant.remove()
+        raise
+    announce()
+    if at_end is None:
+        _let_go_of_files()
+    exit_code = child.wait(_guarded(supervisor.tick, tenant), PERIOD_S)
+    if at_end is not None:
+        at_end(tenant)
+        _let_go_of_files()
+    if has_processes(tenant):
+        _keep_in_background(supervisor, tenant)
+    else:
+        supervisor.close()
+        tenant.remove()
+    return exit_code
+
+
+def _let_go_of_files() -> None:
+    """Points standard input and outputs at /dev/null and closes what else was inherited.
+
+    The command has them; a reader of its pipe must see the end when the command closes it, not when
+    we do. What is to be said from here on goes to the tenant's events.
+    """
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for stream in (sys.stdout, sys.stderr):
+        # A stream that was closed, or cannot be written, must not end the command.
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    for descriptor in (0, 1, 2):
+        os.dup2(null, descriptor)
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
+        # Whatever we opened ourselves is not inheritable, so the rest came from whoever started us.
+        with contextlib.suppress(OSError):
+            if int(name) > 2 and os.get_inheritable(int(name)):
+                os.close(int(name))
+
+
+def _guarded(tick: Callable[[], None], tenant: Tenant) -> Callable[[], None]:
+    """A round that fails is recorded once and never ends the user's command."""
+    said: set[str] = set()
+
+    def say_once(event: str, reason: str) -> None:
+        if reason not in said:
+            said.add(reason)
+            record_event(tenant.directory, event, reason=reason)
+
+    def guarded() -> None:
+        try:
+            tick()
+        except Exception as error:  # noqa: BLE001 - the command must run on whatever happens here
+            say_once("supervision-failed", f"{type(error).__name__}: {error}")
+        if lost_pages():
+            say_once(
+                "page-lost",
+                "a page of the tenant or of the simulated machine was truncated, or its file "
+                "system is full: this tenant is no longer supervised; end it and start it again",
+            )
+
+    return guarded
+
+
+def _keep_in_background(supervisor: Supervisor, tenant: Tenant) -> None:
+    """Goes on supervising in a process of its own session, until the tenant's last process ends.
+
+    The child inherits the supervisor's lock; this process returns at once.
+    """
+    if os.fork():
+        return
+    try:
+        os.setsid()
+        os.chdir("/")
+        signal.pthread_sigmask(signal.SIG_SETMASK, [])
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        tick = _guarded(supervisor.tick, tenant)
+        look_at = 0.0
+        while True:
+            tick()
+            if time.monotonic() >= look_at:
+                if not has_processes(tenant):
+                    break
+                look_at = time.monotonic() + MEMBERS_PERIOD_S
+            time.sleep(PERIOD_S)
+        tenant.remove()
+    finally:
+        os._exit(0)

@@ -1,0 +1,196 @@
+"""The Prometheus endpoint: serves what the agent's last round left behind.
+
+One thread serves all scrapes and puts the figures together, at most once a second: a node that
+nobody scrapes pays nothing. Should the loop hang, the endpoint goes on and its heartbeat age says
+so.
+"""
+
+from __future__ import annotations
+
+import bisect
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from http import HTTPStatus
+from typing import TYPE_CHECKING, TypeVar
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from penstock.node.metering import metrics
+from penstock.node.metering.http_server import Page, PageServer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from prometheus_client.metrics_core import Metric as Family
+
+    from penstock.node.metering.metrics_snapshot import NodeSnapshot
+    from penstock.node.metering.reading import Identity
+
+DEFAULT_ADDRESS = "127.0.0.1"
+DEFAULT_PORT = 9470
+STUCK_S = (
+    30.0  # rounds that are silent for so long are not coming back: as systemd's watchdog has it
+)
+KEPT_S = 1.0  # a page: rounds that it tells of come no faster
+Of = TypeVar("Of")
+
+
+class Exporter(Collector):
+    """`publish` after each round of the loop; `serve` once."""
+
+    def __init__(self, node: str) -> None:
+        """`node`: this node's name, the first label of every metric."""
+        self._node = node
+        self._look: Callable[[], NodeSnapshot] | None = None
+        self._loop_counts = [0] * (len(metrics.LOOP.bounds_s) + 1)
+        self._loop_s = 0.0
+        self._published_s: float | None = None
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+        self._servers: list[PageServer] = []
+        # By kind: after which round, and when, it was made.
+        self._pages: dict[str, tuple[float | None, float, Page]] = {}
+
+    def publish(self, look: Callable[[], NodeSnapshot], loop_s: float) -> None:
+        """From now on scrapes see what `look` tells, asked in their threads.
+
+        The last round took `loop_s`.
+        """
+        self._loop_counts[bisect.bisect_left(metrics.LOOP.bounds_s, loop_s)] += 1
+        self._loop_s += loop_s
+        self._look = look
+        self._published_s = time.monotonic()
+
+    def serve(
+        self,
+        address: str = DEFAULT_ADDRESS,
+        port: int = DEFAULT_PORT,
+        report: Callable[..., None] = lambda event, **fields: None,  # noqa: ARG005
+    ) -> int | None:
+        """Serves /metrics and /healthz by HTTP.
+
+        There is neither a password nor encryption: beyond loopback, the network must see to that.
+
+        Args:
+            address: Where.
+            port: 0: a free one.
+            report: Is told, `report(event, **fields)`, that the port is taken, and that it is not.
+
+        Returns the port; None: it is taken, and tried again every few seconds. Raises
+        `PenstockError`: there is no such address.
+        """
+        pages = {"/metrics": self._metrics, "/": self._metrics, "/healthz": self._healthz}
+        return self._start(PageServer(pages, report), address, port)
+
+    def serve_probes(
+        self,
+        address: str,
+        port: int,
+        report: Callable[..., None] = lambda event, **fields: None,  # noqa: ARG005
+    ) -> int | None:
+        """Serves /healthz alone, from a thread of its own; otherwise like `serve`."""
+        return self._start(PageServer({"/healthz": self._healthz}, report), address, port)
+
+    def _start(self, server: PageServer, address: str, port: int) -> int | None:
+        found = server.start(address, port)
+        self._servers.append(server)
+        return found
+
+    def health(self) -> str:
+        """Why whoever watches this process should end it; empty: all is well."""
+        if self._published_s is None:
+            return "no round has ended yet"
+        silent_s = time.monotonic() - self._published_s
+        return f"no round has ended for {silent_s:.0f} s" if silent_s > STUCK_S else ""
+
+    def _healthz(self, _: str) -> Page:
+        problem = self.health()
+        status = HTTPStatus.SERVICE_UNAVAILABLE if problem else HTTPStatus.OK
+        return Page(status, "text/plain", f"{problem or 'ok'}\n".encode())
+
+    def _metrics(self, accept: str) -> Page:
+        """Put together once after each round, and once a second should there be none."""
+        encode, kind = choose_encoder(accept)
+        round_s, now_s = self._published_s, time.monotonic()
+        of_s, made_s, page = self._pages.get(kind, (None, 0.0, None))
+        if page is None or of_s != round_s or now_s - made_s >= KEPT_S:
+            page = Page(HTTPStatus.OK, kind, encode(self._registry))
+            self._pages[kind] = (round_s, now_s, page)
+        return page
+
+    def close(self) -> None:
+        """Ends serving. May be called twice."""
+        while self._servers:
+            self._servers.pop().close()
+
+    def describe(self) -> Iterable[Family]:
+        """Nothing in advance: what is known decides which samples there are."""
+        return ()
+
+    def collect(self) -> Iterator[Family]:
+        """All families; those without a sample now have their name, type and help."""
+        if self._look is None:
+            return
+        snapshot, now_ns = self._look(), time.monotonic_ns()
+        node = (self._node,)
+        yield from _families(metrics.AGENT, metrics.NODE, [(node, (snapshot, now_ns))])
+        yield self._loop_family()
+        yield from _families(
+            metrics.DEVICES,
+            metrics.DEVICE,
+            [((*node, one.device_uuid), one) for one in snapshot.devices],
+        )
+        tenants = [((*node, *_labels(one.identity)), one) for one in snapshot.tenants]
+        yield from _families(metrics.TENANTS, metrics.TENANT, tenants)
+        yield from _families(
+            metrics.PAGES, metrics.TENANT, [(labels, (one, now_ns)) for labels, one in tenants]
+        )
+        yield from _families(
+            metrics.SHARES,
+            metrics.SHARE,
+            [
+                ((*node, share.device_uuid, *_labels(one.identity)), share)
+                for one in snapshot.tenants
+                for share in one.shares
+            ],
+        )
+
+    def _loop_family(self) -> Family:
+        family = HistogramMetricFamily(metrics.LOOP.name, metrics.LOOP.help, labels=metrics.NODE)
+        counts, below = list(self._loop_counts), 0
+        buckets = []
+        for bound, count in zip([*map(str, metrics.LOOP.bounds_s), "+Inf"], counts, strict=True):
+            below += count
+            buckets.append((bound, below))
+        family.add_metric([self._node], buckets, self._loop_s)
+        return family
+
+
+def _labels(who: Identity) -> tuple[str, ...]:
+    return who.namespace, who.pod, who.container, who.tenant
+
+
+def _families(
+    described: Iterable[metrics.Metric[Of]],
+    labels: tuple[str, ...],
+    things: list[tuple[tuple[str, ...], Of]],
+) -> Iterator[Family]:
+    for metric in described:
+        kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+        family = kind(metric.name, metric.help, labels=(*labels, *metric.more_labels))
+        for values, thing in things:
+            value = metric.value(thing)
+            if isinstance(value, Mapping):
+                for more, number in value.items():
+                    last = (more,) if isinstance(more, str) else more
+                    family.add_metric((*values, *last), number)
+            elif value is not None:
+                family.add_metric(values, value)
+        yield family

@@ -1,0 +1,299 @@
+"""The meter: told readings about ten times a second, it stores what was used every ten seconds."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from penstock.node.metering.account import Account, Step, Suspicion, first, following, is_older
+from penstock.node.metering.batch import Batch, Key
+from penstock.node.metering.clock import Moment, now
+from penstock.node.metering.metered_amounts import NS, Amounts
+from penstock.node.metering.retention import Retention
+from penstock.node.metering.store import default_directory
+from penstock.node.metering.writer import Writer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from penstock.node.metering.reading import DeviceReading, Identity, TenantReading
+
+COUNT_PERIOD_NS = NS  # in between, a reading is only kept: the counter is cumulative
+REPEAT_NS = 60 * NS  # how soon a suspicion that stands is told again
+COMPARE_NS = 60 * NS  # the longest stretch over which device time measured and charged are compared
+# Both must be exceeded: charges come a moment before or after the work, and are learned costs.
+UNCHARGED_NS = 5 * NS
+UNCHARGED_TIMES = 1.5
+AGAIN_S = 0.2
+FORGET_NS = 600 * NS  # a tenant that nobody told of for so long; what is stored of it stays
+
+
+@dataclass(frozen=True)
+class TenantSuspicion:
+    """What a usage page told that cannot be true, for the tenant's events."""
+
+    tenant: str
+    incarnation: str
+    suspicion: Suspicion
+
+
+@dataclass(frozen=True)
+class MeterHealth:
+    """Whether the meter keeps up."""
+
+    behind_s: float  # age of the oldest reading that is not stored
+    pending_rows: int
+    failures: int  # of commits, since the meter began
+    problem: str | None  # why the last one failed; None: it did not
+    damaged: tuple[Path, ...]  # stores that were set aside since the meter began
+
+
+@dataclass
+class _Open:
+    """One tenant on one device while it is metered."""
+
+    who: Identity
+    account: Account | None = None  # None: what is stored of it is not known yet
+    opening: tuple[Moment, DeviceReading] | None = None  # the first reading, till it is known
+    kept: tuple[Moment, DeviceReading] | None = None  # the newest one, not counted yet
+    away: bool = False  # the meter was away since the account's reading
+    total: Amounts = field(default_factory=Amounts)  # since the meter began
+    told_ns: dict[str, int] = field(default_factory=dict)  # kind of suspicion: when last
+    compared_ns: int = 0  # when the stretch began in which measured and charged are compared …
+    compared: Amounts = field(default_factory=Amounts)  # … and the total then
+
+    def as_charged(self, measured: DeviceReading) -> DeviceReading:
+        """A reading without a page: what was charged is as it was read last."""
+        newest = self.kept or self.opening
+        before = newest[1] if newest else self.account
+        return dataclasses.replace(
+            measured,
+            spent_ns=(before and before.spent_ns) or 0,
+            total_bytes=before.total_bytes if before else 0,
+        )
+
+
+class Meter:
+    """Counts what tenants use. One thread calls it; another of its own writes.
+
+    After a kill at any moment the next meter in the same directory goes on from what was stored:
+    device time to the nanosecond, memory over time with the gap estimated and told apart.
+    """
+
+    def __init__(
+        self,
+        directory: Path | None = None,
+        *,
+        retention: Retention | None = None,
+        at: Moment | None = None,
+    ) -> None:
+        """Meters into `directory` (default: `default_directory()`), which is made when missing.
+
+        Raises:
+            PenstockError: another process meters there, it is no place to write, or a newer
+                release wrote it. A full disk is no error.
+        """
+        self.directory = directory or default_directory()
+        self._writer = Writer(self.directory, retention or Retention())
+        self._open: dict[Key, _Open] = {}
+        self._batch = Batch()
+        self._ending: set[Key] = set()  # closed, and not stored yet
+        self._found: list[TenantSuspicion] = []
+        self._stored_to_ns = self._handed_to_ns = (at or now()).mono_ns
+
+    def observe(self, at: Moment, readings: Iterable[TenantReading]) -> list[TenantSuspicion]:
+        """Takes in what usage pages say at `at`; readings that are not newer are ignored."""
+        for reading in readings:
+            for device in reading.devices:
+                self._take(at, reading.identity, device)
+        found, self._found = self._found, []
+        return found
+
+    def flush(self, at: Moment, wait_s: float = 0.0) -> bool:
+        """Hands what was observed to the thread that stores it.
+
+        Returns whether all of it is stored after about `wait_s` seconds. If it is not, it is kept
+        and tried again: nothing needs to be done about it here.
+        """
+        while True:
+            for key, one in self._open.items():
+                self._count_kept(key, one)
+            if self._writer.idle:
+                self._settle(at)
+                if not self._batch:
+                    if any(one.account is None for one in self._open.values()):
+                        return False  # what is stored of them cannot be told yet
+                    self._stored_to_ns = max(self._stored_to_ns, at.mono_ns)
+                    return True
+                if self._writer.submit(self._batch):
+                    self._batch, self._handed_to_ns = Batch(), at.mono_ns
+            if not wait_s or not self._writer.wait(wait_s):
+                return False
+
+    def close_tenant(
+        self, at: Moment, reading: TenantReading, wait_s: float = 0.5
+    ) -> tuple[bool, list[TenantSuspicion]]:
+        """Takes in the last reading of a tenant whose processes are gone.
+
+        Returns whether it is stored, and suspicions. Remove the tenant's usage page only then: till
+        it is stored, the page is the record. On a full disk the agent may give up waiting; what
+        was used since the last commit is then lost if it is killed before there is room. To close
+        several at once, let `wait_s` be 0, and remove their pages when one `flush` has told True.
+        """
+        for device in reading.devices:
+            self._take(at, reading.identity, device)
+        incarnation = reading.identity.incarnation
+        for device in reading.devices:
+            key = (incarnation, device.device_uuid)
+            self._count_kept(key, self._open[key])
+            self._ending.add(key)
+        stored = self.flush(at, wait_s)
+        found, self._found = self._found, []
+        return stored, found
+
+    def used(self, incarnation: str, device_uuid: str) -> Amounts:
+        """What was counted of a tenant on a device since this meter began; for counters."""
+        one = self._open.get((incarnation, device_uuid))
+        return Amounts() if one is None else dataclasses.replace(one.total)
+
+    def health(self, at: Moment) -> MeterHealth:
+        """Whether the meter keeps up, at `at`."""
+        idle = self._writer.idle
+        stored_to_ns = max(self._stored_to_ns, self._handed_to_ns) if idle else self._stored_to_ns
+        return MeterHealth(
+            behind_s=max(0, at.mono_ns - stored_to_ns) / NS,
+            pending_rows=len(self._batch.usage) + (0 if idle else 1),
+            failures=self._writer.failures,
+            problem=self._writer.problem,
+            damaged=tuple(self._writer.damaged),
+        )
+
+    def close(self, at: Moment | None = None, wait_s: float = 5.0) -> bool:
+        """Stores what is left and lets go of the directory; False: it could not in time."""
+        at, deadline_s = at or now(), time.monotonic() + wait_s
+        while not (stored := self.flush(at, max(0.0, deadline_s - time.monotonic()))):
+            if time.monotonic() >= deadline_s:
+                break
+            time.sleep(AGAIN_S)  # a disk that was full a moment ago is tried once a second
+        return self._writer.close(wait_s) and stored
+
+    def _take(self, at: Moment, who: Identity, reading: DeviceReading) -> None:
+        key = (who.incarnation, reading.device_uuid)
+        one = self._open.get(key)
+        if one is None:
+            one = self._open[key] = _Open(who)
+        one.who = who
+        if reading.spent_ns is None:
+            reading = one.as_charged(reading)
+        if one.account is None and not self._opens(key, one, at, reading):
+            return
+        if one.kept is not None:
+            kept_at, kept = one.kept
+            if at.mono_ns <= kept_at.mono_ns and at.boot_id == kept_at.boot_id:
+                return
+            if _memory(kept) != _memory(reading):
+                self._count_kept(key, one)  # the stretch in which it was the same ends here
+        account = one.account
+        if account is None or is_older(account, at):
+            return
+        passed = at.since_ns(account.mono_ns, account.boot_id)
+        if (
+            passed is not None
+            and passed < COUNT_PERIOD_NS
+            and not one.away
+            and (reading.spent_ns or 0) >= account.spent_ns
+            and _memory(reading) == (account.total_bytes, account.measured_bytes)
+        ):
+            one.kept = (at, reading)
+            return
+        self._apply(key, one, at, following(account, at, reading, gap=one.away))
+
+    def _opens(self, key: Key, one: _Open, at: Moment, reading: DeviceReading) -> bool:
+        """Whether it is known now what is stored of it; else the reading is kept."""
+        if one.opening is None:
+            one.opening = (at, reading)
+        if self._begin(key, one):
+            return True
+        one.kept = (at, reading)
+        return False
+
+    def _begin(self, key: Key, one: _Open) -> bool:
+        """Finds out what is stored of an account; False: that cannot be told yet."""
+        if one.opening is None:
+            return False
+        is_known, account = self._writer.account(key)
+        if not is_known:
+            return False
+        (at, reading), one.opening = one.opening, None
+        if account is None:
+            kept = one.kept
+            self._apply(key, one, at, first(at, reading))
+            one.kept = kept
+        else:
+            one.account, one.away = account, True
+        return True
+
+    def _count_kept(self, key: Key, one: _Open) -> None:
+        if one.account is None and not self._begin(key, one):
+            return
+        if one.kept is not None and one.account is not None:
+            (at, reading), one.kept = one.kept, None
+            if not is_older(one.account, at):
+                self._apply(key, one, at, following(one.account, at, reading, gap=one.away))
+
+    def _apply(self, key: Key, one: _Open, at: Moment, step: Step) -> None:
+        one.account, one.kept, one.away = step.account, None, False
+        one.total.add(step.amounts)
+        uncharged = _uncharged(one, at, key[1])
+        if uncharged is not None:
+            one.total.suspicions += 1
+            step.amounts.suspicions += 1
+            step = dataclasses.replace(step, suspicions=(*step.suspicions, uncharged))
+        self._batch.put(key, one.who, at, step)
+        for suspicion in step.suspicions:
+            told_ns = one.told_ns.get(suspicion.kind)
+            if told_ns is None or at.mono_ns - told_ns >= REPEAT_NS:
+                one.told_ns[suspicion.kind] = at.mono_ns
+                self._found.append(TenantSuspicion(one.who.tenant, key[0], suspicion))
+
+    def _settle(self, at: Moment) -> None:
+        """What was handed over is stored."""
+        self._stored_to_ns = max(self._stored_to_ns, self._handed_to_ns)
+        for key in list(self._ending):
+            one = self._open.get(key)
+            if one is None or (one.account is not None and key not in self._batch.accounts):
+                self._ending.discard(key)
+                self._open.pop(key, None)
+        for key, one in list(self._open.items()):
+            if (
+                one.account is not None
+                and one.account.mono_ns < at.mono_ns - FORGET_NS
+                and key not in self._batch.accounts
+            ):
+                del self._open[key]
+
+
+def _uncharged(one: _Open, at: Moment, uuid: str) -> Suspicion | None:
+    """Whether the device worked by far more for the tenant than its page says."""
+    measured_ns = one.total.measured_ns - one.compared.measured_ns
+    charged_ns = one.total.charged_ns - one.compared.charged_ns
+    passed_ns = at.mono_ns - one.compared_ns
+    found = measured_ns - charged_ns >= UNCHARGED_NS and measured_ns >= UNCHARGED_TIMES * charged_ns
+    if not found and 0 <= passed_ns < COMPARE_NS:
+        return None
+    one.compared_ns, one.compared = at.mono_ns, dataclasses.replace(one.total)
+    if not found:
+        return None
+    return Suspicion(
+        "uncharged",
+        uuid,
+        f"measured {measured_ns / NS:.1f} s, charged {charged_ns / NS:.1f} s: the device worked "
+        f"more for it than its page says, in {passed_ns / NS:.0f} s",
+    )
+
+
+def _memory(reading: DeviceReading) -> tuple[int, int | None]:
+    return reading.total_bytes, reading.measured.memory_bytes

@@ -1,0 +1,120 @@
+"""What the agent hands to the exporter after each round of its loop: values that never change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from penstock.node.metering.meter import Meter, MeterHealth
+    from penstock.node.metering.metered_amounts import Amounts
+    from penstock.node.metering.reading import Identity
+    from penstock.node.tenants.grant import Grant
+    from penstock_shim.pages import DeviceUsage, Limits, UsageSnapshot
+
+
+@dataclass(frozen=True)
+class ShareSnapshot:
+    """A tenant's share of one device. None: not known."""
+
+    device_uuid: str
+    memory_quota_bytes: int
+    memory_used_bytes: int | None
+    memory_peak_bytes: int | None
+    memory_measured_bytes: int | None  # by the device itself
+    cores_quota_permille: int
+    allowance_permille: int | None
+    refusals: int | None
+    launches: int | None
+    waits: int | None
+    waited_ns: int | None
+    debts: int | None
+    copies: int | None
+    copied_bytes: int | None
+    host_functions: int | None
+    used: Amounts  # since the meter began: `Meter.used`
+
+
+@dataclass(frozen=True)
+class TenantSnapshot:
+    """One tenant. Never its processes: a label for each would be a series for each."""
+
+    identity: Identity
+    mode: str
+    suspended: bool
+    processes: int | None
+    shares: tuple[ShareSnapshot, ...]
+    events: Mapping[str, int] = field(default_factory=dict)  # kind: how many since the agent began
+    findings: Mapping[str, int] = field(default_factory=dict)  # kind: how many stand now
+    heartbeat_ns: int | None = None  # CLOCK_MONOTONIC of the last one that its quota page got
+
+
+@dataclass(frozen=True)
+class DeviceSnapshot:
+    """One device. None: it does not tell."""
+
+    device_uuid: str
+    name: str
+    simulated: bool
+    available: bool  # False: lost, or it stopped answering
+    memory_capacity_bytes: int | None
+    memory_used_bytes: int | None
+    memory_granted_bytes: int
+    busy_permille: int | None
+    cores_granted_permille: int
+    healthy: bool | None = None  # False: lost, or a fault that only a reset puts right
+    xids: Mapping[str, int] = field(default_factory=dict)  # XID errors since the agent began
+    foreign_processes: int | None = None  # on it, of no tenant
+
+
+@dataclass(frozen=True)
+class NodeSnapshot:
+    """The node after one round."""
+
+    at_mono_ns: int  # when the round ended
+    began_wall_ns: int  # when the agent began, since 1970
+    version: str
+    devices: tuple[DeviceSnapshot, ...]
+    tenants: tuple[TenantSnapshot, ...]
+    meter: MeterHealth
+    damaged_tenants: int = 0  # whose grant or pages cannot be read
+
+
+def share_snapshots(
+    identity: Identity,
+    grant: Grant,
+    limits: Limits | None,
+    usage: UsageSnapshot | None,
+    *,
+    meter: Meter,
+    measured_bytes: Mapping[str, int | None] | None = None,
+) -> tuple[ShareSnapshot, ...]:
+    """The shares of a tenant from what the agent has read already; pages may be None: damaged."""
+    allowed = {one.uuid: one.allowance for one in limits.devices} if limits else {}
+    measured = measured_bytes or {}
+    found = []
+    for index, device in enumerate(grant.devices):
+        figures: DeviceUsage | None = usage.devices[index] if usage else None
+        found.append(
+            ShareSnapshot(
+                device_uuid=device.uuid,
+                memory_quota_bytes=device.memory_bytes,
+                memory_used_bytes=figures.total_bytes if figures else None,
+                memory_peak_bytes=figures.peak_bytes if figures else None,
+                memory_measured_bytes=measured.get(device.uuid),
+                cores_quota_permille=device.cores_permille,
+                allowance_permille=allowed.get(device.uuid),
+                refusals=figures.refusals if figures else None,
+                launches=figures.launches if figures else None,
+                waits=figures.waits if figures else None,
+                waited_ns=figures.waited_ns if figures else None,
+                debts=figures.debts if figures else None,
+                copies=figures.copies if figures else None,
+                copied_bytes=figures.copied_bytes if figures else None,
+                host_functions=figures.host_functions if figures else None,
+                used=meter.used(identity.incarnation, device.uuid),
+            )
+        )
+    return tuple(found)

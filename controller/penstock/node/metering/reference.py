@@ -1,0 +1,47 @@
+"""Writes `docs/metrics.md` from the table of metrics: `python -m … FILE`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from penstock.node.metering import metrics
+
+_HEAD = """# Metrics
+
+Written by `make gen` from `penstock.node.metering.metrics`. `penstock agent` serves them at
+`http://127.0.0.1:9470/metrics`. Units are base units; a ratio goes from 0 to 1. Where something is
+not known, there is no sample. Counters begin at 0 with the agent (those of a usage page: with the
+tenant); `penstock usage` tells what was used before, exactly.
+
+Scrape with `honor_labels: true` (`deploy/prometheus/scrape.yaml`): `namespace`, `pod` and
+`container` are the tenant's, empty outside Kubernetes, and not those of the agent's own Pod. There
+is no label for a process, nor will there be.
+"""
+
+
+def reference() -> str:
+    """The page's text."""
+    lines = [_HEAD]
+    for title, labels, described in metrics.GROUPS:
+        lines += [f"## {title}", "", f"Labels: {_listed(labels)}.", ""]
+        lines += ["| metric | type | unit | what it says |", "|---|---|---|---|"]
+        rows: list[tuple[str, str, str, str, tuple[str, ...]]] = [
+            (one.name, one.kind, one.unit, one.help, one.more_labels) for one in described
+        ]
+        if labels is metrics.NODE:
+            loop = metrics.LOOP
+            rows.append((loop.name, "histogram", loop.unit, loop.help, ()))
+        for name, kind, unit, text, more in rows:
+            also = f" Also labelled {_listed(more)}." if more else ""
+            lines.append(f"| `{name}` | {kind} | {unit or '-'} | {text}{also} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _listed(labels: tuple[str, ...]) -> str:
+    return ", ".join(f"`{label}`" for label in labels)
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(reference(), encoding="utf-8")

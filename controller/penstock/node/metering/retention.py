@@ -1,0 +1,141 @@
+"""How long amounts stay as fine as they were, and how much room they may take.
+
+Where there are too many rows, those go whose owner has most of them, until each has no more than
+any other that gave some up: nobody's many tenants push out what is kept of others.
+
+Age is counted in minutes, hours and days that hold anything, newest first, never by asking what
+time it is: a clock that jumps ahead by ten years makes nothing old.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.model import PenstockError
+from penstock.node.metering.batch import DAY_S, HOUR_S, MINUTE_S
+from penstock.node.metering.metered_amounts import FIELDS
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from penstock.node.metering.store import Store
+
+_SUMS = ", ".join(f"SUM({name})" for name in FIELDS)
+# A user's, in a namespace. Users of digits alone have no account: all of these are one.
+_OWNER = "(CASE WHEN user GLOB '*[^0-9]*' THEN user ELSE '' END || ' ' || namespace)"
+_OWNED = f"SELECT account.id FROM account JOIN tenant ON tenant.id = tenant_id WHERE {_OWNER} = ?"  # noqa: S608
+_ADDS = ", ".join(f"{name} = {name} + excluded.{name}" for name in FIELDS)
+
+
+@dataclass(frozen=True)
+class Retention:
+    """How many are kept of each. Raises `PenstockError` for less than one."""
+
+    minutes: int = 24 * 60  # then they are told by the hour
+    hours: int = 60 * 24  # then by the day
+    days: int = 400  # then they are deleted
+    rows: int = 1_000_000  # of each kind at most, of all users: some 100 MB
+
+    def __post_init__(self) -> None:
+        if min(self.minutes, self.hours, self.days, self.rows) < 1:
+            raise PenstockError(
+                "meter readings would be kept for no time at all", str(self), "keep at least 1"
+            )
+
+
+def roll_up(store: Store, keep: Retention) -> None:
+    """Makes old amounts coarser and deletes the oldest days. Raises `sqlite3.Error`: as before."""
+    with store.transaction() as connection:
+        for unit_s, coarse_s, count in (
+            (MINUTE_S, HOUR_S, keep.minutes),
+            (HOUR_S, DAY_S, keep.hours),
+            (DAY_S, None, keep.days),
+        ):
+            _shorten(connection, unit_s, coarse_s, _oldest_of(connection, unit_s, count))
+            for owner, share in _over_their_share(connection, unit_s, keep.rows):
+                oldest_s = _oldest_within(connection, unit_s, owner, share)
+                _shorten(connection, unit_s, coarse_s, oldest_s, owner)
+    store.give_back_room()
+
+
+def _oldest_of(connection: sqlite3.Connection, unit_s: int, count: int) -> int | None:
+    """Start of the oldest of the last `count`; None: there are no more than that."""
+    starts = connection.execute(
+        "SELECT DISTINCT start_s FROM usage WHERE unit_s = ? ORDER BY start_s DESC LIMIT ?",
+        (unit_s, count + 1),
+    ).fetchall()
+    return int(starts[count - 1][0]) if len(starts) > count else None
+
+
+def _over_their_share(
+    connection: sqlite3.Connection, unit_s: int, rows: int
+) -> list[tuple[str, int]]:
+    """Owners who have more rows than there is room for, and how many each may keep."""
+    held = connection.execute(
+        f"SELECT COUNT(*), {_OWNER} AS owner FROM usage JOIN account ON account.id = account_id "  # noqa: S608
+        "JOIN tenant ON tenant.id = tenant_id WHERE unit_s = ? GROUP BY owner ORDER BY 1",
+        (unit_s,),
+    ).fetchall()
+    left = rows
+    for at, (count, _) in enumerate(held):  # whoever has least is given all first
+        share = left // (len(held) - at)
+        if count > share:
+            return [(str(owner), share) for _, owner in held[at:]]
+        left -= count
+    return []
+
+
+def _oldest_within(
+    connection: sqlite3.Connection, unit_s: int, owner: str, most: int
+) -> int | None:
+    """Start of the oldest that the owner keeps of `most` rows. The newest is always kept."""
+    rows = 0
+    oldest_s: int | None = None
+    for start_s, held in connection.execute(
+        f"SELECT start_s, COUNT(*) FROM usage WHERE unit_s = ? AND account_id IN ({_OWNED}) "  # noqa: S608
+        "GROUP BY start_s ORDER BY start_s DESC",
+        (unit_s, owner),
+    ):
+        rows += held
+        if oldest_s is not None and rows > most:
+            return oldest_s
+        oldest_s = int(start_s)
+    return None
+
+
+def _shorten(
+    connection: sqlite3.Connection,
+    unit_s: int,
+    coarse_s: int | None,
+    oldest_s: int | None,
+    owner: str | None = None,
+) -> None:
+    """What is older than `oldest_s` becomes coarser, or is deleted. `owner`: of that one alone."""
+    if oldest_s is None:
+        return
+    which = ""
+    of_whom: tuple[str, ...] = ()
+    if owner is not None:
+        which, of_whom = f"AND account_id IN ({_OWNED})", (owner,)
+    if coarse_s is not None:
+        connection.execute(
+            f"INSERT INTO usage SELECT {coarse_s}, "  # noqa: S608 - numbers and names of ours
+            f"start_s - (start_s % {coarse_s} + {coarse_s}) % {coarse_s} AS coarse, account_id, "
+            f"{_SUMS} "
+            f"FROM usage WHERE unit_s = ? AND start_s < ? {which} GROUP BY coarse, account_id "
+            f"ON CONFLICT DO UPDATE SET {_ADDS}",
+            (unit_s, oldest_s, *of_whom),
+        )
+    connection.execute(
+        f"DELETE FROM usage WHERE unit_s = ? AND start_s < ? {which}",  # noqa: S608 - as above
+        (unit_s, oldest_s, *of_whom),
+    )
+    if coarse_s is None:
+        # What was counted of a tenant that lives must stay known, or it counts again from 0.
+        connection.execute(
+            "DELETE FROM account WHERE id NOT IN (SELECT account_id FROM usage) "  # noqa: S608 - as above
+            f"AND wall_ns < ? * 1000000000 {which.replace('account_id', 'id')}",
+            (oldest_s, *of_whom),
+        )
+        connection.execute("DELETE FROM tenant WHERE id NOT IN (SELECT tenant_id FROM account)")

@@ -1,0 +1,341 @@
+"""The SQLite file that amounts are kept in, and with them the readings that they came from.
+
+One transaction stores both, in a write-ahead log that is synced: after a kill, a power cut or a
+full disk the file holds a batch whole or not at all. A commit can fail and yet turn out to be there
+once the file is opened again, so each batch has a name, and one that is there is left alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.model import PenstockError
+from penstock.node.metering.account import Account
+from penstock.node.metering.metered_amounts import FIELDS
+from penstock.node.tenants.lock import take
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from penstock.node.metering.batch import Batch
+    from penstock.node.metering.reading import Identity
+
+FILE = "meter.db"
+APPLICATION_ID = 0x70656E73  # "pens": another program's file is left alone
+_ACCOUNT = (
+    *("boot_id", "mono_ns", "wall_ns", "spent_ns", "total_bytes", "measured_ns"),
+    *("measured_bytes", "credit_ns", "byte_carry", "measured_byte_carry"),
+)
+_AMOUNT_COLUMNS = ",\n  ".join(f"{name} INTEGER NOT NULL" for name in FIELDS)
+# Each takes the file from the version of its index to the next one. Never changed, only added to.
+MIGRATIONS = (
+    f"""
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE tenant (
+  id INTEGER PRIMARY KEY,
+  incarnation TEXT NOT NULL UNIQUE,
+  tenant TEXT NOT NULL,
+  user TEXT NOT NULL,
+  policy TEXT NOT NULL,
+  namespace TEXT NOT NULL,
+  pod TEXT NOT NULL,
+  container TEXT NOT NULL
+);
+CREATE TABLE account (
+  id INTEGER PRIMARY KEY,
+  tenant_id INTEGER NOT NULL REFERENCES tenant (id),
+  device_uuid TEXT NOT NULL,
+  boot_id TEXT NOT NULL,
+  mono_ns INTEGER NOT NULL,
+  wall_ns INTEGER NOT NULL,
+  spent_ns INTEGER NOT NULL,
+  total_bytes INTEGER NOT NULL,
+  measured_ns INTEGER,
+  measured_bytes INTEGER,
+  credit_ns INTEGER NOT NULL,
+  byte_carry INTEGER NOT NULL,
+  measured_byte_carry INTEGER NOT NULL,
+  UNIQUE (tenant_id, device_uuid)
+);
+CREATE TABLE usage (
+  unit_s INTEGER NOT NULL,
+  start_s INTEGER NOT NULL,
+  account_id INTEGER NOT NULL REFERENCES account (id),
+  {_AMOUNT_COLUMNS},
+  PRIMARY KEY (unit_s, start_s, account_id)
+) WITHOUT ROWID;
+""",
+)
+_PUT_USAGE = (
+    f"INSERT INTO usage (unit_s, start_s, account_id, {', '.join(FIELDS)}) "  # noqa: S608 - names of ours
+    f"VALUES (?, ?, ?, {', '.join('?' * len(FIELDS))}) ON CONFLICT DO UPDATE SET "
+    + ", ".join(f"{name} = {name} + excluded.{name}" for name in FIELDS)
+)
+_PUT_ACCOUNT = (
+    f"INSERT INTO account (tenant_id, device_uuid, {', '.join(_ACCOUNT)}) "  # noqa: S608
+    f"VALUES (?, ?, {', '.join('?' * len(_ACCOUNT))}) ON CONFLICT DO UPDATE SET "
+    + ", ".join(f"{name} = excluded.{name}" for name in _ACCOUNT)
+)
+_BUSY_TIMEOUT_S = 5.0
+_SQLITE_CORRUPT, _SQLITE_NOTADB = 11, 26  # Python names them since 3.11
+
+
+class StoreDamagedError(Exception):
+    """The file is no database any more, or one with holes."""
+
+
+def default_directory() -> Path:
+    """/var/lib/penstock for root, else `$XDG_STATE_HOME/penstock` (~/.local/state/penstock)."""
+    if os.geteuid() == 0:
+        return Path("/var/lib/penstock")
+    home = os.environ.get("XDG_STATE_HOME")
+    return (Path(home) if home else Path.home() / ".local/state") / "penstock"
+
+
+class WriterLock:
+    """Held by the one process that writes; the kernel drops the lock of a killed one."""
+
+    def __init__(self, directory: Path) -> None:
+        """Makes a missing directory. Raises `PenstockError` when another process holds the lock."""
+        self._file = directory / "meter.lock"
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            found = directory.stat()
+            if found.st_uid != os.geteuid() or found.st_mode & 0o022:
+                # Who can write there could have us write into a file of theirs, or change the sums.
+                raise PermissionError(0, "it is not this user's, or others can write there")
+            self._fd = take(self._file)
+        except BlockingIOError as error:
+            pid = self._file.read_text(errors="replace")[:32].strip() or "unknown"
+            raise PenstockError(
+                f"{directory} is metered into already", f"pid {pid} writes there",
+                "end that process, or name another directory",
+            ) from error  # fmt: skip
+        except OSError as error:
+            raise PenstockError(
+                f"cannot keep meter readings in {directory}",
+                error.strerror or str(error),
+                "check its permissions, or name another directory",
+            ) from error
+        with contextlib.suppress(OSError):  # a full disk: the lock holds without the pid
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+
+    def release(self) -> None:
+        """Lets another process write. May be called twice."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class Store:
+    """An open store. One thread at a time uses it; errors of the file are `sqlite3.Error`."""
+
+    def __init__(self, path: Path) -> None:
+        """Opens for writing, makes a missing file, brings an older one up to this version.
+
+        Raises:
+            PenstockError: a newer release, or another program, wrote the file.
+            StoreDamagedError: it is damaged.
+            sqlite3.Error: it cannot be opened now: a full disk, no permission.
+        """
+        self.path = path
+        try:  # ours alone from the start; the log files beside it get the same mode
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        except FileExistsError:
+            pass
+        except OSError as error:
+            raise sqlite3.OperationalError(f"{path}: {error.strerror}") from error
+        self._connection = sqlite3.connect(
+            path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
+        )
+        try:
+            self._prepare()
+        except sqlite3.DatabaseError as error:
+            self._connection.close()
+            raise told_apart(error) from error
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def _prepare(self) -> None:
+        run = self._connection.execute
+        version = int(run("PRAGMA user_version").fetchone()[0])
+        owner = int(run("PRAGMA application_id").fetchone()[0])
+        empty = run("SELECT COUNT(*) FROM sqlite_master").fetchone()[0] == 0
+        if (not empty or version) and owner != APPLICATION_ID:
+            raise PenstockError(
+                f"{self.path} is not a file of penstock's", "another program made it",
+                "move it away, or name another directory",
+            )  # fmt: skip
+        if version > len(MIGRATIONS):
+            raise PenstockError(
+                f"{self.path} was written by a newer release",
+                f"it has version {version}, this release knows up to {len(MIGRATIONS)}",
+                "install that release again, or name another directory",
+            )
+        run("PRAGMA auto_vacuum = INCREMENTAL")  # heeded before the first table alone
+        run("PRAGMA journal_mode = WAL")
+        run("PRAGMA synchronous = FULL")
+        run("PRAGMA journal_size_limit = 4194304")
+        for step, script in enumerate(MIGRATIONS[version:], version + 1):
+            with self.transaction():
+                for statement in script.split(";\n"):
+                    if statement.strip():
+                        run(statement)
+                run(f"PRAGMA application_id = {APPLICATION_ID}")
+                run(f"PRAGMA user_version = {step}")
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """All of what is done inside, or nothing."""
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield self._connection
+            self._connection.execute("COMMIT")
+        except BaseException:
+            if self._connection.in_transaction:
+                with contextlib.suppress(sqlite3.Error):
+                    self._connection.execute("ROLLBACK")
+            raise
+
+    def commit(self, batch: Batch) -> None:
+        """Stores `batch` unless it is there already. Raises `sqlite3.Error`: nothing changed."""
+        with self.transaction() as connection:
+            run = connection.execute
+            last = run("SELECT value FROM meta WHERE key = 'batch'").fetchone()
+            if last is not None and last[0] == batch.name:
+                return
+            run("INSERT OR REPLACE INTO meta VALUES ('batch', ?)", (batch.name,))
+            tenants = {one: _put_tenant(connection, who) for one, who in batch.identities.items()}
+            accounts = {}
+            for key, account in batch.accounts.items():
+                values = [getattr(account, name) for name in _ACCOUNT]
+                place = (tenants[key[0]], key[1])
+                run(_PUT_ACCOUNT, (*place, *values))
+                accounts[key] = run(
+                    "SELECT id FROM account WHERE tenant_id = ? AND device_uuid = ?", place
+                ).fetchone()[0]
+            connection.executemany(
+                _PUT_USAGE,
+                (
+                    (unit_s, start_s, accounts[key], *(getattr(part, name) for name in FIELDS))
+                    for (unit_s, start_s, key), part in batch.usage.items()
+                ),
+            )
+
+    def accounts(self, incarnation: str) -> dict[str, Account]:
+        """What is kept of a tenant, by device UUID. Raises `sqlite3.Error`."""
+        rows = self._connection.execute(
+            f"SELECT device_uuid, {', '.join(_ACCOUNT)} FROM account "  # noqa: S608 - names of ours
+            "WHERE tenant_id = (SELECT id FROM tenant WHERE incarnation = ?)",
+            (incarnation,),
+        )
+        return {row[0]: Account(*row[1:]) for row in rows}
+
+    def give_back_room(self) -> None:
+        """Returns free pages to the file system. Raises `sqlite3.Error`."""
+        self._connection.execute("PRAGMA incremental_vacuum").fetchall()
+
+    def close(self) -> None:
+        """Closes the file. May be called twice."""
+        with contextlib.suppress(sqlite3.Error):
+            self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _put_tenant(connection: sqlite3.Connection, who: Identity) -> int:
+    connection.execute(
+        "INSERT INTO tenant (incarnation, tenant, user, policy, namespace, pod, container) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET policy = excluded.policy, "
+        "namespace = excluded.namespace, pod = excluded.pod, container = excluded.container",
+        (who.incarnation, who.tenant, who.user, who.policy, who.namespace, who.pod, who.container),
+    )
+    found = connection.execute("SELECT id FROM tenant WHERE incarnation = ?", (who.incarnation,))
+    return int(found.fetchone()[0])
+
+
+def told_apart(error: Exception) -> Exception:
+    """`error`, or `StoreDamagedError` where the file itself is what is wrong."""
+    if not isinstance(error, sqlite3.DatabaseError):
+        return error
+    code = getattr(error, "sqlite_errorcode", None)  # since Python 3.11
+    damaged = (
+        code & 0xFF in (_SQLITE_CORRUPT, _SQLITE_NOTADB)
+        if code is not None
+        else "malformed" in str(error) or "not a database" in str(error)
+    )
+    return StoreDamagedError(str(error)) if damaged else error
+
+
+def set_aside(path: Path) -> Path:
+    """Moves a damaged file out of the way, for people to look at; returns where it is now."""
+    aside = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
+    for suffix in ("-wal", "-shm", ""):
+        with contextlib.suppress(FileNotFoundError):
+            path.with_name(path.name + suffix).rename(aside.with_name(aside.name + suffix))
+    return aside
+
+
+def open_readonly(path: Path) -> sqlite3.Connection:
+    """For commands that only read, beside the writer. Raises `PenstockError`."""
+    if not path.exists():
+        raise PenstockError(
+            f"there are no meter readings in {path.parent}", f"{path.name} is not there",
+            "start penstock agent, or name the directory that it meters into with --meter-dir",
+        )  # fmt: skip
+    problem: Exception | None = None
+    # A log needs its index beside it, which a read-only file system has no room for: there, nobody
+    # writes either.
+    for mode in ("mode=ro", "mode=ro&immutable=1"):
+        if mode != "mode=ro" and path.with_name(f"{path.name}-wal").exists():
+            break
+        try:
+            connection = sqlite3.connect(
+                f"{path.absolute().as_uri()}?{mode}", uri=True, timeout=_BUSY_TIMEOUT_S
+            )
+        except sqlite3.Error as error:
+            problem = error
+            continue
+        try:
+            _check_readable(connection, path)
+        except sqlite3.Error as error:
+            connection.close()
+            problem = error
+        except PenstockError:
+            connection.close()
+            raise
+        else:
+            return connection
+    raise PenstockError(
+        f"{path} cannot be read", str(problem), "check its permissions, or run as the agent's user"
+    ) from problem
+
+
+def _check_readable(connection: sqlite3.Connection, path: Path) -> None:
+    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    owner = int(connection.execute("PRAGMA application_id").fetchone()[0])
+    if owner != APPLICATION_ID or version != len(MIGRATIONS):
+        raise PenstockError(
+            f"{path} cannot be read by this release",
+            f"it has version {version}, this release reads {len(MIGRATIONS)}",
+            "use the release that the agent has",
+        )

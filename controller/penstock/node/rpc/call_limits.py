@@ -1,0 +1,107 @@
+"""How many calls each caller has under way: nobody takes the agent's time from the others."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Literal
+
+import grpc
+import grpc.aio
+
+from penstock.model import PenstockError
+from penstock.node.rpc.status import abort
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+
+    from penstock.node.agent import Caller
+
+Context = Any  # these are generic in what no method here uses
+Message = Any
+Details = Any
+Handler = Any
+Kind = Literal["order", "query", "stream", "revoke"]
+MOST: dict[Kind, int] = {"order": 64, "query": 16, "stream": 16, "revoke": 8}
+MOST_OF_ADMIN: dict[Kind, int] = {"order": 1024, "query": 256, "stream": 256, "revoke": 256}
+# In all, those whose request is not there yet with them: more than all connections can have.
+MOST_CALLS = 1 << 16
+
+
+class Calls:
+    """Counts them. To be used in the server's loop alone."""
+
+    def __init__(self) -> None:
+        self._under_way: Counter[tuple[int | str, Kind]] = Counter()
+
+    @contextlib.contextmanager
+    def one(self, caller: Caller, kind: Kind) -> Iterator[None]:
+        """Counts a call as long as it lasts. Raises `PenstockError`: the caller has too many."""
+        key = (caller.person, kind)
+        most = (MOST_OF_ADMIN if caller.is_admin else MOST)[kind]
+        if self._under_way[key] >= most:
+            raise PenstockError(
+                f"{caller.name} has {most} calls of this kind under way",
+                "one caller's calls must not keep those of the others back",
+                "wait for some of them to end, or end them, and try again", reason="not-now",
+            )  # fmt: skip
+        self._under_way[key] += 1
+        try:
+            yield
+        finally:
+            self._under_way[key] -= 1
+            if not self._under_way[key]:
+                del self._under_way[key]
+
+
+class Streams(grpc.aio.ServerInterceptor):
+    """Counts what may go on for ever, of whichever service: it has no deadline that ends it."""
+
+    def __init__(self, calls: Calls, identify: Callable[[Any], Caller | None]) -> None:
+        self._calls = calls
+        self._identify = identify
+
+    async def intercept_service(
+        self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Details
+    ) -> Handler:
+        """See grpc.aio.ServerInterceptor."""
+        handler = await continuation(handler_call_details)
+        if handler is None or not handler.response_streaming:
+            return handler
+        if handler.request_streaming:
+            made, behaviour = grpc.stream_stream_rpc_method_handler, handler.stream_stream
+        else:
+            made, behaviour = grpc.unary_stream_rpc_method_handler, handler.unary_stream
+        return made(
+            self._counted(behaviour), handler.request_deserializer, handler.response_serializer
+        )
+
+    def _counted(self, behaviour: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        generates = inspect.isasyncgenfunction(behaviour)
+
+        # No generator: grpc leaves one that was cancelled while it wrote to the collector.
+        async def call(request: Message, context: Context) -> None:
+            caller = self._identify(context)
+            if caller is None:
+                await context.abort(grpc.StatusCode.UNAUTHENTICATED, "nobody knows who calls")
+                return
+            counted = contextlib.ExitStack()
+            try:
+                counted.enter_context(self._calls.one(caller, "stream"))
+            except PenstockError as error:
+                await abort(context, error)
+            with counted:
+                answers = behaviour(request, context)
+                if generates:
+                    await _write(answers, context)
+                else:
+                    await answers
+
+        return call
+
+
+async def _write(answers: AsyncGenerator[Message, None], context: Context) -> None:
+    async with contextlib.aclosing(answers):
+        async for answer in answers:
+            await context.write(answer)

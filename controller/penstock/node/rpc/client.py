@@ -1,0 +1,242 @@
+"""Asks an agent. Every call has a deadline, and fails with what happened, why, and what to do."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import time
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import grpc
+
+from penstock.node.admission.checks import check_grace
+from penstock.node.rpc import convert
+from penstock.node.rpc.status import error_of
+from penstock.node.tenants.state import State, agent_sockets
+from penstock_api.v1 import agent_pb2 as pb
+from penstock_api.v1 import agent_pb2_grpc
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from penstock.node.admission.admit import Request
+    from penstock.node.admission.resize import Resize
+    from penstock.node.metering.usage import By, Usage
+
+TIMEOUT_S = 10.0
+MOST_ANSWER_BYTES = 64 << 20  # hundreds of tenants with all that may be said of each
+AGAIN_S = 0.1  # until a connection is tried again
+PROBE_S = 2
+_NOT_CONNECTED = "failed to connect to all addresses"
+SLACK_S = 15.0  # what ending a tenant may take beyond its grace
+_OPTIONS = [("grpc.max_receive_message_length", MOST_ANSWER_BYTES)]
+Answer = TypeVar("Answer")
+
+
+class AgentClient:
+    """A connection to an agent. Every method raises `PenstockError`."""
+
+    def __init__(self, channel: grpc.Channel, target: str, entrance: Path | None = None) -> None:
+        """`entrance`: the socket that the channel connects to."""
+        self._channel = channel
+        self._entrance = entrance
+        self._target = target
+        self._stub: Any = agent_pb2_grpc.AgentStub(channel)  # type: ignore[no-untyped-call] # generated
+
+    @classmethod
+    def local(cls, file: Path) -> Self:
+        """The agent behind a socket of this machine."""
+        # A proxy of the environment is for the network. An authority without the path: some
+        # servers refuse others.
+        options = [
+            ("grpc.enable_http_proxy", 0),
+            ("grpc.default_authority", "localhost"),
+            # An agent that is started anew is back within two seconds: who stays connected must
+            # not find that out minutes later.
+            ("grpc.initial_reconnect_backoff_ms", 100),
+            ("grpc.max_reconnect_backoff_ms", 1000),
+        ]
+        entrance = _entrance(file)
+        channel = grpc.insecure_channel(f"unix:{entrance}", [*options, *_OPTIONS])
+        return cls(channel, str(file), entrance)
+
+    @classmethod
+    def remote(cls, address: str, certificate: Path, key: Path, authority: Path) -> Self:
+        """The agent at `host:port`, with mutual TLS; files in PEM."""
+        credentials = grpc.ssl_channel_credentials(
+            authority.read_bytes(), key.read_bytes(), certificate.read_bytes()
+        )
+        return cls(grpc.secure_channel(address, credentials, _OPTIONS), address)
+
+    def node(self) -> pb.Node:
+        """The node's devices, and how its agent is doing."""
+        return self._call(pb.Node, self._stub.GetNode, pb.GetNodeRequest())
+
+    def grant(self, request: Request) -> pb.GrantResponse:
+        """Makes a tenant."""
+        return self._call(pb.GrantResponse, self._stub.Grant, convert.request_to(request))
+
+    def resize(self, name: str, change: Resize) -> pb.ResizeResponse:
+        """Changes a tenant's quota."""
+        return self._call(pb.ResizeResponse, self._stub.Resize, convert.resize_to(name, change))
+
+    def suspend(self, name: str, reason: str = "") -> pb.Tenant:
+        """Holds a tenant's launches back."""
+        request = pb.SuspendRequest(name=name, reason=reason)
+        return self._call(pb.SuspendResponse, self._stub.Suspend, request).tenant
+
+    def resume(self, name: str) -> pb.Tenant:
+        """Lets them go on."""
+        return self._call(pb.ResumeResponse, self._stub.Resume, pb.ResumeRequest(name=name)).tenant
+
+    def revoke(self, name: str, grace_ns: int, reason: str = "") -> pb.RevokeResponse:
+        """Ends a tenant; lasts until its processes have ended."""
+        check_grace(grace_ns)
+        request = pb.RevokeRequest(name=name, reason=reason)
+        request.grace.FromNanoseconds(grace_ns)
+        return self._call(pb.RevokeResponse, self._stub.Revoke, request, grace_ns / 1e9 + SLACK_S)
+
+    def release_driver(self, reason: str) -> None:
+        """Has the agent let go of the driver: all devices are lost until `reopen_driver`."""
+        request = pb.ReleaseDriverRequest(reason=reason)
+        self._call(pb.ReleaseDriverResponse, self._stub.ReleaseDriver, request)
+
+    def reopen_driver(self) -> None:
+        """Has it take the driver up again."""
+        self._call(pb.ReopenDriverResponse, self._stub.ReopenDriver, pb.ReopenDriverRequest())
+
+    def tenants(self) -> Sequence[pb.Tenant]:
+        """All tenants of the node."""
+        return self._call(
+            pb.ListTenantsResponse, self._stub.ListTenants, pb.ListTenantsRequest()
+        ).tenants
+
+    def events(self, tenants: Sequence[str] = (), *, follow: bool = False) -> Iterator[pb.Event]:
+        """What has happened, oldest first; with `follow`, what happens until the caller stops."""
+        request = pb.WatchEventsRequest(tenants=tenants, follow=follow)
+        yield from self._stream(self._stub.WatchEvents, request, None if follow else TIMEOUT_S)
+
+    def usage(
+        self, interval_s: float = 1.0, tenants: Sequence[str] = ()
+    ) -> Iterator[pb.UsageReport]:
+        """What tenants use, every interval, until the caller stops."""
+        request = pb.StreamUsageRequest(tenants=tenants)
+        request.interval.FromNanoseconds(int(interval_s * 1e9))
+        yield from self._stream(self._stub.StreamUsage, request, None)
+
+    def used(
+        self, since_s: int, until_s: int, *, by: By = "tenant", tenant: str | None = None
+    ) -> Usage:
+        """What tenants used from `since_s` to `until_s` (seconds since 1970), as metered."""
+        from penstock.node.rpc.usage_query import (  # SQLite: of no use to others
+            usage_of,
+            usage_request,
+        )
+
+        request = usage_request(since_s, until_s, by, tenant)
+        return usage_of(request, self._call(pb.QueryUsageResponse, self._stub.QueryUsage, request))
+
+    def close(self) -> None:
+        """Ends the connection."""
+        self._channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _call(
+        self,
+        kind: type[Answer],
+        method: Callable[..., object],
+        request: object,
+        timeout_s: float = TIMEOUT_S,
+    ) -> Answer:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                answer = method(request, timeout=max(0.0, deadline - time.monotonic()))
+                break
+            except grpc.RpcError as error:
+                if not self._was_crowded_out(error) or time.monotonic() + AGAIN_S > deadline:
+                    raise error_of(error, self._target) from None
+            time.sleep(AGAIN_S)
+        if not isinstance(answer, kind):
+            raise TypeError(f"{answer!r} is no {kind.__name__}")
+        return answer
+
+    def _was_crowded_out(self, error: grpc.RpcError) -> bool:
+        """Whether nothing was sent, since too many others were connecting to a living agent.
+
+        gRPC does not wait for its place in the kernel's queue; a blocking connect does.
+        """
+        return (
+            self._entrance is not None
+            and error.code() is grpc.StatusCode.UNAVAILABLE
+            and str(error.details()).startswith(_NOT_CONNECTED)
+            and _listens(self._entrance)
+        )
+
+    def _stream(
+        self, method: Callable[..., Iterator[Answer]], request: object, timeout_s: float | None
+    ) -> Iterator[Answer]:
+        try:
+            yield from method(request, timeout=timeout_s)
+        except grpc.RpcError as error:
+            raise error_of(error, self._target) from None
+
+
+def find_agent(state_dir: Path | None = None) -> AgentClient | None:
+    """The agent that owns `state_dir`; without one, the user's own or the system's. None: none."""
+    found = find_agent_socket(state_dir)
+    return AgentClient.local(found) if found is not None else None
+
+
+def find_agent_socket(state_dir: Path | None = None) -> Path | None:
+    """Where that agent takes orders. None: there is none."""
+    return next((file for file in agent_sockets(state_dir) if _answers(file)), None)
+
+
+def _answers(file: Path) -> bool:
+    """Whether somebody listens there. A socket in a directory that others write is nobody's."""
+    return _is_trusted(file) and _listens(_entrance(file))
+
+
+def _entrance(file: Path) -> Path:
+    """The socket beside `file` for administrators alone, where this process is one's; else `file`.
+
+    Nobody can shut administrators out of theirs.
+    """
+    for_admins = State(file.parent).admin_socket
+    return for_admins if _is_trusted(for_admins) and _listens(for_admins) else file
+
+
+def _is_trusted(file: Path) -> bool:
+    """Whether it is there, and root's or our own."""
+    try:
+        return file.lstat().st_uid in (0, os.geteuid())
+    except OSError:
+        return False
+
+
+def _listens(file: Path) -> bool:
+    """Whether somebody does, as long as PROBE_S may pass until there is room in the queue."""
+    try:
+        with socket.socket(socket.AF_UNIX) as probe:
+            # A socket with a timeout of Python's does not wait for that.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", PROBE_S, 0))
+            probe.connect(str(file))
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,221 @@
+"""The local sockets: tell who calls.
+
+gRPC does not say which process is behind a unix socket. So connections are accepted here, where the
+kernel names their peer (SO_PEERCRED), and joined to gRPC's own socket from an address that no other
+connection has; gRPC hands that address to the service. Its socket lies in a directory that only the
+agent's user may enter: nobody else can come by with an address of their choice.
+
+The kernel keeps one queue for each socket: whoever connects faster than any program accepts fills
+it, and shuts all others out. So administrators have a socket of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import socket
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from penstock.node.agent import Caller
+from penstock.node.agent.peer import Watched, credentials_of
+from penstock.node.rpc.listener import Listening
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from penstock.node.agent.person import People
+
+_CHUNK_BYTES = 1 << 16
+MOST_CONNECTIONS = 1024
+MOST_OF_A_USER = 32  # a person, whatever uids they have
+LOOKUPS_AT_ONCE = 4  # of callers' accounts, which may be told by a directory service
+MOST_UNKNOWN = 512  # connections that wait for that
+MOST_OF_A_UID = 2 * MOST_OF_A_USER  # with those that wait; further ones are closed unheard
+KEPT_FOR_ADMINS = 256
+WAITS_FOR_S = 5.0  # for one's other connections to end
+SPEAKS_WITHIN_S = 5.0  # whoever has nothing to say
+READS_WITHIN_S = 60.0  # or does not listen has no connection
+CLOSES_WITHIN_S = 2.0
+_PREFIX = "unix-abstract:"
+
+
+class Door:
+    """Accepts local connections and joins them to the server at `inside`."""
+
+    def __init__(self, outside: Path, for_admins: Path, inside: Path, people: People) -> None:
+        """`outside`: everybody's socket; `for_admins`: in a directory that only they may enter."""
+        self._people = people
+        self._lookups = ThreadPoolExecutor(LOOKUPS_AT_ONCE, "callers")
+        self._unknown = 0  # connections whose caller is being looked up
+        self._outside = outside
+        self._for_admins = for_admins
+        self._inside = inside
+        self._callers: dict[str, Caller] = {}  # by address
+        self._of_uid: Counter[int] = Counter()  # connections, from when they are accepted
+        self._connections: Counter[int | str] = Counter()  # those let in, by person
+        self._waiting: Counter[int | str] = Counter()
+        self._listening: list[Listening] = []
+        self._tasks: set[asyncio.Task[None]] = set()  # of all accepted
+        self._served = 0
+
+    async def open(self, mode: int) -> None:
+        """Begins to accept; `mode`: who may connect from outside. Raises OSError."""
+        for path, who in ((self._for_admins, 0o600), (self._outside, mode)):
+            self._listening.append(Listening(path, who, self._accept))
+            self._listening[-1].open()
+
+    def caller(self, peer: str) -> Caller | None:
+        """Whose connection gRPC means by `peer`; None: none of ours."""
+        return self._callers.get(peer.removeprefix(_PREFIX)) if peer.startswith(_PREFIX) else None
+
+    async def close(self) -> None:
+        """Ends all connections and removes the sockets."""
+        for one in self._listening:
+            one.close()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=CLOSES_WITHIN_S)
+        self._lookups.shutdown(wait=False, cancel_futures=True)
+
+    def _accept(self, accepted: socket.socket) -> None:
+        """Whoever has far too many is refused before anything is made for it."""
+        pid, uid = credentials_of(accepted)
+        if self._of_uid[uid] >= MOST_OF_A_UID and not Caller.is_admins(uid):
+            accepted.close()
+            return
+        self._of_uid[uid] += 1
+        task = asyncio.get_running_loop().create_task(self._join(accepted, uid, pid))
+        self._tasks.add(task)
+
+        def gone(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            accepted.close()
+            self._of_uid[uid] -= 1
+            if not self._of_uid[uid]:
+                del self._of_uid[uid]
+
+        task.add_done_callback(gone)
+
+    async def _join(self, accepted: socket.socket, uid: int, pid: int) -> None:
+        with contextlib.suppress(OSError, asyncio.TimeoutError, asyncio.CancelledError):
+            caller = await self._caller_at(accepted, uid, pid)
+            if caller is None or not await self._enters(caller.person, is_admin=caller.is_admin):
+                return
+            self._served += 1
+            self._connections[caller.person] += 1
+            try:
+                reader, writer = await asyncio.open_unix_connection(sock=accepted)
+                try:
+                    await self._serve(caller, reader, writer)
+                finally:
+                    await _close(writer)
+            finally:
+                self._served -= 1
+                self._connections[caller.person] -= 1
+                if not self._connections[caller.person]:
+                    del self._connections[caller.person]
+
+    async def _caller_at(self, accepted: socket.socket, uid: int, pid: int) -> Caller | None:
+        """Who is at the other end, looked up beside the loop; None: too many wait for that.
+
+        Administrators are not looked up there, and wait for nobody.
+        """
+        process = Watched.peer_of(accepted)
+        if Caller.is_admins(uid):
+            return Caller.local(uid, pid, self._people, process)
+        if self._unknown >= MOST_UNKNOWN:
+            return None
+        self._unknown += 1
+        try:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(
+                self._lookups, Caller.local, uid, pid, self._people, process
+            )
+        finally:
+            self._unknown -= 1
+
+    async def _enters(self, user: int | str, *, is_admin: bool) -> bool:
+        """Whether it may come in, if need be after some others of that user have gone."""
+        deadline = time.monotonic() + WAITS_FOR_S
+        if self._waiting[user] >= MOST_OF_A_USER:
+            return False
+        self._waiting[user] += 1
+        try:
+            while not self._lets_in(user, is_admin=is_admin):
+                if time.monotonic() > deadline:
+                    return False
+                await asyncio.sleep(0.05)
+        finally:
+            self._waiting[user] -= 1
+            if not self._waiting[user]:
+                del self._waiting[user]
+        return True
+
+    def _lets_in(self, user: int | str, *, is_admin: bool) -> bool:
+        """Each user has some connections; what all together leave is the administrators'."""
+        if is_admin:
+            return self._served < MOST_CONNECTIONS
+        return (
+            self._connections[user] < MOST_OF_A_USER
+            and self._served < MOST_CONNECTIONS - KEPT_FOR_ADMINS
+        )
+
+    async def _serve(
+        self, caller: Caller, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """Hands a connection's bytes on, both ways, until either side ends it."""
+        first = await asyncio.wait_for(reader.read(_CHUNK_BYTES), SPEAKS_WITHIN_S)
+        if not first:
+            return  # it only wanted to know whether somebody listens
+        address = f"penstock-{secrets.token_hex(16)}"
+        self._callers[address] = caller
+        to_server: asyncio.StreamWriter | None = None
+        try:
+            from_server, to_server = await self._connect(address)
+            to_server.write(first)
+            pumps = {
+                asyncio.ensure_future(_pump(reader, to_server)),
+                asyncio.ensure_future(_pump(from_server, writer)),
+            }
+            try:
+                await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for pump in pumps:
+                    pump.cancel()
+                await asyncio.gather(*pumps, return_exceptions=True)
+        finally:
+            self._callers.pop(address, None)
+            if to_server is not None:
+                await _close(to_server)
+
+    async def _connect(self, address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        inner = socket.socket(socket.AF_UNIX)
+        try:
+            inner.setblocking(False)
+            inner.bind(f"\0{address}")
+            await asyncio.get_running_loop().sock_connect(inner, str(self._inside))
+            return await asyncio.open_unix_connection(sock=inner)
+        except BaseException:
+            inner.close()
+            raise
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(_CHUNK_BYTES):
+        writer.write(data)
+        await asyncio.wait_for(writer.drain(), READS_WITHIN_S)
+
+
+async def _close(writer: asyncio.StreamWriter) -> None:
+    """What was written goes out first, unless nobody takes it."""
+    writer.close()
+    try:
+        await asyncio.wait_for(writer.wait_closed(), CLOSES_WITHIN_S)
+    except (OSError, asyncio.TimeoutError, asyncio.CancelledError):
+        writer.transport.abort()

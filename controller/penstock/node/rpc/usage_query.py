@@ -1,0 +1,65 @@
+"""What was metered, as messages: the agent is asked, which alone may read its files."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from penstock.node.metering.metered_amounts import FIELDS, Amounts
+from penstock.node.metering.usage import Usage, UsageRow
+from penstock_api.v1 import agent_pb2 as pb
+
+if TYPE_CHECKING:
+    from penstock.node.agent.usage_recorder import Books
+    from penstock.node.metering.usage import By
+
+HOUR_S = 3600
+LAST_S = 253_402_300_799  # the last second that a timestamp can hold: the year 9999
+_BY: dict[By, pb.GroupBy] = {
+    "tenant": pb.GROUP_BY_TENANT,
+    "user": pb.GROUP_BY_USER,
+    "policy": pb.GROUP_BY_POLICY,
+    "device": pb.GROUP_BY_DEVICE,
+}
+
+
+def query_usage(books: Books, request: pb.QueryUsageRequest) -> pb.QueryUsageResponse:
+    """What stands in `books`. Raises `PenstockError`."""
+    until_s = request.until.seconds if request.HasField("until") else int(time.time()) + 1
+    since_s = request.since.seconds if request.HasField("since") else until_s - HOUR_S
+    groups: dict[int, By] = {number: by for by, number in _BY.items()}
+    by = groups.get(request.by, "tenant")
+    found = books.usage(since_s, until_s, by, request.tenant or None)
+    answer = pb.QueryUsageResponse(sums=[_sum(row) for row in found.rows])
+    if found.covered_since_s is not None:
+        answer.covered_since.FromSeconds(max(0, found.covered_since_s))
+    return answer
+
+
+def usage_request(since_s: int, until_s: int, by: By, tenant: str | None) -> pb.QueryUsageRequest:
+    """The message that asks for it."""
+    request = pb.QueryUsageRequest(by=_BY[by], tenant=tenant or "")
+    request.since.FromSeconds(min(max(0, since_s), LAST_S))
+    request.until.FromSeconds(min(max(0, until_s), LAST_S))
+    return request
+
+
+def usage_of(request: pb.QueryUsageRequest, answer: pb.QueryUsageResponse) -> Usage:
+    """What the agent answered."""
+    covered = answer.covered_since.seconds if answer.HasField("covered_since") else None
+    rows = [
+        UsageRow(
+            dict(one.group),
+            one.devices,
+            Amounts(**{name: int(getattr(one, name) or 0) for name in FIELDS}),
+        )
+        for one in answer.sums
+    ]
+    return Usage(request.since.seconds, request.until.seconds, covered, rows)
+
+
+def _sum(row: UsageRow) -> pb.UsageSum:
+    message = pb.UsageSum(group=row.group, devices=row.devices)
+    for name in FIELDS:
+        setattr(message, name, str(getattr(row.amounts, name)))
+    return message

@@ -1,0 +1,6 @@
+"""The agent as a machine's service: what is installed where, and systemd's part in it."""
+
+from penstock.node.service.installation import Installation, Step
+from penstock.node.service.systemd import restart_service, runs_systemd, stop_service
+
+__all__ = ["Installation", "Step", "restart_service", "runs_systemd", "stop_service"]

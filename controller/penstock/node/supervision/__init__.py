@@ -1,0 +1,1 @@
+"""Supervision of running tenants: their use and limits, elastic allowances, use past the shim."""

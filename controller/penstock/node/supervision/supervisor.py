@@ -1,0 +1,322 @@
+"""The supervisor of one tenant: about ten times a second, while the tenant has processes.
+
+It renews the heartbeat, reaps slots of dead processes, tells the tenant how many share its devices,
+works out its elastic allowance, and writes down refusals. It decides for its own tenant only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import operator
+import os
+import time
+from typing import TYPE_CHECKING, Protocol
+
+from penstock.model import PenstockError
+from penstock.node.supervision.shim_bypass import Watch, belongs, own_processes, write_finding
+from penstock.node.tenants.tenant_events import record_event
+from penstock_shim.pages import DeviceLimit, Limits, PageError, QuotaWriter, UsagePage
+
+if TYPE_CHECKING:
+    from penstock.devices import DeviceSource
+    from penstock.node.supervision.tenant_table import Neighbour, Neighbourhood, Shared
+    from penstock.node.tenants.grant import DeviceGrant, Grant
+    from penstock.node.tenants.tenant import Tenant
+    from penstock_shim.pages import UsageSnapshot
+
+PERIOD_S = 0.1
+PAGE_PERIOD_NS = 10_000_000_000
+# So soon a tenant that does nothing is told how many others are at work.
+IDLE_PERIOD_NS = 1_000_000_000
+DEVICE_PERIOD_NS = 1_000_000_000  # how often the device's own figures are asked for
+
+
+class Held(Protocol):
+    """Something that is kept back of what a tenant was granted."""
+
+    def applied(self, limits: Limits) -> Limits:
+        """The limits without it."""
+
+
+class Supervisor:
+    """Looks after one tenant. `tick` does one round; `close` lets go of the pages."""
+
+    def __init__(
+        self,
+        tenant: Tenant,
+        neighbourhood: Neighbourhood,
+        source: DeviceSource | None = None,
+        *,
+        adopted: bool = False,
+        reap_period_ns: int = 0,
+    ) -> None:
+        """Raises `PageError`: its quota page cannot be used. A usage page may be mended later.
+
+        Args:
+            tenant: Whom to look after.
+            neighbourhood: Its own part and that of others.
+            source: Tells the device's own figures; without it nothing is compared with them.
+            adopted: It was looked after before: what it was refused then is on record.
+            reap_period_ns: How often it is looked for processes in other pid namespaces that have
+                ended. Those in this one are told by the neighbourhood. 0: in every round.
+        """
+        self._reap_period_ns = reap_period_ns
+        self._reaped_ns = 0
+        self.tenant = tenant
+        self._source = source
+        self._watches: dict[str, Watch] = {}  # by device UUID
+        self._looked_at_ns = 0
+        self.finding: str | None = None  # what it takes uncharged
+        self._neighbourhood = neighbourhood
+        self._quota = QuotaWriter.open(tenant.quota_page)
+        self._usage: UsagePage | None = None
+        self.usage: UsageSnapshot | None = None  # as of the last round …
+        self.page_problem: str | None = None  # … or why it cannot be read
+        self.limits: Limits | None = None  # as this wrote them last
+        self.held: Held | None = None  # what is kept back of the grant for now
+        self._published: object = None
+        self._published_ns = 0
+        self._shares: list[Shared] = []  # as they were published
+        self._changes = -1  # of the neighbourhood, up to which these are the same
+        self._held: Held | None = None  # as it was published
+        self._looked_after_ns = 0
+        self._due_ns = 0  # when there is something to do in any case
+        self._kept: Neighbour | None = None  # who has its heartbeat renewed
+        self._refusals: dict[str, int] | None = None if adopted else {}
+        self._asked_changes = 0
+        self._asked: dict[str, int] = {}  # refused names, how often
+        self._damaged = False
+
+    def tick(self) -> None:
+        """One round, of a tenant that is supervised alone: the neighbours are looked at as well."""
+        now_ns = time.monotonic_ns()
+        self._neighbourhood.look(now_ns)
+        self.look_after(now_ns)
+
+    def look_after(self, now_ns: int) -> None:
+        """One round, after the neighbourhood was looked at.
+
+        A usage page that was damaged is recorded once and never stops the tenant.
+        """
+        me = self._neighbourhood.of(self.tenant.directory)
+        if me is None:
+            return
+        if self._kept is not me:
+            self._quota.heartbeat()
+            self._kept = me
+            me.beat(self._quota)
+        if not self._is_due(me, now_ns):
+            return
+        self._looked_after_ns, self._held = now_ns, self.held
+        self.newest()
+        if self.page_problem is not None:
+            self._damage(self.page_problem)
+        elif self.usage is not None:
+            self._reap(me, self.usage, now_ns)
+        if me.grant is None:
+            return
+        if self.usage is not None:
+            self._record_refusals(me.grant, self.usage)
+        self._publish(me, me.grant, now_ns)
+        if self._source is not None and now_ns - self._looked_at_ns >= DEVICE_PERIOD_NS:
+            self._looked_at_ns = now_ns
+            self._compare(me.grant)
+        apart = self.usage and any(
+            self._neighbourhood.outsiders.watches(s) for s in self.usage.slots
+        )
+        period_ns = self._reap_period_ns if apart or not self._reap_period_ns else PAGE_PERIOD_NS
+        self._due_ns = now_ns + (min(period_ns, DEVICE_PERIOD_NS) if self._source else period_ns)
+
+    def newest(self) -> UsageSnapshot | None:
+        """The usage page as of the last round, also in `usage`.
+
+        Once it cannot be read any more, what was read last; `page_problem` tells why.
+        """
+        me = self._neighbourhood.of(self.tenant.directory)
+        if me is not None:
+            self.usage, self.page_problem = me.newest(), me.problem
+        return self.usage
+
+    def _is_due(self, me: Neighbour, now_ns: int) -> bool:
+        if me.stirred or now_ns >= self._due_ns or self.held != self._held:
+            return True
+        changes = self._neighbourhood.changes
+        if me.grant is None or changes == self._changes:
+            return False
+        if all(map(operator.is_, self._shares, self._shares_of(me.grant))):
+            self._changes = changes
+            return False
+        return me.part.active or now_ns - self._looked_after_ns >= IDLE_PERIOD_NS
+
+    def _shares_of(self, grant: Grant) -> list[Shared]:
+        return [self._neighbourhood.shared(grant.machine, d.uuid) for d in grant.devices]
+
+    def close(self) -> None:
+        """Lets go of the pages; they stay as they are."""
+        self._neighbourhood.close_quota(self._quota)
+        if self._usage is not None:
+            self._usage.close()
+
+    def _reap(self, me: Neighbour, usage: UsageSnapshot, now_ns: int) -> None:
+        """Takes back what dead processes hold."""
+        due = bool(usage.slots) and now_ns - self._reaped_ns >= self._reap_period_ns
+        if not due and not me.part.gone:
+            return
+        self._reaped_ns = now_ns
+        try:
+            dead = self._neighbourhood.outsiders.dead(usage.slots, now_ns) if due else []
+            for slot in dead:
+                self._quota.mark_dead(slot.slot, slot.owner)
+            if dead or me.part.gone or not self._reap_period_ns:
+                self._page().reap()
+        except PageError as error:
+            self._damage(str(error))
+
+    def _page(self) -> UsagePage:
+        """Open since it was needed first: its user may have kept it shut. Raises PageError."""
+        if self._usage is None:
+            self._usage = UsagePage.open(self.tenant.usage_page)
+        return self._usage
+
+    def _damage(self, reason: str) -> None:
+        if not self._damaged:
+            record_event(self.tenant.directory, "damaged", reason=reason)
+        self._damaged = True
+
+    def _record_refusals(self, grant: Grant, usage: UsageSnapshot) -> None:
+        if self._refusals is None:
+            self._refusals = {
+                device.uuid: usage.devices[index].refusals
+                for index, device in enumerate(grant.devices)
+            }
+        for index, device in enumerate(grant.devices):
+            figures = usage.devices[index]
+            before = self._refusals.get(device.uuid, 0)
+            if figures.refusals > before:
+                record_event(
+                    self.tenant.directory,
+                    "deny",
+                    device=device.uuid,
+                    count=figures.refusals - before,
+                    last_bytes=figures.refused_bytes,
+                    used_bytes=figures.total_bytes,
+                    limit_bytes=device.memory_bytes,
+                    reason="allocation would exceed the memory quota",
+                )
+            self._refusals[device.uuid] = figures.refusals
+        if usage.asked_changes != self._asked_changes:
+            self._asked_changes = usage.asked_changes
+            self._record_refused_names()
+
+    def _record_refused_names(self) -> None:
+        """Functions that a program asked the driver for and was told "not found" by the shim."""
+        try:
+            names = self._page().asked().names
+        except PageError as error:
+            self._damage(str(error))
+            return
+        for one in names:
+            before = self._asked.get(one.name, 0)
+            if one.kind == "refused" and one.requests > before:
+                record_event(
+                    self.tenant.directory,
+                    "function-refused",
+                    function=one.name,
+                    count=one.requests - before,
+                    reason="it may take memory or device time and this release does not know it; "
+                    "a newer release may, and a policy may say allowUnknown",
+                )
+                self._asked[one.name] = one.requests
+
+    def _compare(self, grant: Grant) -> None:
+        """Holds the device's own figures of this tenant against what was charged."""
+        if self._source is None:
+            return
+        try:
+            before = self._page().snapshot()
+            seen = {d.uuid: self._source.processes(d) for d in self._source.devices()}
+            usage = self._page().snapshot()
+        except (OSError, PageError, PenstockError) as error:
+            if isinstance(error, PageError):
+                self._damage(str(error))
+            return
+        directory, supervisor = self.tenant.directory, os.getpid()
+        allowed = {limit.uuid: limit.allowance for limit in self._quota.limits.devices}
+        findings = []
+        for index, device in enumerate(grant.devices):
+            own = own_processes(
+                seen.get(device.uuid, []),
+                self.tenant.name,
+                lambda pid: belongs(pid, directory, supervisor),
+            )
+            found = self._watches.setdefault(device.uuid, Watch()).look(
+                time.monotonic_ns(),
+                usage,
+                index,
+                own,
+                # What is charged goes before on the way up and behind on the way down.
+                charged_bytes=max(
+                    before.devices[index].total_bytes, usage.devices[index].total_bytes
+                ),
+                context_bytes=device.context_bytes,
+                allowed_permille=max(device.cores_permille, allowed.get(device.uuid, 0)),
+            )
+            if found:
+                findings.append(f"device {device.index}: {found}")
+        finding = "; ".join(findings) or None
+        if finding and self.finding is None:
+            record_event(directory, "uncharged", reason=finding)
+        if finding != self.finding:
+            write_finding(directory, finding)
+        self.finding = finding
+
+    def _publish(self, me: Neighbour, grant: Grant, now_ns: int) -> None:
+        """Writes what was granted, sharers and allowances into the page when they changed."""
+        shares = self._shares_of(grant)
+        name = self.tenant.name
+        wanted = (
+            me.stamp,
+            [(one.sharers, one.busy_sharers, one.allowances.get(name)) for one in shares],
+            self.held,
+        )
+        # Somebody else may have written into the page: it is looked at now and then all the same.
+        self._shares = shares
+        if wanted == self._published and now_ns - self._published_ns < PAGE_PERIOD_NS:
+            return
+
+        def edit(limits: Limits) -> Limits:
+            # An order writes the grant, then the page. Read under the page's lock, the grant is
+            # never older than the page: an order is never undone here, and is finished if whoever
+            # carried it out was killed half-way.
+            with contextlib.suppress(OSError, PenstockError):  # lost or damaged: as it was known
+                me.refresh()
+            grant = me.grant
+            if grant is None:
+                return limits
+            shares = tuple(
+                self._shared(limit, device, grant.machine)
+                for limit, device in zip(limits.devices, grant.devices, strict=True)
+            )
+            whole = dataclasses.replace(
+                limits, devices=shares, mode=grant.mode, suspended=grant.suspended
+            )
+            return self.held.applied(whole) if self.held else whole
+
+        limits = self._quota.limits
+        self.limits = edit(limits)
+        if self.limits != limits:
+            self._quota.change(edit)
+        self._published, self._published_ns = wanted, now_ns
+
+    def _shared(self, limit: DeviceLimit, device: DeviceGrant, machine: str | None) -> DeviceLimit:
+        shared = self._neighbourhood.shared(machine, limit.uuid)
+        allowance = shared.allowances.get(self.tenant.name, device.cores_permille)
+        return dataclasses.replace(
+            limit,
+            memory_bytes=device.memory_bytes,
+            cores_permille=device.cores_permille,
+            sharers=shared.sharers,
+            busy_sharers=shared.busy_sharers,
+            allowance_permille=allowance,
+        )

@@ -1,0 +1,236 @@
+"""grant.yaml: what was granted to a tenant, by which policy; the record that survives us."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from penstock.model import (
+    PenstockError,
+    format_cores,
+    format_duration,
+    format_memory,
+    parse_cores,
+    parse_duration_ns,
+    parse_memory,
+)
+from penstock.node.tenants.json_files import read_record
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FILE = "grant.yaml"
+API_VERSION = "penstock.io/v1alpha1"
+Mode = Literal["strict", "elastic"]
+# Until when a tenant stays: as long as its command, or any process that it left behind; as long as
+# its caller or any of its processes; until it is revoked.
+Lifetime = Literal["command", "processes", "until-revoked"]
+# What is done, at the most, about use beyond the grant that the device has measured.
+Step = Literal["deny", "throttle", "suspend", "terminate"]
+DEFAULT_GRACE_NS = 10 * 10**9
+# What reading a file of random content raises beside the parser's own errors.
+_MALFORMED = (ValueError, KeyError, TypeError, OverflowError, RecursionError)
+
+
+@dataclass(frozen=True)
+class DeviceGrant:
+    """A share of one device."""
+
+    uuid: str
+    index: int
+    name: str
+    memory_bytes: int
+    cores_permille: int
+    device_memory_bytes: int
+    context_bytes: int
+
+
+@dataclass(frozen=True)
+class Grant:
+    """Everything granted to one tenant."""
+
+    tenant: str
+    mode: Mode
+    devices: tuple[DeviceGrant, ...]
+    command: tuple[str, ...]
+    user: str
+    created: str  # UTC, ISO 8601
+    policy: str | None = None  # "name (file:line)"
+    machine: str | None = None  # the simulated machine's file; None: real devices
+    oversubscribed: bool = False
+    allow_unknown: bool = False  # driver names that the shim does not know are passed on
+    record: bool = False  # names that the shim only forwards are counted
+    uid: int | None = None  # whose processes may use it, where an agent granted it to a user
+    owner_uid: int | None = None  # whose limits it counts to, where that is another: of a user
+    # namespace, of a subordinate uid
+    lifetime: Lifetime = "command"
+    measured: Step = "terminate"
+    grace_ns: int = DEFAULT_GRACE_NS
+    labels: dict[str, str] = field(default_factory=dict)
+    suspended: bool = False  # by an order: launches wait
+    suspended_by: str = ""  # the administrator who did, and only one lifts it; empty: its own user
+    request_id: str = ""  # of whoever asked: asking again is no second grant
+
+    def to_yaml(self) -> str:
+        """The file's text: amounts as quantities, exact."""
+        import yaml
+
+        document = {
+            "apiVersion": API_VERSION,
+            "kind": "Grant",
+            "metadata": {"name": self.tenant, "created": self.created, "user": self.user},
+            "spec": {
+                "command": list(self.command),
+                "policy": self.policy,
+                "mode": self.mode,
+                "machine": self.machine,
+                "oversubscribed": self.oversubscribed,
+                "allowUnknown": self.allow_unknown,
+                "record": self.record,
+                "uid": self.uid,
+                "ownerUid": self.owner_uid,
+                "lifetime": self.lifetime,
+                "onExceed": {"measured": self.measured, "grace": format_duration(self.grace_ns)},
+                "labels": self.labels,
+                "suspended": self.suspended,
+                "suspendedBy": self.suspended_by,
+                "requestId": self.request_id,
+                "devices": [_device_to_plain(device) for device in self.devices],
+            },
+        }
+        return str(yaml.dump(document, Dumper=_dumper(), sort_keys=False, allow_unicode=True))
+
+
+def read_grant(directory: Path) -> Grant:
+    """The grant of the tenant in `directory`. Raises `PenstockError` if none can be read."""
+    import yaml
+
+    file = directory / FILE
+    try:
+        document = yaml.load(read_record(file), Loader=_loader())  # noqa: S506 - safe
+        return _from_plain(document)
+    except FileNotFoundError as error:
+        why = "grant.yaml was removed" if directory.exists() else "the tenant is gone"
+        raise PenstockError(
+            f"no grant in {directory}", why, "see penstock ps", reason="not-now"
+        ) from error
+    except (OSError, yaml.YAMLError, *_MALFORMED) as error:
+        raise PenstockError(
+            f"{file} cannot be used", _why(error), "end that tenant's processes",
+            reason="unavailable" if isinstance(error, OSError) else "not-now",
+        ) from error  # fmt: skip
+
+
+def _why(error: Exception) -> str:
+    """What is wrong with a grant, in one line and without the words of Python."""
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    if isinstance(error, KeyError):
+        return f"{error} is missing"
+    return " ".join(str(error).split())
+
+
+def write_grant(directory: Path, grant: Grant) -> None:
+    """Replaces the file whole or not at all, also when the machine loses power in between.
+
+    Raises OSError: the file is as it was.
+    """
+    file = directory / FILE
+    aside = directory / f".{FILE}.{os.getpid()}"
+    try:
+        with aside.open("w", encoding="utf-8") as stream:
+            stream.write(grant.to_yaml())
+            stream.flush()
+            os.fsync(stream.fileno())
+        aside.replace(file)
+    except OSError:
+        with contextlib.suppress(OSError):
+            aside.unlink(missing_ok=True)
+        raise
+    with contextlib.suppress(OSError):  # it is in force; only a loss of power may undo it
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _loader() -> Any:  # noqa: ANN401 - one of two loader classes
+    """The parser in C where PyYAML was built with it: `penstock ps` reads many grants."""
+    import yaml
+
+    return getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def _dumper() -> Any:  # noqa: ANN401 - likewise
+    import yaml
+
+    return getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+
+
+def _device_to_plain(device: DeviceGrant) -> dict[str, object]:
+    return {
+        "uuid": device.uuid,
+        "index": device.index,
+        "name": device.name,
+        "memory": format_memory(device.memory_bytes),
+        "cores": format_cores(device.cores_permille),
+        "deviceMemory": format_memory(device.device_memory_bytes),
+        "contextReserve": format_memory(device.context_bytes) if device.context_bytes else "0",
+    }
+
+
+def _from_plain(document: Any) -> Grant:  # noqa: ANN401 - parsed YAML
+    if (
+        not isinstance(document, dict)
+        or document.get("apiVersion") != API_VERSION
+        or document.get("kind") != "Grant"
+    ):
+        raise ValueError(f"it holds no Grant of {API_VERSION}")
+    metadata, spec = document["metadata"], document["spec"]
+    exceed = spec.get("onExceed", {})
+    if spec["mode"] not in ("strict", "elastic"):
+        raise ValueError(f"mode {spec['mode']!r} is not strict or elastic")
+    return Grant(
+        tenant=str(metadata["name"]),
+        mode=spec["mode"],
+        devices=tuple(
+            DeviceGrant(
+                uuid=str(device["uuid"]),
+                index=int(device["index"]),
+                name=str(device["name"]),
+                memory_bytes=parse_memory(device["memory"]),
+                cores_permille=parse_cores(device["cores"]),
+                device_memory_bytes=parse_memory(device["deviceMemory"]),
+                context_bytes=0
+                if str(device["contextReserve"]) == "0"
+                else parse_memory(device["contextReserve"]),
+            )
+            for device in spec["devices"]
+        ),
+        command=tuple(map(str, spec["command"])),
+        user=str(metadata["user"]),
+        created=str(metadata["created"]),
+        policy=spec["policy"],
+        machine=spec["machine"],
+        oversubscribed=bool(spec["oversubscribed"]),
+        allow_unknown=bool(spec.get("allowUnknown", False)),
+        record=bool(spec.get("record", False)),
+        uid=None if spec.get("uid") is None else int(spec["uid"]),
+        owner_uid=None if spec.get("ownerUid") is None else int(spec["ownerUid"]),
+        lifetime=_word(spec.get("lifetime", "command"), get_args(Lifetime)),
+        measured=_word(exceed.get("measured", "terminate"), get_args(Step)),
+        grace_ns=parse_duration_ns(exceed.get("grace", "10s"), or_none=True),
+        labels={str(key): str(value) for key, value in spec.get("labels", {}).items()},
+        suspended=bool(spec.get("suspended", False)),
+        suspended_by=str(spec.get("suspendedBy", "")),
+        request_id=str(spec.get("requestId", "")),
+    )
+
+
+def _word(value: object, words: tuple[str, ...]) -> Any:  # noqa: ANN401 - one of a Literal's words
+    if value not in words:
+        raise ValueError(f"{value!r} is not one of {', '.join(words)}")
+    return value

@@ -1,0 +1,394 @@
+"""A tenant's directory: grant.yaml, quota and usage pages, events, the supervisor's lock."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import fcntl
+import os
+import secrets
+import shutil
+import time
+from typing import TYPE_CHECKING
+
+from penstock.devices.aside import FILES
+from penstock.model import PenstockError, listing
+from penstock.node.tenants.grant import FILE as GRANT_FILE
+from penstock.node.tenants.grant import Grant, read_grant, write_grant
+from penstock.node.tenants.state import State, is_locked
+from penstock.node.tenants.tenant_events import record_event
+from penstock.node.tenants.tenant_processes import (
+    TENANT_VARIABLE,
+    environments,
+    members_of,
+    of_user,
+)
+from penstock.node.tenants.tombstones import keep_events
+from penstock_shim.pages import (
+    DeviceLimit,
+    Limits,
+    PageError,
+    QuotaWriter,
+    UsagePage,
+    read_quota,
+    read_usage,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from penstock.devices import DriverLibraries
+
+SUPERVISOR_LOCK = "supervisor.lock"
+# Of a directory that another user enters. Nobody else may list it: who lists one into memory
+# that waits for a file system of his own keeps all others from making or removing a file in it.
+ENTERED = 0o711
+AWAITED_NS = 24 * 3600 * 10**9  # how long an agent that ended is expected back
+
+
+@dataclasses.dataclass(frozen=True)
+class Tenant:
+    """A tenant that exists on disk."""
+
+    directory: Path
+
+    @property
+    def name(self) -> str:
+        """The tenant's name: its directory's."""
+        return self.directory.name
+
+    def grant(self) -> Grant:
+        """What was granted. Raises `PenstockError`."""
+        return read_grant(self.directory)
+
+    @property
+    def quota_page(self) -> Path:
+        """The page that the shim reads."""
+        return self.directory / "quota"
+
+    @property
+    def usage_page(self) -> Path:
+        """The page that the shim writes."""
+        return self.directory / "usage"
+
+    def is_supervised(self) -> bool:
+        """Whether a `penstock run` looks after it."""
+        return is_locked(self.directory / SUPERVISOR_LOCK)
+
+    def remove(self) -> None:
+        """Deletes the directory; its name is free at once. Its last events are kept for a while.
+
+        Raises OSError: it cannot be renamed, and the tenant is as it was.
+        """
+        owner = None
+        with contextlib.suppress(PenstockError):
+            grant = self.grant()
+            owner = grant.uid if grant.owner_uid is None else grant.owner_uid
+        aside = self.directory.with_name(f".gone-{self.name}-{secrets.token_hex(8)}")
+        try:
+            self.directory.rename(aside)
+        except FileNotFoundError:
+            return
+        keep_events(aside, self.name, self.directory.parent.parent, owner)
+        _remove(aside)
+
+
+def _remove(folder: Path) -> None:
+    """Whoever writes its usage page may hold that as long as he likes: then it goes later."""
+    if os.geteuid() == 0:
+        with contextlib.suppress(OSError):
+            FILES.remove(folder)
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def limits_of(grant: Grant) -> Limits:
+    """The grant as the quota page holds it, before any supervisor has looked at the neighbours."""
+    return Limits(
+        devices=tuple(
+            DeviceLimit(
+                uuid=device.uuid,
+                memory_bytes=device.memory_bytes,
+                cores_permille=device.cores_permille,
+                context_reserve_bytes=device.context_bytes,
+            )
+            for device in grant.devices
+        ),
+        mode=grant.mode,
+        allow_unknown=grant.allow_unknown,
+        record=grant.record,
+    )
+
+
+def create_tenant(state: State, grant: Grant, libraries: DriverLibraries) -> tuple[Tenant, int]:
+    """Makes the tenant's directory whole, then visible. Call it under `state.lock()`.
+
+    A grant to another user gets a directory that this user may enter, a usage page of its own.
+
+    Returns the tenant and a descriptor that holds the supervisor's lock until it is closed by all
+    who inherited it. Raises `PenstockError` when a tenant of that name lives.
+    """
+    directory = state.tenants / grant.tenant
+    if os.path.lexists(directory):
+        raise PenstockError(
+            f"tenant {grant.tenant!r} exists already",
+            f"{directory} is there",
+            "choose another name",
+            reason="exists",
+        )
+    aside = state.tenants / f".new-{grant.tenant}-{os.getpid()}"
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(mode=0o700)
+    lock = -1
+    try:
+        lock = os.open(aside / SUPERVISOR_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        write_grant(aside, grant)
+        QuotaWriter.create(
+            aside / "quota",
+            limits_of(grant),
+            tenant=grant.tenant,
+            driver_path=libraries.cuda,
+            nvml_path=libraries.nvml,
+        ).close()
+        UsagePage.create(aside / "usage").close()
+        if grant.uid is not None and grant.uid != os.geteuid():
+            os.chown(aside / "usage", grant.uid, -1)
+        if grant.uid is not None:
+            aside.chmod(ENTERED)
+        record_event(
+            aside, "granted", command=list(grant.command), oversubscribed=grant.oversubscribed
+        )
+        aside.rename(directory)
+    except BaseException as error:
+        shutil.rmtree(aside, ignore_errors=True)
+        if lock >= 0:
+            os.close(lock)
+        told = _cause(error, state, directory)
+        if told is error:
+            raise
+        raise told from error
+    return Tenant(directory), lock
+
+
+def _cause(error: BaseException, state: State, directory: Path) -> BaseException:
+    """What kept a tenant from being made, in words for the caller; `error` itself where it says."""
+    if isinstance(error, UnicodeEncodeError):
+        return PenstockError(
+            f"cannot make a tenant in {state.directory!a}",
+            "its path, or that of the driver, is not UTF-8, as records and messages are",
+            "choose another --state-dir",
+        )
+    if isinstance(error, ValueError):  # a path that is longer than its field of the page
+        return PenstockError("cannot write the quota page", str(error))
+    if isinstance(error, PageError) and isinstance(error.__context__, OSError):
+        error = error.__context__  # no page is damaged: there is no room for one
+    if isinstance(error, OSError):
+        error.filename = error.filename or str(directory)  # calls on descriptors name no file
+    return error
+
+
+def tenants_of(state: State) -> list[Tenant]:
+    """All tenants on disk, by name, living or not. Files and links there are nobody's, and stay."""
+    try:
+        entries = sorted(state.tenants.iterdir())
+    except FileNotFoundError:  # nothing was ever started there
+        return []
+    return [
+        Tenant(found) for found in entries if not found.name.startswith(".") and _is_folder(found)
+    ]
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
+
+
+def find_tenant(state: State, name: str) -> Tenant:
+    """The tenant called `name`. Raises `PenstockError` that lists those there are."""
+    tenants = {tenant.name: tenant for tenant in tenants_of(state)}
+    if name in tenants:
+        return tenants[name]
+    names = listing(list(tenants)) or "none is running"
+    raise PenstockError(
+        f"no tenant {name!r} in {state.directory}",
+        f"tenants: {names}",
+        "see penstock ps",
+        reason="no-such-tenant",
+    )
+
+
+def collect(state: State) -> list[Tenant]:
+    """Removes tenants whose processes and supervisor are gone; returns those that live.
+
+    Call it under `state.lock()`. This is how the tenants of a killed `penstock run` end. An agent's
+    are left for a day to the next agent, which meters what they used last.
+    """
+    tenants = tenants_of(state)
+    unsupervised = [tenant for tenant in tenants if not tenant.is_supervised()]
+    if unsupervised:
+        found = environments(TENANT_VARIABLE)
+        for tenant in unsupervised:
+            if not _stays(tenant) and not has_processes(tenant, found):
+                if not _is_awaited(tenant):
+                    tenant.remove()
+                tenants.remove(tenant)
+    remove_leftovers(state)
+    return tenants
+
+
+def remove_leftovers(state: State) -> None:
+    """What those left who were killed while they made or removed a tenant.
+
+    Call it under `state.lock()`.
+    """
+    for leftover in [*state.tenants.glob(".new-*"), *state.tenants.glob(".gone-*")]:
+        if _is_folder(leftover) and not is_locked(leftover / SUPERVISOR_LOCK):
+            _remove(leftover)
+
+
+def _stays(tenant: Tenant) -> bool:
+    """Whether it waits, without processes, for its agent to be started again."""
+    try:
+        return tenant.grant().lifetime == "until-revoked"
+    except PenstockError:
+        # Nobody can tell: a tenant is not given up because its record is damaged.
+        return any(os.path.lexists(tenant.directory / page) for page in (GRANT_FILE, "quota"))
+
+
+def _is_awaited(tenant: Tenant) -> bool:
+    """Whether an agent may still come that has not metered its end."""
+    try:
+        since_ns = time.monotonic_ns() - read_quota(tenant.quota_page).heartbeat_ns
+        return tenant.grant().lifetime == "processes" and since_ns < AWAITED_NS
+    except (PenstockError, PageError):
+        return False
+
+
+def collect_if_writable(state: State) -> None:
+    """For commands that only read: they work in a state directory on a read-only disk too."""
+    if not state.tenants.is_dir():
+        return
+    try:
+        with state.lock():
+            collect(state)
+    except OSError as error:
+        if error.errno not in (errno.EROFS, errno.EACCES):
+            raise
+
+
+def has_processes(
+    tenant: Tenant,
+    found: Mapping[int, Mapping[str, str]] | None = None,
+    uid: int | None = None,
+) -> bool:
+    """Whether any process runs under the tenant: by its environment, or by a live slot.
+
+    `uid`: whose environments count; None: everybody's.
+    """
+    found = environments(TENANT_VARIABLE) if found is None else found
+    if of_user(members_of(found, tenant.directory), uid):
+        return True
+    try:
+        with UsagePage.open(tenant.usage_page) as usage:
+            usage.reap()
+            return bool(usage.snapshot().slots)
+    except PageError:
+        return False  # scribbled over: what the environment says is all there is
+
+
+def live_grants(tenants: list[Tenant]) -> list[Grant]:
+    """The grants of `tenants`. A grant that cannot be read is an error: admission must count it."""
+    grants = []
+    for tenant in tenants:
+        try:
+            grants.append(tenant.grant())
+        except PenstockError as error:  # noqa: PERF203 - one at a time is what is wanted
+            if not tenant.directory.exists():
+                continue  # it ended meanwhile
+            raise PenstockError(error.what, error.why, _how_to_end(tenant)) from error
+    return grants
+
+
+def _how_to_end(tenant: Tenant) -> str:
+    """What to do about a tenant whose grant cannot be counted: names its processes."""
+    pids = set(members_of(environments(TENANT_VARIABLE), tenant.directory))
+    with contextlib.suppress(PageError):
+        pids |= {slot.pid for slot in read_usage(tenant.usage_page).slots}
+    if not pids:
+        return f"end its penstock run, then remove {tenant.directory}"
+    return f"end its processes (pid {', '.join(map(str, sorted(pids)))}), then try again"
+
+
+def open_quota(tenant: Tenant) -> QuotaWriter:
+    """Its quota page, to be changed. Raises `PenstockError`: it is damaged or gone."""
+    try:
+        return QuotaWriter.open(tenant.quota_page)
+    except PageError as error:
+        raise PenstockError(
+            f"tenant {tenant.name!r} cannot be changed", f"{error.path} {error.what}",
+            "nothing was changed; end the tenant (its penstock run, or with an agent penstock "
+            "revoke), and start it again",
+            reason="not-now",
+        ) from error  # fmt: skip
+
+
+def change_grant(tenant: Tenant, grant: Grant) -> list[str]:
+    """Puts `grant` in force for a running tenant; returns what is to be said about it.
+
+    Call it under `state.lock()`, after admission. The grant is written first: should we be killed
+    in between, the tenant's supervisor finishes the change.
+    """
+    notes = []
+    try:
+        used_bytes = [device.total_bytes for device in read_usage(tenant.usage_page).devices]
+    except PageError as error:
+        used_bytes = []
+        notes.append(f"what {tenant.name} uses cannot be told: {error}")
+    for device, used in zip(grant.devices, used_bytes, strict=False):
+        if used > device.memory_bytes:
+            notes.append(
+                f"device {device.index}: {used} bytes are in use, more than the new "
+                f"{device.memory_bytes}; new allocations are refused until enough is freed"
+            )
+    with open_quota(tenant) as writer:
+        _change_to(grant)(writer.limits)  # a page that cannot be changed is found out first
+        try:
+            write_grant(tenant.directory, grant)
+        except OSError as error:
+            raise PenstockError(
+                f"the quota of {tenant.name!r} was not changed, the old one holds",
+                f"{tenant.directory / GRANT_FILE} cannot be written: {error.strerror or error}",
+                "make room on that file system, or name a --state-dir on another one",
+                reason="unavailable",
+            ) from error
+        try:
+            writer.change(_change_to(grant))
+        except PageError as error:  # what was granted holds: the supervisor writes the page again
+            notes.append(f"the quota of {tenant.name} is in force as soon as its page can be "
+                         f"written: {error}")  # fmt: skip
+    shares = [
+        {"device": d.uuid, "memory_bytes": d.memory_bytes, "cores_permille": d.cores_permille}
+        for d in grant.devices
+    ]
+    record_event(tenant.directory, "resized", mode=grant.mode, shares=shares)
+    return notes
+
+
+def _change_to(grant: Grant) -> Callable[[Limits], Limits]:
+    """Edits a page's limits to `grant`, keeping what the supervisor maintains."""
+
+    def edit(limits: Limits) -> Limits:
+        devices = tuple(
+            dataclasses.replace(
+                limit,
+                memory_bytes=device.memory_bytes,
+                cores_permille=device.cores_permille,
+                allowance_permille=None,
+            )
+            for limit, device in zip(limits.devices, grant.devices, strict=True)
+        )
+        return dataclasses.replace(limits, devices=devices, mode=grant.mode)
+
+    return edit

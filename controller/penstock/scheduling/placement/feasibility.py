@@ -1,0 +1,99 @@
+"""Many nodes for one Pod: those where it fits, and what the others lack."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.scheduling.placement.fit import why_not
+from penstock.scheduling.placement.pod_request import Ask, Request
+from penstock.scheduling.placement.reasons import Shortage, together, words
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from penstock.scheduling.placement.device_state import Node
+    from penstock.scheduling.placement.reasons import Kind
+
+    Known = dict[str, Shortage | None]  # by node; None: the request fits
+
+
+def survey(
+    nodes: Mapping[str, Node], request: Request, known: Known | None = None
+) -> tuple[list[str], dict[str, list[str]]]:
+    """The nodes where the request fits, and in words what others lack, with their names.
+
+    Args:
+        nodes: By name.
+        request: What a Pod asks for.
+        known: What an earlier survey for the same request found, but of nodes that changed since;
+            what is found is added to it.
+    """
+    ask = request.asks[0]
+    if (
+        len(request.asks) == 1
+        and ask.count == 1
+        and ask.memory_bytes is not None
+        and ask.cores_permille is not None
+        and not request.model
+    ):
+        return _of_one_share(nodes, ask.memory_bytes, ask.cores_permille)
+    known = {} if known is None else known
+    for name, node in nodes.items():
+        if name not in known:
+            known[name] = why_not(node, request)
+    fits = [name for name in nodes if known[name] is None]
+    return fits, together((name, known[name]) for name in nodes)
+
+
+def _of_one_share(
+    nodes: Mapping[str, Node], memory_bytes: int, permille: int
+) -> tuple[list[str], dict[str, list[str]]]:
+    """The same for what nearly all Pods ask, without an object a node: it runs for each Pod."""
+    groups: dict[Kind, list[str]] = {}
+    for name, node in nodes.items():
+        groups.setdefault(_kind(node, memory_bytes, permille), []).append(name)
+    fits = groups.pop("said", [])
+    closely = groups.pop("search", None)  # rare, and for several causes
+    if closely:
+        request = Request((Ask("", memory_bytes=memory_bytes, cores_permille=permille),))
+        one_each = [(name, why_not(nodes[name], request)) for name in closely]
+        one_each += [
+            (name, _nearest(kind, [nodes[name]], memory_bytes, permille))
+            for kind, names in groups.items()
+            for name in names
+        ]
+        return fits, together(one_each)
+    return fits, {
+        words([_nearest(kind, [nodes[name] for name in names], memory_bytes, permille)]): names
+        for kind, names in groups.items()
+    }
+
+
+def _nearest(kind: Kind, nodes: list[Node], memory_bytes: int, permille: int) -> Shortage:
+    """What the node lacks that lacks least."""
+    return Shortage(
+        kind,
+        memory_bytes=memory_bytes - max(node.best_bytes for node in nodes),
+        cores_permille=permille - max(node.best_permille for node in nodes),
+        most=max(node.largest_bytes for node in nodes),
+    )
+
+
+def _kind(node: Node, memory_bytes: int, permille: int) -> Kind:
+    """What the node lacks; "said": nothing; "search": it is to be looked at closely."""
+    if permille > node.largest_permille:
+        return "search"
+    if memory_bytes > node.best_bytes:
+        if memory_bytes > node.largest_bytes:
+            return "memory-of-device"
+        return "memory" if permille <= node.best_permille else "memory-and-cores"
+    if permille > node.best_permille:
+        return "cores"
+    for at, free_bytes in enumerate(node.free_bytes):
+        if (
+            free_bytes >= memory_bytes
+            and node.free_permille[at] >= permille
+            and node.devices[at].healthy
+        ):
+            return "said"
+    return "apart"

@@ -1,0 +1,206 @@
+"""Who has to go so that a Pod of a higher priority has room on a node: as few as will do.
+
+The lowest priority that will do is decided first, then the fewest of it, then the youngest: what a
+cluster calls more important stays, even where two less important Pods go in its stead.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from itertools import combinations
+from math import comb
+from typing import TYPE_CHECKING
+
+from penstock.scheduling.placement.device_state import Node, Share
+from penstock.scheduling.placement.fit import fits
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from penstock.scheduling.placement.pod_request import Ask, Request
+
+MOST_TRIES = 200  # sets of Pods that are looked at on one device before a set that will do is taken
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A Pod that holds shares of a node's devices and may be asked to go."""
+
+    uid: str
+    priority: int
+    since_s: float  # by any clock: the greater the younger
+    shares: Mapping[str, Share] = field(hash=False)  # by device UUID
+    budgets: tuple[str, ...] = ()  # of which each allows only so many to go
+
+
+def choose(
+    node: Node,
+    request: Request,
+    priority: int,
+    holders: Iterable[Holder],
+    *,
+    allowed: Mapping[str, int],
+    best: Sequence[Holder] | None = None,
+) -> tuple[Holder, ...] | None:
+    """Those without whom `request` fits: none, where it fits already; None: nobody's going helps.
+
+    Args:
+        node: Its devices with what is taken of them, by `holders` as well.
+        request: What the Pod asks for.
+        priority: Of the Pod: only those of a lower one are ever chosen.
+        holders: Who is there.
+        allowed: By budget, how many of its Pods may go.
+        best: Known from elsewhere; nothing worse is looked for.
+    """
+    if fits(node, request):
+        return ()
+    lower = [
+        one
+        for one in holders
+        if one.priority < priority and all(allowed.get(name, 0) > 0 for name in one.budgets)
+    ]
+    lower.sort(key=lambda one: (one.priority, -one.since_s, one.uid))
+    found = None
+    for part, some in _parts(node, request, lower, best):
+        victims = _fewest_of_lowest(part, request, some, allowed, best)
+        if victims is not None and (best is None or rank(victims) < rank(best)):
+            found = best = victims
+    return found
+
+
+def rank(victims: Sequence[Holder]) -> tuple[int, int, int, float]:
+    """Of two choices the one with the lesser rank is the better."""
+    priorities = [one.priority for one in victims]
+    if not priorities:
+        return -(1 << 40), 0, 0, 0.0
+    oldest_s = min(one.since_s for one in victims)
+    return max(priorities), len(priorities), sum(priorities), -oldest_s
+
+
+def _parts(
+    node: Node, request: Request, lower: list[Holder], best: Sequence[Holder] | None
+) -> Iterator[tuple[Node, list[Holder]]]:
+    """What can be looked at by itself: each device, where one is enough; else all of them."""
+    ask = request.asks[0]
+    if len(request.asks) > 1 or ask.count > 1:
+        yield _copy(node), lower
+        return
+    on_device: dict[str, list[Holder]] = {}
+    for one in lower:
+        for uuid in one.shares:
+            on_device.setdefault(uuid, []).append(one)
+    for at, device in enumerate(node.devices):
+        some = on_device.get(device.uuid, [])
+        if request.model in {"", device.model} and _may_do(node, at, ask, some, best):
+            alone = Node([device])
+            alone.take({device.uuid: node.taken(device.uuid)})
+            yield alone, some
+
+
+def _may_do(
+    node: Node, at: int, ask: Ask, some: list[Holder], best: Sequence[Holder] | None
+) -> bool:
+    """Whether anything better than `best` may be found on that device: most are told by sums."""
+    device = node.devices[at]
+    share = ask.share(device)
+    if share is None or not device.healthy:
+        return False
+    memory_bytes = share.memory_bytes - node.free_bytes[at]
+    permille = share.cores_permille - node.free_permille[at]
+
+    def would_do(shares: list[Share], most: int) -> bool:
+        by_memory = sorted((one.memory_bytes for one in shares), reverse=True)
+        by_cores = sorted((one.cores_permille for one in shares), reverse=True)
+        return sum(by_memory[:most]) >= memory_bytes and sum(by_cores[:most]) >= permille
+
+    if best is None:
+        return would_do([one.shares[device.uuid] for one in some], len(some))
+    limit = rank(best)[0]  # of a lower priority any number is better, of this one as many at most
+    lower = [one.shares[device.uuid] for one in some if one.priority < limit]
+    if would_do(lower, len(lower)):
+        return True
+    level = [one.shares[device.uuid] for one in some if one.priority == limit]
+    return bool(level) and would_do([*lower, *level], len(best))
+
+
+def _copy(node: Node) -> Node:
+    copy = Node(node.devices)
+    copy.take({one.uuid: node.taken(one.uuid) for one in node.devices})
+    return copy
+
+
+def _fewest_of_lowest(
+    node: Node,
+    request: Request,
+    some: list[Holder],
+    allowed: Mapping[str, int],
+    best: Sequence[Holder] | None,
+) -> tuple[Holder, ...] | None:
+    for level in sorted({one.priority for one in some}):
+        most = len(some)
+        if best is not None:
+            limit = rank(best)[0]
+            if level > limit:
+                return None
+            most = len(best) if level == limit else most
+        pool = [one for one in some if one.priority <= level]
+        if _fits_without(node, request, pool):
+            victims = _fewest(node, request, pool, allowed, most)
+            if victims is not None:
+                return victims
+    return None
+
+
+def _fewest(
+    node: Node, request: Request, pool: list[Holder], allowed: Mapping[str, int], most: int
+) -> tuple[Holder, ...] | None:
+    tries = 0
+    for count in range(1, min(most, len(pool)) + 1):
+        tries += comb(len(pool), count)
+        if tries > MOST_TRIES:
+            return _spare(node, request, pool, allowed)
+        for several in combinations(pool, count):
+            if _are_allowed(several, allowed) and _fits_without(node, request, several):
+                return several
+    return None
+
+
+def _spare(
+    node: Node, request: Request, pool: list[Holder], allowed: Mapping[str, int]
+) -> tuple[Holder, ...] | None:
+    """Too many to try all sets: all go but those who need not, the most important spared first."""
+    going: list[Holder] = []
+    for one in pool:
+        if _are_allowed([*going, one], allowed):
+            going.append(one)
+    if not _fits_without(node, request, going):
+        return None
+    for one in reversed(tuple(going)):
+        others = [other for other in going if other is not one]
+        if _fits_without(node, request, others):
+            going = others
+    return tuple(going)
+
+
+def _are_allowed(several: Iterable[Holder], allowed: Mapping[str, int]) -> bool:
+    asked = Counter(name for one in several for name in one.budgets)
+    return all(count <= allowed.get(name, 0) for name, count in asked.items())
+
+
+def _fits_without(node: Node, request: Request, several: Iterable[Holder]) -> bool:
+    """`node` is ours to change, and is as it was afterwards."""
+    gone: dict[str, Share] = {}
+    here = {device.uuid for device in node.devices}
+    for one in several:
+        for uuid, share in one.shares.items():
+            if uuid in here:
+                had = gone.get(uuid, Share(0, 0))
+                gone[uuid] = Share(
+                    had.memory_bytes + share.memory_bytes, had.cores_permille + share.cores_permille
+                )
+    node.give_back(gone)
+    try:
+        return fits(node, request)
+    finally:
+        node.take(gone)
