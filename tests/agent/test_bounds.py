@@ -17,7 +17,7 @@ from tests.agent.test_callers import NOBODY, as_nobody, needs_root
 
 from penstock.model import PenstockError
 from penstock.node.admission.checks import Free, Held, check_admission
-from penstock.node.rpc import peer_socket as door
+from penstock.node.rpc import peer_socket
 from penstock.node.rpc.status import cut, trailer_of
 from penstock_api.v1 import agent_pb2 as pb
 from penstock_api.v1 import agent_pb2_grpc
@@ -131,7 +131,7 @@ def test_idle_connections_of_one_user_shut_nobody_else_out(node):
         other = [sys.executable, "-c", OTHER.format(uid=NOBODY - 1), str(node.socket)]
         done = subprocess.run(other, capture_output=True, text=True, timeout=60, check=False)
         assert done.stdout == "t\n", done.stderr
-        assert len(list(descriptors.iterdir())) < before + 6 * door.MOST_OF_A_USER
+        assert len(list(descriptors.iterdir())) < before + 6 * peer_socket.MOST_OF_A_USER
     finally:
         hostile.kill()
         hostile.communicate()
@@ -140,7 +140,7 @@ def test_idle_connections_of_one_user_shut_nobody_else_out(node):
 
 def test_a_connection_on_which_nothing_is_said_ends(node):
     with contextlib.closing(socket.socket(socket.AF_UNIX)) as silent:
-        silent.settimeout(door.SPEAKS_WITHIN_S + 20)
+        silent.settimeout(peer_socket.SPEAKS_WITHIN_S + 20)
         silent.connect(str(node.socket))
         assert silent.recv(1) == b""
 

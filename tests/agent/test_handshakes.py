@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from tests.agent.conftest import wait_until
 from tests.agent.programs import LAUNCHER, backlogged, environment_for, open_to_nobody
-from tests.agent.test_duties import shown, start_past_the_shim
+from tests.agent.test_periodic_tasks import shown, start_past_the_shim
 from tests.containers import images
 
 from penstock.node.agent.peer import NoPeerError, Peer

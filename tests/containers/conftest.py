@@ -18,7 +18,7 @@ from tests.containers import images
 from penstock.devices import open_machine
 from penstock.node.containers import Containers, container_libraries
 from penstock.node.supervision.supervisor import Supervisor
-from penstock.node.supervision.tenant_table import Neighbourhood
+from penstock.node.supervision.tenant_table import TenantTable
 from penstock.node.tenants.grant import DeviceGrant, Grant
 from penstock.node.tenants.state import State
 from penstock.node.tenants.tenant import Tenant, create_tenant
@@ -94,7 +94,7 @@ class Node:
 
     def supervise(self, tenant: Tenant) -> None:
         """Ten times a second, until the node is closed."""
-        supervisor = Supervisor(tenant, Neighbourhood(self.state), self.source)
+        supervisor = Supervisor(tenant, TenantTable(self.state), self.source)
         ended = threading.Event()
 
         def look_after() -> None:

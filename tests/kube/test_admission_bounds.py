@@ -22,7 +22,7 @@ from penstock.kube.quota.policy_bounds import bound_of
 from penstock.kube.webhook.admission_review import Reviewer
 from penstock.kube.webhook.claim_review import review_claim
 from penstock.kube.webhook.publish import CONFIGURATIONS, SECRETS, Places, Publisher
-from penstock.kube.webhook.review_context import Surroundings
+from penstock.kube.webhook.review_context import ReviewContext
 from penstock.kube.webhook.webhook_server import app
 from penstock.model import PenstockError
 from penstock.node.admission.admit import Request
@@ -74,9 +74,9 @@ def a_pod(claim: str = "claim", **more: Any) -> dict[str, Any]:
     return {"metadata": metadata, "spec": {"containers": [container], "resourceClaims": claims}}
 
 
-def with_surroundings(world: Objects, do: Callable[[Surroundings], Awaitable[Any]]) -> Any:
+def with_surroundings(world: Objects, do: Callable[[ReviewContext], Awaitable[Any]]) -> Any:
     async def work() -> Any:
-        around = Surroundings(world)
+        around = ReviewContext(world)
         running = asyncio.create_task(around.run())
         try:
             nodes = any(plural == "nodes" for plural, *_ in world.kept)
@@ -107,7 +107,7 @@ def reviewed(
         "namespace": NAMESPACE, "userInfo": {"username": "somebody"},
     }  # fmt: skip
 
-    async def ask(around: Surroundings) -> Any:
+    async def ask(around: ReviewContext) -> Any:
         body = json.dumps({"request": request}).encode()
         return await Reviewer(around, floor=floor).answer(body, may_patch=may_patch)
 
@@ -479,7 +479,7 @@ def test_only_who_knows_the_word_is_answered_and_replicas_have_the_same_one():
         world.put(kind.plural, "penstock", webhooks=[one])
     places = Places("p", "admit", "penstock", ("a.svc",))
 
-    async def work(around: Surroundings) -> None:
+    async def work(around: ReviewContext) -> None:
         several = [
             Publisher(world, places, lambda _: None, lambda *_, **__: None, others=lambda: {"b"})
             for _ in range(2)

@@ -24,7 +24,7 @@ from penstock.kube.extender.ledger import Kept, Ledger, ledger_of
 from penstock.kube.extender.nominations import making_room_on, read_waiting, write_nomination
 from penstock.kube.extender.preemption_forecast import (
     Asker,
-    Surroundings,
+    ForecastInput,
     is_enough,
     on_node,
     preemption,
@@ -73,10 +73,10 @@ def test_kept_room_is_free_for_its_pod_and_more_important_ones_alone():
             return bool(ledger.survey(["n1"], one.request)[0])
 
     urgent = asker("urgent", 40, 10)
-    choice = on_node(ledger, "n1", urgent, Surroundings())
+    choice = on_node(ledger, "n1", urgent, ForecastInput())
     assert choice
     assert [one.uid for one in choice.victims] in (["a"], ["b"])
-    shares = room_after(ledger, choice, urgent, Surroundings(), "binpack")
+    shares = room_after(ledger, choice, urgent, ForecastInput(), "binpack")
     assert shares
     ledger.keep("urgent", Kept(("n", "urgent"), "n1", 10, shares))
     gone = choice.victims[0]
@@ -99,7 +99,7 @@ def test_who_goes_already_is_waited_for_unless_that_takes_long():
     going = holding("a", "n1-0", 80, deletionTimestamp="1970-01-01T00:10:00Z")
     ledger = ledger_of([node_object("n1")], [going, holding("b", "n1-1", 80)])
     urgent = asker("urgent", 40, 10)
-    soon, long = Surroundings(now_s=590.0), Surroundings(now_s=0.0)
+    soon, long = ForecastInput(now_s=590.0), ForecastInput(now_s=0.0)
     choice = on_node(ledger, "n1", urgent, soon)
     assert choice
     assert choice.victims == ()
@@ -107,12 +107,12 @@ def test_who_goes_already_is_waited_for_unless_that_takes_long():
     choice = on_node(ledger, "n1", urgent, long)
     assert choice
     assert [one.uid for one in choice.victims] == ["b"]
-    patient = on_node(ledger, "n1", urgent, Surroundings(now_s=0.0, soon_s=math.inf))
+    patient = on_node(ledger, "n1", urgent, ForecastInput(now_s=0.0, soon_s=math.inf))
     assert patient
     assert patient.victims == (), "room is made there already: nobody else has to go"
-    evicted = Surroundings(evicted=["b"])  # though its object does not say so yet
+    evicted = ForecastInput(evicted=["b"])  # though its object does not say so yet
     assert (on_node(ledger, "n1", urgent, evicted) or choice).victims == ()
-    hung = on_node(ledger, "n1", urgent, Surroundings(now_s=900.0))  # it should have gone long ago
+    hung = on_node(ledger, "n1", urgent, ForecastInput(now_s=900.0))  # it should have gone long ago
     assert hung
     assert [one.uid for one in hung.victims] == ["b"]
 
@@ -130,9 +130,9 @@ def test_outlooks_name_priority_policy_and_budget():
     ledger = ledger_of(
         [node_object("n1")], [holding("a", "n1-0", 70, 5), holding("b", "n1-1", 70, 5)]
     )
-    around = Surroundings()
+    around = ForecastInput()
 
-    def said(one: Asker, policy: str = "", around: Surroundings = around) -> str:
+    def said(one: Asker, policy: str = "", around: ForecastInput = around) -> str:
         return preemption(ledger, ["n1"], one, policy, around)
 
     assert "on n1 without n/a (priority 5)" in said(asker("u", 60, 6)) or "n/b" in said(
@@ -142,10 +142,10 @@ def test_outlooks_name_priority_policy_and_budget():
     assert "Never" in said(asker("u", 60, 6), "Never")
     assert "would not fit either" in said(asker("u", 90, 6))
     budgets = [Budget("n", "all", {}, 0), Budget("elsewhere", "all", {}, 0)]
-    text = said(asker("u", 60, 6), "", Surroundings(budgets))
+    text = said(asker("u", 60, 6), "", ForecastInput(budgets))
     assert "PodDisruptionBudget n/all (allows 0) holds back the eviction of n/" in text
     of_one = [Budget("n", "one", {"matchLabels": {"app": "a"}}, 0), Budget("n", "none", None, 0)]
-    assert "without n/b" in said(asker("u", 60, 6), "", Surroundings(of_one))
+    assert "without n/b" in said(asker("u", 60, 6), "", ForecastInput(of_one))
     unreckoned = {"metadata": {"namespace": "n", "name": "x", "generation": 2}, "spec": {}}
     status = {"observedGeneration": 1, "disruptionsAllowed": 5}
     assert read_budget({**unreckoned, "status": status}).allowed == 0

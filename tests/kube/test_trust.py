@@ -8,7 +8,7 @@ from tests.kube.test_ledger import pod
 
 from penstock.kube.controller.cluster_snapshot import devices_of, read_claim, read_slice
 from penstock.kube.extender.ledger import read_pod
-from penstock.kube.extender.preemption_forecast import Surroundings
+from penstock.kube.extender.preemption_forecast import ForecastInput
 from penstock.kube.extender.scheduler_lease import Leading
 
 
@@ -48,8 +48,8 @@ def test_whether_a_pod_goes_soon_is_by_the_clock_that_wrote_when_it_has_to():
     server_s = time.time() + 120
     stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(server_s + 30))
     going = read_pod(pod("u", "n", 100, deletionTimestamp=stamp))
-    assert Surroundings(now_s=server_s).is_going(going)
-    assert not Surroundings(now_s=time.time()).is_going(going), "by ours it took too long"
+    assert ForecastInput(now_s=server_s).is_going(going)
+    assert not ForecastInput(now_s=time.time()).is_going(going), "by ours it took too long"
 
 
 def a_slice(node: str, pool: str, generation: int, memory: str = "80Gi"):

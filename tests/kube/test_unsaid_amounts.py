@@ -13,7 +13,7 @@ from penstock.kube.controller.cluster_snapshot import (
     read_slice,
     usual_of,
 )
-from penstock.kube.controller.explain import World, explain
+from penstock.kube.controller.explain import ClusterSnapshot, explain
 from penstock.kube.kubelet.resource_slices import slices_of
 from penstock.kube.objects.node_devices import NodeDevice
 from penstock.kube.objects.workloads import read_pod
@@ -73,7 +73,7 @@ def test_why_a_pod_waits_does_not_name_an_amount_of_which_there_is_enough(amount
         },
     })  # fmt: skip
     claims = {("n", one.name): one for one in (taken, mine)}
-    world = World(
+    world = ClusterSnapshot(
         {"node": node}, devices_of(slices, claims.values()), claims, ["penstock.io"],
         ["penstock.io"], usual=usual_of(slices),
     )  # fmt: skip

@@ -57,7 +57,7 @@ def hand_round(exporter: Sharer, importers: list[Sharer], what: str = "export 0"
     os.close(descriptor)
 
 
-class Books:
+class UsageRecorder:
     """What device 0 says: begun while no process uses it."""
 
     def __init__(self, machine) -> None:

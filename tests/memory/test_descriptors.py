@@ -12,7 +12,7 @@ import os
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sharers import Books, Sharer, hand_round
+from sharers import Sharer, UsageRecorder, hand_round
 
 MIB = 1 << 20
 SIZE = 64 * MIB
@@ -21,7 +21,7 @@ OUT_OF_MEMORY = "2"
 
 @pytest.fixture
 def books(own_machine):
-    return Books(own_machine)
+    return UsageRecorder(own_machine)
 
 
 @pytest.fixture

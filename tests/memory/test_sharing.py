@@ -9,7 +9,7 @@ import pytest
 import scenarios
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sharers import Books, Sharer, hand_round
+from sharers import Sharer, UsageRecorder, hand_round
 
 MIB = 1 << 20
 SIZE = 8 * MIB
@@ -83,7 +83,7 @@ def test_what_is_handed_round_is_charged_once_until_its_last_holder_lets_go(
     three, own_machine, way, order, ends
 ):
     hand_out, give, let_go = WAYS[way]
-    books = Books(own_machine)
+    books = UsageRecorder(own_machine)
     tenant, sharers = three()
     hand_out(sharers[0], sharers[1:])
     for which, how in zip(order, ends, strict=True):

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from penstock.node.admission.admit import Request, admit
-from penstock.node.supervision.pid_namespaces import Outsiders
+from penstock.node.supervision.pid_namespaces import NamespacedProcesses
 from penstock.node.supervision.supervisor import Supervisor
-from penstock.node.supervision.tenant_table import Neighbourhood
+from penstock.node.supervision.tenant_table import TenantTable
 from penstock.node.tenants.environment import program_environment, tenant_variables
 from penstock.node.tenants.grant import read_grant, write_grant
 from penstock.node.tenants.simulated_machines import simulated_machine
@@ -36,7 +36,7 @@ class Node:
     def __init__(self, folder):
         self.state = State.open(folder)
         self.source = simulated_machine(self.state, "h200")
-        self.neighbourhood = Neighbourhood(self.state, Outsiders(scan_period_ns=10**9))
+        self.tenant_table = TenantTable(self.state, NamespacedProcesses(scan_period_ns=10**9))
         self.supervisors = {}
         self.locks = {}
         self.programs = []
@@ -46,7 +46,7 @@ class Node:
         made = admit(self.state, request, self.source)
         self.locks[name] = made.lock  # else the next admission takes it for one that has ended
         self.supervisors[name] = Supervisor(
-            made.tenant, self.neighbourhood, reap_period_ns=REAP_PERIOD_NS
+            made.tenant, self.tenant_table, reap_period_ns=REAP_PERIOD_NS
         )
         return made.tenant
 
@@ -73,7 +73,7 @@ class Node:
 
     def round(self):
         now_ns = time.monotonic_ns()
-        self.neighbourhood.look(now_ns)
+        self.tenant_table.look(now_ns)
         for supervisor in list(self.supervisors.values()):
             supervisor.look_after(now_ns)
 
@@ -85,7 +85,7 @@ class Node:
             time.sleep(0.02)
 
     def near(self, tenant):
-        return self.neighbourhood.of(tenant.directory)
+        return self.tenant_table.of(tenant.directory)
 
     def close(self):
         for program in self.programs:
@@ -93,7 +93,7 @@ class Node:
             program.communicate()
         for name in list(self.supervisors):
             self.end(name)
-        self.neighbourhood.close()
+        self.tenant_table.close()
 
 
 @pytest.fixture
@@ -205,7 +205,7 @@ def test_tenants_that_end_while_others_are_looked_at_take_nothing_with_them(node
 
     def go_rounds():
         while not stop.is_set():
-            node.neighbourhood.look(time.monotonic_ns())
+            node.tenant_table.look(time.monotonic_ns())
             for supervisor in list(node.supervisors.values()):
                 look_after(supervisor)
             rounds.append(time.monotonic_ns())
@@ -245,7 +245,7 @@ class ManyAsleep:
     def fall_asleep(self):
         for _ in range(ASLEEP_AFTER):
             self.node.round()
-        assert not self.node.neighbourhood.concerned
+        assert not self.node.tenant_table.concerned
 
     def is_noticed(self, condition):
         """In two rounds, a fifth of a second of an agent's."""

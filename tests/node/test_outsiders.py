@@ -13,7 +13,7 @@ import pytest
 from tests.memory import tenant_programs
 
 from penstock.node.enforcement.process import read_stat
-from penstock.node.supervision.pid_namespaces import Outsiders
+from penstock.node.supervision.pid_namespaces import NamespacedProcesses
 from penstock_shim import pages, simulator
 
 HOLD = """
@@ -65,25 +65,25 @@ def slots(tenant):
 
 
 def test_processes_of_the_own_namespace_are_left_to_themselves(tenant, hold):
-    outsiders = Outsiders()
+    namespaced = NamespacedProcesses()
     process = hold()
-    assert outsiders.dead(slots(tenant)) == []
+    assert namespaced.dead(slots(tenant)) == []
     process.kill()
     process.wait()
-    assert outsiders.dead(slots(tenant)) == []
+    assert namespaced.dead(slots(tenant)) == []
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a new pid namespace needs root")
 def test_a_killed_process_of_another_namespace_gives_its_charges_back(tenant, hold):
-    outsiders = Outsiders(sees_all=False)
+    namespaced = NamespacedProcesses(sees_all=False)
     hold()
     process = hold("unshare", "--pid", "--fork", "--kill-child")
-    assert outsiders.dead(slots(tenant)) == []  # seen alive
+    assert namespaced.dead(slots(tenant)) == []  # seen alive
     tenant.reap()
     assert tenant.charged() == 2 * SIX_MIB
     process.kill()
     process.wait()
-    [dead] = wait_until(lambda: outsiders.dead(slots(tenant)))
+    [dead] = wait_until(lambda: namespaced.dead(slots(tenant)))
     tenant.quota.mark_dead(dead.slot, dead.owner)
     tenant.reap()
     assert tenant.charged() == SIX_MIB
@@ -91,32 +91,32 @@ def test_a_killed_process_of_another_namespace_gives_its_charges_back(tenant, ho
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a new pid namespace needs root")
 def test_who_goes_on_after_its_first_thread_ended_keeps_what_it_holds(tenant, hold):
-    outsiders = Outsiders(sees_all=False)
+    namespaced = NamespacedProcesses(sees_all=False)
     process = hold("unshare", "--pid", "--fork", "--kill-child", then="go on")
-    assert outsiders.dead(slots(tenant)) == []  # seen alive
+    assert namespaced.dead(slots(tenant)) == []  # seen alive
     process.stdin.write("\n")
     process.stdin.flush()
     (child,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     wait_until(lambda: read_stat(int(child)).leader_has_ended)
-    assert outsiders.dead(slots(tenant)) == []
+    assert namespaced.dead(slots(tenant)) == []
     process.kill()
     process.wait()
-    wait_until(lambda: outsiders.dead(slots(tenant)))
+    wait_until(lambda: namespaced.dead(slots(tenant)))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a new pid namespace needs root")
 def test_of_several_that_end_together_none_waits_for_a_scan_of_its_own(tenant, hold):
     """Each tenant's supervisor asks for its own, and one of them alone gets to scan."""
-    outsiders = Outsiders(sees_all=False, scan_period_ns=10**9)
+    namespaced = NamespacedProcesses(sees_all=False, scan_period_ns=10**9)
     processes = [hold("unshare", "--pid", "--fork", "--kill-child") for _ in range(3)]
     held = slots(tenant)
-    assert [outsiders.dead([slot], 10**9) for slot in held] == [[], [], []]  # seen alive
+    assert [namespaced.dead([slot], 10**9) for slot in held] == [[], [], []]  # seen alive
     for process in processes:
         process.kill()
         process.wait()
     wait_until(lambda: not {slot.pid_namespace for slot in held} & namespaces_with_processes())
-    assert outsiders.dead([held[0]], 10**12) == [held[0]]
-    assert [outsiders.dead([slot], 0) for slot in held] == [[slot] for slot in held]
+    assert namespaced.dead([held[0]], 10**12) == [held[0]]
+    assert [namespaced.dead([slot], 0) for slot in held] == [[slot] for slot in held]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a new pid namespace needs root")
@@ -124,10 +124,10 @@ def test_who_was_never_seen_counts_only_where_all_can_be_seen_or_who_shook_hands
     process = hold("unshare", "--pid", "--fork", "--kill-child")
     process.kill()
     process.wait()
-    assert Outsiders(sees_all=False).dead(slots(tenant)) == []
-    wait_until(lambda: Outsiders(sees_all=True).dead(slots(tenant)))
+    assert NamespacedProcesses(sees_all=False).dead(slots(tenant)) == []
+    wait_until(lambda: NamespacedProcesses(sees_all=True).dead(slots(tenant)))
     held = slots(tenant)
-    met = Outsiders(sees_all=False)
+    met = NamespacedProcesses(sees_all=False)
     met.meet(held[0].owner)
     assert met.dead(held) == list(held)
 

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from tests.agent.conftest import GIB, Node, wait_until
 from tests.agent.programs import backlogged
-from tests.agent.test_duties import start_past_the_shim
+from tests.agent.test_periodic_tasks import start_past_the_shim
 
 from penstock.node.admission.resize import Resize
 from penstock_shim.pages import read_quota, read_usage

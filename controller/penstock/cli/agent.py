@@ -103,8 +103,8 @@ def agent(
         return
     from penstock.cli.request import open_source
     from penstock.node.agent import Agent
-    from penstock.node.agent.enforcement_task import Enforcing
-    from penstock.node.agent.usage_recorder import Books
+    from penstock.node.agent.enforcement_task import EnforcementTask
+    from penstock.node.agent.usage_recorder import UsageRecorder
     from penstock.node.containers import Containers
     from penstock.node.rpc.server import Server
     from penstock.node.tenants.boot_id import end_former_boot
@@ -122,14 +122,14 @@ def agent(
     one.bounds = bounds
     if one.enforces:
         one.containers = Containers(state, releases=shim_dir, specs=cdi_dir)
-    books = Books(one, meter_dir)
-    one.duties += [Enforcing(one), books, Watchdog()]
-    one.at_end.append(books.close_tenant)
+    recorder = UsageRecorder(one, meter_dir)
+    one.periodic_tasks += [EnforcementTask(one), recorder, Watchdog()]
+    one.at_end.append(recorder.close_tenant)
     one.start()
     try:
-        metrics_port = books.serve(*read_address(metrics)) if metrics else None
+        metrics_port = recorder.serve(*read_address(metrics)) if metrics else None
         if probes:
-            books.serve_probes(*read_address(probes))
+            recorder.serve_probes(*read_address(probes))
         server = Server(one, tls)
         server.start()
         try:
@@ -140,7 +140,7 @@ def agent(
                 port=server.port,
                 metrics_port=metrics_port,
                 devices=[str(device) for device in one.devices],
-                tenants=[ward.tenant.name for ward in one.wards()],
+                tenants=[managed.tenant.name for managed in one.managed_tenants()],
                 enforces=one.enforces,
             )
             if rebooted:
@@ -153,7 +153,7 @@ def agent(
             server.stop()
     finally:
         one.stop()
-        books.close()
+        recorder.close()
 
 
 def _allow_many_files() -> None:
@@ -214,7 +214,7 @@ def _tls(
 
 
 class Watchdog:
-    """A duty of the rounds: tells systemd that they go on, where it asks for that.
+    """A periodic task of the rounds: tells systemd that they go on, where it asks for that.
 
     systemd kills an agent that was silent for $WATCHDOG_USEC: it is told four times as often.
     """

@@ -141,14 +141,14 @@ async def _admit(
     from penstock.kube.quota.caps import Caps
     from penstock.kube.webhook.admission_review import Reviewer
     from penstock.kube.webhook.publish import Publisher
-    from penstock.kube.webhook.review_context import Surroundings
+    from penstock.kube.webhook.review_context import ReviewContext
     from penstock.kube.webhook.webhook_server import Shown, app
 
     log = log_as("penstock kube admit")
     kubeconfig, qps = server
     async with await Api.connect(kubeconfig, qps=qps, burst=int(2 * qps)) as api:
         caps = Caps(api)
-        around = Surroundings(api, caps.classes)
+        around = ReviewContext(api, caps.classes)
         reviewer = Reviewer(
             around, scheduler=schedulers[0], scheduler_user=schedulers[1], floor=floor
         )

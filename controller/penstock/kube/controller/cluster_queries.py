@@ -14,7 +14,7 @@ from penstock.kube.controller.cluster_snapshot import (
     read_slice,
     usual_of,
 )
-from penstock.kube.controller.explain import Why, World, explain, open_nodes
+from penstock.kube.controller.explain import ClusterSnapshot, Why, explain, open_nodes
 from penstock.kube.controller.pending_events import taken_by_node
 from penstock.kube.controller.placed_pod import (
     NodeState,
@@ -25,7 +25,7 @@ from penstock.kube.controller.placed_pod import (
 )
 from penstock.kube.extender.ledger import ledger_of
 from penstock.kube.extender.nominations import making_room_on
-from penstock.kube.extender.preemption_forecast import Asker, Surroundings, preemption
+from penstock.kube.extender.preemption_forecast import Asker, ForecastInput, preemption
 from penstock.kube.objects.api_client import CLAIMS, EVENTS, NODES, PODS, SLICES, Api, ApiError
 from penstock.kube.objects.device_class import whose
 from penstock.kube.objects.disruption_budgets import all_budgets
@@ -138,7 +138,7 @@ async def _why_it_waits(api: Api, pod: Pod, plain: Object, events: list[Object])
     ledger = ledger_of(nodes[0], pods[0])
     read = [found for one in pods[0] if (found := read_pod(one)) is not None]
     by_name = {one.name: one for one in map(read_node, nodes[0])}
-    world = World(
+    world = ClusterSnapshot(
         by_name, ledger.nodes, {}, (), (), taken_by_node(read), request,
         {name: problem for name in by_name if (problem := ledger.problem(name))},
     )  # fmt: skip
@@ -149,7 +149,7 @@ async def _why_it_waits(api: Api, pod: Pod, plain: Object, events: list[Object])
     # Where more than devices keeps it away from every node, others' going is no matter.
     if pod.gates or not names or any(fits(ledger.nodes[name], request) for name in names):
         return why
-    around = Surroundings(budgets, (), api.now_s())
+    around = ForecastInput(budgets, (), api.now_s())
     policy = spec.get("preemptionPolicy") or ""
     outlook = preemption(ledger, names, asker, policy, around)
     node = making_room_on(plain)
@@ -157,7 +157,7 @@ async def _why_it_waits(api: Api, pod: Pod, plain: Object, events: list[Object])
     return Why((*why.causes, made or outlook), why.said, why.told)
 
 
-async def _world(api: Api, waiting: str) -> World:
+async def _world(api: Api, waiting: str) -> ClusterSnapshot:
     claims, slices, nodes, classes = await asyncio.gather(
         api.list(CLAIMS), api.list(SLICES), api.list(NODES), api.list(CLASSES)
     )
@@ -166,7 +166,7 @@ async def _world(api: Api, waiting: str) -> World:
     pods = [read_pod(one) for one in (await api.list(PODS))[0]] if full else []
     read = {(c.namespace, c.name): c for c in map(read_claim, claims[0])}
     offered = [one for one in map(read_slice, slices[0]) if one is not None]
-    return World(
+    return ClusterSnapshot(
         {one.name: one for one in map(read_node, nodes[0])},
         devices_of(offered, read.values()),
         read,

@@ -40,7 +40,7 @@ _TAINT_OF = {  # that the cluster sets itself: in words
 
 
 @dataclass
-class World:
+class ClusterSnapshot:
     """What decides where Pods can be."""
 
     nodes: Mapping[str, Node]
@@ -71,7 +71,7 @@ class Why:
         return "; ".join(self.causes or self.told or self.said)
 
 
-def explain(pod: Pod, world: World, events: Iterable[Object] = ()) -> Why:
+def explain(pod: Pod, world: ClusterSnapshot, events: Iterable[Object] = ()) -> Why:
     """Of a Pod that is not placed. `events` are those about it, the oldest first."""
     said, told = _said(pod, events)
     if pod.gates:
@@ -91,7 +91,7 @@ def explain(pod: Pod, world: World, events: Iterable[Object] = ()) -> Why:
     return Why(tuple(cause for cause in causes if cause), said, told)
 
 
-def _of_claims(pod: Pod, world: World, events: Iterable[Object]) -> list[str]:
+def _of_claims(pod: Pod, world: ClusterSnapshot, events: Iterable[Object]) -> list[str]:
     """What keeps any node from being looked at."""
     causes = []
     for reference, name in pod.claims:
@@ -121,7 +121,7 @@ class _Wanted:
     bound: Mapping[str, str]  # claims that are allocated already: where
 
 
-def _asked(pod: Pod, world: World) -> tuple[_Wanted, list[str]]:
+def _asked(pod: Pod, world: ClusterSnapshot) -> tuple[_Wanted, list[str]]:
     if world.asked is not None:  # by resources: nothing of it is a claim's
         return _Wanted(world.asked, {}), []
     asks: list[Ask] = []
@@ -150,7 +150,7 @@ def _model(attributes: Iterable[tuple[str, str]]) -> str:
     return next((v for name, v in attributes if name in {"model", "productName"}), "")
 
 
-def _of_nodes(pod: Pod, world: World, wanted: _Wanted) -> dict[str, str]:
+def _of_nodes(pod: Pod, world: ClusterSnapshot, wanted: _Wanted) -> dict[str, str]:
     """By node: the first thing that keeps the Pod away."""
     shortages: dict[str, Shortage] = {}
     nearest: dict[str, float] = {}
@@ -247,7 +247,7 @@ def _selected(spec: Object, node: Node) -> bool:
     )
 
 
-def open_nodes(pod: Pod, world: World) -> list[str]:
+def open_nodes(pod: Pod, world: ClusterSnapshot) -> list[str]:
     """Where devices alone may keep a Pod that asks for resources away."""
     wanted = _Wanted(world.asked, {})
     return [

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from penstock.kube.controller.cluster_snapshot import devices_of, usual_of
-from penstock.kube.controller.explain import World, explain
+from penstock.kube.controller.explain import ClusterSnapshot, explain
 from penstock.kube.objects.events import About
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Pending:
             return
         due.sort(key=lambda pod: self._told_s.get(pod.uid, 0.0))
         slices = list(slices)
-        world = World(
+        world = ClusterSnapshot(
             {node.name: node for node in nodes},
             devices_of(slices, claims.values()),
             claims,

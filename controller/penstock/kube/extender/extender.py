@@ -119,7 +119,7 @@ class Extender:
 
     async def run(self) -> None:
         """Follows the API server until cancelled."""
-        duties = [
+        tasks = [
             self._nodes.run(),
             self._pods.run(),
             self._binder.look_after_unseen(),
@@ -127,10 +127,10 @@ class Extender:
             self._refused.run(self._may_change),
         ]
         if self._leading:
-            duties += [self._leading.run(), self._begin_terms(self._leading)]
+            tasks += [self._leading.run(), self._begin_terms(self._leading)]
         if self._preemption:
-            duties.append(self._preemption.run(self._scheduler, self._may_change))
-        await asyncio.gather(*duties)
+            tasks.append(self._preemption.run(self._scheduler, self._may_change))
+        await asyncio.gather(*tasks)
 
     def _leads(self) -> bool:
         return self._leading is None or self._leading()

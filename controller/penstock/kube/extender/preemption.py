@@ -29,7 +29,7 @@ from penstock.kube.extender.preemption_forecast import (
     SOON_S,
     Asker,
     Choice,
-    Surroundings,
+    ForecastInput,
     amounts,
     held_by,
     on_node,
@@ -147,7 +147,7 @@ class Preemption:
             if waiting is None:
                 continue
             asker = Asker(waiting.uid, waiting.priority, waiting.request)
-            around = Surroundings(now_s=self._api.now_s(), heeded=False, soon_s=math.inf)
+            around = ForecastInput(now_s=self._api.now_s(), heeded=False, soon_s=math.inf)
             choice = on_node(self._ledger, waiting.node, asker, around)
             if choice is None or not self._keep(asker, waiting.pod, choice, math.inf):
                 self._until_s[waiting.uid] = time.monotonic()  # nothing helps there any more
@@ -280,7 +280,7 @@ class Preemption:
         waiting = self._waiting.get(uid)
         if waiting and waiting.nominated and waiting.nominated != waiting.node:
             return  # the scheduler makes room for it
-        around = Surroundings(budgets, self._held_s, self._api.now_s(), self._evicted_s)
+        around = ForecastInput(budgets, self._held_s, self._api.now_s(), self._evicted_s)
         kept = self._ledger.kept.get(uid)
         if kept:
             # Who was told to go for it is waited for, however long that may take.
@@ -304,7 +304,7 @@ class Preemption:
             return
         await self._make_room(wish, best, budgets)
 
-    async def _best(self, wish: _Wish, around: Surroundings) -> Choice | None:
+    async def _best(self, wish: _Wish, around: ForecastInput) -> Choice | None:
         """Others are answered between two nodes, so what is found is looked at once more."""
         best = None
         kept = self._waiting.get(wish.asker.uid)
@@ -389,7 +389,7 @@ class Preemption:
         )
         return True
 
-    async def _tell_why_not(self, wish: _Wish, around: Surroundings) -> None:
+    async def _tell_why_not(self, wish: _Wish, around: ForecastInput) -> None:
         self._fruitless_s[wish.kind] = time.monotonic() + FRUITLESS_S
         if not around.budgets and not around.held:
             return
@@ -401,7 +401,7 @@ class Preemption:
 
     def _keep(self, asker: Asker, pod: Key, choice: Choice, soon_s: float = SOON_S) -> bool:
         now_s = self._api.now_s()
-        around = Surroundings(now_s=now_s, evicted=self._evicted_s, soon_s=soon_s)
+        around = ForecastInput(now_s=now_s, evicted=self._evicted_s, soon_s=soon_s)
         shares = room_after(self._ledger, choice, asker, around, self._policy)
         if shares is None:
             return False

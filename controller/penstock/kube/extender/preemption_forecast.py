@@ -50,7 +50,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class ForecastInput:
     """What is known beside the ledger."""
 
     budgets: Sequence[Budget] = ()
@@ -86,7 +86,7 @@ class Surroundings:
 
 
 def on_node(
-    ledger: Ledger, name: str, asker: Asker, around: Surroundings, best: Choice | None = None
+    ledger: Ledger, name: str, asker: Asker, around: ForecastInput, best: Choice | None = None
 ) -> Choice | None:
     """The choice on one node, if it is better than `best`."""
     if ledger.problem(name):
@@ -118,7 +118,7 @@ def on_node(
 
 
 def room_after(
-    ledger: Ledger, choice: Choice, asker: Asker, around: Surroundings, policy: Policy
+    ledger: Ledger, choice: Choice, asker: Asker, around: ForecastInput, policy: Policy
 ) -> Mapping[str, Share] | None:
     """The shares, by device UUID, that the Pod will have once all of them are gone."""
     going = [one for one in ledger.holders(choice.node) if around.is_going(one)]
@@ -153,7 +153,7 @@ def is_enough(ledger: Ledger, name: str, asker: Asker, uids: Collection[str]) ->
 
 
 def best_choice(
-    ledger: Ledger, names: Iterable[str], asker: Asker, around: Surroundings
+    ledger: Ledger, names: Iterable[str], asker: Asker, around: ForecastInput
 ) -> Choice | None:
     """The best on any of the nodes."""
     best = None
@@ -163,7 +163,7 @@ def best_choice(
 
 
 def preemption(
-    ledger: Ledger, names: Sequence[str], asker: Asker, policy: str, around: Surroundings
+    ledger: Ledger, names: Sequence[str], asker: Asker, policy: str, around: ForecastInput
 ) -> str:
     """In words whether it helps a Pod that others go from these nodes, and why not.
 

@@ -50,7 +50,7 @@ def owner_of(pod_uid: str, container: str) -> str:
     return f"{pod_uid}/{container}"
 
 
-class Starting:
+class ContainerStart:
     """Knows containers by their slots, and gives them their tenants. Calls may overlap."""
 
     def __init__(

@@ -21,7 +21,7 @@ from penstock_api.kubelet import deviceplugin_v1beta1_pb2_grpc
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from penstock.kube.kubelet.container_start import Starting
+    from penstock.kube.kubelet.container_start import ContainerStart
     from penstock.kube.kubelet.node_inventory import Inventory
 
 # More than a device is ever shared by, and than a kubelet runs containers: slots must not be what a
@@ -44,7 +44,7 @@ def slot_ids(devices: int) -> list[str]:
 class Plugin(deviceplugin_v1beta1_pb2_grpc.DevicePluginServicer):
     """Serves kubelets. Every call may be repeated, and any two may overlap."""
 
-    def __init__(self, inventory: Inventory, starting: Starting, log: Log) -> None:
+    def __init__(self, inventory: Inventory, starting: ContainerStart, log: Log) -> None:
         self._inventory = inventory
         self._starting = starting
         self._log = log

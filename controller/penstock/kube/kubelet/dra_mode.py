@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.kube.kubelet.device_health import Health
 from penstock.kube.kubelet.dra_driver import Driver
 from penstock.kube.kubelet.node_annotation import read_node_said
-from penstock.kube.kubelet.orphan_collection import Leftovers
+from penstock.kube.kubelet.orphan_collection import OrphanCollector
 from penstock.kube.kubelet.pod_resources import Kubelet
 from penstock.kube.kubelet.registration import Sockets
 from penstock.kube.kubelet.resource_slices import Slices
@@ -30,7 +30,7 @@ Log = Any  # log(event, **fields)
 
 
 class DraWay:
-    """Its sockets are `socket`, from entering to leaving; `duties` run meanwhile."""
+    """Its sockets are `socket`, from entering to leaving; `tasks` run meanwhile."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class DraWay:
         self._slices = Slices(api, node)
         driver = Driver(api, tenants, inventory, node, log, unseen=unseen)
         self.socket = Sockets(kubelet_dir, driver, Health(inventory, node), log)
-        self._leftovers = Leftovers(
+        self._leftovers = OrphanCollector(
             tenants,
             pods,
             Kubelet(kubelet_dir),
@@ -65,7 +65,7 @@ class DraWay:
         inventory.changed.append(self._publish)
         announcement.changed.append(self._publish)
 
-    def duties(self) -> list[Coroutine[Any, Any, None]]:
+    def tasks(self) -> list[Coroutine[Any, Any, None]]:
         """Each runs until it is cancelled."""
         return [
             self._slices.cache.run(),

@@ -1,4 +1,4 @@
-"""The process of a node: all its duties, from start to SIGTERM."""
+"""The process of a node: all its tasks, from start to SIGTERM."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from penstock.kube.kubelet.node_inventory import Inventory
 from penstock.kube.kubelet.node_pods import NodePods
 from penstock.kube.kubelet.orphan_collection import SETTLED_S
 from penstock.kube.kubelet.plugin_mode import PluginWay
-from penstock.kube.kubelet.pod_events import Happenings
-from penstock.kube.kubelet.readiness import Running
+from penstock.kube.kubelet.pod_events import PodEvents
+from penstock.kube.kubelet.readiness import Readiness
 from penstock.kube.objects import http_server as serving
 from penstock.kube.objects.api_client import Api, ApiError
 from penstock.kube.objects.names import BY_CLAIMS, BY_EXTENDER
@@ -64,7 +64,7 @@ async def serve(options: Options, log: Log) -> None:
 
 
 class _Node:
-    """The duties, joined."""
+    """The tasks, joined."""
 
     def __init__(self, options: Options, api: Api, agent: AgentClient, log: Log) -> None:
         self._options = options
@@ -103,11 +103,11 @@ class _Node:
                 cdi_dir=options.cdi_dir,
                 runtime_socket=options.runtime_socket,
             )
-        self._happenings = Happenings(
+        self._happenings = PodEvents(
             api, lambda: AgentClient.local(options.agent_socket), tenants, self._pods,
             node=node, log=log,
         )  # fmt: skip
-        self._running = Running(api, tenants, self._pods, self._happenings, log)
+        self._running = Readiness(api, tenants, self._pods, self._happenings, log)
         self._inventory.changed.append(lambda: self._announcement.want(self._inventory.devices))
         self._upgrade = DriverUpgrade(agent, self._announcement, self._inventory, log)
         self._problems: dict[str, str] = {}
@@ -115,7 +115,7 @@ class _Node:
     async def serve(self) -> None:
         """Until SIGTERM or SIGINT."""
         async with self._way.socket:
-            duties: list[Coroutine[Any, Any, None]] = [
+            tasks: list[Coroutine[Any, Any, None]] = [
                 self._inventory.run(),
                 self._announcement.cache.run(),
                 self._announcement.run(),
@@ -123,14 +123,14 @@ class _Node:
                 self._happenings.run(),
                 self._running.run(),
                 self._upgrade.run(),
-                *self._way.duties(),
+                *self._way.tasks(),
                 self._tell(),
             ]
             options = self._options
             self._log("started", node=options.node, way=options.way, server=self._api.server)
             if options.probes is not None:
-                duties.append(serving.probed(self._why_not_ready, options.probes, self._log))
-            stopped = await serving.until_stopped(*duties)
+                tasks.append(serving.probed(self._why_not_ready, options.probes, self._log))
+            stopped = await serving.until_stopped(*tasks)
             self._log("stopping", signal=stopped)
             await self._leave()
 

@@ -27,7 +27,7 @@ SETTLED_S = 60.0  # kubelets unprepare within seconds, and are given time to com
 Log = Any  # log(event, **fields)
 
 
-class Leftovers:
+class OrphanCollector:
     """Looks for them, and ends them."""
 
     def __init__(

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Log = Any  # log(event, **fields)
 
 
-class Following:
+class PlacementSync:
     """Of one node. Looks when it is told to; two looks do not overlap."""
 
     def __init__(

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.kube.kubelet.cdi_slots import Slots
 from penstock.kube.kubelet.container_runtime import Runtime
-from penstock.kube.kubelet.container_start import Starting
+from penstock.kube.kubelet.container_start import ContainerStart
 from penstock.kube.kubelet.device_plugin import Plugin
-from penstock.kube.kubelet.placement_sync import Following
+from penstock.kube.kubelet.placement_sync import PlacementSync
 from penstock.kube.kubelet.plugin_socket import PluginSocket
-from penstock.kube.kubelet.reconciler import Upkeep
+from penstock.kube.kubelet.reconciler import Reconciler
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -26,7 +26,7 @@ Log = Any  # log(event, **fields)
 
 
 class PluginWay:
-    """Its socket is `socket`, from entering to leaving; `duties` run meanwhile."""
+    """Its socket is `socket`, from entering to leaving; `tasks` run meanwhile."""
 
     def __init__(
         self,
@@ -42,18 +42,18 @@ class PluginWay:
         runtime_socket: Path,
     ) -> None:
         slots = Slots(cdi_dir)
-        starting = Starting(
+        starting = ContainerStart(
             device_plugin_dir, pods, tenants, runtime=Runtime(runtime_socket), slots=slots, log=log
         )
-        following = Following(api, tenants, pods, under_way=starting.under_way, log=log)
-        self._upkeep = Upkeep(
+        following = PlacementSync(api, tenants, pods, under_way=starting.under_way, log=log)
+        self._upkeep = Reconciler(
             tenants, pods, slots=slots, following=following, under_way=starting.under_way, log=log
         )
         starting.end_unwanted = self._upkeep.look
         plugin = Plugin(inventory, starting, log)
         self.socket = PluginSocket(device_plugin_dir, kubelet_dir, plugin, log)
 
-    def duties(self) -> list[Coroutine[Any, Any, None]]:
+    def tasks(self) -> list[Coroutine[Any, Any, None]]:
         """Each runs until it is cancelled."""
         return [self.socket.run(), self._upkeep.run()]
 

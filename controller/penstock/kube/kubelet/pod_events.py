@@ -96,7 +96,7 @@ class Told:
         )  # fmt: skip
 
 
-class Happenings:
+class PodEvents:
     """Follows the agent's events, writes Kubernetes' own."""
 
     def __init__(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from penstock.kube.kubelet.allocation import Tenants
     from penstock.kube.kubelet.node_pods import NodePod, NodePods
-    from penstock.kube.kubelet.pod_events import Happenings
+    from penstock.kube.kubelet.pod_events import PodEvents
     from penstock.kube.objects.api_client import Api
     from penstock_api.v1 import agent_pb2 as pb
 
@@ -39,11 +39,11 @@ RUNS = Condition("True", "VgpuRunning", "")
 Log = Any  # log(event, **fields)
 
 
-class Running:
+class Readiness:
     """Looks when Pods change, when something happens to a tenant, and now and then."""
 
     def __init__(
-        self, api: Api, tenants: Tenants, pods: NodePods, happenings: Happenings, log: Log
+        self, api: Api, tenants: Tenants, pods: NodePods, happenings: PodEvents, log: Log
     ) -> None:
         self._api = api
         self._tenants = tenants

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from penstock.kube.kubelet.allocation import Tenants
     from penstock.kube.kubelet.cdi_slots import Slots
     from penstock.kube.kubelet.node_pods import NodePods
-    from penstock.kube.kubelet.placement_sync import Following
+    from penstock.kube.kubelet.placement_sync import PlacementSync
 
 # An order of the agent's to a container that is just being made finds no process yet.
 UNWANTED_S = 2.0
@@ -30,7 +30,7 @@ SOON_S = 0.5
 Log = Any  # log(event, **fields)
 
 
-class Upkeep:
+class Reconciler:
     """Looks when Pods change, and now and then."""
 
     def __init__(
@@ -39,7 +39,7 @@ class Upkeep:
         pods: NodePods,
         *,
         slots: Slots,
-        following: Following,
+        following: PlacementSync,
         under_way: Collection[str],
         log: Log,
     ) -> None:

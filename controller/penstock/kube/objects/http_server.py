@@ -87,7 +87,7 @@ async def probed(
         await asyncio.sleep(AGAIN_S)
 
 
-async def until_stopped(*duties: Coroutine[Any, Any, Any] | Awaitable[Any]) -> str:
+async def until_stopped(*coroutines: Coroutine[Any, Any, Any] | Awaitable[Any]) -> str:
     """Runs all of them until SIGTERM or SIGINT, whose name it answers; raises what one raises."""
     loop = asyncio.get_running_loop()
     stopped: asyncio.Future[str] = loop.create_future()
@@ -98,7 +98,7 @@ async def until_stopped(*duties: Coroutine[Any, Any, Any] | Awaitable[Any]) -> s
 
     for one in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(one, stop, one)
-    tasks = [asyncio.ensure_future(duty) for duty in duties]
+    tasks = [asyncio.ensure_future(one) for one in coroutines]
     try:
         await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:

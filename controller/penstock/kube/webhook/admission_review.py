@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from penstock.kube.objects.api_client import Object
     from penstock.kube.objects.opaque_parameters import Parameters
-    from penstock.kube.webhook.review_context import Surroundings
+    from penstock.kube.webhook.review_context import ReviewContext
 
     Further = Callable[[Object], Awaitable[list[str]]]
 
@@ -37,7 +37,7 @@ class Reviewer:
 
     def __init__(
         self,
-        around: Surroundings,
+        around: ReviewContext,
         *,
         scheduler: str = SCHEDULER,
         scheduler_user: str = "",

@@ -17,13 +17,13 @@ from penstock.model.quantity import FULL_DEVICE_PERMILLE, MAX_MEMORY_BYTES
 
 if TYPE_CHECKING:
     from penstock.kube.objects.api_client import Object
-    from penstock.kube.webhook.review_context import Surroundings
+    from penstock.kube.webhook.review_context import ReviewContext
 
 CAPACITIES = (MEMORY, CORES_PERMILLE)
 
 
 async def review_claim(
-    spec: Object, around: Surroundings, floor: Parameters | None = None
+    spec: Object, around: ReviewContext, floor: Parameters | None = None
 ) -> Verdict:
     """A claim's spec. `floor`: the mildest `onExceed` that users may ask for.
 
@@ -61,7 +61,7 @@ def _count(one: Object) -> int:
 
 
 async def _parameters(
-    spec: Object, around: Surroundings, floor: Parameters, verdict: Verdict
+    spec: Object, around: ReviewContext, floor: Parameters, verdict: Verdict
 ) -> None:
     try:
         found = await around.parameters(spec)
@@ -86,7 +86,9 @@ async def _parameters(
         )
 
 
-def _capacity(where: str, name: str, value: object, around: Surroundings, verdict: Verdict) -> None:
+def _capacity(
+    where: str, name: str, value: object, around: ReviewContext, verdict: Verdict
+) -> None:
     what = f"{where} asks for capacity {name}: {value}"
     if name not in CAPACITIES:
         near = nearest(name, CAPACITIES) or (CORES_PERMILLE if name == "cores" else None)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from penstock.kube.objects.api_client import Object
     from penstock.kube.quota.policy_bounds import Bound
-    from penstock.kube.webhook.review_context import Surroundings
+    from penstock.kube.webhook.review_context import ReviewContext
     from penstock.scheduling.placement.pod_request import Request
 
 DEFAULT_SCHEDULER = "default-scheduler"
@@ -49,7 +49,7 @@ MEANT = {"cores": RESOURCE_CORES, "gpu": RESOURCE_COUNT, "gpumem": RESOURCE_MEMO
 async def review_new(
     pod: Object,
     namespace: str,
-    around: Surroundings,
+    around: ReviewContext,
     scheduler: str = SCHEDULER,
     *,
     job_deadline_s: object = None,
@@ -97,7 +97,7 @@ async def review_new(
     return verdict
 
 
-def _claims_first(missing: Iterable[str], around: Surroundings, verdict: Verdict) -> None:
+def _claims_first(missing: Iterable[str], around: ReviewContext, verdict: Verdict) -> None:
     """Once it is made, a Pod gets neither limits nor its readiness gate any more."""
     for name in missing:
         if around.has_other_drivers:  # it may be for one of them, and none of our business
@@ -114,7 +114,7 @@ def _claims_first(missing: Iterable[str], around: Surroundings, verdict: Verdict
 
 
 async def _bound_claims(
-    claims: Mapping[str, Object], bound: Bound, around: Surroundings, verdict: Verdict
+    claims: Mapping[str, Object], bound: Bound, around: ReviewContext, verdict: Verdict
 ) -> None:
     largest = around.largest()
     for name, spec in claims.items():
@@ -252,7 +252,7 @@ def _placing(pod: Object, scheduler: str, verdict: Verdict) -> None:
         )  # fmt: skip
 
 
-async def _privileges(pod: Object, around: Surroundings, verdict: Verdict) -> None:
+async def _privileges(pod: Object, around: ReviewContext, verdict: Verdict) -> None:
     for refusal in privileged(pod):
         verdict.refuse(*refusal)
     runtime_class = (pod.get("spec") or {}).get("runtimeClassName")
@@ -261,7 +261,7 @@ async def _privileges(pod: Object, around: Surroundings, verdict: Verdict) -> No
 
 
 async def _claims_may_suspend(
-    claims: dict[str, Object], bound: Bound | None, around: Surroundings
+    claims: dict[str, Object], bound: Bound | None, around: ReviewContext
 ) -> bool:
     theirs = bound.measured if bound else None
     try:
@@ -276,7 +276,7 @@ async def _claims_may_suspend(
     return False
 
 
-def _warn(request: Request, bound: Bound | None, around: Surroundings, verdict: Verdict) -> None:
+def _warn(request: Request, bound: Bound | None, around: ReviewContext, verdict: Verdict) -> None:
     has_cores = bound is not None and bound.has_compute
     has_memory = bound is not None and bound.memory_bytes is not None
     largest = around.largest()

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
     from penstock.kube.objects.api_client import Object
     from penstock.kube.quota.policy_bounds import Bound
-    from penstock.kube.webhook.review_context import Surroundings
+    from penstock.kube.webhook.review_context import ReviewContext
     from penstock.kube.webhook.verdict import Verdict
 
 MOST_NAMES = 5
 
 
-def bound_for(pod: Object, namespace: str, around: Surroundings, verdict: Verdict) -> Bound | None:
+def bound_for(pod: Object, namespace: str, around: ReviewContext, verdict: Verdict) -> Bound | None:
     """What holds for it. A policy that it names and cannot have, or that is not valid, refuses it.
 
     Raises `ApiError`.

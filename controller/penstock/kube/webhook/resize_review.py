@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from penstock.kube.objects.node_devices import NodeDevice
     from penstock.kube.objects.placement import Placement, Share
     from penstock.kube.quota.policy_bounds import Bound
-    from penstock.kube.webhook.review_context import Surroundings
+    from penstock.kube.webhook.review_context import ReviewContext
 
 
-async def review_resize(old: Object, new: Object, namespace: str, around: Surroundings) -> Verdict:
+async def review_resize(old: Object, new: Object, namespace: str, around: ReviewContext) -> Verdict:
     """A Pod that is changed. Raises `ApiError`: what it refers to cannot be looked up."""
     verdict = Verdict()
     annotations = (new.get("metadata") or {}).get("annotations") or {}

@@ -43,7 +43,7 @@ class PodClaims:
     missing: list[str] = field(default_factory=list)  # nobody has made them yet, or their template
 
 
-class Surroundings:
+class ReviewContext:
     """Methods raise `ApiError` where the API server does not answer: nothing is then admitted.
 
     Nodes, policies and device classes are followed, so that a request costs the API server a look

@@ -14,13 +14,13 @@ from penstock.kube.webhook.verdict import Verdict
 
 if TYPE_CHECKING:
     from penstock.kube.objects.api_client import Object
-    from penstock.kube.webhook.review_context import Surroundings
+    from penstock.kube.webhook.review_context import ReviewContext
 
 TEMPLATED = frozenset({"deployments", "statefulsets", "daemonsets", "jobs", "cronjobs"})
 
 
 async def review_template(
-    maker: Object, namespace: str, around: Surroundings, scheduler: str = SCHEDULER
+    maker: Object, namespace: str, around: ReviewContext, scheduler: str = SCHEDULER
 ) -> Verdict:
     """A Deployment, StatefulSet, DaemonSet, Job or CronJob. Raises `ApiError`."""
     spec = maker.get("spec") or {}

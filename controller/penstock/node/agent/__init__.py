@@ -6,7 +6,7 @@ All that it needs to go on after it was killed lies in the tenants' directories.
 
 from penstock.node.agent.agent import Agent
 from penstock.node.agent.orders import Orders
-from penstock.node.agent.principal import Caller
+from penstock.node.agent.principal import Principal
 from penstock.node.agent.view import DeviceView, TenantView
 
-__all__ = ["Agent", "Caller", "DeviceView", "Orders", "TenantView"]
+__all__ = ["Agent", "DeviceView", "Orders", "Principal", "TenantView"]

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING
 from penstock.devices.aside import FILES
 from penstock.model import PenstockError, listing
 from penstock.node.agent.agent_lock import node_lock, take_node
-from penstock.node.agent.device_task import DeviceWatch
+from penstock.node.agent.device_task import DeviceTask
 from penstock.node.agent.grant_rate import GrantRate
 from penstock.node.agent.handshake_sockets import Handshakes
-from penstock.node.agent.managed_tenant import Ward
+from penstock.node.agent.managed_tenant import ManagedTenant
 from penstock.node.agent.page_sizes import PageSizes
 from penstock.node.agent.person import People
 from penstock.node.agent.revocation import go_on
 from penstock.node.agent.user_limits import Bounds, person_of
 from penstock.node.enforcement.process import is_alive
-from penstock.node.supervision.pid_namespaces import Outsiders
+from penstock.node.supervision.pid_namespaces import NamespacedProcesses
 from penstock.node.supervision.supervisor import PERIOD_S
-from penstock.node.supervision.tenant_table import Neighbourhood
+from penstock.node.supervision.tenant_table import TenantTable
 from penstock.node.tenants.grant import read_grant
 from penstock.node.tenants.lock import take
 from penstock.node.tenants.recovery import grant_of_pages
@@ -85,24 +85,30 @@ class Agent:
         self.rate = GrantRate()
         self.pages = PageSizes(self)
         self.lock = threading.RLock()
-        self.neighbourhood = Neighbourhood(state, Outsiders(scan_period_ns=OUTSIDERS_PERIOD_NS))
+        self.tenant_table = TenantTable(
+            state, NamespacedProcesses(scan_period_ns=OUTSIDERS_PERIOD_NS)
+        )
         self.devices: list[Device] = []
         self.turns = Turns()
-        self.handshakes = Handshakes(self.neighbourhood.outsiders.meet)
-        self.enforcer: Enforcer | None = None  # set by the duty that goes with it
+        self.handshakes = Handshakes(self.tenant_table.namespaced.meet)
+        self.enforcer: Enforcer | None = None  # set by the periodic task that goes with it
         self.containers: Containers | None = None  # None: tenants are not offered to containers
-        self.watch = DeviceWatch(self)
+        self.watch = DeviceTask(self)
         # What else is done in a round, with its time (CLOCK_MONOTONIC, ns), if it is due, which is
         # what it returns; and what is done before a tenant that has ended goes.
-        self.duties: list[Callable[[int], bool]] = [self.handshakes, self.watch, self.pages]
-        self.at_end: list[Callable[[Ward], None]] = []
-        self._problems: dict[str, str | None] = {}  # of duties: why they failed in the last round
+        self.periodic_tasks: list[Callable[[int], bool]] = [self.handshakes, self.watch, self.pages]
+        self.at_end: list[Callable[[ManagedTenant], None]] = []
+        self._problems: dict[
+            str, str | None
+        ] = {}  # of periodic tasks: why they failed in the last round
         # Who is told what goes wrong on the node, beside any one tenant.
         self.report: Callable[..., None] = lambda event, **fields: None  # noqa: ARG005
-        self._wards: dict[str, Ward] = {}
-        self._sorted: tuple[Ward, ...] | None = None  # of them, by name; None: they have changed
+        self._managed_tenants: dict[str, ManagedTenant] = {}
+        self._sorted: tuple[ManagedTenant, ...] | None = (
+            None  # of them, by name; None: they have changed
+        )
         self._directories: tuple[Path, ...] | None = None  # of all tenants; None: likewise
-        self._by_directory: dict[Path, Ward] = {}
+        self._by_directory: dict[Path, ManagedTenant] = {}
         self._others: dict[str, Tenant] = {}  # looked after by a `penstock run` of their own
         self._damaged: dict[str, str] = {}  # whose grant or pages cannot be used, and why
         self._offered_still: set[str] = set()  # to containers, though they have ended
@@ -144,24 +150,26 @@ class Agent:
     def stop(self) -> None:
         """Ends the rounds. Tenants run on under their last quota."""
         self._stopping.set()
-        for ward in self.wards():
-            if ward.revocation is not None:
-                ward.revocation.stop()
+        for managed in self.managed_tenants():
+            if managed.revocation is not None:
+                managed.revocation.stop()
         if self._thread is not None:
             self._thread.join()
         self._let_go()
 
-    def wards(self) -> tuple[Ward, ...]:
+    def managed_tenants(self) -> tuple[ManagedTenant, ...]:
         """The tenants that it looks after, by name."""
         with self.lock:
             if self._sorted is None:
-                self._sorted = tuple(self._wards[name] for name in sorted(self._wards))
+                self._sorted = tuple(
+                    self._managed_tenants[name] for name in sorted(self._managed_tenants)
+                )
             return self._sorted
 
-    def ward(self, name: str) -> Ward:
+    def managed(self, name: str) -> ManagedTenant:
         """The tenant called `name`. Raises `PenstockError`."""
         with self.lock:
-            found = self._wards.get(name)
+            found = self._managed_tenants.get(name)
             if found is not None:
                 return found
             if name in self._others and name in self._damaged:
@@ -177,7 +185,7 @@ class Agent:
                     "change it with penstock quota set, as its own user, or wait for it to end",
                     reason="not-now",
                 )
-            names = listing(sorted(self._wards)) or "there is none"
+            names = listing(sorted(self._managed_tenants)) or "there is none"
         raise PenstockError(
             f"no tenant {name!r} on {self.node}", f"tenants: {names}", "see penstock ps",
             reason="no-such-tenant",
@@ -186,7 +194,7 @@ class Agent:
     def grants(self) -> list[Grant]:
         """All that is granted on this node. One that cannot be read: as far as its pages tell."""
         with self.lock:
-            grants = [ward.grant for ward in self._wards.values()]
+            grants = [managed.grant for managed in self._managed_tenants.values()]
             for tenant in self._others.values():
                 try:
                     grants.append(tenant.grant())
@@ -198,35 +206,35 @@ class Agent:
     def names(self) -> list[str]:
         """Of all tenants on this node."""
         with self.lock:
-            return [*self._wards, *self._others]
+            return [*self._managed_tenants, *self._others]
 
-    def add(self, ward: Ward) -> None:
+    def add(self, managed: ManagedTenant) -> None:
         """Looks after a new tenant from now on. Call it with `lock` held."""
-        self._wards[ward.tenant.name] = ward
+        self._managed_tenants[managed.tenant.name] = managed
         self._sorted = self._directories = None
-        self.neighbourhood.granted(ward.tenant.directory, ward.grant)
-        self.handshakes.listen(ward.tenant, ward.grant.uid)
-        self._give_turns(ward)
+        self.tenant_table.granted(managed.tenant.directory, managed.grant)
+        self.handshakes.listen(managed.tenant, managed.grant.uid)
+        self._give_turns(managed)
 
-    def changed(self, ward: Ward, grant: Grant) -> None:
+    def changed(self, managed: ManagedTenant, grant: Grant) -> None:
         """Its grant was just written anew. Call it with `lock` held."""
-        ward.grant = grant
-        self.neighbourhood.granted(ward.tenant.directory, grant)
+        managed.grant = grant
+        self.tenant_table.granted(managed.tenant.directory, grant)
 
-    def _give_turns(self, ward: Ward) -> None:
+    def _give_turns(self, managed: ManagedTenant) -> None:
         """Without turns a tenant keeps to its quota all the same, only less exactly."""
         try:
-            self.turns.add(ward.tenant.name, ward.tenant.directory)
+            self.turns.add(managed.tenant.name, managed.tenant.directory)
         except (PageError, OSError) as error:
-            record_event(ward.tenant.directory, "no-turns", reason=str(error))
+            record_event(managed.tenant.directory, "no-turns", reason=str(error))
 
-    def suspects(self, ward: Ward) -> Callable[[int], bool]:
+    def suspects(self, managed: ManagedTenant) -> Callable[[int], bool]:
         """Whether the process with a pid is of the person whose tenant it is.
 
         Of an administrator nobody is: what may have been handed to a service of the system is not
         that service's doing.
         """
-        uid, person = ward.grant.uid, person_of(ward.grant)
+        uid, person = managed.grant.uid, person_of(managed.grant)
         if not uid or person is None:
             return lambda _: False
         return lambda pid: any(
@@ -239,44 +247,44 @@ class Agent:
         if person is not None:
             self.rate.shut_out(person, for_ns)
 
-    def has(self, ward: Ward) -> bool:
+    def has(self, managed: ManagedTenant) -> bool:
         """Whether it is looked after still."""
         with self.lock:
-            return self._wards.get(ward.tenant.name) is ward
+            return self._managed_tenants.get(managed.tenant.name) is managed
 
-    def check_still_there(self, ward: Ward) -> None:
+    def check_still_there(self, managed: ManagedTenant) -> None:
         """After it was offered. Raises `PenstockError`: it was revoked meanwhile, and is not."""
-        name = ward.tenant.name
+        name = managed.tenant.name
         with self.lock:
-            if name not in self._wards:
+            if name not in self._managed_tenants:
                 self.handshakes.forget(name)
                 self._withdraw(name)
-        if not self.has(ward) or ward.revocation is not None:
+        if not self.has(managed) or managed.revocation is not None:
             raise PenstockError(
                 f"tenant {name!r} was revoked while it was granted", "another order came between",
                 "ask again", reason="not-now",
             )  # fmt: skip
 
-    def drop(self, ward: Ward) -> None:
+    def drop(self, managed: ManagedTenant) -> None:
         """Ends a tenant that has no process any more: its directory goes.
 
         Raises OSError: its directory cannot be removed, and its share stays taken.
         """
         for last in self.at_end:
-            last(ward)
-        self.pages.shut(ward)
-        name = ward.tenant.name
+            last(managed)
+        self.pages.shut(managed)
+        name = managed.tenant.name
         with self.lock:
-            if self._wards.get(name) is not ward:
+            if self._managed_tenants.get(name) is not managed:
                 return
-            ward.tenant.remove()
-            del self._wards[name]
+            managed.tenant.remove()
+            del self._managed_tenants[name]
             self._sorted = self._directories = None
-            self.neighbourhood.granted(ward.tenant.directory, None)
+            self.tenant_table.granted(managed.tenant.directory, None)
             self.turns.remove(name)
             self.handshakes.forget(name)
             self._withdraw(name)
-            ward.close()
+            managed.close()
 
     def _withdraw(self, name: str) -> None:
         """No container gets a tenant of that name; where that fails it is tried again."""
@@ -291,20 +299,20 @@ class Agent:
     def end_if_over(self, name: str) -> None:
         """Frees a name whose tenant has ended, without waiting for the next look."""
         with self.lock:
-            ward = self._wards.get(name)
+            managed = self._managed_tenants.get(name)
             if (
-                ward is not None
-                and ward.revocation is None
-                and ward.may_end(time.monotonic_ns())
-                and not has_processes(ward.tenant, uid=ward.grant.uid)
-                and not self._is_peopled(ward)
+                managed is not None
+                and managed.revocation is None
+                and managed.may_end(time.monotonic_ns())
+                and not has_processes(managed.tenant, uid=managed.grant.uid)
+                and not self._is_peopled(managed)
             ):
-                self.drop(ward)
+                self.drop(managed)
 
-    def _is_peopled(self, ward: Ward) -> bool:
+    def _is_peopled(self, managed: ManagedTenant) -> bool:
         """Whether enforcement knows of a living process of it, whatever its environment."""
         return self.enforcer is not None and any(
-            is_alive(one) for one in self.enforcer.members(ward.tenant.name)
+            is_alive(one) for one in self.enforcer.members(managed.tenant.name)
         )
 
     def slowest_round_ns(self) -> int:
@@ -329,60 +337,62 @@ class Agent:
     def _round(self) -> None:
         begun_ns = time.monotonic_ns()
         with self.lock:
-            wards = self.wards()
+            managed_tenants = self.managed_tenants()
             if self._directories is None:
                 others = (tenant.directory for tenant in self._others.values())
-                self._by_directory = {ward.tenant.directory: ward for ward in wards}
+                self._by_directory = {
+                    managed.tenant.directory: managed for managed in managed_tenants
+                }
                 self._directories = (*self._by_directory, *others)
             directories, by_directory = self._directories, self._by_directory
-        self.neighbourhood.look(begun_ns, directories)
-        turns = max(1, min(PERIODS_A_SECOND, len(wards) // WARDS_A_ROUND))
+        self.tenant_table.look(begun_ns, directories)
+        turns = max(1, min(PERIODS_A_SECOND, len(managed_tenants) // WARDS_A_ROUND))
         self._round_number += 1
-        due = dict.fromkeys(wards[self._round_number % turns :: turns])
-        concerned = map(by_directory.get, self.neighbourhood.concerned)
-        due.update(dict.fromkeys(ward for ward in concerned if ward is not None))
-        for ward in due:
-            ward.look_after(begun_ns)
-        for duty in self.duties:
-            self._do(duty, begun_ns)
+        due = dict.fromkeys(managed_tenants[self._round_number % turns :: turns])
+        concerned = map(by_directory.get, self.tenant_table.concerned)
+        due.update(dict.fromkeys(managed for managed in concerned if managed is not None))
+        for managed in due:
+            managed.look_after(begun_ns)
+        for periodic_task in self.periodic_tasks:
+            self._do(periodic_task, begun_ns)
         if begun_ns - self._kept_house_ns >= HOUSEKEEPING_NS:
             self._kept_house_ns = begun_ns
-            self._keep_house(wards, begun_ns)
+            self._keep_house(managed_tenants, begun_ns)
         ended_ns = time.monotonic_ns()
         self._rounds.append((ended_ns, ended_ns - begun_ns))
         while self._rounds[0][0] < ended_ns - REMEMBERED_NS:
             self._rounds.popleft()
 
-    def _do(self, duty: Callable[[int], bool], now_ns: int) -> None:
+    def _do(self, periodic_task: Callable[[int], bool], now_ns: int) -> None:
         """One that fails is tried again in the next round, and keeps nothing else back."""
         try:
-            done = duty(now_ns)
+            done = periodic_task(now_ns)
         except Exception as error:  # noqa: BLE001 - the rounds go on whatever happens in one of them
-            self._tell(type(duty).__name__, f"{type(error).__name__}: {error}")
+            self._tell(type(periodic_task).__name__, f"{type(error).__name__}: {error}")
         else:
             if done:
-                self._tell(type(duty).__name__, None)
+                self._tell(type(periodic_task).__name__, None)
 
-    def fails(self, duty: type) -> bool:
-        """Whether the duty of this kind failed when it was last due."""
-        return self._problems.get(duty.__name__) is not None
+    def fails(self, periodic_task: type) -> bool:
+        """Whether the periodic task of this kind failed when it was last due."""
+        return self._problems.get(periodic_task.__name__) is not None
 
-    def _tell(self, duty: str, problem: str | None) -> None:
-        """Says once that a duty fails, and once that it does no more."""
-        if problem == self._problems.get(duty):
+    def _tell(self, periodic_task: str, problem: str | None) -> None:
+        """Says once that a periodic task fails, and once that it does no more."""
+        if problem == self._problems.get(periodic_task):
             return
-        self._problems[duty] = problem
-        self.report("failing" if problem else "works again", duty=duty, reason=problem)
+        self._problems[periodic_task] = problem
+        self.report("failing" if problem else "works again", task=periodic_task, reason=problem)
 
-    def _keep_house(self, wards: Sequence[Ward], now_ns: int) -> None:
+    def _keep_house(self, managed_tenants: Sequence[ManagedTenant], now_ns: int) -> None:
         """Ends tenants without processes, takes over those whose `penstock run` was killed."""
-        self._end_those_over(wards, now_ns)
+        self._end_those_over(managed_tenants, now_ns)
         with self.lock:
-            for name in [one for one in self._offered_still if one not in self._wards]:
+            for name in [one for one in self._offered_still if one not in self._managed_tenants]:
                 self._withdraw(name)
-        for ward in wards:
-            if ward.damage is not None:
-                self._look_again(ward)
+        for managed in managed_tenants:
+            if managed.damage is not None:
+                self._look_again(managed)
         with self.lock:
             for name, tenant in list(self._others.items()):
                 if not tenant.directory.exists() or (
@@ -393,29 +403,29 @@ class Agent:
             self._damaged = {
                 name: why
                 for name, why in self._damaged.items()
-                if name in self._wards or name in self._others
+                if name in self._managed_tenants or name in self._others
             }
 
-    def _end_those_over(self, wards: Sequence[Ward], now_ns: int) -> None:
+    def _end_those_over(self, managed_tenants: Sequence[ManagedTenant], now_ns: int) -> None:
         """As many as there is time for in a round; the next round goes on."""
         over = [
-            ward
-            for ward in wards
-            if ward.revocation is None and ward.may_end(now_ns) and not ward.holds_slots()
+            managed
+            for managed in managed_tenants
+            if managed.revocation is None and managed.may_end(now_ns) and not managed.holds_slots()
         ]
         if not over:
             return
         found = environments(TENANT_VARIABLE)
         until_ns = time.monotonic_ns() + DROPS_FOR_NS
-        for ward in over:
-            pids = of_user(members_of(found, ward.tenant.directory), ward.grant.uid)
-            if pids or self._is_peopled(ward):
+        for managed in over:
+            pids = of_user(members_of(found, managed.tenant.directory), managed.grant.uid)
+            if pids or self._is_peopled(managed):
                 continue
             if time.monotonic_ns() > until_ns:
                 self._kept_house_ns = 0
                 return
             with contextlib.suppress(OSError):  # it is tried again in a second
-                self.drop(ward)
+                self.drop(managed)
 
     def _adopt(self) -> None:
         for tenant in tenants_of(self.state):
@@ -438,7 +448,9 @@ class Agent:
             except PenstockError as error:
                 damage = f"{error.what}: {error.why}"
                 grant = grant_of_pages(tenant, self.machine, self.devices)
-            ward = Ward(tenant, grant, lock, self.neighbourhood, adopted=True, damage=damage)
+            managed = ManagedTenant(
+                tenant, grant, lock, self.tenant_table, adopted=True, damage=damage
+            )
         except (PenstockError, PageError, OSError) as error:
             os.close(lock)
             self._is_damaged(tenant, f"{damage}; {error}" if damage else str(error))
@@ -447,9 +459,9 @@ class Agent:
             self._damaged.pop(tenant.name, None)
         else:
             self._is_damaged(tenant, damage)
-        self.add(ward)
+        self.add(managed)
         record_event(tenant.directory, "adopted", by=self.node)
-        go_on(self, ward)
+        go_on(self, managed)
         return True
 
     def _is_damaged(self, tenant: Tenant, why: str) -> None:
@@ -457,30 +469,30 @@ class Agent:
             record_event(tenant.directory, "damaged", reason=why)
         self._damaged[tenant.name] = why
 
-    def _look_again(self, ward: Ward) -> None:
+    def _look_again(self, managed: ManagedTenant) -> None:
         """Goes by the grant of a damaged tenant once somebody has mended it."""
         try:
-            grant = read_grant(ward.tenant.directory)
+            grant = read_grant(managed.tenant.directory)
         except PenstockError:
             return
         with self.lock:
             same = [share.uuid for share in grant.devices] == [
-                share.uuid for share in ward.grant.devices
+                share.uuid for share in managed.grant.devices
             ]
-            if same and self._wards.get(ward.tenant.name) is ward:
-                ward.damage = None
-                self._damaged.pop(ward.tenant.name, None)
-                self.changed(ward, grant)
-                record_event(ward.tenant.directory, "mended", by=self.node)
+            if same and self._managed_tenants.get(managed.tenant.name) is managed:
+                managed.damage = None
+                self._damaged.pop(managed.tenant.name, None)
+                self.changed(managed, grant)
+                record_event(managed.tenant.directory, "mended", by=self.node)
 
     def _let_go(self) -> None:
         self.turns.stop()
         self.handshakes.close()
         with self.lock:
-            for ward in self._wards.values():
-                ward.close()
-            self._wards.clear()
-            self.neighbourhood.close()
+            for managed in self._managed_tenants.values():
+                managed.close()
+            self._managed_tenants.clear()
+            self.tenant_table.close()
             for descriptor in (self._own_lock, self._node_lock):
                 if descriptor >= 0:
                     os.close(descriptor)

@@ -20,8 +20,8 @@ LOOK_NS = 950_000_000
 OK = Health("ok")
 
 
-class DeviceWatch:
-    """A duty of the agent's rounds. What it holds may be read by any thread."""
+class DeviceTask:
+    """A periodic task of the agent. What it holds may be read by any thread."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
@@ -80,6 +80,6 @@ class DeviceWatch:
         """To the operator and each tenant with a share of it; nothing is taken from those."""
         event = "device-recovered" if health.state == "ok" else f"device-{health.state}"
         self._agent.report(event, device=uuid, reason=health.reason or None)
-        for ward in self._agent.wards():
-            if any(share.uuid == uuid for share in ward.grant.devices):
-                record_event(ward.tenant.directory, event, device=uuid, reason=health.reason)
+        for managed in self._agent.managed_tenants():
+            if any(share.uuid == uuid for share in managed.grant.devices):
+                record_event(managed.tenant.directory, event, device=uuid, reason=health.reason)

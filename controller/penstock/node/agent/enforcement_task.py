@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 MOST_TOLD = 16  # of foreign processes in a look
 
 
-class Enforcing:
-    """A duty of the agent's rounds."""
+class EnforcementTask:
+    """A periodic task of the agent."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
@@ -31,28 +31,28 @@ class Enforcing:
         """
         if not self.enforcer.is_due(now_ns):
             return False
-        wards = self._agent.wards()
+        managed_tenants = self._agent.managed_tenants()
         pages = {
-            ward.tenant.name: usage
-            for ward in wards
-            if (usage := ward.supervisor.newest()) is not None
-            and ward.supervisor.page_problem is None
+            managed.tenant.name: usage
+            for managed in managed_tenants
+            if (usage := managed.supervisor.newest()) is not None
+            and managed.supervisor.page_problem is None
         }
         try:
             handshakes = self._agent.handshakes
-            subjects = [ward.subject(handshakes) for ward in wards]
+            subjects = [managed.subject(handshakes) for managed in managed_tenants]
             self.enforcer.step(now_ns, subjects, pages)
         finally:  # what was held back stays so while the devices cannot be asked
-            for ward in wards:
-                ward.supervisor.held = self.enforcer.hold(ward.tenant.directory)
-                ward.take_findings(self.enforcer.findings(ward.tenant.directory))
+            for managed in managed_tenants:
+                managed.supervisor.held = self.enforcer.hold(managed.tenant.directory)
+                managed.take_findings(self.enforcer.findings(managed.tenant.directory))
         self._tell_of_foreign()
         return True
 
     @classmethod
-    def of(cls, agent: Agent) -> Enforcing | None:
-        """The one among the agent's duties."""
-        return next((one for one in agent.duties if isinstance(one, cls)), None)
+    def of(cls, agent: Agent) -> EnforcementTask | None:
+        """The one among the agent's periodic tasks."""
+        return next((one for one in agent.periodic_tasks if isinstance(one, cls)), None)
 
     def foreign_on(self, uuid: str) -> tuple[Process, ...]:
         """Processes of no tenant that use the device, as of the last two looks."""

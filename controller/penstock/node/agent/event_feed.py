@@ -34,26 +34,26 @@ class EventTail:
     def is_over(self) -> bool:
         """Whether none of the tenants that were asked for is there any more."""
         return bool(self._tenants) and not any(
-            ward.tenant.name in self._tenants for ward in self._agent.wards()
+            managed.tenant.name in self._tenants for managed in self._agent.managed_tenants()
         )
 
     def read(self) -> list[tuple[str, dict[str, Any]]]:
         """Tenant and fields of each new event, by time."""
         found, self._ended = self._ended, []
-        wards = self._agent.wards()
-        if len(self._places) > len(wards):  # tenants have ended
-            files = {ward.tenant.directory / FILE for ward in wards}
+        managed_tenants = self._agent.managed_tenants()
+        if len(self._places) > len(managed_tenants):  # tenants have ended
+            files = {managed.tenant.directory / FILE for managed in managed_tenants}
             self._places = {file: place for file, place in self._places.items() if file in files}
-        for ward in wards:
-            name = ward.tenant.name
+        for managed in managed_tenants:
+            name = managed.tenant.name
             if not self._tenants or name in self._tenants:
-                found += [(name, event) for event in self._new(ward.tenant.directory)]
+                found += [(name, event) for event in self._new(managed.tenant.directory)]
         return sorted(found, key=lambda one: str(one[1].get("time", "")))
 
     def _left_by(self, name: str) -> list[dict[str, Any]]:
         """Events of a tenant that has ended; none: it lives. Raises `PenstockError`."""
         try:
-            self._agent.ward(name)
+            self._agent.managed(name)
         except PenstockError:
             ended = read_ended(self._agent.state.directory, name)
             if not ended:

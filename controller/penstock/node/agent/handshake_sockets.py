@@ -65,7 +65,7 @@ class _Listener:
 
 
 class Handshakes:
-    """A duty of the agent's rounds. `listen` and `forget` may be called from any thread."""
+    """A periodic task of the agent. `listen` and `forget` may be called from any thread."""
 
     def __init__(self, met: Callable[[int], None] = lambda _: None) -> None:
         """`met` is told the owner words of slots whose processes scans can see, or could have."""

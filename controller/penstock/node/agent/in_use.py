@@ -10,25 +10,25 @@ from penstock_shim.pages import PageError, read_usage
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock.node.agent.managed_tenant import Ward
+    from penstock.node.agent.managed_tenant import ManagedTenant
     from penstock.node.enforcement.enforcer import DeviceFigures
     from penstock.node.tenants.grant import Grant
 
 
-def check_in_use(ward: Ward, after: Grant, figures: Iterable[DeviceFigures]) -> None:
+def check_in_use(managed: ManagedTenant, after: Grant, figures: Iterable[DeviceFigures]) -> None:
     """Raises `PenstockError` where a share of memory would become smaller than what is in use.
 
     Args:
-        ward: Whose grant changes.
+        managed: Whose grant changes.
         after: What it is to be.
         figures: What the devices said of the tenant last; its own page may tell less.
     """
     held_bytes = {one.device_uuid: one.memory_bytes or 0 for one in figures}
     try:
-        charged = [one.total_bytes for one in read_usage(ward.tenant.usage_page).devices]
+        charged = [one.total_bytes for one in read_usage(managed.tenant.usage_page).devices]
     except PageError:  # enforcement sees to that
         charged = []
-    for at, (before, share) in enumerate(zip(ward.grant.devices, after.devices, strict=True)):
+    for at, (before, share) in enumerate(zip(managed.grant.devices, after.devices, strict=True)):
         charged_bytes = charged[at] if at < len(charged) else 0  # pages have room for more devices
         used_bytes = max(charged_bytes, held_bytes.get(share.uuid, 0))
         if used_bytes > share.memory_bytes < before.memory_bytes:

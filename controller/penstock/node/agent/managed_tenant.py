@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from penstock.node.agent.peer import Watched
     from penstock.node.agent.revocation import Revocation
     from penstock.node.enforcement import Finding
-    from penstock.node.supervision.tenant_table import Neighbourhood
+    from penstock.node.supervision.tenant_table import TenantTable
     from penstock.node.tenants.grant import Grant
     from penstock.node.tenants.tenant import Tenant
     from penstock_shim.pages import UsageSnapshot
@@ -30,7 +30,7 @@ FIRST_PROCESS_NS = 10_000_000_000
 REAP_PERIOD_NS = 2_000_000_000
 
 
-class Ward:
+class ManagedTenant:
     """One tenant of the agent's. Holds the supervisor's lock of its directory."""
 
     def __init__(
@@ -38,7 +38,7 @@ class Ward:
         tenant: Tenant,
         grant: Grant,
         lock: int,
-        neighbourhood: Neighbourhood,
+        tenant_table: TenantTable,
         *,
         caller: Watched | None = None,
         adopted: bool = False,
@@ -52,7 +52,7 @@ class Ward:
         self.grant = grant
         self._subject: Subject | None = None
         self.supervisor = Supervisor(
-            tenant, neighbourhood, adopted=adopted, reap_period_ns=REAP_PERIOD_NS
+            tenant, tenant_table, adopted=adopted, reap_period_ns=REAP_PERIOD_NS
         )
         self.damage = damage
         self.problem: str | None = None

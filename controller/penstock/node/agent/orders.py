@@ -14,9 +14,9 @@ from penstock.model import PenstockError
 from penstock.node.admission.admit import plan
 from penstock.node.admission.checks import free_shares
 from penstock.node.admission.resize import grows, resized
-from penstock.node.agent.enforcement_task import Enforcing
+from penstock.node.agent.enforcement_task import EnforcementTask
 from penstock.node.agent.in_use import check_in_use
-from penstock.node.agent.managed_tenant import Ward
+from penstock.node.agent.managed_tenant import ManagedTenant
 from penstock.node.agent.revocation import check_not_ending, revoke
 from penstock.node.agent.view import DeviceView, Ended, Granted, NodeView, TenantView
 from penstock.node.containers import companions, container_libraries
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from penstock.node.admission.admit import Request
     from penstock.node.admission.resize import Resize
     from penstock.node.agent.agent import Agent
-    from penstock.node.agent.principal import Caller
+    from penstock.node.agent.principal import Principal
     from penstock.node.supervision.supervisor import Held
     from penstock.node.tenants.grant import Grant
     from penstock_shim.pages import Limits
@@ -53,7 +53,7 @@ class Orders:
         agent = self._agent
         grants = agent.grants()
         free = free_shares(agent.devices, agent.machine, grants)
-        enforcing = Enforcing.of(agent)
+        enforcing = EnforcementTask.of(agent)
         return NodeView(
             name=agent.node,
             machine=agent.machine,
@@ -74,7 +74,7 @@ class Orders:
             driver_released=agent.source.released,
         )
 
-    def grant(self, request: Request, caller: Caller) -> Granted:
+    def grant(self, request: Request, caller: Principal) -> Granted:
         """Makes a tenant of the caller's. Asked again under one request id, answers the same one.
 
         Raises:
@@ -91,17 +91,17 @@ class Orders:
         elif request.user is None:
             request = dataclasses.replace(request, user=caller.name)
         while True:
-            ward, notes, is_new = self._with_room(lambda: self._found_or_made(request, caller))
-            with ward.answering:
-                if not self._agent.has(ward):
+            managed, notes, is_new = self._with_room(lambda: self._found_or_made(request, caller))
+            with managed.answering:
+                if not self._agent.has(managed):
                     continue  # who made it could not offer it, and took it back
                 try:
-                    answer = self._answer(ward, request, notes)
+                    answer = self._answer(managed, request, notes)
                 except BaseException:
-                    if is_new and not ward.is_answered:
-                        self._take_back(ward)
+                    if is_new and not managed.is_answered:
+                        self._take_back(managed)
                     raise
-                ward.is_answered = True
+                managed.is_answered = True
                 return answer
 
     def _with_room(self, make: Callable[[], Made]) -> Made:
@@ -115,15 +115,17 @@ class Orders:
             time.sleep(CUT_AGAIN_S)
         return make()
 
-    def _found_or_made(self, request: Request, caller: Caller) -> tuple[Ward, list[str], bool]:
+    def _found_or_made(
+        self, request: Request, caller: Principal
+    ) -> tuple[ManagedTenant, list[str], bool]:
         """The tenant of this request, what is to be said of it, and whether it was just made."""
         agent = self._agent
         with agent.lock:
             if request.name is not None:
                 agent.end_if_over(request.name)
-            ward = self._granted_before(request)
-            if ward is not None:
-                return ward, [], False
+            managed = self._granted_before(request)
+            if managed is not None:
+                return managed, [], False
             if not caller.is_admin:
                 agent.rate.take(caller.person)
             agent.watch.check(find_devices(agent.devices, request.devices))
@@ -149,15 +151,17 @@ class Orders:
             agent.bounds.check_total(caller, grant, left)
             tenant, lock = create_tenant(agent.state, grant, self._libraries(request))
             try:
-                ward = Ward(tenant, grant, lock, agent.neighbourhood, caller=caller.process)
+                managed = ManagedTenant(
+                    tenant, grant, lock, agent.tenant_table, caller=caller.process
+                )
             except BaseException:
                 os.close(lock)
                 tenant.remove()
                 raise
-            agent.add(ward)
-            return ward, notes, True
+            agent.add(managed)
+            return managed, notes, True
 
-    def _answer(self, ward: Ward, request: Request, notes: list[str]) -> Granted:
+    def _answer(self, managed: ManagedTenant, request: Request, notes: list[str]) -> Granted:
         """Offers the tenant to containers, or finds its variables; repeatable after an error.
 
         Raises PenstockError, OSError.
@@ -165,22 +169,22 @@ class Orders:
         variables: dict[str, str] = {}
         cdi_devices: tuple[str, ...] = ()
         if request.container:
-            cdi_devices = self._offered(ward)
+            cdi_devices = self._offered(managed)
         else:
             variables = tenant_variables(
-                self._agent.state, ward.tenant, ward.grant, self._agent.source
+                self._agent.state, managed.tenant, managed.grant, self._agent.source
             )
-        return Granted(self._view_of(ward), tuple(notes), variables, cdi_devices)
+        return Granted(self._view_of(managed), tuple(notes), variables, cdi_devices)
 
-    def _take_back(self, ward: Ward) -> None:
+    def _take_back(self, managed: ManagedTenant) -> None:
         """Nobody was told of it: as if it had not been asked for."""
         try:
-            self._agent.drop(ward)
+            self._agent.drop(managed)
         except OSError:
             with self._agent.lock:
-                revoke(self._agent, ward, 0)
+                revoke(self._agent, managed, 0)
 
-    def resize(self, name: str, change: Resize, caller: Caller) -> tuple[TenantView, list[str]]:
+    def resize(self, name: str, change: Resize, caller: Principal) -> tuple[TenantView, list[str]]:
         """Changes a quota; it holds from the next launch and allocation on.
 
         Raises as `grant`, and where a program holds more memory than it would have then.
@@ -192,34 +196,34 @@ class Orders:
             caller.check_is_admin("to say what a scheduler accounts for")
         agent = self._agent
         with agent.lock:
-            ward = agent.ward(name)
-            caller.check_may_change(ward.grant)
-            check_not_ending(ward)
-            ward.check_whole()
+            managed = agent.managed(name)
+            caller.check_may_change(managed.grant)
+            check_not_ending(managed)
+            managed.check_whole()
             others = [grant for grant in agent.grants() if grant.tenant != name]
-            after, notes = resized(ward.grant, change, lambda: others)
-            if grows(ward.grant, after):
-                caller.check_may_lift(ward.grant, "given more")
+            after, notes = resized(managed.grant, change, lambda: others)
+            if grows(managed.grant, after):
+                caller.check_may_lift(managed.grant, "given more")
                 left = agent.bounds.left_to(caller, agent.devices, agent.machine, others)
-                agent.bounds.check_total(caller, after, left, ward.grant)
+                agent.bounds.check_total(caller, after, left, managed.grant)
             if not change.force:
-                self._check_in_use(ward, after)
-            notes += change_grant(ward.tenant, after)
+                self._check_in_use(managed, after)
+            notes += change_grant(managed.tenant, after)
             if not change.force:
                 try:  # nothing is added from now on, and something may have been until now
-                    self._check_in_use(ward, after)
+                    self._check_in_use(managed, after)
                 except PenstockError:
-                    change_grant(ward.tenant, ward.grant)
+                    change_grant(managed.tenant, managed.grant)
                     raise
-            agent.changed(ward, after)
-        return self._view_of(ward), notes
+            agent.changed(managed, after)
+        return self._view_of(managed), notes
 
-    def _check_in_use(self, ward: Ward, after: Grant) -> None:
+    def _check_in_use(self, managed: ManagedTenant, after: Grant) -> None:
         enforcer = self._agent.enforcer
-        figures = enforcer.figures(ward.tenant.directory) if enforcer else ()
-        check_in_use(ward, after, figures)
+        figures = enforcer.figures(managed.tenant.directory) if enforcer else ()
+        check_in_use(managed, after, figures)
 
-    def release_driver(self, caller: Caller, reason: str) -> None:
+    def release_driver(self, caller: Principal, reason: str) -> None:
         """Lets go of the driver, so that its modules can be unloaded, until `reopen_driver`.
 
         Devices are lost for that time: nothing is granted, tenants can be ended. Another agent
@@ -230,18 +234,18 @@ class Orders:
             self._agent.report("driver-released", by=caller.name, reason=reason)
         self._agent.source.release(reason or "the driver was let go of")
 
-    def reopen_driver(self, caller: Caller) -> None:
+    def reopen_driver(self, caller: Principal) -> None:
         """Takes the driver up again; devices that answer are granted from within a second."""
         caller.check_is_admin("to take the driver up")
         if self._agent.source.released:
             self._agent.report("driver-reopened", by=caller.name)
         self._agent.source.reopen()
 
-    def suspend(self, name: str, caller: Caller, reason: str = "") -> TenantView:
+    def suspend(self, name: str, caller: Principal, reason: str = "") -> TenantView:
         """Holds launches back until `resume`. What is on the device already runs to its end."""
         return self._set_suspended(name, caller, suspended=True, reason=reason)
 
-    def resume(self, name: str, caller: Caller) -> TenantView:
+    def resume(self, name: str, caller: Principal) -> TenantView:
         """Lets launches go on; at an administrator's word also what enforcement holds back.
 
         What is over its quota still, or goes on past the shim, is held back again in time.
@@ -251,7 +255,7 @@ class Orders:
             self._agent.enforcer.pardon(view.directory)
         return view
 
-    def revoke(self, name: str, grace_ns: int, caller: Caller, reason: str = "") -> Ended:
+    def revoke(self, name: str, grace_ns: int, caller: Principal, reason: str = "") -> Ended:
         """Ends a tenant: SIGTERM, after `grace_ns` SIGKILL, then its quota goes.
 
         Takes as long as its processes do. Asked again meanwhile, it waits for the same end, which
@@ -263,19 +267,19 @@ class Orders:
             OSError: it cannot be written down or removed now.
         """
         with self._agent.lock:
-            ward = self._agent.ward(name)
-            caller.check_may_change(ward.grant)
-            revocation = revoke(self._agent, ward, grace_ns, caller.pid)
-        record_event(ward.tenant.directory, "revoked", by=caller.name, reason=reason)
+            managed = self._agent.managed(name)
+            caller.check_may_change(managed.grant)
+            revocation = revoke(self._agent, managed, grace_ns, caller.pid)
+        record_event(managed.tenant.directory, "revoked", by=caller.name, reason=reason)
         return revocation.wait(caller.pid)
 
     def tenants(self) -> list[TenantView]:
         """All that the agent looks after, by name."""
-        return [self._view_of(ward) for ward in self._agent.wards()]
+        return [self._view_of(managed) for managed in self._agent.managed_tenants()]
 
     def tenant(self, name: str) -> TenantView:
         """One of them. Raises `PenstockError`."""
-        return self._view_of(self._agent.ward(name))
+        return self._view_of(self._agent.managed(name))
 
     def _libraries(self, request: Request) -> DriverLibraries:
         """Where the tenant's programs find the driver: in a container it lies elsewhere."""
@@ -288,60 +292,60 @@ class Orders:
             )  # fmt: skip
         return container_libraries(self._agent.source)
 
-    def _offered(self, ward: Ward) -> tuple[str, ...]:
+    def _offered(self, managed: ManagedTenant) -> tuple[str, ...]:
         """Makes the tenant known to container runtimes."""
         if self._agent.containers is None:
             return ()
-        device = self._agent.containers.offer(ward.tenant)
-        self._agent.handshakes.listen(ward.tenant, ward.grant.uid)  # where containers see it
-        self._agent.check_still_there(ward)
-        return (device, *companions(ward.tenant))
+        device = self._agent.containers.offer(managed.tenant)
+        self._agent.handshakes.listen(managed.tenant, managed.grant.uid)  # where containers see it
+        self._agent.check_still_there(managed)
+        return (device, *companions(managed.tenant))
 
-    def _granted_before(self, request: Request) -> Ward | None:
+    def _granted_before(self, request: Request) -> ManagedTenant | None:
         """The tenant that this very request made; None: there is none of that name."""
         if request.name is None:
             return None
         try:
-            ward = self._agent.ward(request.name)
+            managed = self._agent.managed(request.name)
         except PenstockError:
             return None
-        check_not_ending(ward)
+        check_not_ending(managed)
         if not request.request_id:
             return None
-        same = ward.grant.request_id == request.request_id and ward.grant.uid == request.uid
-        return ward if same else None
+        same = managed.grant.request_id == request.request_id and managed.grant.uid == request.uid
+        return managed if same else None
 
     def _set_suspended(
-        self, name: str, caller: Caller, *, suspended: bool, reason: str
+        self, name: str, caller: Principal, *, suspended: bool, reason: str
     ) -> TenantView:
         with self._agent.lock:
-            ward = self._agent.ward(name)
-            caller.check_may_change(ward.grant)
-            check_not_ending(ward)
+            managed = self._agent.managed(name)
+            caller.check_may_change(managed.grant)
+            check_not_ending(managed)
             by = ""
             if not suspended:
-                caller.check_may_lift(ward.grant, "resumed")
-            elif caller.is_admin and caller.uid != ward.grant.uid:
+                caller.check_may_lift(managed.grant, "resumed")
+            elif caller.is_admin and caller.uid != managed.grant.uid:
                 by = caller.name
-            elif ward.grant.suspended:  # what an administrator did stays his
-                by = ward.grant.suspended_by
-            ward.check_whole()
-            before, held = ward.grant.suspended, ward.supervisor.held
-            after = dataclasses.replace(ward.grant, suspended=suspended, suspended_by=by)
-            with open_quota(ward.tenant) as page:
-                write_grant(ward.tenant.directory, after)
-                self._agent.changed(ward, after)
+            elif managed.grant.suspended:  # what an administrator did stays his
+                by = managed.grant.suspended_by
+            managed.check_whole()
+            before, held = managed.grant.suspended, managed.supervisor.held
+            after = dataclasses.replace(managed.grant, suspended=suspended, suspended_by=by)
+            with open_quota(managed.tenant) as page:
+                write_grant(managed.tenant.directory, after)
+                self._agent.changed(managed, after)
                 # It is so from now on: its supervisor writes a page that cannot be written now.
                 with contextlib.suppress(PageError):
                     page.change(lambda limits: _with_order(limits, held, suspended=suspended))
         if before != suspended:
             event = "suspended" if suspended else "resumed"
-            record_event(ward.tenant.directory, event, by=caller.name, reason=reason)
-        return self._view_of(ward)
+            record_event(managed.tenant.directory, event, by=caller.name, reason=reason)
+        return self._view_of(managed)
 
-    def _view_of(self, ward: Ward) -> TenantView:
+    def _view_of(self, managed: ManagedTenant) -> TenantView:
         enforcer = self._agent.enforcer
-        return view_of(ward, enforcer.count(ward.tenant.name) if enforcer else None)
+        return view_of(managed, enforcer.count(managed.tenant.name) if enforcer else None)
 
 
 @contextlib.contextmanager
@@ -360,21 +364,21 @@ def _with_order(limits: Limits, held: Held | None, *, suspended: bool) -> Limits
     return held.applied(ordered) if held else ordered
 
 
-def view_of(ward: Ward, members: int | None) -> TenantView:
+def view_of(managed: ManagedTenant, members: int | None) -> TenantView:
     """A tenant as it is now."""
-    usage = ward.supervisor.usage
-    finding = ward.finding
+    usage = managed.supervisor.usage
+    finding = managed.finding
     suspended = False
-    allowances = tuple(device.cores_permille for device in ward.grant.devices)
+    allowances = tuple(device.cores_permille for device in managed.grant.devices)
     try:
-        limits = read_quota(ward.tenant.quota_page).limits
-        suspended = limits.suspended or ward.is_held
+        limits = read_quota(managed.tenant.quota_page).limits
+        suspended = limits.suspended or managed.is_held
         allowances = tuple(device.allowance for device in limits.devices)
     except PageError as error:
         finding = finding or str(error)
     return TenantView(
-        grant=ward.grant,
-        directory=ward.tenant.directory,
+        grant=managed.grant,
+        directory=managed.tenant.directory,
         suspended=suspended,
         allowances=allowances,
         processes=len(usage.slots) if usage else 0,

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from penstock.node.agent.agent import Agent
-    from penstock.node.agent.managed_tenant import Ward
+    from penstock.node.agent.managed_tenant import ManagedTenant
 
 LOOK_NS = 1_000_000_000
 LESS_ROOM_BYTES, LESS_ROOM_FILES = 4 << 20, 64  # than at the last look: there is one at once
@@ -92,12 +92,12 @@ class _Page:
 
 
 class PageSizes:
-    """A duty of the agent's rounds, and the last one before a tenant goes."""
+    """A periodic task of the agent, and the last one before a tenant goes."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self._looked_at_ns = 0
-        self._pages: dict[Ward, _Page] = {}
+        self._pages: dict[ManagedTenant, _Page] = {}
         self._ended: list[tuple[str, _Page]] = []  # of tenants that are gone, with their names
         self._room = (0, 0)
         self._cut_ns = -LATELY_NS  # the last time, CLOCK_MONOTONIC
@@ -119,26 +119,27 @@ class PageSizes:
 
     def look(self) -> None:
         """Cuts back what has grown, and ends whose page grows again. From any thread."""
-        wards = self._agent.wards()
+        managed_tenants = self._agent.managed_tenants()
         with self._looking:
-            self._follow(wards)
+            self._follow(managed_tenants)
             offenders = self._look_at_living()
             self._look_at_ended()
             self._room = self._room_left()
-        # Who holds the agent's lock may wait for this duty's: the other way round is not allowed.
-        for ward in offenders:
+        # A thread that holds the agent's lock may wait for the lock of this task, never the other
+        # way round.
+        for managed in offenders:
             with self._agent.lock:
-                if self._agent.has(ward):
-                    revoke(self._agent, ward, 0)
+                if self._agent.has(managed):
+                    revoke(self._agent, managed, 0)
 
     def has_cut(self) -> bool:
         """Whether pages had taken room just now that is free again."""
         return time.monotonic_ns() - self._cut_ns < LATELY_NS
 
-    def shut(self, ward: Ward) -> None:
+    def shut(self, managed: ManagedTenant) -> None:
         """Before the tenant's directory goes: nobody opens its page any more."""
         with self._looking:
-            page = self._pages.pop(ward, None) or self._opened(ward)
+            page = self._pages.pop(managed, None) or self._opened(managed)
             if page is None:
                 return
             if os.geteuid() != 0:  # it was its user's own, and nobody else's could be filled by it
@@ -151,41 +152,43 @@ class PageSizes:
                 reader = os.open(f"/proc/self/fd/{page.descriptor}", os.O_RDONLY | os.O_CLOEXEC)
                 os.close(page.descriptor)
                 page.descriptor = reader
-            self._ended.append((ward.tenant.name, page))
+            self._ended.append((managed.tenant.name, page))
 
     def held_by(self, person: int | str) -> int:
         """How many pages of that person's ended tenants somebody has open."""
         return sum(page.shut_ns is not None and page.person == person for _, page in [*self._ended])
 
-    def _follow(self, wards: Sequence[Ward]) -> None:
-        if len(wards) != len(self._pages) or any(ward not in self._pages for ward in wards):
-            for gone in self._pages.keys() - set(wards):
+    def _follow(self, managed_tenants: Sequence[ManagedTenant]) -> None:
+        if len(managed_tenants) != len(self._pages) or any(
+            managed not in self._pages for managed in managed_tenants
+        ):
+            for gone in self._pages.keys() - set(managed_tenants):
                 os.close(self._pages.pop(gone).descriptor)
-            for ward in wards:
-                if ward not in self._pages and (page := self._opened(ward)) is not None:
-                    self._pages[ward] = page
+            for managed in managed_tenants:
+                if managed not in self._pages and (page := self._opened(managed)) is not None:
+                    self._pages[managed] = page
 
-    def _opened(self, ward: Ward) -> _Page | None:
+    def _opened(self, managed: ManagedTenant) -> _Page | None:
         """None: it cannot be opened now, or another thing stands in its place."""
         try:
-            descriptor = os.open(ward.tenant.usage_page, os.O_RDWR | _WAYS)
+            descriptor = os.open(managed.tenant.usage_page, os.O_RDWR | _WAYS)
         except OSError:
             return None
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
             return None
-        return _Page(descriptor, person_of(ward.grant), self._agent.suspects(ward))
+        return _Page(descriptor, person_of(managed.grant), self._agent.suspects(managed))
 
-    def _look_at_living(self) -> list[Ward]:
+    def _look_at_living(self) -> list[ManagedTenant]:
         """Those that are to be ended."""
         offenders = []
-        for ward, page in self._pages.items():
+        for managed, page in self._pages.items():
             with contextlib.suppress(OSError):
-                if page.is_too_large() and self._is_offence(ward, page):
-                    offenders.append(ward)
+                if page.is_too_large() and self._is_offence(managed, page):
+                    offenders.append(managed)
         return offenders
 
-    def _is_offence(self, ward: Ward, page: _Page) -> bool:
+    def _is_offence(self, managed: ManagedTenant, page: _Page) -> bool:
         """Cuts a page that has grown; whether its tenant is to be ended for it."""
         before = os.fstat(page.descriptor)
         is_held = False
@@ -205,18 +208,18 @@ class PageSizes:
         taken = max(before.st_size, before.st_blocks * 512)
         reason = f"its usage page took {taken} bytes, and was cut to {page.most_bytes}"
         if not again:
-            record_event(ward.tenant.directory, "page-grown", reason=reason)
+            record_event(managed.tenant.directory, "page-grown", reason=reason)
             return False
         self._seek(page)
-        if ward.revocation is not None:
+        if managed.revocation is not None:
             return False
         reason = f"its usage page was made to grow again, to {taken} bytes: the tenant is ended"
-        record_event(ward.tenant.directory, "page-grown", reason=reason)
-        record_event(ward.tenant.directory, "revoked", by=self._agent.node, reason=reason)
+        record_event(managed.tenant.directory, "page-grown", reason=reason)
+        record_event(managed.tenant.directory, "revoked", by=self._agent.node, reason=reason)
         self._agent.report(
-            "page-grown", tenant=ward.tenant.name, user=ward.grant.user, reason=reason
+            "page-grown", tenant=managed.tenant.name, user=managed.grant.user, reason=reason
         )
-        self._agent.shut_out(ward.grant, SHUT_OUT_NS)
+        self._agent.shut_out(managed.grant, SHUT_OUT_NS)
         return True
 
     def _look_at_ended(self) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Caller:
+class Principal:
     """Somebody whom the kernel (a local socket) or a certificate (TLS) has named."""
 
     name: str  # for records: a user's name, or the certificate's
@@ -27,7 +27,7 @@ class Caller:
     process: Watched | None = field(default=None, compare=False)  # `pid` while it has not ended
 
     @classmethod
-    def local(cls, uid: int, pid: int, people: People, process: Watched | None = None) -> Caller:
+    def local(cls, uid: int, pid: int, people: People, process: Watched | None = None) -> Principal:
         """The process `pid` of user `uid`, as SO_PEERCRED names it. Blocks on account look-ups."""
         if cls.is_admins(uid):
             return cls(people.name_of(uid), uid, pid, is_admin=True, process=process)
@@ -41,7 +41,7 @@ class Caller:
         return uid in (0, os.geteuid())
 
     @classmethod
-    def remote(cls, name: str) -> Caller:
+    def remote(cls, name: str) -> Principal:
         """Whoever holds the certificate of that name."""
         return cls(name, None, None, is_admin=True)
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from penstock.node.agent.agent import Agent
-    from penstock.node.agent.managed_tenant import Ward
+    from penstock.node.agent.managed_tenant import ManagedTenant
     from penstock.node.agent.view import Ended
     from penstock.node.enforcement import Process
     from penstock.node.tenants.tenant import Tenant
@@ -38,12 +38,14 @@ RETRY_S = 1.0  # a directory that cannot be removed
 STOPPED_WITHIN_S = 2.0
 
 
-def revoke(agent: Agent, ward: Ward, grace_ns: int, spare: int | None = None) -> Revocation:
+def revoke(
+    agent: Agent, managed: ManagedTenant, grace_ns: int, spare: int | None = None
+) -> Revocation:
     """Begins to end the tenant, or hastens that. Call it with the agent's lock held.
 
     Args:
         agent: Whose tenant it is.
-        ward: Which.
+        managed: Which.
         grace_ns: From SIGTERM to SIGKILL. Of several orders the earliest time holds.
         spare: Pid of the caller, which may end last.
 
@@ -51,35 +53,37 @@ def revoke(agent: Agent, ward: Ward, grace_ns: int, spare: int | None = None) ->
         OSError: it cannot be written down; nothing is done.
     """
     kill_at_ns = time.monotonic_ns() + grace_ns
-    if ward.revocation is not None:
-        kill_at_ns = min(kill_at_ns, ward.revocation.kill_at_ns)
-    _write_mark(ward.tenant, kill_at_ns)
-    if ward.revocation is None:
-        return _start(agent, ward, kill_at_ns, spare)
-    ward.revocation.hasten(kill_at_ns, spare)
-    return ward.revocation
+    if managed.revocation is not None:
+        kill_at_ns = min(kill_at_ns, managed.revocation.kill_at_ns)
+    _write_mark(managed.tenant, kill_at_ns)
+    if managed.revocation is None:
+        return _start(agent, managed, kill_at_ns, spare)
+    managed.revocation.hasten(kill_at_ns, spare)
+    return managed.revocation
 
 
-def go_on(agent: Agent, ward: Ward) -> None:
+def go_on(agent: Agent, managed: ManagedTenant) -> None:
     """Goes on with what an agent before this one began. Call it with the agent's lock held."""
-    kill_at_ns = _read_mark(ward.tenant)
+    kill_at_ns = _read_mark(managed.tenant)
     if kill_at_ns is not None:
-        _start(agent, ward, kill_at_ns)
+        _start(agent, managed, kill_at_ns)
 
 
-def _start(agent: Agent, ward: Ward, kill_at_ns: int, spare: int | None = None) -> Revocation:
-    ward.revocation = Revocation(agent, ward, kill_at_ns)
-    ward.revocation.hasten(kill_at_ns, spare)
-    ward.revocation.start()
-    return ward.revocation
+def _start(
+    agent: Agent, managed: ManagedTenant, kill_at_ns: int, spare: int | None = None
+) -> Revocation:
+    managed.revocation = Revocation(agent, managed, kill_at_ns)
+    managed.revocation.hasten(kill_at_ns, spare)
+    managed.revocation.start()
+    return managed.revocation
 
 
 class Revocation:
     """The end of one tenant."""
 
-    def __init__(self, agent: Agent, ward: Ward, kill_at_ns: int) -> None:
+    def __init__(self, agent: Agent, managed: ManagedTenant, kill_at_ns: int) -> None:
         self._agent = agent
-        self._ward = ward
+        self._managed = managed
         self.kill_at_ns = kill_at_ns  # CLOCK_MONOTONIC
         self._spare: set[int] = set()  # pids of callers
         self._first_spared_s: float | None = None  # time.monotonic()
@@ -89,7 +93,7 @@ class Revocation:
         self._is_over = self._is_stopped = False
         self._failures = 0  # to look at it, or to remove its directory
         self._failure: Exception | None = None  # the last of them
-        self._ending = Ending(ward.tenant, ward.grant.uid, self._known, self._is_anothers)
+        self._ending = Ending(managed.tenant, managed.grant.uid, self._known, self._is_anothers)
         self._thread = threading.Thread(target=self._run, name="revoke", daemon=True)
 
     def start(self) -> None:
@@ -123,12 +127,12 @@ class Revocation:
             failures = self._failures
             while not self._is_over and caller not in self._told:
                 if self._is_stopped:
-                    raise _stopped(self._ward.tenant.name)
+                    raise _stopped(self._managed.tenant.name)
                 if self._failures > failures and self._failure is not None:
                     raise self._failure
                 late_s = self.kill_at_ns / 1e9 + KILLED_WITHIN_S
                 if self._left and time.monotonic() > late_s:
-                    raise _hangs(self._ward.tenant.name, self._left)
+                    raise _hangs(self._managed.tenant.name, self._left)
                 self._changed.wait(LOOK_AGAIN_S)
             return self._ending.so_far
 
@@ -144,7 +148,7 @@ class Revocation:
 
     def _known(self) -> Iterator[Process]:
         """Its processes by handshakes and by enforcement, whatever became of their environment."""
-        name = self._ward.tenant.name
+        name = self._managed.tenant.name
         yield from self._agent.handshakes.processes(name)
         if self._agent.enforcer is not None:
             yield from self._agent.enforcer.members(name)
@@ -153,7 +157,7 @@ class Revocation:
         """By what enforcement saw, never by an environment, which a process may write anew."""
         enforcer = self._agent.enforcer
         tenant = enforcer.tenant_of(process) if enforcer is not None else None
-        return tenant not in {None, self._ward.tenant.name}
+        return tenant not in {None, self._managed.tenant.name}
 
     def _run(self) -> None:
         is_over = False
@@ -185,7 +189,7 @@ class Revocation:
             self._told = frozenset(one.pid for one in spared)
         if not left and not spared:
             self._ending.wait(0)
-            self._agent.drop(self._ward)
+            self._agent.drop(self._managed)
             return True
         if began_s > kill_at_s + SELDOM_AFTER_S:
             again_s = max(again_s, RETRY_S)
@@ -204,12 +208,13 @@ class Revocation:
                 self._changed.wait_for(lambda: self._is_stopped, time_s)
 
 
-def check_not_ending(ward: Ward) -> None:
+def check_not_ending(managed: ManagedTenant) -> None:
     """Raises `PenstockError` for a tenant that is being ended: nothing is given to it any more."""
-    if ward.revocation is not None:
+    if managed.revocation is not None:
         raise PenstockError(
-            f"tenant {ward.tenant.name!r} is being ended", "it was revoked, and ends with its last "
-            "process", "try again when it is gone", reason="not-now",
+            f"tenant {managed.tenant.name!r} is being ended",
+            "it was revoked, and ends with its last process",
+            "try again when it is gone", reason="not-now",
         )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from penstock import __version__
 from penstock.devices.inventory import known
 from penstock.model import PenstockError
 from penstock.node.admission.checks import free_shares
-from penstock.node.agent.enforcement_task import Enforcing
+from penstock.node.agent.enforcement_task import EnforcementTask
 from penstock.node.agent.event_feed import EventTail
 from penstock.node.metering.clock import now
 from penstock.node.metering.exporter import Exporter
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from penstock.devices import Device
     from penstock.node.admission.checks import Free
     from penstock.node.agent.agent import Agent
-    from penstock.node.agent.managed_tenant import Ward
+    from penstock.node.agent.managed_tenant import ManagedTenant
     from penstock.node.enforcement.enforcer import DeviceFigures
     from penstock.node.metering.clock import Moment
     from penstock.node.metering.meter import TenantSuspicion
@@ -71,8 +71,8 @@ class _Latest:
         return self.usage is usage and self.grant is grant and self.figures == figures
 
 
-class Books:
-    """A duty of the agent's rounds, and the last one before a tenant goes."""
+class UsageRecorder:
+    """A periodic task of the agent, and the last one before a tenant goes."""
 
     def __init__(self, agent: Agent, directory: Path | None = None) -> None:
         """Meters into `directory`. Raises `PenstockError`: another meters there already."""
@@ -84,9 +84,9 @@ class Books:
         self._lock = threading.Lock()
         self._scrape_lock = threading.Lock()  # of counted events
         self._exporter = Exporter(agent.node)
-        self._identities: dict[Ward, Identity] = {}
-        self._latest: dict[Ward, _Latest] = {}
-        self._wards: Sequence[Ward] = ()  # as of the last round …
+        self._identities: dict[ManagedTenant, Identity] = {}
+        self._latest: dict[ManagedTenant, _Latest] = {}
+        self._managed_tenants: Sequence[ManagedTenant] = ()  # as of the last round …
         self._at: Moment | None = None  # … and when that was
         self._events: dict[str, Counter[str]] = {}  # by tenant: kinds
         self._tail = EventTail(agent, ())
@@ -106,29 +106,29 @@ class Books:
             return False
         self._observed_ns = now_ns
         at = now()
-        wards = self._agent.wards()
+        managed_tenants = self._agent.managed_tenants()
         with self._lock:
-            self._observe(at, wards)
+            self._observe(at, managed_tenants)
             if now_ns - self._flushed_ns >= FLUSH_NS:
                 self._flushed_ns = now_ns
                 self._catch_up()
                 self._meter.flush(at)
-            if wards is not self._wards:
-                self._wards = wards
-                for gone in self._identities.keys() - set(wards):
+            if managed_tenants is not self._managed_tenants:
+                self._managed_tenants = managed_tenants
+                for gone in self._identities.keys() - set(managed_tenants):
                     del self._identities[gone]
-                for gone in self._latest.keys() - set(wards):
+                for gone in self._latest.keys() - set(managed_tenants):
                     del self._latest[gone]
-        look = functools.partial(self._snapshot, wards, at)
+        look = functools.partial(self._snapshot, managed_tenants, at)
         self._exporter.publish(look, self._agent.last_round_ns() / 1e9)
         return True
 
-    def close_tenant(self, ward: Ward) -> None:
+    def close_tenant(self, managed: ManagedTenant) -> None:
         """Takes the last reading of a tenant that has ended."""
         with self._lock:
-            self._catch_up([ward])
-            self._latest.pop(ward, None)
-            reading = self._reading(ward, ward.last_usage(), self._figures(ward))
+            self._catch_up([managed])
+            self._latest.pop(managed, None)
+            reading = self._reading(managed, managed.last_usage(), self._figures(managed))
             if reading is not None:
                 self._record(self._meter.close_tenant(now(), reading)[1])
 
@@ -155,47 +155,47 @@ class Books:
             self._catch_up()
             return self._meter.flush(now())
 
-    def _observe(self, at: Moment, wards: Sequence[Ward]) -> None:
+    def _observe(self, at: Moment, managed_tenants: Sequence[ManagedTenant]) -> None:
         """Tells the meter what is new, and now and then what is as it was."""
-        stood: list[Ward] = []
-        fresh: dict[Ward, _Latest] = {}
+        stood: list[ManagedTenant] = []
+        fresh: dict[ManagedTenant, _Latest] = {}
         readings = []
-        for ward in wards:
-            usage, figures = ward.supervisor.newest(), self._figures(ward)
-            if ward.supervisor.page_problem is not None:
+        for managed in managed_tenants:
+            usage, figures = managed.supervisor.newest(), self._figures(managed)
+            if managed.supervisor.page_problem is not None:
                 usage = None
-            latest = self._latest.get(ward)
-            if latest is not None and latest.is_of(usage, ward.grant, figures):
+            latest = self._latest.get(managed)
+            if latest is not None and latest.is_of(usage, managed.grant, figures):
                 if at.mono_ns - latest.told_ns >= SAME_NS:
                     latest.told_ns = at.mono_ns
                     readings.append(latest.reading)
                 continue
-            stood.append(ward)
-            reading = self._reading(ward, usage, figures)
+            stood.append(managed)
+            reading = self._reading(managed, usage, figures)
             if reading is not None:
-                fresh[ward] = _Latest(usage, ward.grant, figures, reading, at.mono_ns)
+                fresh[managed] = _Latest(usage, managed.grant, figures, reading, at.mono_ns)
                 readings.append(reading)
         self._catch_up(stood)
-        for ward in stood:
-            self._latest.pop(ward, None)
+        for managed in stood:
+            self._latest.pop(managed, None)
         self._latest.update(fresh)
         self._at = at
         self._record(self._meter.observe(at, readings))
 
-    def _catch_up(self, wards: Iterable[Ward] | None = None) -> None:
+    def _catch_up(self, managed_tenants: Iterable[ManagedTenant] | None = None) -> None:
         """Tells the meter how long what it was not told of again stood: until the last round."""
         if self._at is None:
             return
         readings = []
-        for ward in self._latest if wards is None else wards:
-            latest = self._latest.get(ward)
+        for managed in self._latest if managed_tenants is None else managed_tenants:
+            latest = self._latest.get(managed)
             if latest is not None and latest.told_ns < self._at.mono_ns:
                 latest.told_ns = self._at.mono_ns
                 readings.append(latest.reading)
         self._record(self._meter.observe(self._at, readings))
 
     def _reading(
-        self, ward: Ward, usage: UsageSnapshot | None, figures: Sequence[DeviceFigures]
+        self, managed: ManagedTenant, usage: UsageSnapshot | None, figures: Sequence[DeviceFigures]
     ) -> TenantReading | None:
         """Of a damaged page what the device itself says; None: nothing tells anything."""
         if usage is None and not figures:
@@ -205,24 +205,24 @@ class Books:
             for one in figures
         }
         try:
-            return reading_of(self._identity(ward), ward.grant, usage, measured)
+            return reading_of(self._identity(managed), managed.grant, usage, measured)
         except OSError:
             return None
 
-    def _figures(self, ward: Ward) -> tuple[DeviceFigures, ...]:
+    def _figures(self, managed: ManagedTenant) -> tuple[DeviceFigures, ...]:
         """What the devices said of the tenant when enforcement, which asks them, looked last."""
         enforcer = self._agent.enforcer
-        return () if enforcer is None else enforcer.figures(ward.tenant.directory)
+        return () if enforcer is None else enforcer.figures(managed.tenant.directory)
 
     @property
-    def _enforcing(self) -> Enforcing | None:
-        return Enforcing.of(self._agent)
+    def _enforcing(self) -> EnforcementTask | None:
+        return EnforcementTask.of(self._agent)
 
-    def _identity(self, ward: Ward) -> Identity:
-        if ward not in self._identities:
-            where = {key: ward.grant.labels.get(key, "") for key in _WHERE}
-            self._identities[ward] = identity_of(ward.tenant, ward.grant, where)
-        return self._identities[ward]
+    def _identity(self, managed: ManagedTenant) -> Identity:
+        if managed not in self._identities:
+            where = {key: managed.grant.labels.get(key, "") for key in _WHERE}
+            self._identities[managed] = identity_of(managed.tenant, managed.grant, where)
+        return self._identities[managed]
 
     def _record(self, suspicions: Iterable[TenantSuspicion]) -> None:
         for one in suspicions:
@@ -237,16 +237,16 @@ class Books:
                     reason=found.reason,
                 )
 
-    def _count_events(self, wards: Sequence[Ward]) -> None:
+    def _count_events(self, managed_tenants: Sequence[ManagedTenant]) -> None:
         with self._scrape_lock:
             for tenant, fields in self._tail.read():
                 self._events.setdefault(tenant, Counter())[str(fields.get("event", ""))] += 1
-            for gone in self._events.keys() - {ward.tenant.name for ward in wards}:
+            for gone in self._events.keys() - {managed.tenant.name for managed in managed_tenants}:
                 del self._events[gone]
 
-    def _snapshot(self, wards: Sequence[Ward], at: Moment) -> NodeSnapshot:
+    def _snapshot(self, managed_tenants: Sequence[ManagedTenant], at: Moment) -> NodeSnapshot:
         """After the round at `at`; in the thread of whoever asks."""
-        self._count_events(wards)
+        self._count_events(managed_tenants)
         with self._lock:
             self._catch_up()
         agent = self._agent
@@ -258,34 +258,40 @@ class Books:
             began_wall_ns=int(agent.started_at * 1e9),
             version=__version__,
             devices=tuple(self._device(device, free.get(device.uuid)) for device in agent.devices),
-            tenants=tuple(one for ward in wards if (one := self._tenant(ward)) is not None),
+            tenants=tuple(
+                one for managed in managed_tenants if (one := self._tenant(managed)) is not None
+            ),
             meter=self._meter.health(at),
             damaged_tenants=agent.damaged_tenants(),
         )
 
-    def _tenant(self, ward: Ward) -> TenantSnapshot | None:
+    def _tenant(self, managed: ManagedTenant) -> TenantSnapshot | None:
         try:
-            identity = self._identity(ward)
+            identity = self._identity(managed)
         except OSError:
             return None  # it ends
-        usage = ward.supervisor.usage
-        limits = ward.supervisor.limits
+        usage = managed.supervisor.usage
+        limits = managed.supervisor.limits
         return TenantSnapshot(
             identity=identity,
-            mode=ward.grant.mode,
-            suspended=ward.grant.suspended or bool(limits and limits.suspended) or ward.is_held,
+            mode=managed.grant.mode,
+            suspended=managed.grant.suspended
+            or bool(limits and limits.suspended)
+            or managed.is_held,
             processes=len(usage.slots) if usage else None,
             shares=share_snapshots(
                 identity,
-                ward.grant,
+                managed.grant,
                 limits,
                 usage,
                 meter=self._meter,
-                measured_bytes={one.device_uuid: one.memory_bytes for one in self._figures(ward)},
+                measured_bytes={
+                    one.device_uuid: one.memory_bytes for one in self._figures(managed)
+                },
             ),
-            events=dict(self._events.get(ward.tenant.name, ())),
-            findings=_findings(ward),
-            heartbeat_ns=ward.looked_after_ns,
+            events=dict(self._events.get(managed.tenant.name, ())),
+            findings=_findings(managed),
+            heartbeat_ns=managed.looked_after_ns,
         )
 
     def _device(self, device: Device, left: Free | None) -> DeviceSnapshot:
@@ -297,7 +303,7 @@ class Books:
             name=device.name,
             simulated=device.simulated,
             # Enforcement asks all devices once a second, too, and must get its answers.
-            available=health.state != "lost" and not self._agent.fails(Enforcing),
+            available=health.state != "lost" and not self._agent.fails(EnforcementTask),
             memory_capacity_bytes=device.memory_bytes,
             memory_used_bytes=known(report.memory_used_bytes) if report else None,
             memory_granted_bytes=device.memory_bytes - left.memory_bytes if left else 0,
@@ -313,11 +319,11 @@ class Books:
         return len(enforcing.foreign_on(device.uuid)) if enforcing else None
 
 
-def _findings(ward: Ward) -> Counter[str]:
+def _findings(managed: ManagedTenant) -> Counter[str]:
     """What stands against the tenant, by kind."""
-    found = Counter(str(one.kind) for one in ward.findings)
-    if ward.supervisor.page_problem and not found["damaged"]:
+    found = Counter(str(one.kind) for one in managed.findings)
+    if managed.supervisor.page_problem and not found["damaged"]:
         found["damaged"] = 1
-    if ward.problem or ward.damage:
+    if managed.problem or managed.damage:
         found["failed"] = 1
     return +found

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from penstock.devices import Device
     from penstock.node.admission.admit import Request
-    from penstock.node.agent.principal import Caller
+    from penstock.node.agent.principal import Principal
     from penstock.node.tenants.grant import Grant
 
 STEPS: tuple[Step, ...] = get_args(Step)  # from the mildest
@@ -36,7 +36,7 @@ class Bounds:
     user_permille: int = FULL_DEVICE_PERMILLE  # of each device, for all tenants of one user
     user_tenants: int = 64  # of one user, those included that end but are held up
 
-    def check(self, request: Request, caller: Caller) -> None:
+    def check(self, request: Request, caller: Principal) -> None:
         """Raises `PenstockError` for what only an administrator may ask."""
         if caller.is_admin:
             return
@@ -66,7 +66,7 @@ class Bounds:
                 "choose other names for labels of your own",
             )
 
-    def check_number(self, caller: Caller, grants: Iterable[Grant], held: int) -> None:
+    def check_number(self, caller: Principal, grants: Iterable[Grant], held: int) -> None:
         """Raises `PenstockError` when a user has as many tenants as users may have.
 
         `held`: pages of the user's former tenants that somebody has open still.
@@ -98,7 +98,7 @@ class Bounds:
 
     def left_to(
         self,
-        caller: Caller,
+        caller: Principal,
         devices: Sequence[Device],
         machine: str | None,
         grants: Iterable[Grant],
@@ -122,7 +122,7 @@ class Bounds:
 
     def check_total(
         self,
-        caller: Caller,
+        caller: Principal,
         grant: Grant,
         left: Mapping[str, Free] | None,
         before: Grant | None = None,
@@ -157,7 +157,7 @@ class Bounds:
 
 
 def person_of(grant: Grant) -> int | None:
-    """Whose limits it counts to, as `Caller.person`; None: nobody's on this machine."""
+    """Whose limits it counts to, as `Principal.person`; None: nobody's on this machine."""
     return grant.uid if grant.owner_uid is None else grant.owner_uid
 
 

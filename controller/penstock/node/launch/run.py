@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from penstock.node.launch.child import Child
 from penstock.node.supervision.supervisor import PERIOD_S, Supervisor
-from penstock.node.supervision.tenant_table import Neighbourhood
+from penstock.node.supervision.tenant_table import TenantTable
 from penstock.node.tenants.environment import program_environment, tenant_variables
 from penstock.node.tenants.tenant import has_processes
 from penstock.node.tenants.tenant_events import record_event
@@ -45,7 +45,7 @@ def run_tenant(
     """
     tenant = admitted.tenant
     survive_lost_pages()  # whatever the tenant does to its pages, its exit code is handed on
-    supervisor = Supervisor(tenant, Neighbourhood(state), source)
+    supervisor = Supervisor(tenant, TenantTable(state), source)
     supervisor.tick()
     try:
         child = Child(

@@ -16,7 +16,7 @@ from penstock.node.rpc.status import abort
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 
-    from penstock.node.agent import Caller
+    from penstock.node.agent import Principal
 
 Context = Any  # these are generic in what no method here uses
 Message = Any
@@ -36,7 +36,7 @@ class Calls:
         self._under_way: Counter[tuple[int | str, Kind]] = Counter()
 
     @contextlib.contextmanager
-    def one(self, caller: Caller, kind: Kind) -> Iterator[None]:
+    def one(self, caller: Principal, kind: Kind) -> Iterator[None]:
         """Counts a call as long as it lasts. Raises `PenstockError`: the caller has too many."""
         key = (caller.person, kind)
         most = (MOST_OF_ADMIN if caller.is_admin else MOST)[kind]
@@ -58,7 +58,7 @@ class Calls:
 class Streams(grpc.aio.ServerInterceptor):
     """Counts what may go on for ever, of whichever service: it has no deadline that ends it."""
 
-    def __init__(self, calls: Calls, identify: Callable[[Any], Caller | None]) -> None:
+    def __init__(self, calls: Calls, identify: Callable[[Any], Principal | None]) -> None:
         self._calls = calls
         self._identify = identify
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.node.agent import Caller
+    from penstock.node.agent import Principal
 
 Answer = TypeVar("Answer")
 Lane = Literal["order", "query"]  # a query looks at all tenants, an order at one
@@ -33,7 +33,7 @@ class Turns:
         self._turns: dict[tuple[int | str, Lane], asyncio.Semaphore] = {}
         self._holders: Counter[tuple[int | str, Lane]] = Counter()  # who wait included
 
-    async def carry_out(self, caller: Caller, lane: Lane, order: Callable[[], Answer]) -> Answer:
+    async def carry_out(self, caller: Principal, lane: Lane, order: Callable[[], Answer]) -> Answer:
         """What the order returns or raises. One that has begun has its turn until it is done."""
         threads = (self._admins if caller.is_admin else self._users)[lane]
         most = (ADMINS_AT_ONCE if caller.is_admin else AT_ONCE)[lane]

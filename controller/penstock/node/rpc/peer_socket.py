@@ -20,7 +20,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from penstock.node.agent import Caller
+from penstock.node.agent import Principal
 from penstock.node.agent.peer import Watched, credentials_of
 from penstock.node.rpc.listener import Listening
 
@@ -43,7 +43,7 @@ CLOSES_WITHIN_S = 2.0
 _PREFIX = "unix-abstract:"
 
 
-class Door:
+class PeerSocket:
     """Accepts local connections and joins them to the server at `inside`."""
 
     def __init__(self, outside: Path, for_admins: Path, inside: Path, people: People) -> None:
@@ -54,7 +54,7 @@ class Door:
         self._outside = outside
         self._for_admins = for_admins
         self._inside = inside
-        self._callers: dict[str, Caller] = {}  # by address
+        self._callers: dict[str, Principal] = {}  # by address
         self._of_uid: Counter[int] = Counter()  # connections, from when they are accepted
         self._connections: Counter[int | str] = Counter()  # those let in, by person
         self._waiting: Counter[int | str] = Counter()
@@ -68,7 +68,7 @@ class Door:
             self._listening.append(Listening(path, who, self._accept))
             self._listening[-1].open()
 
-    def caller(self, peer: str) -> Caller | None:
+    def caller(self, peer: str) -> Principal | None:
         """Whose connection gRPC means by `peer`; None: none of ours."""
         return self._callers.get(peer.removeprefix(_PREFIX)) if peer.startswith(_PREFIX) else None
 
@@ -86,7 +86,7 @@ class Door:
     def _accept(self, accepted: socket.socket) -> None:
         """Whoever has far too many is refused before anything is made for it."""
         pid, uid = credentials_of(accepted)
-        if self._of_uid[uid] >= MOST_OF_A_UID and not Caller.is_admins(uid):
+        if self._of_uid[uid] >= MOST_OF_A_UID and not Principal.is_admins(uid):
             accepted.close()
             return
         self._of_uid[uid] += 1
@@ -121,21 +121,21 @@ class Door:
                 if not self._connections[caller.person]:
                     del self._connections[caller.person]
 
-    async def _caller_at(self, accepted: socket.socket, uid: int, pid: int) -> Caller | None:
+    async def _caller_at(self, accepted: socket.socket, uid: int, pid: int) -> Principal | None:
         """Who is at the other end, looked up beside the loop; None: too many wait for that.
 
         Administrators are not looked up there, and wait for nobody.
         """
         process = Watched.peer_of(accepted)
-        if Caller.is_admins(uid):
-            return Caller.local(uid, pid, self._people, process)
+        if Principal.is_admins(uid):
+            return Principal.local(uid, pid, self._people, process)
         if self._unknown >= MOST_UNKNOWN:
             return None
         self._unknown += 1
         try:
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(
-                self._lookups, Caller.local, uid, pid, self._people, process
+                self._lookups, Principal.local, uid, pid, self._people, process
             )
         finally:
             self._unknown -= 1
@@ -167,7 +167,7 @@ class Door:
         )
 
     async def _serve(
-        self, caller: Caller, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, caller: Principal, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         """Hands a connection's bytes on, both ways, until either side ends it."""
         first = await asyncio.wait_for(reader.read(_CHUNK_BYTES), SPEAKS_WITHIN_S)

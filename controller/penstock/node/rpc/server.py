@@ -12,9 +12,9 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from penstock.node.agent import Caller, Orders
+from penstock.node.agent import Orders, Principal
 from penstock.node.rpc.call_limits import MOST_CALLS, Calls, Streams
-from penstock.node.rpc.peer_socket import Door
+from penstock.node.rpc.peer_socket import PeerSocket
 from penstock.node.rpc.service import AgentService
 from penstock.node.rpc.tls import Tls, name_of
 from penstock_api.v1 import agent_pb2, agent_pb2_grpc
@@ -26,7 +26,7 @@ SERVICE = agent_pb2.DESCRIPTOR.services_by_name["Agent"].full_name
 STOP_S = 2.0  # calls under way may end
 EVERYBODY, OWNER = 0o666, 0o600
 # A request that is never sent whole is kept as long as its connection: a person's connections
-# (`door.MOST_OF_A_USER`) hold 256 MiB of them at most.
+# (`peer_socket.MOST_OF_A_USER`) hold 256 MiB of them at most.
 MOST_MESSAGE_BYTES = 256 << 10
 MOST_STREAMS = 32  # calls at a time over one connection; further ones wait at the caller
 
@@ -38,7 +38,7 @@ class Server:
         self._agent = agent
         self._tls = tls
         self._inside = agent.state.admin_socket.parent
-        self._door = Door(
+        self._peer_socket = PeerSocket(
             agent.state.agent_socket,
             agent.state.admin_socket,
             self._inside / "grpc.sock",
@@ -86,20 +86,20 @@ class Server:
         await server.start()
         await self._health.set("", health_pb2.HealthCheckResponse.SERVING)
         await self._health.set(SERVICE, health_pb2.HealthCheckResponse.SERVING)
-        await self._door.open(EVERYBODY if self._agent.enforces else OWNER)
+        await self._peer_socket.open(EVERYBODY if self._agent.enforces else OWNER)
         self._server = server
 
     async def _stop(self) -> None:
         await self._health.enter_graceful_shutdown()
         if self._server is not None:
             await self._server.stop(STOP_S)
-        await self._door.close()
+        await self._peer_socket.close()
         shutil.rmtree(self._inside, ignore_errors=True)
 
-    def _identify(self, context: Any) -> Caller | None:  # noqa: ANN401 - grpc's context
+    def _identify(self, context: Any) -> Principal | None:  # noqa: ANN401 - grpc's context
         """Over TLS by the certificate's name, else by the connection's address."""
         peer = context.peer()
         if not peer.startswith(("ipv4:", "ipv6:")):
-            return self._door.caller(peer)
+            return self._peer_socket.caller(peer)
         name = name_of(context.auth_context())
-        return Caller.remote(name) if name is not None else None
+        return Principal.remote(name) if name is not None else None

@@ -17,7 +17,7 @@ from google.protobuf.message import Message
 from penstock import __version__
 from penstock.model import PenstockError, QuantityError
 from penstock.node.agent.event_feed import EventTail
-from penstock.node.agent.usage_recorder import Books
+from penstock.node.agent.usage_recorder import UsageRecorder
 from penstock.node.rpc import convert
 from penstock.node.rpc.message_bounds import check_names, check_reason
 from penstock.node.rpc.order_threads import Turns
@@ -30,7 +30,7 @@ from penstock_shim.pages import PageError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
-    from penstock.node.agent import Agent, Caller, Orders
+    from penstock.node.agent import Agent, Orders, Principal
     from penstock.node.rpc.call_limits import Calls, Kind
     from penstock.node.rpc.order_threads import Lane
     from penstock.node.tenants.grant import Grant
@@ -52,7 +52,7 @@ class AgentService(agent_pb2_grpc.AgentServicer):
         self,
         agent: Agent,
         orders: Orders,
-        identify: Callable[[Context], Caller | None],
+        identify: Callable[[Context], Principal | None],
         calls: Calls,
     ) -> None:
         self._agent = agent
@@ -73,7 +73,7 @@ class AgentService(agent_pb2_grpc.AgentServicer):
     async def Grant(self, request: pb.GrantRequest, context: Context) -> pb.GrantResponse:  # noqa: N802
         """See agent.proto."""
 
-        def grant(caller: Caller) -> pb.GrantResponse:
+        def grant(caller: Principal) -> pb.GrantResponse:
             granted = self._orders.grant(convert.request_of(request), caller)
             return pb.GrantResponse(
                 tenant=convert.tenant_to(granted.view),
@@ -87,7 +87,7 @@ class AgentService(agent_pb2_grpc.AgentServicer):
     async def Resize(self, request: pb.ResizeRequest, context: Context) -> pb.ResizeResponse:  # noqa: N802
         """See agent.proto."""
 
-        def resize(caller: Caller) -> pb.ResizeResponse:
+        def resize(caller: Principal) -> pb.ResizeResponse:
             view, notes = self._orders.resize(request.name, convert.resize_of(request), caller)
             return pb.ResizeResponse(tenant=convert.tenant_to(view), notes=notes)
 
@@ -96,7 +96,7 @@ class AgentService(agent_pb2_grpc.AgentServicer):
     async def Suspend(self, request: pb.SuspendRequest, context: Context) -> pb.SuspendResponse:  # noqa: N802
         """See agent.proto."""
 
-        def suspend(caller: Caller) -> pb.SuspendResponse:
+        def suspend(caller: Principal) -> pb.SuspendResponse:
             check_reason(request.reason)
             view = self._orders.suspend(request.name, caller, request.reason)
             return pb.SuspendResponse(tenant=convert.tenant_to(view))
@@ -115,7 +115,7 @@ class AgentService(agent_pb2_grpc.AgentServicer):
     async def Revoke(self, request: pb.RevokeRequest, context: Context) -> pb.RevokeResponse:  # noqa: N802
         """See agent.proto."""
 
-        def revoke(caller: Caller) -> pb.RevokeResponse:
+        def revoke(caller: Principal) -> pb.RevokeResponse:
             check_reason(request.reason)
             grace_ns = convert.grace_ns(request)
             ended = self._orders.revoke(request.name, grace_ns, caller, request.reason)
@@ -165,31 +165,33 @@ class AgentService(agent_pb2_grpc.AgentServicer):
             check_names(request.tenants)
             wanted = set(request.tenants)
             for name in sorted(wanted):
-                self._agent.ward(name)
+                self._agent.managed(name)
         except PenstockError as error:
             await abort(context, error)
         while True:
             now = time.time()
-            for ward in self._agent.wards():
-                if not wanted or ward.tenant.name in wanted:
-                    neighbour = self._agent.neighbourhood.of(ward.tenant.directory)
+            for managed in self._agent.managed_tenants():
+                if not wanted or managed.tenant.name in wanted:
+                    neighbour = self._agent.tenant_table.of(managed.tenant.directory)
                     usage = neighbour.newest() if neighbour is not None else None
                     if neighbour is not None and usage is not None:
-                        yield _report(ward.tenant.name, ward.grant, usage, neighbour.use, now)
+                        yield _report(managed.tenant.name, managed.grant, usage, neighbour.use, now)
             await asyncio.sleep(interval_s)
 
     async def QueryUsage(  # noqa: N802
         self, request: pb.QueryUsageRequest, context: Context
     ) -> pb.QueryUsageResponse:
         """See agent.proto."""
-        return await self._answer(context, lambda _: query_usage(self._books(), request), "query")
+        return await self._answer(
+            context, lambda _: query_usage(self._recorder(), request), "query"
+        )
 
     async def ReleaseDriver(  # noqa: N802
         self, request: pb.ReleaseDriverRequest, context: Context
     ) -> pb.ReleaseDriverResponse:
         """See agent.proto."""
 
-        def release(caller: Caller) -> pb.ReleaseDriverResponse:
+        def release(caller: Principal) -> pb.ReleaseDriverResponse:
             check_reason(request.reason)
             self._orders.release_driver(caller, request.reason)
             return pb.ReleaseDriverResponse()
@@ -202,20 +204,20 @@ class AgentService(agent_pb2_grpc.AgentServicer):
         """See agent.proto."""
         del request
 
-        def reopen(caller: Caller) -> pb.ReopenDriverResponse:
+        def reopen(caller: Principal) -> pb.ReopenDriverResponse:
             self._orders.reopen_driver(caller)
             return pb.ReopenDriverResponse()
 
         return await self._answer(context, reopen)
 
-    def _books(self) -> Books:
-        for duty in self._agent.duties:
-            if isinstance(duty, Books):
-                return duty
+    def _recorder(self) -> UsageRecorder:
+        for periodic_task in self._agent.periodic_tasks:
+            if isinstance(periodic_task, UsageRecorder):
+                return periodic_task
         raise PenstockError("this agent does not meter", "it keeps no readings", "ask another one")
 
     async def _answer(
-        self, context: Context, order: Callable[[Caller], Answer], kind: Kind = "order"
+        self, context: Context, order: Callable[[Principal], Answer], kind: Kind = "order"
     ) -> Answer:
         """Carries the order out beside the loop; an error becomes a status with its reason."""
         caller = await self._caller(context)
@@ -260,7 +262,7 @@ class AgentService(agent_pb2_grpc.AgentServicer):
             raise
 
     async def _in_own_thread(
-        self, caller: Caller, kind: Kind, order: Callable[[Caller], Answer]
+        self, caller: Principal, kind: Kind, order: Callable[[Principal], Answer]
     ) -> Answer:
         """Carried out, and counted, to its end, whether or not its caller waits for that."""
         counted = contextlib.ExitStack()
@@ -286,7 +288,7 @@ class AgentService(agent_pb2_grpc.AgentServicer):
     async def _look(self, work: Callable[[], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._at_looks, work)
 
-    async def _caller(self, context: Context) -> Caller:
+    async def _caller(self, context: Context) -> Principal:
         caller = self._identify(context)
         if caller is None:
             await context.abort(

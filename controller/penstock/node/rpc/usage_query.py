@@ -10,7 +10,7 @@ from penstock.node.metering.usage import Usage, UsageRow
 from penstock_api.v1 import agent_pb2 as pb
 
 if TYPE_CHECKING:
-    from penstock.node.agent.usage_recorder import Books
+    from penstock.node.agent.usage_recorder import UsageRecorder
     from penstock.node.metering.usage import By
 
 HOUR_S = 3600
@@ -23,7 +23,7 @@ _BY: dict[By, pb.GroupBy] = {
 }
 
 
-def query_usage(books: Books, request: pb.QueryUsageRequest) -> pb.QueryUsageResponse:
+def query_usage(books: UsageRecorder, request: pb.QueryUsageRequest) -> pb.QueryUsageResponse:
     """What stands in `books`. Raises `PenstockError`."""
     until_s = request.until.seconds if request.HasField("until") else int(time.time()) + 1
     since_s = request.since.seconds if request.HasField("since") else until_s - HOUR_S

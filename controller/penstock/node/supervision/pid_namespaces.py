@@ -26,7 +26,7 @@ _FIRST_NAMESPACE = 0xEFFFFFFC  # the kernel's number of the namespace that holds
 Identity = tuple[int, int, int]  # pid namespace, pid there, start time
 
 
-class Outsiders:
+class NamespacedProcesses:
     """Remembers where it saw whom, and which namespaces.
 
     One that it never saw may be where we cannot look; from the machine's first namespace all others
@@ -94,7 +94,7 @@ class Outsiders:
         if self._scanned_ns is not None and now_ns < self._scanned_ns + self._scan_period_ns:
             return False
         self._scanned_ns = now_ns
-        alive = _outsiders(self._own, {pid: identity for identity, pid in self._pids.items()})
+        alive = _namespaced(self._own, {pid: identity for identity, pid in self._pids.items()})
         if alive is None:
             return False
         for identity in self._pids.keys() - alive.keys():
@@ -148,7 +148,7 @@ def _keep(pid: int, before: Mapping[int, Identity], found: dict[Identity, int]) 
         found[before[pid]] = pid
 
 
-def _outsiders(own: int | None, before: Mapping[int, Identity]) -> dict[Identity, int] | None:
+def _namespaced(own: int | None, before: Mapping[int, Identity]) -> dict[Identity, int] | None:
     """Living processes of other namespaces, and their pids here. None: some cannot be told.
 
     `before`: as they were found last, for those who keep it from being told when they began.

@@ -20,7 +20,7 @@ from penstock_shim.pages import DeviceLimit, Limits, PageError, QuotaWriter, Usa
 
 if TYPE_CHECKING:
     from penstock.devices import DeviceSource
-    from penstock.node.supervision.tenant_table import Neighbour, Neighbourhood, Shared
+    from penstock.node.supervision.tenant_table import CoTenant, Shared, TenantTable
     from penstock.node.tenants.grant import DeviceGrant, Grant
     from penstock.node.tenants.tenant import Tenant
     from penstock_shim.pages import UsageSnapshot
@@ -45,7 +45,7 @@ class Supervisor:
     def __init__(
         self,
         tenant: Tenant,
-        neighbourhood: Neighbourhood,
+        tenant_table: TenantTable,
         source: DeviceSource | None = None,
         *,
         adopted: bool = False,
@@ -55,11 +55,11 @@ class Supervisor:
 
         Args:
             tenant: Whom to look after.
-            neighbourhood: Its own part and that of others.
+            tenant_table: Its own part and that of others.
             source: Tells the device's own figures; without it nothing is compared with them.
             adopted: It was looked after before: what it was refused then is on record.
             reap_period_ns: How often it is looked for processes in other pid namespaces that have
-                ended. Those in this one are told by the neighbourhood. 0: in every round.
+                ended. Those in this one are told by the tenant table. 0: in every round.
         """
         self._reap_period_ns = reap_period_ns
         self._reaped_ns = 0
@@ -68,7 +68,7 @@ class Supervisor:
         self._watches: dict[str, Watch] = {}  # by device UUID
         self._looked_at_ns = 0
         self.finding: str | None = None  # what it takes uncharged
-        self._neighbourhood = neighbourhood
+        self._tenant_table = tenant_table
         self._quota = QuotaWriter.open(tenant.quota_page)
         self._usage: UsagePage | None = None
         self.usage: UsageSnapshot | None = None  # as of the last round …
@@ -78,11 +78,11 @@ class Supervisor:
         self._published: object = None
         self._published_ns = 0
         self._shares: list[Shared] = []  # as they were published
-        self._changes = -1  # of the neighbourhood, up to which these are the same
+        self._changes = -1  # of the tenant table, up to which these are the same
         self._held: Held | None = None  # as it was published
         self._looked_after_ns = 0
         self._due_ns = 0  # when there is something to do in any case
-        self._kept: Neighbour | None = None  # who has its heartbeat renewed
+        self._kept: CoTenant | None = None  # who has its heartbeat renewed
         self._refusals: dict[str, int] | None = None if adopted else {}
         self._asked_changes = 0
         self._asked: dict[str, int] = {}  # refused names, how often
@@ -91,15 +91,15 @@ class Supervisor:
     def tick(self) -> None:
         """One round, of a tenant that is supervised alone: the neighbours are looked at as well."""
         now_ns = time.monotonic_ns()
-        self._neighbourhood.look(now_ns)
+        self._tenant_table.look(now_ns)
         self.look_after(now_ns)
 
     def look_after(self, now_ns: int) -> None:
-        """One round, after the neighbourhood was looked at.
+        """One round, after the tenant table was looked at.
 
         A usage page that was damaged is recorded once and never stops the tenant.
         """
-        me = self._neighbourhood.of(self.tenant.directory)
+        me = self._tenant_table.of(self.tenant.directory)
         if me is None:
             return
         if self._kept is not me:
@@ -123,7 +123,7 @@ class Supervisor:
             self._looked_at_ns = now_ns
             self._compare(me.grant)
         apart = self.usage and any(
-            self._neighbourhood.outsiders.watches(s) for s in self.usage.slots
+            self._tenant_table.namespaced.watches(s) for s in self.usage.slots
         )
         period_ns = self._reap_period_ns if apart or not self._reap_period_ns else PAGE_PERIOD_NS
         self._due_ns = now_ns + (min(period_ns, DEVICE_PERIOD_NS) if self._source else period_ns)
@@ -133,15 +133,15 @@ class Supervisor:
 
         Once it cannot be read any more, what was read last; `page_problem` tells why.
         """
-        me = self._neighbourhood.of(self.tenant.directory)
+        me = self._tenant_table.of(self.tenant.directory)
         if me is not None:
             self.usage, self.page_problem = me.newest(), me.problem
         return self.usage
 
-    def _is_due(self, me: Neighbour, now_ns: int) -> bool:
+    def _is_due(self, me: CoTenant, now_ns: int) -> bool:
         if me.stirred or now_ns >= self._due_ns or self.held != self._held:
             return True
-        changes = self._neighbourhood.changes
+        changes = self._tenant_table.changes
         if me.grant is None or changes == self._changes:
             return False
         if all(map(operator.is_, self._shares, self._shares_of(me.grant))):
@@ -150,22 +150,22 @@ class Supervisor:
         return me.part.active or now_ns - self._looked_after_ns >= IDLE_PERIOD_NS
 
     def _shares_of(self, grant: Grant) -> list[Shared]:
-        return [self._neighbourhood.shared(grant.machine, d.uuid) for d in grant.devices]
+        return [self._tenant_table.shared(grant.machine, d.uuid) for d in grant.devices]
 
     def close(self) -> None:
         """Lets go of the pages; they stay as they are."""
-        self._neighbourhood.close_quota(self._quota)
+        self._tenant_table.close_quota(self._quota)
         if self._usage is not None:
             self._usage.close()
 
-    def _reap(self, me: Neighbour, usage: UsageSnapshot, now_ns: int) -> None:
+    def _reap(self, me: CoTenant, usage: UsageSnapshot, now_ns: int) -> None:
         """Takes back what dead processes hold."""
         due = bool(usage.slots) and now_ns - self._reaped_ns >= self._reap_period_ns
         if not due and not me.part.gone:
             return
         self._reaped_ns = now_ns
         try:
-            dead = self._neighbourhood.outsiders.dead(usage.slots, now_ns) if due else []
+            dead = self._tenant_table.namespaced.dead(usage.slots, now_ns) if due else []
             for slot in dead:
                 self._quota.mark_dead(slot.slot, slot.owner)
             if dead or me.part.gone or not self._reap_period_ns:
@@ -271,7 +271,7 @@ class Supervisor:
             write_finding(directory, finding)
         self.finding = finding
 
-    def _publish(self, me: Neighbour, grant: Grant, now_ns: int) -> None:
+    def _publish(self, me: CoTenant, grant: Grant, now_ns: int) -> None:
         """Writes what was granted, sharers and allowances into the page when they changed."""
         shares = self._shares_of(grant)
         name = self.tenant.name
@@ -310,7 +310,7 @@ class Supervisor:
         self._published, self._published_ns = wanted, now_ns
 
     def _shared(self, limit: DeviceLimit, device: DeviceGrant, machine: str | None) -> DeviceLimit:
-        shared = self._neighbourhood.shared(machine, limit.uuid)
+        shared = self._tenant_table.shared(machine, limit.uuid)
         allowance = shared.allowances.get(self.tenant.name, device.cores_permille)
         return dataclasses.replace(
             limit,

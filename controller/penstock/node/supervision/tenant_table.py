@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from penstock.model import PenstockError
 from penstock.node.supervision.elastic import Demand, allowances
-from penstock.node.supervision.pid_namespaces import Outsiders
+from penstock.node.supervision.pid_namespaces import NamespacedProcesses
 from penstock.node.tenants.grant import FILE as GRANT_FILE
 from penstock.node.tenants.grant import Grant, read_grant
 from penstock.node.tenants.tenant import tenants_of
@@ -38,11 +38,11 @@ Key = tuple["str | None", str]  # of a device: machine, UUID
 GRANTS_A_ROUND = 25
 
 
-class Neighbour:
+class CoTenant:
     """A tenant as last seen. What cannot be read any more stands as it was."""
 
     def __init__(
-        self, directory: Path, survey: Survey, renewed: Callable[[Neighbour], None]
+        self, directory: Path, survey: Survey, renewed: Callable[[CoTenant], None]
     ) -> None:
         """`renewed` is told when it has another grant; its page has to be opened then."""
         self.directory = directory
@@ -120,7 +120,7 @@ class Neighbour:
             return self.usage
 
     def beat(self, quota: QuotaWriter) -> None:
-        """Renews the heartbeat of this page in each round, till `Neighbourhood.close_quota`."""
+        """Renews the heartbeat of this page in each round, till `TenantTable.close_quota`."""
         self._survey.beat(self.part, quota)
 
     def close(self) -> None:
@@ -149,16 +149,16 @@ class Shared:
 ALONE = Shared()
 
 
-class Neighbourhood:
+class TenantTable:
     """Every tenant of `state`. `look` does one round."""
 
-    def __init__(self, state: State, outsiders: Outsiders | None = None) -> None:
+    def __init__(self, state: State, namespaced: NamespacedProcesses | None = None) -> None:
         self._state = state
         self._survey = Survey()
-        self._neighbours: dict[Path, Neighbour] = {}
-        self._by_part: dict[Part, Neighbour] = {}
-        self._stirred: list[Neighbour] = []  # by the last look
-        self._unread: set[Neighbour] = set()  # whose grant or page has to be opened
+        self._neighbours: dict[Path, CoTenant] = {}
+        self._by_part: dict[Part, CoTenant] = {}
+        self._stirred: list[CoTenant] = []  # by the last look
+        self._unread: set[CoTenant] = set()  # whose grant or page has to be opened
         self._directories: Iterable[Path] | None = None
         self._told: deque[tuple[Path, Grant | None]] = deque()
         self._sharers: Counter[Key] | None = None  # None: to be counted anew
@@ -168,7 +168,7 @@ class Neighbourhood:
         """Whose supervisors have something to do after the last look; others may wait a second."""
         self.changes = 0
         """How often the sharing of any device has changed."""
-        self.outsiders = outsiders or Outsiders()
+        self.namespaced = namespaced or NamespacedProcesses()
         """Tells who has died of those in other pid namespaces; one for all."""
 
     def granted(self, directory: Path, grant: Grant | None) -> None:
@@ -195,11 +195,11 @@ class Neighbourhood:
         at_work = [self._by_part[part] for part in found.active if part in self._by_part]
         self.concerned = {one.directory for one in self._stirred} | self._share_out(at_work, now_ns)
 
-    def of(self, directory: Path) -> Neighbour | None:
+    def of(self, directory: Path) -> CoTenant | None:
         """The tenant of `directory`; None: it was not there in the last round."""
         return self._neighbours.get(directory)
 
-    def __iter__(self) -> Iterator[Neighbour]:
+    def __iter__(self) -> Iterator[CoTenant]:
         return iter(list(self._neighbours.values()))
 
     def shared(self, machine: str | None, uuid: str) -> Shared:
@@ -250,14 +250,14 @@ class Neighbourhood:
             if directory not in self._neighbours:
                 self._make(directory)
 
-    def _make(self, directory: Path) -> Neighbour:
-        made = Neighbour(directory, self._survey, self._renew)
+    def _make(self, directory: Path) -> CoTenant:
+        made = CoTenant(directory, self._survey, self._renew)
         self._neighbours[directory] = self._by_part[made.part] = made
         self._stirred.append(made)  # so it was made
         self._unread.add(made)
         return made
 
-    def _renew(self, neighbour: Neighbour) -> None:
+    def _renew(self, neighbour: CoTenant) -> None:
         self._unread.add(neighbour)
         self._sharers = None
 
@@ -277,14 +277,14 @@ class Neighbourhood:
             with contextlib.suppress(OSError, PenstockError):  # about to end
                 neighbour.refresh()
 
-    def _share_out(self, active: Iterable[Neighbour], now_ns: int) -> set[Path]:
+    def _share_out(self, active: Iterable[CoTenant], now_ns: int) -> set[Path]:
         """Who is at work on a device whose sharing has changed."""
         concerned: set[Path] = set()
         if self._sharers is None:
             shares = (share for one in self._neighbours.values() for share in _shares(one))
             self._sharers = Counter(key for key, _ in shares)
             self._shared = {key: s for key, s in self._shared.items() if key in self._sharers}
-        at_work: dict[Key, list[tuple[Neighbour, DeviceGrant]]] = {}
+        at_work: dict[Key, list[tuple[CoTenant, DeviceGrant]]] = {}
         for neighbour in active:
             for key, device in _shares(neighbour):
                 at_work.setdefault(key, []).append((neighbour, device))
@@ -303,13 +303,13 @@ def _stamp(directory: Path) -> tuple[int, int]:
     return found.st_ino, found.st_mtime_ns
 
 
-def _shares(neighbour: Neighbour) -> list[tuple[Key, DeviceGrant]]:
+def _shares(neighbour: CoTenant) -> list[tuple[Key, DeviceGrant]]:
     grant = neighbour.grant
     return [((grant.machine, one.uuid), one) for one in grant.devices] if grant else []
 
 
 def _shared(
-    sharers: int, at_work: list[tuple[Neighbour, DeviceGrant]], uuid: str, now_ns: int
+    sharers: int, at_work: list[tuple[CoTenant, DeviceGrant]], uuid: str, now_ns: int
 ) -> Shared:
     """Who is not at work needs nothing now, and changes nothing for the others."""
     demands = []

@@ -269,7 +269,7 @@ def test_a_node_whose_devices_cannot_be_asked_says_so_once(node):
     lines = [json.loads(node.process.stderr.readline()) for _ in range(2)]
     assert lines[0]["event"] == "device-lost"
     line = lines[1]
-    assert (line["event"], line["duty"]) == ("failing", "Enforcing")
+    assert (line["event"], line["task"]) == ("failing", "EnforcementTask")
     assert line["reason"]
     url = f"http://127.0.0.1:{node.started['metrics_port']}/metrics"
 
