@@ -9,7 +9,7 @@ PYTHON_SOURCES := $(shell find controller proto -type f -not -name '*.pyc')
 GROUPS := --group build --group test --group kube --group lint
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-kube faults cluster-programs first-builds cluster cluster-penstock cluster-down sanitize fuzz soak numba-suite lint format gpu-check gpu-wheels gpu-check-offline bench bench-kube bench-fleet gen proto chart newest clean
+.PHONY: help setup demo test test-kube faults cluster-programs first-builds cluster cluster-penstock cluster-down sanitize fuzz soak numba-suite lint format gpu-check gpu-wheels gpu-check-offline bench picture bench-kube bench-fleet gen proto chart newest clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -100,6 +100,9 @@ gpu-check-offline: ## gpu-check on a machine without network, from build/gpu-whe
 	$(PYTHON) -m pip --python build/gpu-venv/bin/python install --quiet --no-deps \
 	  --no-build-isolation .
 	build/gpu-venv/bin/python -m tests.gpu
+
+picture: setup ## Draw the picture of the README from a real run
+	PYTHONPATH=controller $(BIN)/python bench/picture.py docs/top.svg
 
 bench: setup ## All figures as measured on this machine (some twenty minutes)
 	$(BIN)/penstock bench

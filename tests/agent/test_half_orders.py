@@ -57,7 +57,7 @@ def test_a_grant_that_is_asked_again_and_cannot_be_offered_leaves_the_tenant_as_
         shims.rename(aside := shims.with_name("aside"))
         error = refused(lambda: agent.grant(shared))
         assert error.reason == "unavailable", "kube node asks again"
-        assert "is not there" in error.why
+        assert "is missing" in error.why
         assert [one.name for one in agent.tenants()] == ["pod"]
         assert free_permille(agent) == 100
         aside.rename(shims)

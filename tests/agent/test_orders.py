@@ -116,7 +116,7 @@ def test_asking_again_under_one_request_id_is_one_grant(node):
     with node.client() as agent:
         first = agent.grant(request("t", request_id="one"))
         assert agent.grant(request("t", request_id="one")).environment == first.environment
-        with pytest.raises(PenstockError, match="exists already"):
+        with pytest.raises(PenstockError, match="already exists"):
             agent.grant(request("t", request_id="two"))
         assert len(agent.tenants()) == 1
 

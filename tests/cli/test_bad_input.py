@@ -260,7 +260,7 @@ def test_files_and_links_among_the_tenants_are_left_alone(penstock, tmp_path):
     assert [row["tenant"] for row in penstock.ps()] == ["t"]
     assert penstock.tenants() == [".gone-link", ".gone-notes", "link", "notes", "t"]
     assert tmp_path.is_dir()
-    assert_refused(penstock.run("--name=notes", "--", "true"), "'notes' exists already")
+    assert_refused(penstock.run("--name=notes", "--", "true"), "'notes' already exists")
 
 
 def test_a_damaged_grant_is_an_error_that_names_the_file(penstock, started):

@@ -197,7 +197,7 @@ def test_killing_us_leaves_the_tenant_running_until_its_end(penstock):
     assert alive(child)
     refused = penstock.run("--name=orphan", "--", "true")
     assert refused.returncode == 2
-    assert "exists already" in refused.stderr
+    assert "already exists" in refused.stderr
     os.kill(child, signal.SIGKILL)
     wait_until(lambda: not alive(child))
     assert penstock.ps() == []

@@ -130,6 +130,6 @@ def test_a_copy_of_the_driver_beside_the_shim_is_seen_by_the_devices_time(pensto
     assert "the device worked" in event["reason"]
     assert "10 granted" in event["reason"]
     # The figures do not tell one from the other: an honest program is not to be accused.
-    assert "either a program reaches the driver past the shim" in event["reason"]
+    assert "either a program bypasses the shim" in event["reason"]
     assert "or Penstock charged its calls too little" in event["reason"]
     assert "please report it" in event["reason"]

@@ -104,7 +104,7 @@ def test_a_tenant_of_penstock_run_is_not_offered(node):
     with node.state.lock():
         tenant, lock = create_tenant(node.state, grant, node.source.libraries())
     os.close(lock)
-    with pytest.raises(PenstockError, match="lies outside"):
+    with pytest.raises(PenstockError, match="is outside the container"):
         node.containers.offer(tenant)
     assert node.containers.offered() == []
 

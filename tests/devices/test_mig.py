@@ -61,7 +61,7 @@ def test_instances_stand_for_the_device_that_is_divided(divided):
             assert part["uuid"].startswith("MIG-")
             assert (seen["parent"], seen["health"]["state"]) == (board.uuid, "ok")
             assert seen["busy_permille"] is None
-            assert "past the shim" in seen["not_available"]["busy_permille"]["fix"]
+            assert "bypasses the shim" in seen["not_available"]["busy_permille"]["fix"]
             assert seen["memory_total_bytes"] == part["memory_bytes"]
             assert (seen["attributes"]["checkpoint"], seen["simulated"]) == ("no", True)
         (whole,) = told["boards"]

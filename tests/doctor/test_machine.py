@@ -92,7 +92,7 @@ def test_a_preload_that_takes_the_shims_place_is_a_failure(tmp_path, compile_c):
     (cuda,) = [one for one in findings if one.check == "preload, CUDA"]
     assert cuda.status == "failure"
     assert "other" in cuda.seen
-    assert "past the quota" in cuda.advice
+    assert "bypass the quota" in cuda.advice
 
 
 def test_a_state_directory_that_others_can_write_is_a_failure(doctor, state):
@@ -124,7 +124,7 @@ def tenant(state) -> Path:
 def test_pages_in_order_are_told_so_even_without_a_supervisor(doctor, tenant):
     found = doctor().one("tenant t")
     assert found["status"] == "warning"
-    assert "no penstock run looks after it" in found["seen"]
+    assert "neither a penstock run nor an agent supervises it" in found["seen"]
 
 
 @pytest.mark.parametrize("page", ["quota", "usage"])

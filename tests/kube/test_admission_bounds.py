@@ -15,7 +15,7 @@ from tests.kube.objects import Objects
 
 from penstock.kube.kubelet.claim import ClaimRef, read_claim
 from penstock.kube.kubelet.claim_checks import Scrutiny
-from penstock.kube.objects.opaque_parameters import STEPS, Parameters
+from penstock.kube.objects.opaque_parameters import Parameters
 from penstock.kube.quota.caps import Caps
 from penstock.kube.quota.policies import holding, read_policy
 from penstock.kube.quota.policy_bounds import bound_of
@@ -25,6 +25,7 @@ from penstock.kube.webhook.publish import CONFIGURATIONS, SECRETS, Places, Publi
 from penstock.kube.webhook.review_context import ReviewContext
 from penstock.kube.webhook.webhook_server import app
 from penstock.model import PenstockError
+from penstock.model.limits import STEPS
 from penstock.node.admission.admit import Request
 from penstock.node.agent.user_limits import Bounds
 
@@ -144,7 +145,7 @@ def test_a_pod_that_lacks_what_it_is_given_is_refused_when_it_is_validated():
     """Its claim came between the two webhooks, or another webhook took the label away."""
     world = a_world()
     world.put("resourceclaims", "claim", NAMESPACE, spec=claim_spec())
-    assert "make it again" in refusal(world, a_pod(), may_patch=False)
+    assert "create it again" in refusal(world, a_pod(), may_patch=False)
     whole = a_pod(metadata={"labels": LABEL})
     whole["spec"] |= GATE
     assert refusal(world, whole, may_patch=False) == ""

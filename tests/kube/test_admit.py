@@ -174,7 +174,7 @@ WRONG = {
     "mode": (asking(annotations={"penstock.io/mode": "loose"}), "strict or elastic"),
     "resize": (
         asking(annotations={RESIZE: '{"main": {"memory": "2Gi"}}'}),
-        "write the amounts under limits",
+        "write the quantities under limits",
     ),
     "placed": (
         asking(annotations={PLACED: write_placement({"main": {"GPU-x": Share(GIB, 1)}})}),
@@ -452,7 +452,7 @@ def test_a_good_pod_is_completed_and_warned_of_what_no_device_here_has(
         written = pods.read("good").metadata.annotations[PLACED]
         for name in ("penstock.io/on-exceed", "penstock.io/grace"):
             body = {"metadata": {"annotations": {name: "deny"}}}
-            with pytest.raises(ApiException, match="its QuotaPolicy said when the Pod was made"):
+            with pytest.raises(ApiException, match="its QuotaPolicy as of the Pod's creation"):
                 pods.core.patch_namespaced_pod("good", pods.namespace, body)
         for change in (None, "{}", written.replace("GPU", "MPU")):
             body = {"metadata": {"annotations": {PLACED: change}}}

@@ -141,9 +141,9 @@ def test_the_claim_goes_before_its_class_key_by_key_whatever_their_order():
         ({**OURS, "kind": "Other"}, "kind is 'Other'"),
         ({**OURS, "Mode": "strict"}, "did you mean mode"),
         ({**OURS, "mode": ["strict"]}, "mode is"),
-        ({**OURS, "policy": "Not A Name"}, "no name"),
-        ({**OURS, "policy": "x" * 300}, "no name"),
-        ({**OURS, "onExceed": "terminate"}, "no object"),
+        ({**OURS, "policy": "Not A Name"}, "not a valid object name"),
+        ({**OURS, "policy": "x" * 300}, "not a valid object name"),
+        ({**OURS, "onExceed": "terminate"}, "onExceed is not an object"),
         ({**OURS, "onExceed": {"measured": "kill"}}, "not one of deny"),
         ({**OURS, "onExceed": {"grace": "soon"}}, "grace"),
         ({**OURS, "onExceed": {"grace": "25h"}}, "24h"),
@@ -286,7 +286,7 @@ def test_a_tenant_may_move_below_what_was_accounted_and_never_above(memory_bytes
 
 def test_accounts_that_nobody_wrote_so_give_nothing_more():
     grant = a_grant({f"accounted/{UUID}": "much"})
-    with pytest.raises(PenstockError, match="mend it"):
+    with pytest.raises(PenstockError, match="correct it"):
         resized(grant, Resize(cores_permille=400), list)
 
 

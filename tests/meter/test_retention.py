@@ -115,5 +115,5 @@ def test_one_users_many_tenants_push_out_nothing_of_anothers(tmp_path):
 
 
 def test_to_keep_nothing_is_refused():
-    with pytest.raises(PenstockError, match="no time at all"):
+    with pytest.raises(PenstockError, match="invalid retention"):
         Retention(days=0)

@@ -89,7 +89,7 @@ def test_what_does_not_fit_is_said_and_started_when_it_fits(bench):
         wait_until(lambda: bench.tenants() == {"other"})
         scaler = bench.scale()
         wait_until(said(bench, "wants 5, 2 fit: "))
-        assert said(bench, "has not enough left for 30 cores (10 free)")()
+        assert said(bench, "not enough left for 30 cores (10 free)")()
         wait_until(lambda: len(bench.running()) == 2)  # whichever asked first
     finally:
         other.terminate()
@@ -147,8 +147,8 @@ def test_a_set_has_one_scaler_and_one_command(bench):
     arguments = ["scale", str(bench.policy()), "--simulate=h200", "--"]
     second = bench(*arguments, *bench.command())
     assert second.returncode == 2
-    assert f"'web' is scaled already: by pid {scaler.pid}" in second.stderr
-    assert "is scaled already" in bench("scale", "stop", "web").stderr
+    assert f"'web' already has a scaler: pid {scaler.pid}" in second.stderr
+    assert "already has a scaler" in bench("scale", "stop", "web").stderr
     scaler.kill()
     scaler.wait()
     other = bench(*arguments, "sleep", "5")
@@ -182,7 +182,7 @@ def test_a_command_that_cannot_start_is_said_and_tried_again(bench):
         ("qps: {up: 80, down: 40}", [], "add --qps-url URL"),
         ("qps: {up: 80, down: 40}", ["--qps-url=http://127.0.0.1/"], "--qps-metric"),
         ("qps: {up: 8, down: 4}", ["--qps-url=ftp://a", "--qps-metric=m"], "not http"),
-        ("qps: {up: 8, down: 4}", ["--qps-url=http://a", "--qps-metric=m{}"], "not the name"),
+        ("qps: {up: 8, down: 4}", ["--qps-url=http://a", "--qps-metric=m{}"], "valid metric name"),
         ("cpu: {up: 80, down: 40}", ["--name=a/b"], "is not usable"),
         ("cpu: {up: 80, down: 40}", ["--grace=soon"], "is not a time"),
     ],

@@ -1,6 +1,7 @@
-"""Replicas of a command, as many as a policy's `scale` asks for: decide, sample, keep, loop.
+"""Autoscaling of a command's replicas on one node, by a policy's `scale`.
 
-`decide` is pure and knows no machine; `replicas` and `sample` know this one; `scaler` joins them.
+`decide` is pure and independent of any machine; `replicas` and `sampling` act on this one; `scaler`
+combines them.
 """
 
 from penstock.autoscaling.replica_tenancy import Tenancy

@@ -1,4 +1,4 @@
-"""How many more replicas the devices have room for now, by the rules of admission."""
+"""Headroom: how many more replicas fit on the devices now, by the rules of admission."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def room_for(state: State, request: Request, source: DeviceSource, most: int) -> tuple[int, str]:
-    """How many more of `request` fit, at most `most`, and why no more ("" when all do)."""
+    """How many more of `request` fit, at most `most`, and why no more ("" if all fit)."""
     machine = str(source.machine) if source.machine else None
     grants = live_grants(tenants_of(state))
     devices = source.devices()
@@ -35,7 +35,7 @@ def room_for(state: State, request: Request, source: DeviceSource, most: int) ->
 def room_in(
     devices: Sequence[Device], free: Mapping[str, Free], request: Request, most: int
 ) -> tuple[int, str]:
-    """The same where `free` is left of `devices`, by UUID."""
+    """Like `room_for`, with `free` given for `devices`, by UUID."""
     free = dict(free)
     for count in range(most):
         try:
@@ -55,7 +55,7 @@ def room_in(
                     memory_bytes=left.memory_bytes - memory_bytes,
                     cores_permille=left.cores_permille - permille,
                 )
-        except PenstockError as error:  # noqa: PERF203 - the one that does not fit is the answer
+        except PenstockError as error:  # noqa: PERF203 - the first that does not fit is the answer
             return count, error.what
         except ValueError as error:  # more TFLOPS than the device is rated
             return count, str(error)
@@ -63,7 +63,7 @@ def room_in(
 
 
 def _figure(figures: object, index: int) -> int | None:
-    """The figure for one device: one is for all."""
+    """The value for one device; a single value is for all."""
     if not isinstance(figures, (list, tuple)) or not figures:
         return None
     return int(figures[index if len(figures) > 1 else 0])

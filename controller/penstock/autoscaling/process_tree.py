@@ -1,4 +1,4 @@
-"""Processes of replicas, from /proc: whose they are, what they used, and how they are ended."""
+"""Processes of replicas, from /proc: which replica they belong to, their use, and signals."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 class Tree:
     """The processes of one replica."""
 
-    keepers: list[int] = field(default_factory=list)  # ours: admission and supervision
+    keepers: list[int] = field(default_factory=list)  # Penstock's own: admission and supervision
     members: list[int] = field(default_factory=list)  # the command's, under the quota
 
 
@@ -32,15 +32,15 @@ class ProcessTimes:
     """Processor time of one process."""
 
     parent: int
-    start_ticks: int  # since boot: with the pid, it names a process for good
+    start_ticks: int  # since boot; together with the pid, it identifies a process uniquely
     own_ns: int
-    reaped_ns: int  # of its children that ended and were waited for
+    reaped_ns: int  # of ended children that it has waited for
 
 
 def trees_of(set_directory: Path) -> dict[int, Tree]:
-    """The processes of every replica of a set, by number; told by the environment they began with.
+    """The processes of every replica of a set, by number, identified by their initial environment.
 
-    A process that was started with an emptied environment is found as a child of those.
+    A process that was started with an emptied environment is found as a descendant of these.
     """
     found: dict[int, Tree] = {}
     mine = str(set_directory)
@@ -55,7 +55,7 @@ def trees_of(set_directory: Path) -> dict[int, Tree]:
 
 
 def children_of_all() -> dict[int, list[int]]:
-    """Every process's children. One look at all of /proc."""
+    """The children of every process, from one scan of /proc."""
     children: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):  # noqa: PTH208
         if entry.isdigit() and (times := times_of(int(entry))):
@@ -64,7 +64,7 @@ def children_of_all() -> dict[int, list[int]]:
 
 
 def descendants(pids: Iterable[int], children: Mapping[int, Sequence[int]]) -> set[int]:
-    """All children of `pids`, theirs, and so on."""
+    """All descendants of `pids`."""
     found: set[int] = set()
     todo = list(pids)
     while todo:
@@ -76,7 +76,7 @@ def descendants(pids: Iterable[int], children: Mapping[int, Sequence[int]]) -> s
 
 
 def roots(members: Iterable[int]) -> list[int]:
-    """Those of `members` whose parent is none of them: the commands that were started."""
+    """The `members` whose parent is not a member: the commands that were started."""
     own = set(members)
     return [pid for pid in own if (times := times_of(pid)) and times.parent not in own]
 
@@ -96,7 +96,7 @@ def times_of(pid: int) -> ProcessTimes | None:
 
 
 def memory_bytes_of(pid: int) -> int | None:
-    """The process's proportional share of memory; all that is resident where that is not told."""
+    """The process's proportional set size, or its resident set size if that is not readable."""
     try:
         for line in read_proc(pid, "smaps_rollup").splitlines():
             if line.startswith(b"Pss:"):
@@ -111,16 +111,16 @@ def memory_bytes_of(pid: int) -> int | None:
 
 
 def send(pid: int, number: signal.Signals, set_directory: Path | None = None) -> bool:
-    """Sends a signal to that very process, never to one that got its pid. False: it is gone.
+    """Sends a signal to that very process, never to one that reused its pid. False: it is gone.
 
-    With `set_directory` only to a process that was started in that set.
+    With `set_directory`, only to a process that was started in that set.
     """
     try:
         descriptor = os.pidfd_open(pid)
     except OSError:
         return False
     try:
-        # Looked at after the descriptor was opened: a pid that changed hands before shows here.
+        # Checked after the descriptor was opened: a pid that was reused before shows here.
         if set_directory is not None and started_with(pid, SET_VARIABLE) != str(set_directory):
             return False
         signal.pidfd_send_signal(descriptor, number)

@@ -1,7 +1,7 @@
-"""One replica: the same path as `penstock run`, in a process of its own that outlives the scaler.
+"""Replica keeper: runs one replica like `penstock run`, in a process that outlives the scaler.
 
-A keeper is started for each replica. It admits, supervises and says in the set's files what became
-of it: a scaler that comes later reads there what an earlier one started.
+Each replica has a keeper. It admits and supervises the replica and records its state in the set's
+files, so that a later scaler knows what an earlier one started.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from penstock.node.launch.child import CommandNotStartedError
 from penstock.node.launch.run import run_tenant
 from penstock.node.tenants.state import State
 
-REFUSED_EXIT_CODE = 125  # as `timeout` and `env` say that they themselves failed
-# Run by `python -c`: a file of the user's in the working directory must not stand for a module.
+REFUSED_EXIT_CODE = 125  # with which `timeout` and `env` report their own failure
+# Run by `python -c`: a user's file in the working directory must not shadow a module.
 PROGRAM = (
     "import sys\n"
     "if sys.path and sys.path[0] == '': del sys.path[0]\n"
@@ -29,15 +29,15 @@ PROGRAM = (
 )
 
 
-# Runs a replica as a tenant to its end; returns its exit code. It calls the function that it is
-# given when the command has started; what it raises before that is why there is no replica.
+# Runs a replica as a tenant to its end; returns its exit code. It calls the function passed to it
+# when the command has started. An exception before that is the reason why there is no replica.
 Runner = Callable[["SetStore", "SetSpec", int, Callable[[], None]], int]
 
 
 def run_here(store: SetStore, spec: SetSpec, number: int, started: Callable[[], None]) -> int:
-    """A `Runner` for machines without an agent."""
+    """The `Runner` for nodes without an agent."""
     if store.state.has_agent():
-        raise PenstockError("an agent owns the devices now", "its tenants are not ours to make")
+        raise PenstockError("an agent owns the devices now", "only the agent may create tenants")
     # Not `simulated_machine`: keepers that start together must share the scaler's machine.
     source = open_machine(Path(spec.machine)) if spec.machine else open_devices()
     request = spec.request_of(number)
@@ -46,7 +46,7 @@ def run_here(store: SetStore, spec: SetSpec, number: int, started: Callable[[], 
 
 
 def main(arguments: list[str], run: Runner = run_here) -> None:
-    """`keeper STATE_DIRECTORY SET NUMBER`: runs the replica to its end, exits with its code."""
+    """`keeper STATE_DIRECTORY SET NUMBER`: runs the replica to its end; exits with its code."""
     try:
         store, number = SetStore(State.open(Path(arguments[1])), arguments[2]), int(arguments[3])
         lock = store.lock_replica(number)
@@ -63,7 +63,7 @@ def keep(store: SetStore, number: int, run: Runner) -> int:
     has_started = False
 
     def say(phase: RecordPhase, reason: str = "", exit_code: int | None = None) -> None:
-        # A full disk loses the word; the replica runs.
+        # On a full disk the record is lost; the replica runs.
         with contextlib.suppress(OSError):
             store.write_record(number, Record(phase, os.getpid(), exit_code, reason))
 
@@ -82,7 +82,7 @@ def keep(store: SetStore, number: int, run: Runner) -> int:
     except CommandNotStartedError as error:
         say("ended", str(error), error.exit_code)
         return error.exit_code
-    except Exception as error:  # whatever it is, the scaler says it and tries again
+    except Exception as error:  # whatever it is, the scaler reports it and retries
         if has_started:
             raise
         text = f"{error.what}: {error.why}" if isinstance(error, PenstockError) else str(error)

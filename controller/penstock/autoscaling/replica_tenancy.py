@@ -1,4 +1,4 @@
-"""How replicas become tenants: by this machine's own admission, or by somebody's who owns it."""
+"""How replicas become tenants: by admission in this process, or by an agent."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ if TYPE_CHECKING:
 
 
 class Tenancy(Protocol):
-    """Where the tenants of a set come from, and where they go."""
+    """Creates and clears the tenants of a set."""
 
     @property
     def keeper(self) -> str:
-        """What a replica's keeper runs (`python -c`), with state directory, set and number."""
+        """The keeper's program for `python -c`; arguments: state directory, set and number."""
 
     def clear(self, tenant: str) -> None:
-        """Takes away what is left of a tenant whose keeper was killed. Never raises."""
+        """Removes what is left of a tenant whose keeper was killed. Never raises."""
 
 
 class OwnTenancy:
-    """Tenants of a state directory of ours, as `penstock run` makes them."""
+    """Tenants of this user's own state directory, created as by `penstock run`."""
 
     keeper = PROGRAM
 
@@ -32,7 +32,7 @@ class OwnTenancy:
         self._state = state
 
     def clear(self, tenant: str) -> None:
-        """See `Tenancy`. A keeper that lives removes its own."""
+        """See `Tenancy`. A live keeper removes its own tenant."""
         if Tenant(self._state.tenants / tenant).directory.exists():
             with contextlib.suppress(OSError), self._state.lock():
                 collect(self._state)

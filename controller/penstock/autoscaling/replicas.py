@@ -1,7 +1,8 @@
-"""Keeps n replicas of a set running: starts, restarts, ends; never waits, never raises for one.
+"""Keeps n replicas of a set running: starts, restarts and ends them without ever blocking.
 
-A replica is a keeper (see there) and the tenant it started. Whether one lives is told by the lock
-that its keeper holds and by its processes, so that a scaler that was killed finds them again.
+A replica is a keeper (see `replica_keeper`) and the tenant that it started. The keeper's lock and
+the processes show whether it lives, so a scaler finds the replicas of one that was killed. A
+failing replica never raises.
 """
 
 from __future__ import annotations
@@ -33,25 +34,25 @@ if TYPE_CHECKING:
     from penstock.autoscaling.replica_tenancy import Tenancy
     from penstock.autoscaling.set_store import SetSpec, SetStore
 
-LOOK_PERIOD_NS = 500_000_000  # /proc is read at most as often
-FIRST_WAIT_NS, LONGEST_WAIT_NS = 10**9, 60 * 10**9  # before a replica that died is started again
-STEADY_NS = 60 * 10**9  # one that ran so long has its earlier deaths forgotten
-FIRST_RETRY_NS, LONGEST_RETRY_NS = 2 * 10**9, 30 * 10**9  # of what was refused
+LOOK_PERIOD_NS = 500_000_000  # the shortest time between two scans of /proc
+FIRST_WAIT_NS, LONGEST_WAIT_NS = 10**9, 60 * 10**9  # before a replica that died is restarted
+STEADY_NS = 60 * 10**9  # a replica that ran so long has its earlier deaths forgotten
+FIRST_RETRY_NS, LONGEST_RETRY_NS = 2 * 10**9, 30 * 10**9  # after admission refused a replica
 
 
 class Phase(str, Enum):
-    """Where a replica is in its life."""
+    """The phase of a replica's life cycle."""
 
     starting = "starting"
     running = "running"
     ending = "ending"
-    waiting = "waiting"  # it died, and is started again after a while
-    refused = "refused"  # it does not fit; asked again after a while
+    waiting = "waiting"  # it died, and is restarted after a delay
+    refused = "refused"  # admission refused it; retried after a delay
 
 
 @dataclass(frozen=True)
 class Replica:
-    """One replica, as it is now."""
+    """The current state of one replica."""
 
     number: int
     phase: Phase
@@ -63,7 +64,7 @@ class Replica:
 
 @dataclass
 class _Entry:
-    """What this scaler remembers of one number."""
+    """This scaler's record of one replica number."""
 
     child: subprocess.Popen[bytes] | None = None
     tree: Tree = field(default_factory=Tree)
@@ -90,9 +91,9 @@ class ReplicaSet:
         environment: Mapping[str, str] | None = None,
         tenancy: Tenancy | None = None,
     ) -> None:
-        """`grace_ns` lies between SIGTERM and SIGKILL; `environment` is the replicas'.
+        """`grace_ns`: time from SIGTERM to SIGKILL; `environment`: for the replicas.
 
-        `tenancy`: who makes them tenants; None: we do.
+        `tenancy`: creates their tenants; None: this process does.
         """
         self._store = store
         self._spec = spec
@@ -108,14 +109,14 @@ class ReplicaSet:
             self._entries[number] = _Entry()
         self._look(now_ns)
         for number, entry in list(self._entries.items()):
-            if not entry.lives:  # what an earlier scaler saw end
+            if not entry.lives:  # it ended under an earlier scaler
                 del self._entries[number]
                 store.forget(number)
 
     def tick(self, wanted: int, now_ns: int | None = None, *, force: bool = False) -> list[Replica]:
-        """One round towards `wanted` replicas; call it some times a second. The replicas by number.
+        """One iteration towards `wanted` replicas; returns them by number. Call it often.
 
-        `force`: looks at /proc also when it did a moment ago, and ends without grace what ends.
+        `force`: scans /proc even if it was just scanned, and ends replicas without grace.
         """
         now_ns = time.monotonic_ns() if now_ns is None else now_ns
         if not force and self._looked_ns and 0 <= now_ns - self._looked_ns < LOOK_PERIOD_NS:
@@ -132,7 +133,7 @@ class ReplicaSet:
         return self.replicas()
 
     def replicas(self) -> list[Replica]:
-        """All replicas as the last round saw them, also those that wait and those that end."""
+        """All replicas as of the last iteration, including those that wait or are ending."""
         return [
             Replica(
                 number,
@@ -146,12 +147,12 @@ class ReplicaSet:
         ]
 
     def highest(self) -> int:
-        """The highest number that lives and is not being ended; 0: none."""
+        """The highest number of a live replica that is not being ended; 0: none."""
         living = (n for n, e in self._entries.items() if e.lives and e.kill_at_ns is None)
         return max(living, default=0)
 
     def _look(self, now_ns: int) -> None:
-        """Takes in what became of every replica."""
+        """Updates the state of every replica."""
         self._looked_ns = now_ns
         trees = trees_of(self._store.directory)
         for number in trees:
@@ -184,7 +185,7 @@ class ReplicaSet:
             entry.phase = Phase.starting
 
     def _note_end(self, number: int, entry: _Entry, now_ns: int) -> None:
-        """A replica that lived is gone: on our order, for want of room, or by itself."""
+        """Handles the end of a replica: on our order, refused by admission, or by itself."""
         record = self._store.read_record(number)
         self._tenancy.clear(f"{self._spec.name}-{number}")
         ordered = entry.kill_at_ns is not None
@@ -207,7 +208,7 @@ class ReplicaSet:
         entry.reason = f"{_how_it_ended(record)}; started again in {wait_ns / 1e9:g} s"
 
     def _start_missing(self, wanted: int, now_ns: int) -> None:
-        """Starts what is missing. While something was refused, one at a time tries its luck."""
+        """Starts missing replicas; one at a time while admission has refused one."""
         refused = any(
             entry.phase is Phase.refused and number <= wanted
             for number, entry in self._entries.items()
@@ -216,7 +217,7 @@ class ReplicaSet:
             entry = self._entries.setdefault(number, _Entry())
             if entry.lives:
                 if refused and entry.phase is Phase.starting:
-                    return  # the one that tries
+                    return  # this one is being tried
                 continue
             if now_ns < entry.start_at_ns:
                 continue
@@ -243,7 +244,7 @@ class ReplicaSet:
                 [sys.executable, "-c", self._tenancy.keeper, *arguments],
                 env=environment,
                 stdin=subprocess.DEVNULL,
-                start_new_session=True,  # the terminal's Ctrl-C is for the scaler, which decides
+                start_new_session=True,  # Ctrl-C must reach the scaler alone, which decides
             )
         except OSError as error:  # no processes or memory left
             entry.phase = Phase.waiting
@@ -253,12 +254,12 @@ class ReplicaSet:
         entry.phase, entry.reason, entry.running_since_ns = Phase.starting, "", None
 
     def _end(self, entry: _Entry, now_ns: int, *, at_once: bool) -> None:
-        """SIGTERM to the command, by its keeper as a rule; SIGKILL to all of it after the grace."""
+        """Sends SIGTERM to the command, usually by its keeper, and SIGKILL after the grace."""
         directory = self._store.directory
         if entry.kill_at_ns is None:
             entry.kill_at_ns = now_ns + self._grace_ns
             entry.phase = Phase.ending
-            # A keeper passes the signal on; of two signals the second may mean "at once".
+            # A keeper forwards the signal; a program may take a second one for "at once".
             targets = entry.tree.keepers or roots(entry.tree.members)
             if not targets and entry.child is not None:
                 targets = [entry.child.pid]
@@ -270,7 +271,7 @@ class ReplicaSet:
             members = {*entry.tree.members, *descendants(begun, children_of_all())}
             for pid in members:
                 send(pid, signal.SIGKILL)
-            if not members:  # a keeper that has not got to its command
+            if not members:  # the keeper has not started its command yet
                 for pid in keepers:
                     send(pid, signal.SIGKILL, directory)
         entry.reason = (

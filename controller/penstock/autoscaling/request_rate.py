@@ -1,7 +1,7 @@
-"""Requests a second, from a page in Prometheus' text format: a server's, or a load balancer's.
+"""Request rate of replicas, scraped from Prometheus pages of servers or of a load balancer.
 
-A thread reads each page, so that a server that hangs holds nobody up. A counter becomes a rate; a
-gauge is taken as it is. What cannot be read is not known.
+Each page has its own thread, so that a server that hangs blocks nothing else. A counter becomes a
+rate; a gauge is used as it is. A page that cannot be read gives no value.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 PERIOD_S = 0.5
 TIMEOUT_S = 2.0  # for a whole page
 MAX_PAGE_BYTES = 8 << 20
-STALE_NS = 5 * 10**9  # an older figure is not given out
+STALE_NS = 5 * 10**9  # an older value is not returned
 _COUNTER_ENDINGS = ("_total", "_count", "_sum", "_bucket")
 _METRIC_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
-# Within a line: else a page of braces that nobody closes is searched to its end from each of them.
+# Within one line, else every unclosed brace of a page would cause a search to the page's end.
 _LABELS = r'(?:\{(?:[^"}\n]|"(?:\\.|[^"\\\n])*")*\})?'
 
 
@@ -39,7 +39,7 @@ class PageUnreadableError(Exception):
 
 
 def read_metric(text: str, name: str) -> tuple[float, bool] | None:
-    """The sum of all series of `name`, and whether it is a counter. None: there is none."""
+    """The sum of all series of `name`, and whether it is a counter. None: no such series."""
     series = re.compile(rf"^{re.escape(name)}{_LABELS}[ \t]+(\S+)", re.MULTILINE)
     values = []
     for match in series.finditer(text):
@@ -51,7 +51,7 @@ def read_metric(text: str, name: str) -> tuple[float, bool] | None:
             values.append(value)
     if not values:
         return None
-    # OpenMetrics names a counter's family without the ending of its series.
+    # OpenMetrics names a counter's family without the suffix of its series.
     family = re.search(
         rf"^# TYPE (?:{re.escape(name)}|{re.escape(name.removesuffix('_total'))}) (\w+)",
         text,
@@ -71,7 +71,7 @@ def fetch(url: str, timeout_s: float = TIMEOUT_S) -> str:
             with Path(urllib.parse.unquote(parts.path)).open("rb") as stream:
                 body = stream.read(MAX_PAGE_BYTES + 1)
         else:
-            # No proxy: what is measured is on this machine or beside it.
+            # No proxy: the page is on this machine or near it.
             opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
             with opener.open(url, timeout=timeout_s) as answer:
                 body = _read(answer.read1, deadline)
@@ -86,7 +86,7 @@ def fetch(url: str, timeout_s: float = TIMEOUT_S) -> str:
 
 
 def _read(read_some: Callable[[int], bytes], deadline: float) -> bytes:
-    """All of an answer, unless it comes in drops until past the deadline."""
+    """The whole answer. Raises TimeoutError if it trickles in beyond the deadline."""
     parts, size = [], 0
     while size <= MAX_PAGE_BYTES:
         if time.monotonic() > deadline:
@@ -101,7 +101,7 @@ def _read(read_some: Callable[[int], bytes], deadline: float) -> bytes:
 
 @dataclass
 class _Page:
-    """One page and what it last said."""
+    """One page and its last value."""
 
     url: str
     rate: Rate
@@ -112,26 +112,26 @@ class _Page:
 
 
 class Requests:
-    """Requests a second of a set: of each replica, or of all together.
+    """Requests per second of a set: of each replica, or of all together.
 
-    A URL that contains `{replica}` is one page a replica; where the ports of replicas follow from
-    their numbers, `{replica+8000}` is the number plus 8000. Any other URL says the demand of all.
+    A URL that contains `{replica}` is one page per replica; if ports follow from replica numbers,
+    `{replica+8000}` is the number plus 8000. Any other URL gives the demand of all replicas.
     """
 
     def __init__(self, url: str, metric: str, window_ns: int) -> None:
-        """Raises `PenstockError` for a URL or a name that can lead to nothing."""
+        """Raises `PenstockError` for an unusable URL or metric name."""
         scheme = urllib.parse.urlsplit(url).scheme
         if scheme not in {"http", "https", "file"}:
             raise PenstockError(
                 f"cannot read {url!r}",
                 f"{scheme!r} is not http, https or file",
-                "write a whole address, such as http://127.0.0.1:9090/metrics",
+                "give a full URL, such as http://127.0.0.1:9090/metrics",
             )
         if not _METRIC_NAME.fullmatch(metric):
             raise PenstockError(
-                f"{metric!r} is not the name of a metric",
+                f"{metric!r} is not a valid metric name",
                 "a name has letters, digits, '_' and ':'; all its series are added up",
-                "write it without labels, such as http_requests_total",
+                "give it without labels, such as http_requests_total",
             )
         self._url = url
         self._metric = metric
@@ -140,15 +140,15 @@ class Requests:
         self.each = _replica_url(url, 1) != url
 
     def of_replica(self, number: int) -> Sample | None:
-        """The newest figure of one replica."""
+        """The latest value of one replica."""
         return self._ask(number, _replica_url(self._url, number))
 
     def total(self) -> Sample | None:
-        """The newest figure of all replicas together."""
+        """The latest value of all replicas together."""
         return self._ask(0, self._url)
 
     def problems(self) -> list[str]:
-        """Why figures are missing."""
+        """Why values are missing."""
         now_ns = time.monotonic_ns()
         return [p.problem for p in self._pages.values() if p.problem and p.wanted_until_ns > now_ns]
 
@@ -157,7 +157,7 @@ class Requests:
         page = self._pages.get(number)
         if page is None:
             page = self._pages[number] = _Page(url, Rate(self._window_ns), 0)
-        page.wanted_until_ns = now_ns + STALE_NS  # nobody asks any more: the thread ends
+        page.wanted_until_ns = now_ns + STALE_NS  # without further calls, the thread ends then
         if page.thread is None or not page.thread.is_alive():
             page.rate = Rate(self._window_ns)
             page.thread = threading.Thread(target=self._follow, args=(page,), daemon=True)
@@ -187,7 +187,7 @@ class Requests:
 
 
 def _replica_url(url: str, number: int) -> str:
-    """`{replica}` and `{replica+8000}` filled in."""
+    """`url` with `{replica}` and `{replica+8000}` filled in."""
     return re.sub(
         r"\{replica(?:\+(\d{1,9}))?\}", lambda match: str(number + int(match[1] or 0)), url
     )

@@ -1,8 +1,8 @@
-"""What each replica uses, relative to what it was given: figures for `decide`.
+"""Samples each replica's use relative to its request: the input of `decide`.
 
 Processor time and memory come from /proc, vGPU cores and memory from the tenant's pages, requests
-from a page in Prometheus' text format. Rates are means over a window; what cannot be read is left
-out, and never raises.
+from a page in Prometheus' text format. Rates are means over a window. Unreadable values are left
+out and never raise.
 """
 
 from __future__ import annotations
@@ -35,30 +35,30 @@ LEAST_WINDOW_NS, LONGEST_WINDOW_NS = 10**9, 15 * 10**9
 
 
 def window_ns_of(stabilization_ns: int) -> int:
-    """Over how long rates are averaged: as long as growth waits for a change to show, or less."""
+    """The averaging window for rates, derived from the policy's stabilization time."""
     return max(LEAST_WINDOW_NS, min(LONGEST_WINDOW_NS, stabilization_ns // 4))
 
 
 @dataclass
 class Processor:
-    """Processor time of a tree of processes that come and go; never counted twice."""
+    """Processor time of a changing tree of processes, without double counting."""
 
     rate: Rate
     total_ns: int = 0
     seen: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
 
     def add(self, at_ns: int, pids: Iterable[int]) -> None:
-        """Takes in the processes that there are."""
+        """Adds a sample of the current processes."""
         first = not self.rate.totals
         now: dict[tuple[int, int], tuple[int, int]] = {}
         for pid in pids:
             if times := times_of(pid):
                 now[pid, times.start_ticks] = times.own_ns, times.reaped_ns
-        # What a child used moves to its parent when that waits for it, so the sum of both grows
-        # evenly; it falls when a process ends whose parent is none of ours.
+        # A child's use moves to its parent when the parent waits for it, so the sum of both grows
+        # evenly. It falls when a process ends whose parent is not in the tree.
         own = sum(times[0] - self.seen.get(process, (0, 0))[0] for process, times in now.items())
         both = sum(map(sum, now.values())) - sum(map(sum, self.seen.values()))
-        if not first:  # what was used before the first look took we know not how long
+        if not first:  # use before the first sample covers an unknown time
             self.total_ns += max(0, own, both)
         self.seen = now
         self.rate.add(at_ns, self.total_ns)
@@ -66,14 +66,14 @@ class Processor:
 
 @dataclass
 class _Meters:
-    """Running figures of one replica."""
+    """Cumulative figures of one replica."""
 
     processor: Processor
     spent: dict[str, Rate] = field(default_factory=dict)  # by device
 
 
 class Sampler:
-    """Figures of the replicas of one set; rates need some calls, some time apart."""
+    """Samples the replicas of one set; rates need several calls, some time apart."""
 
     def __init__(
         self,
@@ -85,9 +85,9 @@ class Sampler:
         memory_request_bytes: int | None,
         requests: Requests | None = None,
     ) -> None:
-        """Requests are a replica's: `cpu_request` in processors.
+        """The requests are those of one replica; `cpu_request` is in processors.
 
-        Raises `PenstockError` when one of `metrics` needs a request or a source that is not given.
+        Raises `PenstockError` if one of `metrics` needs a request or a source that is missing.
         """
         self._state = state
         self._metrics = set(metrics)
@@ -102,7 +102,7 @@ class Sampler:
         ):
             if metric in self._metrics and not given:
                 raise PenstockError(
-                    f"the policy scales by {metric}, which cannot be told",
+                    f"the policy scales by {metric}, which cannot be measured",
                     "there is nothing to measure it by",
                     f"add {option}, or take {metric} out of the policy's scale",
                 )
@@ -111,7 +111,7 @@ class Sampler:
         """One sample for each replica. A replica is ready when it has run for `ready_after_ns`."""
         samples = []
         living = set()
-        # A process that was started with an emptied environment is found as somebody's child.
+        # A process that was started with an emptied environment is found as a descendant.
         children = children_of_all() if self._metrics & {"cpu", "memory"} else {}
         for replica in replicas:
             at_ns = time.monotonic_ns()
@@ -162,7 +162,7 @@ class Sampler:
         return figures
 
     def _of_devices(self, replica: Replica, meters: _Meters) -> dict[Metric, float | None]:
-        """Use of the quota on the device where it is highest: that one is short first."""
+        """Use relative to the quota, on the device where it is highest: that runs short first."""
         tenant = Tenant(self._state.tenants / replica.tenant)
         try:
             limits = read_quota(tenant.quota_page).limits

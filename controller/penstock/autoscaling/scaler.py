@@ -1,6 +1,6 @@
-"""Keeps as many replicas as the policy asks for: samples, decides, carries out, says what it did.
+"""The scaler keeps as many replicas as the policy asks for: samples, decides, acts and reports.
 
-One call of `Scaler.tick` is one round; whoever calls it (a command, the node agent) owns the loop.
+One call of `Scaler.tick` is one iteration; the caller (a command, the node agent) owns the loop.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from penstock.policy.schema import Scale
 
 DECIDE_PERIOD_NS = 10**9
-REPORT_PERIOD_NS = 5 * 10**9  # how old the report on disk may be when nothing changes
-FIRST_DEMAND_NS = 3 * 10**9  # how long the first figure of demand is waited for with no replica
+REPORT_PERIOD_NS = 5 * 10**9  # how old the report on disk may be if nothing changes
+FIRST_DEMAND_NS = 3 * 10**9  # how long to wait for the first demand value with no replica
 
 
 class Scaler:
@@ -50,11 +50,11 @@ class Scaler:
         requests: Requests | None = None,
         tenancy: Tenancy | None = None,
     ) -> None:
-        """Takes the set; adopts what runs of it. `tenancy`: who makes tenants; None: we do.
+        """Locks the set and adopts its live replicas.
 
-        `grace_ns` lies between SIGTERM and SIGKILL. A replica counts as ready `ready_after_ns`
-        after its command started. Raises `PenstockError` when another scaler has the set, or when
-        replicas of another command live in it.
+        `tenancy`: creates the tenants; None: this process does. `grace_ns`: time from SIGTERM to
+        SIGKILL. A replica counts as ready `ready_after_ns` after its command started. Raises
+        `PenstockError` if another scaler has the set, or replicas of another command live in it.
         """
         store.make()
         self._lock = store.lock_scaler()
@@ -82,9 +82,9 @@ class Scaler:
         self._reported_ns = 0
 
     def tick(self) -> list[str]:
-        """One round, some times a second. Lines for people: what changed and why.
+        """One iteration; call it several times a second. Returns log lines: what changed and why.
 
-        Never raises for a replica, a full disk or figures that are missing.
+        Never raises for a failing replica, a full disk or missing values.
         """
         now_ns = time.monotonic_ns()
         news: list[str] = []
@@ -102,12 +102,12 @@ class Scaler:
         return news
 
     def end(self) -> None:
-        """From now on the replicas are ended gracefully; `tick` until `ended`."""
+        """Starts to end the replicas gracefully; call `tick` until `ended`."""
         self._ending = True
         self.wanted = 0
 
     def end_at_once(self) -> None:
-        """Kills what is left."""
+        """Kills the remaining replicas."""
         self.end()
         self._set.tick(0, force=True)
 
@@ -117,11 +117,11 @@ class Scaler:
         return self._ending and not self._set.replicas()
 
     def replicas(self) -> list[Replica]:
-        """The replicas as the last round saw them."""
+        """The replicas as of the last iteration."""
         return self._set.replicas()
 
     def close(self) -> None:
-        """Lets the set go. Replicas that run are left to the next scaler."""
+        """Releases the set. Live replicas are left to the next scaler."""
         self._store.write_report(self._report(self._set.replicas()))
         os.close(self._lock)
 
@@ -165,7 +165,7 @@ class Scaler:
         starting = any(replica.phase is Phase.starting for replica in replicas)
         if refused:
             news = self._once("fit", f"wants {self.wanted}, {fit} fit: {refused[0].reason}")
-        else:  # while the one that tries is on its way, nothing is known
+        else:  # while a replica is starting, the outcome is not known
             news = [] if starting else self._once("fit", "")
         for replica in replicas:
             waits = replica.phase is Phase.waiting and replica.reason
@@ -177,7 +177,7 @@ class Scaler:
         return news
 
     def _once(self, about: str, text: str) -> list[str]:
-        """`text` when it is new; an empty one forgets the last."""
+        """`text` if it is new; an empty text forgets the last one."""
         if not text:
             self._said.pop(about, None)
             return []

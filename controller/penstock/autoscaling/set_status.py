@@ -1,4 +1,4 @@
-"""What the sets of a state directory are doing, for people; and how one without a scaler ends."""
+"""Status of the replica sets of a state directory, and how to stop a set without a scaler."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ POLL_S = 0.1
 
 @dataclass(frozen=True)
 class ReplicaStatus:
-    """One replica: where it is in its life, and its processes."""
+    """One replica: its phase and its processes."""
 
     number: int
     tenant: str
@@ -31,11 +31,11 @@ class ReplicaStatus:
 
 @dataclass(frozen=True)
 class SetStatus:
-    """One set. What was decided is the last scaler's word; which replicas live is seen now."""
+    """One set: decisions as the last scaler reported them, live replicas as seen now."""
 
     name: str
     command: tuple[str, ...]
-    scaler_pid: int | None  # None: nobody scales it; its replicas run on
+    scaler_pid: int | None  # None: no scaler; the replicas run on
     wanted: int | None
     least: int | None
     most: int | None
@@ -68,7 +68,7 @@ class SetStatus:
 
 
 def statuses(state: State) -> list[SetStatus]:
-    """Sets that are scaled, or of which replicas live."""
+    """Sets that have a scaler or live replicas."""
     found = (_status(store) for store in sets_of(state))
     return [status for status in found if status.scaler_pid is not None or status.replicas]
 
@@ -109,9 +109,9 @@ def _status(store: SetStore) -> SetStatus:
 
 
 def stop(state: State, name: str, grace_ns: int) -> int:
-    """Ends all replicas of a set that nobody scales; returns how many. Takes up to the grace.
+    """Ends all replicas of a set without a scaler; returns how many. Takes up to the grace.
 
-    Raises `PenstockError` when there is no such set, or when a scaler has it.
+    Raises `PenstockError` if there is no such set, or a scaler has it.
     """
     store = SetStore(state, name)
     spec = store.read_spec()

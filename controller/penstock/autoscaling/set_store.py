@@ -1,8 +1,8 @@
-"""What is on disk of a set of replicas: `<state>/scale/<set>/`, so that a new scaler finds it.
+"""On-disk state of a replica set in `<state>/scale/<set>/`, so that a new scaler finds it.
 
-`set.json` says what a replica is; `replica-N.json` is what the keeper of replica N says of it;
-`replica-N.lock` is held while it lives; `scaler.lock` by the one scaler; `report.json` is its last
-decision, for people.
+`set.json` specifies a replica; `replica-N.json` is the record of replica N by its keeper, which
+holds `replica-N.lock` while it lives; the one scaler holds `scaler.lock`; `report.json` is the last
+decision, for users.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from penstock.model import PenstockError, check_tenant_name
+from penstock.model.limits import DEFAULT_GRACE_NS
 from penstock.node.admission.admit import Request
-from penstock.node.tenants.grant import DEFAULT_GRACE_NS
 from penstock.node.tenants.state import is_locked
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from penstock.node.tenants.grant import Mode, Step
+    from penstock.model.limits import Mode, Step
     from penstock.node.tenants.state import State
 
 FOLDER = "scale"
 REPLICA_VARIABLE = "PENSTOCK_REPLICA"  # the replica's number, from 1, for the command to use
-SET_VARIABLE = "PENSTOCK_REPLICA_SET"  # the set's directory: how its processes are told
+SET_VARIABLE = "PENSTOCK_REPLICA_SET"  # the set's directory, which identifies its processes
 MAX_SET_NAME = 57  # leaves room for "-99999" in a tenant's name
 _NOT_READABLE = (OSError, ValueError, KeyError, TypeError)
 
 
 @dataclass(frozen=True)
 class SetSpec:
-    """What every replica of a set is: a command under a quota, on real devices or simulated."""
+    """The specification of a replica: a command under a quota, on real or simulated devices."""
 
     name: str
-    request: Request  # without a name: a replica's follows from its number
+    request: Request  # without a name: a replica's name follows from its number
     machine: str | None = None  # the simulated machine's file
-    agent: str | None = None  # the socket of the agent that grants; None: none does
+    agent: str | None = None  # the socket of the agent that grants; None: no agent
 
     def request_of(self, number: int) -> Request:
         """The request of replica `number`."""
@@ -53,7 +53,7 @@ RecordPhase = Literal["starting", "running", "refused", "ended"]
 
 @dataclass(frozen=True)
 class Record:
-    """What a keeper says of its replica."""
+    """A keeper's record of its replica."""
 
     phase: RecordPhase
     pid: int  # the keeper's
@@ -65,7 +65,7 @@ class SetStore:
     """The files of one set."""
 
     def __init__(self, state: State, name: str) -> None:
-        """Raises `PenstockError` for a name that tenants cannot bear."""
+        """Raises `PenstockError` for a name from which tenant names cannot be formed."""
         check_tenant_name(name)
         if len(name) > MAX_SET_NAME:
             raise PenstockError(
@@ -79,20 +79,20 @@ class SetStore:
         self.directory = state.directory / FOLDER / name
 
     def make(self) -> None:
-        """Makes the directory, and its parents."""
+        """Creates the directory and its parents."""
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def lock_scaler(self) -> int:
-        """A descriptor that holds the set for this scaler until it is closed.
+        """Locks the set for this scaler, until the returned descriptor is closed.
 
-        Raises `PenstockError`, which names the pid of a scaler that holds it.
+        Raises `PenstockError`, which names the pid of the scaler that holds it.
         """
         descriptor = _try_lock(self.directory / "scaler.lock")
         if descriptor is None:
             pid = self.scaler_pid()
             raise PenstockError(
-                f"{self.name!r} is scaled already",
-                f"by pid {pid}" if pid else "by another process",
+                f"{self.name!r} already has a scaler",
+                f"pid {pid}" if pid else "another process",
                 "end that one first, or choose another --name",
             )
         os.ftruncate(descriptor, 0)
@@ -100,7 +100,7 @@ class SetStore:
         return descriptor
 
     def scaler_pid(self) -> int | None:
-        """The pid of the scaler that runs; None: none does."""
+        """The pid of the running scaler; None: none runs."""
         file = self.directory / "scaler.lock"
         if not is_locked(file):
             return None
@@ -110,11 +110,11 @@ class SetStore:
             return None
 
     def lock_replica(self, number: int) -> int | None:
-        """A descriptor that says that replica `number` lives; None: somebody keeps it already."""
+        """Locks replica `number` as live; returns a descriptor. None: it has a keeper already."""
         return _try_lock(self.directory / f"replica-{number}.lock")
 
     def is_kept(self, number: int) -> bool:
-        """Whether a keeper of replica `number` lives."""
+        """Whether replica `number` has a live keeper."""
         return is_locked(self.directory / f"replica-{number}.lock")
 
     def write_spec(self, spec: SetSpec) -> None:
@@ -122,7 +122,7 @@ class SetStore:
         self._write("set.json", dataclasses.asdict(spec))
 
     def read_spec(self) -> SetSpec | None:
-        """What the replicas of this set are; None: the file is missing or damaged."""
+        """The specification of the replicas; None: the file is missing or damaged."""
         try:
             plain = self._read("set.json")
             request = plain["request"]
@@ -149,11 +149,11 @@ class SetStore:
             return None
 
     def write_record(self, number: int, record: Record) -> None:
-        """Replaces what is said of replica `number`."""
+        """Replaces the record of replica `number`."""
         self._write(f"replica-{number}.json", dataclasses.asdict(record))
 
     def read_record(self, number: int) -> Record | None:
-        """What its keeper said of replica `number`; None: nothing that can be read."""
+        """The keeper's record of replica `number`; None: missing or damaged."""
         try:
             plain = self._read(f"replica-{number}.json")
             return Record(
@@ -168,17 +168,17 @@ class SetStore:
             (self.directory / f"replica-{number}.{end}").unlink(missing_ok=True)
 
     def numbers(self) -> list[int]:
-        """The replicas that have files here, living or not."""
+        """The numbers of replicas that have files here, live or not."""
         found = (path.name[8:-5] for path in self.directory.glob("replica-*.lock"))
         return sorted(int(number) for number in found if number.isdecimal())
 
     def write_report(self, report: Mapping[str, object]) -> None:
-        """Replaces the report; a full disk loses it, never the replicas."""
+        """Replaces the report. On a full disk only the report is lost."""
         with contextlib.suppress(OSError):
             self._write("report.json", report)
 
     def read_report(self) -> dict[str, Any]:
-        """The last report; empty when there is none."""
+        """The last report; empty if there is none."""
         try:
             return self._read("report.json")
         except _NOT_READABLE:
@@ -208,7 +208,7 @@ def sets_of(state: State) -> list[SetStore]:
     found = []
     for path in sorted(folder.iterdir()):
         if path.is_dir() and not path.is_symlink():
-            with contextlib.suppress(PenstockError):  # nobody's: sets have names of tenants
+            with contextlib.suppress(PenstockError):  # not a set: its name is not valid
                 found.append(SetStore(state, path.name))
     return found
 

@@ -27,7 +27,7 @@ from penstock_shim.simulator import Machine
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from penstock.node.tenants.grant import Mode
+    from penstock.model.limits import Mode
 
 # Percent of the device; the rest goes into context switches, every 2 ms on a simulated device.
 SHARES: dict[int, tuple[int, ...]] = {

@@ -15,6 +15,7 @@ from penstock.cli import install
 from penstock.cli.address import read_address
 from penstock.cli.log import log_as
 from penstock.cli.options import Simulate, StateDir
+from penstock.model.limits import DEFAULT_STEP
 
 if TYPE_CHECKING:
     from penstock.node.agent.user_limits import Bounds
@@ -60,7 +61,7 @@ def agent(
             help="The least step that users' tenants come to for use beyond their quota: deny, "
             "throttle, suspend or terminate.",
         ),
-    ] = "terminate",
+    ] = DEFAULT_STEP,
     longest_grace: Annotated[
         str, typer.Option(metavar="TIME", help="The longest grace that users may ask for.")
     ] = "60s",
@@ -166,8 +167,9 @@ def _allow_many_files() -> None:
 
 def _bounds(measured: str, longest_grace: str, user_limit: str, user_tenants: int) -> Bounds:
     from penstock.model import PenstockError, QuantityError, parse_cores, parse_duration_ns
+    from penstock.model.limits import STEPS
     from penstock.node.admission.checks import check_grace
-    from penstock.node.agent.user_limits import STEPS, Bounds
+    from penstock.node.agent.user_limits import Bounds
 
     step = next((one for one in STEPS if one == measured), None)
     if step is None:

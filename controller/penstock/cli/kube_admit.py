@@ -112,8 +112,9 @@ def admit(
 
 
 def _floor(measured: str, longest_grace: str) -> Parameters:
-    from penstock.kube.objects.opaque_parameters import STEPS, Parameters, read_grace_ns
+    from penstock.kube.objects.opaque_parameters import Parameters, read_grace_ns
     from penstock.model import PenstockError
+    from penstock.model.limits import STEPS
 
     step = next((one for one in STEPS if one == measured), None)
     if measured and step is None:

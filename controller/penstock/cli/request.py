@@ -95,8 +95,8 @@ def request_of(
     `all_by_default`: what is not said is all that is free.
     """
     from penstock.model import PenstockError, parse_cores, parse_memory
+    from penstock.model.limits import DEFAULT_GRACE_NS, DEFAULT_STEP
     from penstock.node.admission.admit import Request
-    from penstock.node.tenants.grant import DEFAULT_GRACE_NS
 
     spec = loaded.policy.spec if loaded else None
     limits = spec.limits if spec else None
@@ -128,7 +128,7 @@ def request_of(
         oversubscribe=oversubscribe,
         policy=str(loaded) if loaded else None,
         allow_unknown=spec.allow_unknown if spec else False,
-        measured=spec.on_exceed.measured if spec else "terminate",
+        measured=spec.on_exceed.measured if spec else DEFAULT_STEP,
         grace_ns=spec.on_exceed.grace if spec else DEFAULT_GRACE_NS,
     )
 

@@ -21,6 +21,7 @@ from penstock.cli.request import (
     warn_of_obstacles,
 )
 from penstock.cli.say import say
+from penstock.model.limits import DEFAULT_GRACE
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -77,7 +78,7 @@ def run(
         typer.Option(metavar="QUANTITY", help="Host memory of one replica: 100 % memory."),
     ] = None,
     simulate: Simulate = None,
-    grace: Grace = "10s",
+    grace: Grace = DEFAULT_GRACE,
     ready_after: Annotated[
         str | None,
         typer.Option(metavar="TIME", help="A replica counts from so long after its start."),
@@ -245,7 +246,7 @@ def status(
 @app.command()
 def stop(
     name: Annotated[str, typer.Argument(metavar="NAME", help="As penstock scale status says.")],
-    grace: Grace = "10s",
+    grace: Grace = DEFAULT_GRACE,
     state_dir: StateDir = None,
 ) -> None:
     """End the replicas of a set that nobody scales any more."""

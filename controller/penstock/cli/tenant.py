@@ -8,6 +8,7 @@ import typer
 
 from penstock.cli.options import Grace, StateDir, TenantName
 from penstock.cli.say import say
+from penstock.model.limits import DEFAULT_GRACE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,7 +34,7 @@ def resume(tenant: TenantName, state_dir: StateDir = None) -> None:
 
 def revoke(
     tenant: TenantName,
-    grace: Grace = "10s",
+    grace: Grace = DEFAULT_GRACE,
     reason: Reason = "",
     state_dir: StateDir = None,
 ) -> None:

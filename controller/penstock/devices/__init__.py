@@ -1,4 +1,4 @@
-"""Devices of this machine, real or simulated, behind one interface. N/A (None) is a value."""
+"""Devices of this machine, real or simulated, behind one interface. None means not available."""
 
 from penstock.devices.backend import (
     Device,

@@ -1,9 +1,9 @@
-"""What may never end is done by another process, which can be given up.
+"""Helper process for system calls that may never return: it can be abandoned.
 
-A user's program can hold locks of its own that the kernel takes for whoever looks at it: its memory
-map while a file system of its own does not answer, its credentials in the middle of execve, a file
-that it writes from such memory. A thread that waits for one of these cannot be ended. So it is a
-thread of `penstock-aside`, which holds nothing of ours: see shim/native/aside/aside.c.
+A user's program can hold locks that the kernel also takes for a reader: its memory map while its
+file system does not respond, its credentials in the middle of execve, a file that it writes from
+such memory. A thread that waits for one of these cannot be ended. So the call is made by a thread
+of `penstock-aside`, which holds nothing of ours: see shim/native/aside/aside.c.
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 READS = ("stat", "environ", "cmdline", "maps", "smaps_rollup", "ns/pid", "ns/time", "ns/mnt")
-"""Files and links of /proc/PID that wait for what the process holds.
+"""Files and links of /proc/PID whose reading waits for locks that the process holds.
 
-Of `environ` only our variables come; `ns/mnt` is told with who can mount there (node/mounted.py).
+Of `environ` only our variables are returned; `ns/mnt` comes with the user who can mount there
+(node/tenants/mount_lookup.py).
 """
 _CUT, _REMOVE, _OWN = range(len(READS), len(READS) + 3)
 _REQUEST, _ANSWER = struct.Struct("=IIqII"), struct.Struct("=IiqQ")
-SILENT_S = 1.0  # a process of ours that says nothing for so long is given up
-LONGEST_S = 3.0  # of all answers to one question
-MOST_LEFT = 8  # processes that were given up and have not ended
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 16.0  # before a file that was waited for is read again
+SILENT_S = 1.0  # a helper that is silent for so long is abandoned
+LONGEST_S = 3.0  # for all answers to one request
+MOST_LEFT = 8  # abandoned helpers that have not ended
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 16.0  # before a file whose read blocked is tried again
 _MOST_PAUSES = 50_000
 _RECEIVED_BYTES = 1 << 18
 
@@ -52,27 +53,27 @@ class _Pause(NamedTuple):
 
 
 class Aside:
-    """One such process, started when it is first needed. From any thread."""
+    """One helper process, started when it is first needed. Thread-safe."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
-        self._owner = 0  # the pid of who started it: a child of a fork starts its own
+        self._owner = 0  # the pid that started it: a forked child starts its own
         self._question = 0
         self._received = b""
         self._left: list[subprocess.Popen[bytes]] = []
         self._pauses: dict[tuple[int, str], _Pause] = {}
 
     def read_many(self, pids: Iterable[int], name: str) -> dict[int, bytes]:
-        """/proc/PID/`name` of those that have it. Who has ended or holds it is left out."""
+        """/proc/PID/`name`, by pid; leaves out processes that have ended or block the read."""
         answers = self._read(list(pids), name)
         return {pid: answer.raw for pid, answer in answers.items() if not answer.error}
 
     def read(self, pid: int, name: str) -> bytes:
         """/proc/PID/`name`.
 
-        Raises OSError: it has ended, or is hidden; TimeoutError: it cannot be told now.
+        Raises OSError if the process has ended or is hidden, TimeoutError if it blocks the read.
         """
         answer = self._read([pid], name).get(pid, _Answer(errno.ETIMEDOUT, b""))
         if answer.error:
@@ -82,26 +83,26 @@ class Aside:
     def cut(self, file: Path, size_bytes: int) -> None:
         """Truncates a file and removes its user attributes.
 
-        Raises OSError; TimeoutError: somebody holds it, and it is done when they let go.
+        Raises OSError; TimeoutError if a process holds the file: it is done when that lets go.
         """
         self._change(_CUT, file, size_bytes)
 
     def remove(self, folder: Path) -> None:
-        """Removes a folder with all in it, as far as it can. Raises TimeoutError like `cut`."""
+        """Removes a folder and its content, as far as possible. Raises TimeoutError like `cut`."""
         self._change(_REMOVE, folder, 0)
 
     def own(self, file: Path, mode: int) -> None:
-        """Gives a file or folder to the user of this process. Raises OSError like `cut`."""
+        """Changes the owner of a file or folder to this user. Raises OSError like `cut`."""
         self._change(_OWN, file, mode)
 
     def left(self) -> int:
-        """How many processes were given up and have not ended."""
+        """How many abandoned helpers have not ended."""
         with self._guard:
             self._left = [one for one in self._left if one.poll() is None]
             return len(self._left)
 
     def close(self) -> None:
-        """Ends it. It is started again when it is needed."""
+        """Ends the helper; it is started again when needed."""
         with self._guard:
             self._give_up()
 
@@ -122,7 +123,7 @@ class Aside:
         return pause is not None and now_s < pause.until_s
 
     def _note(self, name: str, now_s: float, asked: Collection[int], late: Collection[int]) -> None:
-        """Who was waited for is left in peace for a while, each time for longer."""
+        """Pauses reads of processes that blocked one, each time for longer."""
         for pid in asked:
             before = self._pauses.pop((pid, name), None)
             if pid in late:
@@ -140,7 +141,7 @@ class Aside:
             raise OSError(code, os.strerror(code), str(file))
 
     def _ask(self, what: int, numbers: Collection[int], path: bytes = b"") -> dict[int, _Answer]:
-        """By number; what is missing cannot be told."""
+        """The answers by number; one that is missing is not known."""
         if not numbers:
             return {}
         with self._guard:
@@ -159,11 +160,11 @@ class Aside:
                 found = {}
                 self._give_up()
             if any(one.error == errno.EBUSY for one in found.values()):
-                self._give_up()  # all its threads wait: a new one has others
+                self._give_up()  # all its threads are blocked; a new helper has others
             return found
 
     def _open(self) -> socket.socket:
-        """Raises OSError: it cannot be started, or too many are left."""
+        """The connection. Raises OSError: no helper can be started, or too many are left."""
         if self._owner != os.getpid():
             self._process = self._socket = None
             self._left, self._received = [], b""
@@ -171,7 +172,7 @@ class Aside:
             return self._socket
         self._left = [one for one in self._left if one.poll() is None]
         if len(self._left) >= MOST_LEFT:
-            raise OSError(errno.EBUSY, "too many processes wait for what users hold")
+            raise OSError(errno.EBUSY, "too many helper processes wait for locks that users hold")
         ours, theirs = socket.socketpair()
         with theirs:
             try:
@@ -193,7 +194,7 @@ class Aside:
     def _exchange(
         self, connection: socket.socket, requests: bytes, count: int
     ) -> dict[int, _Answer]:
-        """Raises OSError: it has ended, or says nothing."""
+        """Sends requests and receives answers. Raises OSError: the helper ended, or is silent."""
         found: dict[int, _Answer] = {}
         left = memoryview(requests)
         poll = select.poll()
@@ -212,11 +213,11 @@ class Aside:
                     raise ConnectionError
                 self._take(raw, found)
         if left:
-            raise TimeoutError  # what it was told ends in the middle
+            raise TimeoutError  # it has received only part of the requests
         return found
 
     def _take(self, raw: bytes, found: dict[int, _Answer]) -> None:
-        """Whole answers; those to former questions came too late."""
+        """Parses complete answers; drops late ones, to earlier requests."""
         raw, at = self._received + raw, 0
         while len(raw) - at >= _ANSWER.size:
             question, error, number, size_bytes = _ANSWER.unpack_from(raw, at)

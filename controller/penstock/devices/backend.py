@@ -1,4 +1,4 @@
-"""What every kind of device answers, and how a user's word for a device is understood."""
+"""The device interface of all backends, and lookup of devices by index or UUID."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
 
 
 class DeviceLostError(PenstockError):
-    """One device does not answer; the others may."""
+    """One device does not respond; the others may."""
 
 
 @dataclass(frozen=True)
 class Device:
-    """What quotas are granted of. `uuid` as NVML spells it ("GPU-…", "MIG-…"); None: not told."""
+    """A device that can be shared. `uuid` as in NVML ("GPU-…", "MIG-…"); None: not reported."""
 
     index: int
     uuid: str
     name: str
     memory_bytes: int
-    context_bytes: int  # what a process's context takes; an estimate on real devices
+    context_bytes: int  # memory of a process's context; an estimate on real devices
     tflops: float | None  # rated dense fp16/bf16 tensor rate
     simulated: bool
-    parent: str | None = None  # a MIG instance: its device's UUID
+    parent: str | None = None  # of a MIG instance: its device's UUID
     profile: str | None = None  # ... and its size: "1g.18gb"
 
     def __str__(self) -> str:
@@ -38,93 +38,93 @@ class Device:
 
 
 class DeviceProcess(NamedTuple):
-    """A process as the device or its driver sees it, never as a shim reports it."""
+    """A process as the device or its driver reports it, never as a shim does."""
 
     pid: int
-    tag: str | None  # the tenant, where the device knows it (simulated)
+    tag: str | None  # the tenant, if the device knows it (simulated)
     memory_bytes: int | None
     peak_memory_bytes: int | None
     busy_ns: int | None  # device time since it began; exact at `at_ns`
-    busy_permille: int | None  # recent utilisation, where only that is known
+    busy_permille: int | None  # recent utilisation, if only that is known
     at_ns: int  # CLOCK_MONOTONIC
     alive: bool
 
 
 class DeviceLook(NamedTuple):
-    """All processes of a device in one instant."""
+    """All processes of a device at one instant."""
 
     at_ns: int  # CLOCK_MONOTONIC
     processes: Sequence[DeviceProcess]
-    """As `processes` of a source tells. Who looks again and again is given the same object where
-    nothing is new of a process, and the same sequence where nothing is new of any: what was exact
-    at their `at_ns` is so still."""
+    """As returned by `DeviceSource.processes`. Repeated calls of `look` return the same object for
+    a process that has not changed, and the same sequence if none has: values that were exact at
+    their `at_ns` still are."""
 
 
 @dataclass(frozen=True)
 class Observation:
-    """A device with processes as it is now, and what its driver reported since the last look."""
+    """The present state of a device, and what its driver has reported since the last one."""
 
-    report: DeviceReport  # its `id` is the device's UUID; a lost one says so in its health
-    xids: tuple[int, ...] = ()  # XID errors, those of applications included
+    report: DeviceReport  # its `id` is the device's UUID; its health says if the device is lost
+    xids: tuple[int, ...] = ()  # XID errors, those caused by applications included
 
 
 @dataclass(frozen=True)
 class DriverLibraries:
-    """Absolute paths of the driver's libraries below the shim; empty: the shim searches."""
+    """Absolute paths of the driver libraries that the shim calls; empty: the shim searches."""
 
     cuda: str
     nvml: str
 
 
 class DeviceSource(Protocol):
-    """Devices that quotas can be granted of: beside inventory and telemetry, who uses them."""
+    """A source of devices that can be shared: inventory, telemetry and their processes."""
 
     @property
     def machine(self) -> Path | None:
         """The simulated machine's file; None for real devices."""
 
     def devices(self) -> list[Device]:
-        """All devices, in index order, those included that are lost now.
+        """All devices, in index order, lost ones included.
 
-        Raises `PenstockError`: none can be asked (a simulated machine's file is gone).
+        Raises `PenstockError` if none can be queried (a simulated machine's file is gone).
         """
 
     def observe(self) -> list[Observation]:
-        """All devices as they are now, once a second. Never raises: a lost one is told as lost."""
+        """The present state of all devices; call it once a second. Never raises for a lost one."""
 
     @property
     def released(self) -> str:
-        """Why the driver was let go of; empty: it was not."""
+        """Why the driver was released; empty: it was not."""
 
     def release(self, reason: str) -> None:
-        """Lets go of the driver, so that it can be unloaded: all devices count as lost from now on.
+        """Releases the driver, so that it can be unloaded: all devices count as lost from now on.
 
-        May be called again, and from any thread.
+        May be called again. Thread-safe.
         """
 
     def reopen(self) -> None:
-        """Takes the driver up again; devices are found by the looks that follow."""
+        """Reopens the driver; later calls of `observe` find the devices."""
 
     def libraries(self) -> DriverLibraries:
-        """Where the driver is."""
+        """The paths of the driver's libraries."""
 
     def environment(self, tag: str) -> dict[str, str]:
-        """What a program needs in its environment to reach these devices."""
+        """The environment variables that a program needs to reach these devices."""
 
     def processes(self, device: Device) -> list[DeviceProcess]:
-        """Processes that the device has seen; ended ones too where it remembers them.
+        """Processes that the device has seen, ended ones included if it keeps them.
 
-        Raises `DeviceLostError`: it does not answer.
+        Raises `DeviceLostError` if the device does not respond.
         """
 
     def look(self, device: Device) -> DeviceLook:
-        """The same for one who looks again and again; not from several threads at once."""
+        """Like `processes`, for repeated sampling; not from several threads at once."""
 
 
 def find_device(devices: Sequence[Device], word: str) -> Device:
-    """The device that `word` means: an index, a UUID or the unique start of a UUID.
+    """The device that `word` names: an index, a UUID or a unique prefix of a UUID.
 
-    Raises `PenstockError` that lists what there is.
+    Raises `PenstockError`, which lists the devices.
     """
     if word.isascii() and word.isdigit():
         matching = [device for device in devices if device.index == int(word)]
@@ -145,13 +145,13 @@ def find_device(devices: Sequence[Device], word: str) -> Device:
 
 
 def find_devices(devices: Sequence[Device], words: Sequence[str]) -> list[Device]:
-    """The devices that comma-separated `words` mean, each once, in the order given."""
+    """The devices that comma-separated `words` name, each once, in that order."""
     found: dict[str, Device] = {}
     for word in (part.strip() for words_ in words for part in words_.split(",")):
         if not word:
             raise PenstockError(
                 f"--device {','.join(words)!r} has an empty word",
-                "a comma stands between two devices", "leave it out, or name another device",
+                "a comma separates two devices", "leave it out, or name another device",
             )  # fmt: skip
         device = find_device(devices, word)
         if device.uuid in found:

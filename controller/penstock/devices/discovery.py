@@ -1,4 +1,4 @@
-"""Every kind of device on this machine, asked side by side."""
+"""Device discovery: surveys every kind of device on this machine in parallel."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 NVIDIA = 0x10DE
 ROOT = Path("/")
-_NVML = threading.Lock()  # the library may be loaded anew while it is looked for
+_NVML = threading.Lock()  # the library may be reloaded during a survey
 
 
 class NvidiaInventory:
@@ -38,7 +38,7 @@ class NvidiaInventory:
         self._root = root
 
     def look(self) -> Survey:
-        """What NVML lists; without a driver, what the PCI bus shows."""
+        """The devices that NVML lists; without a driver, those on the PCI bus."""
         from penstock.devices.backends.nvml import is_simulated
 
         if is_simulated():
@@ -69,7 +69,7 @@ class NvidiaInventory:
 
 
 class SimulatedInventory:
-    """The simulated GPU: through its NVML where programs find that, else by its machine's file."""
+    """The simulated GPU: through its NVML if programs find that, else by its machine's file."""
 
     kind: Kind = "simulated"
 
@@ -77,13 +77,13 @@ class SimulatedInventory:
         self._machine = machine
 
     def look(self) -> Survey:
-        """What it has."""
+        """The devices of the simulated machine."""
         from penstock.devices.backends.nvml import is_simulated
         from penstock.devices.backends.simulated import SimulatedDevices
         from penstock_shim.simulator import MachineError
 
         if is_simulated():
-            with contextlib.suppress(PenstockError):  # it finds no machine: the one that is named
+            with contextlib.suppress(PenstockError):  # it finds no machine: use the named one
                 return _by_nvml(self.kind)
         if self._machine is None:
             why = "no simulated machine is named"
@@ -96,7 +96,7 @@ class SimulatedInventory:
 
 
 def _by_nvml(kind: Kind) -> Survey:
-    """Raises `PenstockError`: no driver, no device."""
+    """A survey through NVML. Raises `PenstockError`: no driver, or no device."""
     from penstock.devices.backends.nvidia import NvidiaDevices
 
     with _NVML, contextlib.closing(NvidiaDevices()) as source:
@@ -119,12 +119,12 @@ def _index(report: DeviceReport) -> int:
 def survey(
     kinds: Collection[Kind] = KINDS, *, machine: Path | None = None, root: Path = ROOT
 ) -> list[Survey]:
-    """What there is of `kinds`, in their order.
+    """The surveys of `kinds`, in their order.
 
     Args:
-        kinds: Which ones.
-        machine: The file of the simulated machine, where there is one.
-        root: Of the file system that sysfs and proc lie in.
+        kinds: The kinds of device.
+        machine: The simulated machine's file, if there is one.
+        root: The root of the file system that holds sysfs and proc.
     """
     inventories: list[Inventory] = [
         NvidiaInventory(root),

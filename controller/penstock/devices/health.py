@@ -1,10 +1,10 @@
-"""Whether a device may be given work: from what its driver reports, look by look. Pure.
+"""Device health from the driver's reports: whether a device may get new work. Pure.
 
-An XID error is the driver's report of a fault; those of applications leave the device as it was.
-After any other one the device is unhealthy until it was reset. A driver that names a recovery
-action (r565 and later) is believed: while it names one the device is unhealthy, and when it names
-none it has been put right, or needed nothing. Older ones tell a reset by what it leaves behind: the
-device was away and came back, or counts its energy anew.
+An XID error is the driver's report of a fault. Application faults do not affect the device; after
+any other one the device is unhealthy until it is reset. A driver that names a recovery action (r565
+and later) is trusted: while it names one the device is unhealthy, and when it names none the device
+has been repaired, or needed nothing. With an older driver a reset shows by its effects: the device
+was away and came back, or its energy counter restarted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # NVIDIA's XID catalogue: a program's fault, not the device's.
 APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
-# What else is seen most, in the catalogue's words.
+# The most frequent others, in the catalogue's words.
 MEANINGS = {
     48: "double-bit ECC error",
     61: "internal microcontroller breakpoint",
@@ -34,32 +34,32 @@ MEANINGS = {
     119: "GSP remote call timed out",
     120: "GSP error",
 }
-# For so long after an error a driver that names no recovery action may not have come to it yet.
+# For so long after an error, a driver that names no recovery action may not have decided yet.
 SETTLED_NS = 10_000_000_000
 
 
 @dataclass(frozen=True)
 class Signs:
-    """What a device let us know in one look."""
+    """What a device and its driver report in one sample."""
 
-    lost: str | None = None  # why it does not answer
-    xids: Sequence[int] = ()  # reported since the last look
-    action: str | None = None  # that the driver asks for; "": none; None: it does not tell
+    lost: str | None = None  # why it does not respond
+    xids: Sequence[int] = ()  # reported since the last sample
+    action: str | None = None  # the recovery action; "": none; None: the driver has no such report
     energy_millijoules: int | None = None  # since it was last reset
 
 
 @dataclass
 class HealthWatch:
-    """One device, from look to look."""
+    """The health of one device, from sample to sample."""
 
-    _xids: list[int] = field(default_factory=list)  # that count, since the last reset
+    _xids: list[int] = field(default_factory=list)  # device faults since the last reset
     _xid_ns: int = 0
     _was_asked_to_act: bool = False
     _was_lost: bool = False
     _energy_millijoules: int | None = None
 
     def look(self, now_ns: int, signs: Signs) -> Health:
-        """How it is after these signs. `now_ns`: CLOCK_MONOTONIC."""
+        """The health after these signs. `now_ns`: CLOCK_MONOTONIC."""
         fatal = [xid for xid in signs.xids if xid not in APPLICATION_XIDS]
         if signs.lost is not None:
             self._note(now_ns, fatal)

@@ -1,7 +1,7 @@
-"""Pids of processes in other pid namespaces, as a driver in the kernel would tell them.
+"""Host pids of processes in other pid namespaces, as a kernel driver would report them.
 
-The simulated device lives in its processes' own memory: it knows the pid that a process has for
-itself. NVML tells the pid that the process has for whoever asks.
+The simulated device lives in its processes' own memory and knows the pid that a process has in its
+own namespace. NVML reports the pid that the process has in the caller's namespace.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
     from penstock_shim.simulator import ProcessRecord
 
-_Inner = tuple[int, int, int]  # pid namespace, pid there, when it came to the device
+_Inner = tuple[int, int, int]  # pid namespace, pid there, when it first used the device
 
 
 class HostPids:
-    """Translates, and remembers what it found for as long as the device lists it."""
+    """Translates pids, and caches a result for as long as the device lists the process."""
 
     def __init__(self) -> None:
         self._own = pid_namespace_of("self")
         self._known: dict[_Inner, int] = {}
 
     def of(self, records: Sequence[ProcessRecord]) -> list[int]:
-        """The pid of each in our namespace; 0: it has none, or has ended elsewhere."""
+        """The pid of each in our namespace; 0: it has none, or ended in another namespace."""
         foreign = {
             (record.pid_namespace, record.pid, record.began_ns)
             for record in records
@@ -57,7 +57,7 @@ def pid_namespace_of(pid: int | str) -> int:
 
 
 def inner_pid(pid: int) -> int:
-    """The pid that process `pid` has in its own pid namespace; `pid` itself when it has ended."""
+    """The pid that process `pid` has in its own pid namespace; `pid` itself if it has ended."""
     try:
         status = read_proc_text(pid, "status")
     except OSError:
@@ -67,7 +67,7 @@ def inner_pid(pid: int) -> int:
 
 
 def _look_for(wanted: set[tuple[int, int]]) -> dict[tuple[int, int], int]:
-    """Our pids of those (pid namespace, pid there)."""
+    """Our pids of the processes `wanted` (pid namespace, pid there)."""
     namespaces = {namespace for namespace, _ in wanted}
     found = {}
     for entry in os.listdir("/proc"):  # noqa: PTH208

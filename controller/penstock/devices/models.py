@@ -1,4 +1,4 @@
-"""Rated compute of known NVIDIA models, and what a context takes on them.
+"""Known NVIDIA models: rated compute, and the memory of a context.
 
 TFLOPS are the dense (no sparsity) fp16/bf16 tensor rates of the vendor's datasheets. Context sizes
 are round estimates, on the large side, until a device has been measured.
@@ -13,7 +13,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Model:
-    """Datasheet figures of one model; `key` occurs in the name that NVML gives."""
+    """Datasheet figures of one model; `key` is part of the name that NVML reports."""
 
     key: str
     tflops: float | None
@@ -39,6 +39,6 @@ UNKNOWN = Model("", None, 512 * MIB)
 
 
 def model_of(name: str) -> Model:
-    """The figures for a device that calls itself `name`; unknown models have no rated TFLOPS."""
+    """The model of a device with that `name`; unknown models have no rated TFLOPS."""
     words = name.upper().replace("-", " ")
     return next((m for m in MODELS if f" {m.key.upper()} " in f" {words} "), UNKNOWN)

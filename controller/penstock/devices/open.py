@@ -1,4 +1,4 @@
-"""Which devices a command is about: a simulated machine when asked for, else the real ones."""
+"""Opens the devices for a command: a simulated machine if one is named, else the real devices."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 def open_machine(machine: Path, spec: str | None = None, place: str = "") -> DeviceSource:
-    """The simulated machine at `machine`, made after `spec` ("h200,2") when there is none.
+    """The simulated machine at `machine`, created from `spec` ("h200,2") if there is none.
 
-    `place` makes the UUIDs of its devices differ from those of machines elsewhere.
+    `place` makes the UUIDs of its devices differ from those of machines of other places.
     """
     from penstock.devices.backends.simulated import SimulatedDevices
     from penstock_shim import simulator
@@ -26,8 +26,8 @@ def open_machine(machine: Path, spec: str | None = None, place: str = "") -> Dev
 def open_devices(machine: Path | None = None) -> DeviceSource:
     """The simulated `machine`, or that of `$PENSTOCK_SIM_MACHINE`, else the real devices.
 
-    Inside `penstock simulate h200 -- bash`, commands thus find the same simulated machine. Raises
-    `PenstockError` when there is neither driver nor machine.
+    Thus commands inside `penstock simulate h200 -- bash` find the same simulated machine. Raises
+    `PenstockError` if there is neither a driver nor a machine.
     """
     if machine is None and os.environ.get("PENSTOCK_SIM_MACHINE"):
         machine = Path(os.environ["PENSTOCK_SIM_MACHINE"])

@@ -1,11 +1,11 @@
-"""Files of /proc, read no further than to a bound: a process says itself how long some of them are.
+"""Bounded reads of /proc files, whose length the process itself may control.
 
 Any user's program may point its environment and its command line at gigabytes of its memory
-(prctl PR_SET_MM_MAP), have a million mappings, or lie in cgroups nested without end. Who looks at
-all processes of a machine must not pay for it.
+(prctl PR_SET_MM_MAP), have a million mappings, or be in endlessly nested cgroups. A scan of all
+processes must not pay for it.
 
-Some of them wait for locks that the process holds (`aside.READS`). Root reads these through another
-process. Other users read environments of their own processes alone, which hold up nobody else.
+Reads of some files wait for locks that the process holds (`aside.READS`). Root reads these through
+a helper process. Other users read only their own processes' environments, which block nobody else.
 """
 
 from __future__ import annotations
@@ -21,37 +21,37 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 CHUNK_BYTES = 64 << 10
-# What is of use in each; more is not read. Linux gives these files no end of their own.
+# The useful part of each; more is not read. Linux does not limit the length of these files.
 MOST_BYTES = {
     "environ": 256 << 10,
     "cmdline": 4 << 10,
     "maps": 1 << 20,
     "stat": 8 << 10,
-    "status": 64 << 10,  # its line of groups may be long, and what is wanted stands behind it
+    "status": 64 << 10,  # the line of groups may be long, and the wanted lines come after it
     "cgroup": 64 << 10,
     "smaps_rollup": 8 << 10,
 }
-_OWN_ALONE = {"environ", "smaps_rollup", "ns/pid", "ns/time"}  # that others are refused
+_OWN_ALONE = {"environ", "smaps_rollup", "ns/pid", "ns/time"}  # readable by the owner alone
 
 
 def read_proc(pid: int | str, name: str) -> bytes:
-    """The beginning of /proc/PID/`name`, of at most `MOST_BYTES` of it.
+    """The beginning of /proc/PID/`name`, at most `MOST_BYTES` of it.
 
-    Of an environment it is enough of it to find variables of ours.
+    For an environment that is enough to find our variables.
 
-    Raises OSError: the process has ended, or is hidden from us; TimeoutError: it is there, and
-    holds what this file is read by.
+    Raises OSError if the process has ended or is hidden from us, TimeoutError if it exists but
+    holds the lock that the read needs.
     """
     if name in READS and pid != "self" and int(pid) != os.getpid():
         if os.geteuid() == 0:
             return PROCESSES.read(int(pid), name)
-        if name in _OWN_ALONE and not _is_ours(pid):  # to be refused, it would wait all the same
+        if name in _OWN_ALONE and not _is_ours(pid):  # even a refusal would wait for the lock
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), f"/proc/{pid}/{name}")
     return _read(pid, name)
 
 
 def read_proc_of(pids: Iterable[int], name: str) -> dict[int, bytes]:
-    """The same of many, by pid; those that it cannot be read of are left out."""
+    """`read_proc` of many processes, by pid; leaves out those that cannot be read."""
     if name in READS and os.geteuid() == 0:
         return PROCESSES.read_many(pids, name)
     found = {}
@@ -62,7 +62,7 @@ def read_proc_of(pids: Iterable[int], name: str) -> dict[int, bytes]:
 
 
 def namespace_of(pid: int | str, kind: str) -> int:
-    """The number of its namespace ("pid", "time"). Raises OSError like `read_proc`."""
+    """The number of the process's namespace ("pid", "time"). Raises OSError like `read_proc`."""
     link = read_proc(pid, f"ns/{kind}")
     return int(link.partition(b"[")[2].rstrip(b"]"))
 
@@ -93,5 +93,5 @@ def _read(pid: int | str, name: str) -> bytes:
 
 
 def read_proc_text(pid: int | str, name: str) -> str:
-    """The same as text; what is no UTF-8 is replaced. Raises OSError."""
+    """`read_proc` as text; invalid UTF-8 is replaced. Raises OSError."""
     return read_proc(pid, name).decode("utf-8", "replace")

@@ -1,6 +1,6 @@
-"""`penstock doctor`: is everything there that a quota needs? What was seen, and what to do.
+"""`penstock doctor`: checks everything that a quota needs, and says what to do.
 
-One file a subject; each has functions that return findings and never raise for what they look at.
+Each subject has its file, with functions that return findings and never raise for what they check.
 """
 
 from penstock.diagnostics.examine import examine

@@ -1,4 +1,4 @@
-"""The node's agent: does it run, does it answer, and which devices does it drive?"""
+"""Doctor checks of the node's agent: whether it runs and responds, and which devices it drives."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from penstock.node.rpc import AgentClient, find_agent_socket
 from penstock.node.tenants.state import State, agent_sockets
 
 CHECK = "agent"
-_RESTART = "systemctl restart penstock-agent, or start penstock agent anew; tenants run on"
+_RESTART = "systemctl restart penstock-agent, or restart penstock agent; tenants run on"
 
 
 @dataclass(frozen=True)
 class AgentSeen:
-    """What there is of an agent."""
+    """The findings about the agent, and its state directory and machine if it responds."""
 
     findings: list[Finding]
-    directory: Path | None = None  # the state directory of the one that answers
-    machine: Path | None = None  # that it drives; None: real devices
+    directory: Path | None = None  # the state directory of the agent that responds
+    machine: Path | None = None  # the simulated machine that it drives; None: real devices
 
 
 def look_at_agent(directory: Path | None) -> AgentSeen:
-    """Asks the agent that commands with this state directory would ask."""
+    """Checks the agent that commands with this state directory would use."""
     sockets = agent_sockets(directory)
     if not sockets:
-        return AgentSeen([ok(CHECK, "none runs here: each penstock run looks after its own")])
+        return AgentSeen([ok(CHECK, "none runs here: each penstock run supervises its own tenant")])
     found = find_agent_socket(directory)
     if found is None:
-        seen = f"nobody answers at {sockets[0]}"
+        seen = f"no answer at {sockets[0]}"
         if State(sockets[0].parent).has_agent():
             return AgentSeen([failure(CHECK, f"{seen}, though an agent runs: it hangs", _RESTART)])
         return AgentSeen([warning(CHECK, f"{seen}: an agent was killed there", _RESTART)])

@@ -1,4 +1,4 @@
-"""Every accelerator of the machine: is it well, and can its tool be asked?"""
+"""Doctor checks of every accelerator: whether it is healthy, and whether its tool works."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CHECK = "accelerators"
 
 
 def look_at_devices(machine: Path | None) -> list[Finding]:
-    """Kinds that this machine has; `machine`: the simulated machine's file, if it is about one."""
+    """Checks the kinds of device that this machine has; `machine`: a simulated machine's file."""
     found = []
     for one in survey([kind for kind in KINDS if kind != "cpu"], machine=machine):
         if not one.devices:

@@ -1,4 +1,4 @@
-"""The driver below the shim: which, how new, and whether shim and driver know the same names."""
+"""Doctor checks of the driver: its version, and whether shim and driver have the same functions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MPS_PROCESSES = (b"nvidia-cuda-mps-control", b"nvidia-cuda-mps-server")
 def look_at_driver(
     libraries: DriverLibraries, environment: dict[str, str], *, simulated: bool
 ) -> list[Finding]:
-    """Both libraries of the driver, asked without the shim."""
+    """Checks both libraries of the driver, without the shim."""
     said = run_probe(["driver", libraries.cuda, libraries.nvml], environment)
     if not libraries.cuda:
         found = [failure("driver", "no libcuda.so.1 on this machine", USE_SIMULATION)]
@@ -69,7 +69,7 @@ def _headers(version: int | None) -> Finding:
         return warning(
             "headers",
             f"{seen}: the driver is newer",
-            "names that only it has are passed on when harmless, refused when not; see penstock "
+            "functions that only it has are forwarded if harmless, else refused; see penstock "
             "shim coverage, and use a newer release of Penstock",
         )
     return ok("headers", seen)
@@ -84,9 +84,7 @@ def _names(library: Path) -> list[Finding]:
     absent = [name for name in _MUST_HAVE if name not in theirs]
     if absent:
         return [
-            failure(
-                "names", f"{library} lacks {', '.join(absent)}: it is no driver", USE_SIMULATION
-            )
+            failure("names", f"{library} lacks {', '.join(absent)}: not a driver", USE_SIMULATION)
         ]
     found = []
     more, fewer = sorted(theirs - ours), sorted(ours - theirs)
@@ -107,7 +105,7 @@ def _names(library: Path) -> list[Finding]:
 
 
 def _refused(names: list[str]) -> list[Finding]:
-    """Those of the driver's own names that cuGetProcAddress keeps back, as `unknown.c` does."""
+    """A warning about names that cuGetProcAddress keeps back, by the rules of `unknown.c`."""
     table = json.loads(paths.coverage_table().read_text())
     hooked = {_base(name) for name, (kind, _) in table["cuda"].items() if kind != "forwarded"}
 
@@ -124,14 +122,14 @@ def _refused(names: list[str]) -> list[Finding]:
             f'cuGetProcAddress answers "not found" for {len(refused)}, which may take memory or '
             f"time: {_some(refused)}",
             "a CUDA runtime as new as the driver may not start in a tenant: use a newer release of "
-            "Penstock, or a program of an older CUDA; allowUnknown in a policy lets them pass "
+            "Penstock, or a program of an older CUDA; allowUnknown in a policy forwards them, "
             "uncharged",
         )
     ]
 
 
 def _base(name: str) -> str:
-    """Without version and per-thread suffix."""
+    """The name without version and per-thread suffix."""
     return re.sub(r"(_v\d+)?(_ptsz|_ptds)?$", "", name)
 
 
@@ -145,7 +143,7 @@ def _init(result: int | None, devices: int | None, ended: str) -> Finding:
         return ok("devices", f"cuInit succeeds, {devices or 0} devices")
     if result == _NO_DEVICE:
         return failure("devices", "cuInit says that there is no device", NO_DEVICE_ADVICE)
-    seen = ended or f"cuInit answers error {result}"
+    seen = ended or f"cuInit returns error {result}"
     advice = "see dmesg and nvidia-smi: library and kernel module must be of one version"
     return failure("devices", f"the driver does not start: {seen}", advice)
 
@@ -161,7 +159,7 @@ def _nvml(path: str, facts: object, result: int | None) -> Finding:
         )
     if result != 0:
         return warning(
-            "NVML", f"{path}: nvmlInit answers error {result}", "see nvidia-smi for the reason"
+            "NVML", f"{path}: nvmlInit returns error {result}", "see nvidia-smi for the reason"
         )
     version, driver = said.get(("nvml", "version"), "?"), said.get(("nvml", "driver"), "?")
     return ok("NVML", f"{version}, driver {driver}, {path}")
@@ -182,9 +180,9 @@ def _module() -> Finding:
         )
     if closed:
         return failure(
-            "kernel module", f"no right to {', '.join(closed)}", "ask for membership of its group"
+            "kernel module", f"no access to {', '.join(closed)}", "ask to join its group"
         )
-    return ok("kernel module", f"{version or 'version not told'}, {len(nodes)} device nodes")
+    return ok("kernel module", f"{version or 'version not known'}, {len(nodes)} device nodes")
 
 
 def _integrated(devices: int | None) -> list[Finding]:
@@ -193,31 +191,31 @@ def _integrated(devices: int | None) -> list[Finding]:
     return [
         failure(
             "integrated devices",
-            f"{devices}: their memory is the machine's (GB10, Jetson)",
-            "a quota would not hold: what a program takes as host memory is the device's there; "
-            "use a machine whose devices have memory of their own",
+            f"{devices}: they share the host's memory (GB10, Jetson)",
+            "a quota would not hold: host memory that a program allocates is device memory there; "
+            "use a machine whose devices have their own memory",
         )
     ]
 
 
 def _mps(devices: int | None, *, is_running: bool) -> Finding:
-    """`devices`: how many the driver shares between clients of MPS; None: it does not tell."""
+    """`devices`: how many the driver shares between MPS clients; None: not reported."""
     pipe = pipe_directory()
     if devices or (devices is None and is_running and has_control_pipe()):
         return warning(
             "MPS",
             f"programs are its clients, {pipe}" + (f", on {devices} devices" if devices else ""),
-            "memory quotas hold; less than all of a device's time cannot be held where kernels of "
-            "several programs overlap, and cuInit answers CUDA_ERROR_NOT_SUPPORTED: grant all of "
-            "it, end MPS (echo quit | nvidia-cuda-mps-control), or name an empty directory in "
-            "CUDA_MPS_PIPE_DIRECTORY",
+            "memory quotas hold; a quota below all of a device's time cannot be enforced where "
+            "kernels of several programs overlap, and cuInit returns CUDA_ERROR_NOT_SUPPORTED: "
+            "grant all of it, end MPS (echo quit | nvidia-cuda-mps-control), or name an empty "
+            "directory in CUDA_MPS_PIPE_DIRECTORY",
         )
     if not is_running and VARIABLE not in os.environ:
         return ok("MPS", "not running")
-    there = f"{pipe} is there" if pipe.exists() else f"{pipe} is not there"
+    there = f"{pipe} exists" if pipe.exists() else f"{pipe} does not exist"
     seen = f"running, but {there}" if is_running else f"not running, {there}"
     if is_running and pipe.exists():
-        seen = f"running, {pipe} is there, but programs are not its clients"
+        seen = f"running, {pipe} exists, but programs are not its clients"
     advice = "a wrong CUDA_MPS_PIPE_DIRECTORY silently means no MPS: unset it or correct it"
     return warning("MPS", seen, advice)
 

@@ -1,4 +1,4 @@
-"""All checks in order. With no driver at all everything but the driver is still looked at."""
+"""Runs all doctor checks in order; without a driver, everything else is still checked."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from penstock_shim.simulator import MachineError
 if TYPE_CHECKING:
     from penstock.devices import DeviceSource
 
-NO_MACHINE = "programs find no device there: start the agent, or penstock simulate, anew"
+NO_MACHINE = "programs find no device there: restart the agent, or penstock simulate"
 
 
 def examine(
     *, simulate: str | None = None, state_dir: Path | None = None, command: str | None = None
 ) -> list[Finding]:
-    """Looks at everything; `command` is a program that is to run under a quota.
+    """Runs all checks; `command` is a program that is to run under a quota.
 
     Raises `PenstockError` or the simulator's error for a profile that does not exist.
     """
@@ -70,13 +70,13 @@ def _tenant() -> Finding:
         return warning(
             "this shell",
             f"is inside a tenant ({os.environ[TENANT_VARIABLE]})",
-            "what is seen here is the tenant's view; run the doctor outside for the machine's",
+            "these checks see the tenant's view; run the doctor outside it to see the machine",
         )
     return ok("this shell", "is not inside a tenant")
 
 
 def _search(known: DriverLibraries, environment: dict[str, str]) -> DriverLibraries:
-    """Where the shim's own search finds the driver: it says so in its log."""
+    """The driver libraries that the shim's own search finds, from its log."""
     said = run_probe(
         ["doors", "", ""],
         {

@@ -1,4 +1,4 @@
-"""One line of the doctor's report."""
+"""A finding: one line of the doctor's report."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ Status = Literal["ok", "warning", "failure"]
 
 @dataclass(frozen=True)
 class Finding:
-    """What was looked at, how it is, what was seen, and what to do about it."""
+    """The result of one check: its name and status, what was seen, and what to do about it."""
 
     check: str
     status: Status
     seen: str
-    advice: str = ""  # empty when nothing need be done
+    advice: str = ""  # empty if nothing need be done
 
     def as_dict(self) -> dict[str, str]:
         """Plain values, for JSON."""
@@ -23,15 +23,15 @@ class Finding:
 
 
 def ok(check: str, seen: str) -> Finding:
-    """All is well."""
+    """A check that passed."""
     return Finding(check, "ok", seen)
 
 
 def warning(check: str, seen: str, advice: str) -> Finding:
-    """It works, but not as somebody might think."""
+    """A check that passed, but not as the user might expect."""
     return Finding(check, "warning", seen, advice)
 
 
 def failure(check: str, seen: str, advice: str) -> Finding:
-    """Programs would not start, not be limited, or not be let near the device."""
+    """A failed check: programs would not start, not be limited, or not reach the device."""
     return Finding(check, "failure", seen, advice)

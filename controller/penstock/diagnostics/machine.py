@@ -1,4 +1,4 @@
-"""The machine: processor, libc, container, limits, what else is preloaded."""
+"""Doctor checks of the machine: processor, libc, container, limits, other preloads."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pathlib import Path
 from penstock.diagnostics.finding import Finding, failure, ok, warning
 from penstock.node.launch.program import NotElfError, read_elf
 
-LEAST_KERNEL = (4, 14)  # MADV_WIPEONFORK; older ones cost a getpid a call
+LEAST_KERNEL = (4, 14)  # MADV_WIPEONFORK; on older kernels every call costs a getpid
 LEAST_FILES = 256
 _CONTAINERS = ("docker", "kubepods", "containerd", "lxc")
 _SANITIZERS = ("libasan", "libtsan", "libhwasan")
 
 
 def look_at_machine() -> list[Finding]:
-    """Everything that holds for any driver."""
+    """All checks that do not depend on the driver."""
     return [_processor(), _libc(), _container(), *_preloads(), _files()]
 
 
@@ -26,10 +26,10 @@ def _processor() -> Finding:
     machine, release = platform.machine(), platform.release()
     seen = f"{machine}, Linux {release}"
     if machine != "x86_64":
-        return failure("processor", seen, "the shim is built for x86-64 alone")
+        return failure("processor", seen, "the shim is built for x86-64 only")
     numbers = tuple(int(part) for part in release.split("-")[0].split(".")[:2] if part.isdigit())
     if numbers < LEAST_KERNEL:
-        return warning("processor", seen, "kernels before 4.14 make every call a little dearer")
+        return warning("processor", seen, "with kernels before 4.14 every call costs a little more")
     return ok("processor", seen)
 
 
@@ -76,7 +76,7 @@ def _preloads() -> list[Finding]:
             warning(
                 "other preloads",
                 f"LD_PRELOAD: {' '.join(others)}",
-                "penstock run keeps them behind the shim; unset what also hooks CUDA",
+                "penstock run loads them after the shim; unset any that also hooks CUDA",
             )
         )
     try:
@@ -88,7 +88,7 @@ def _preloads() -> list[Finding]:
             warning(
                 "other preloads",
                 f"/etc/ld.so.preload: {' '.join(system)}",
-                "it is loaded into every program, before the shim: see that it does not hook CUDA",
+                "it is loaded into every program before the shim: check that it does not hook CUDA",
             )
         )
     if os.environ.get("LD_AUDIT"):

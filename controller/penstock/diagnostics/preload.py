@@ -1,4 +1,4 @@
-"""Whether the shim is what a program reaches, and whether a tenant's first call succeeds."""
+"""Doctor checks of the preload: whether programs reach the shim, and a tenant's first call."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _DOORS = {
 _ANSWERS = {
     100: "CUDA_ERROR_NO_DEVICE: the driver was not found or has no device",
     802: "CUDA_ERROR_SYSTEM_NOT_READY: the shim could not use the tenant's pages",
-    803: "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH: library and kernel module do not go together",
-    804: "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE: this device takes no newer library than its "
-    "kernel module's",
+    803: "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH: library and kernel module do not match",
+    804: "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE: this device supports no library newer than "
+    "its kernel module",
 }
 _REASONS = ("cannot be opened", "not in LD_LIBRARY_PATH", "no quota", "no tenant")
 _UUID_OF_NONE = "GPU-00000000-0000-0000-0000-000000000000"
@@ -42,16 +42,16 @@ def look_at_preload(
     *,
     first: Sequence[str] = (),
 ) -> list[Finding]:
-    """Starts small programs as a tenant of a directory of their own.
+    """Starts probe programs as a tenant, in a temporary directory.
 
-    `first`: libraries that something on this machine preloads before the shim.
+    `first`: libraries that this machine preloads before the shim.
     """
     try:
         preload = ":".join([*first, str(paths.so_path()), str(paths.nvml_so_path())])
     except FileNotFoundError as error:
         return [failure("shim", str(error), "install penstock with pip")]
     if any(character in preload for character in " \t"):
-        preload = ""  # penstock run makes a link; here a check would only confuse
+        preload = ""  # penstock run makes a link instead; a check here would only confuse
     with tempfile.TemporaryDirectory(prefix="penstock-doctor-") as folder:
         _make_tenant(Path(folder), libraries, devices)
         inside = {
@@ -70,9 +70,9 @@ def look_at_preload(
 
 
 def _newer_drivers(log: str) -> list[Finding]:
-    """What programs would bring along: a driver newer than the machine's (forward compatibility).
+    """Findings about a driver newer than the machine's that programs use (forward compatibility).
 
-    The shim says in its log which one it takes, and which ones it passes over and why.
+    The shim logs which one it takes, and which ones it ignores and why.
     """
     taken = re.search(r": (/.*), newer than this machine's$", log, re.MULTILINE)
     ignored = dict.fromkeys(re.findall(r"driver: (/.* is ignored: .*)$", log, re.MULTILINE))
@@ -90,15 +90,15 @@ def _newer_drivers(log: str) -> list[Finding]:
             warning(
                 "forward compatibility",
                 "; ".join(ignored),
-                "programs use the next driver that the loader would find, as a rule this "
-                "machine's: take the folder out of LD_LIBRARY_PATH or ld.so.conf, or mend it",
+                "programs use the next driver that the loader would find, usually this "
+                "machine's: remove the folder from LD_LIBRARY_PATH or ld.so.conf, or repair it",
             )
         )
     return found
 
 
 def _make_tenant(folder: Path, libraries: DriverLibraries, devices: Sequence[Device]) -> None:
-    """Pages that grant everything there is."""
+    """Makes pages that grant all of the devices."""
     limits = tuple(
         DeviceLimit(uuid=device.uuid, memory_bytes=device.memory_bytes) for device in devices[:16]
     ) or (DeviceLimit(uuid=_UUID_OF_NONE, memory_bytes=1 << 30),)
@@ -113,7 +113,7 @@ def _make_tenant(folder: Path, libraries: DriverLibraries, devices: Sequence[Dev
 
 
 def _doors(name: str, library: str, said: Said, linked: Said) -> Finding:
-    """Every way to one library must end in the shim."""
+    """Checks that every way to load one library leads to the shim."""
     check = f"preload, {name}"
     seen = {**said.facts, (library, "linked"): linked.facts.get((library, "linked"), "")}
     missing = linked.ended if not linked.facts else ""
@@ -127,12 +127,12 @@ def _doors(name: str, library: str, said: Said, linked: Said) -> Finding:
         else:
             wrong.append(f"{words}: {answer or missing or 'no answer'}")
     if wrong or not right:
-        what = "; ".join(wrong) or said.ended or "the probe said nothing"
+        what = "; ".join(wrong) or said.ended or "the probe printed nothing"
         return failure(
             check,
             what,
-            "programs would go past the quota that way: see that nothing removes LD_PRELOAD or is "
-            "preloaded before the shim",
+            "programs would bypass the quota that way: check that nothing removes LD_PRELOAD or "
+            "is preloaded before the shim",
         )
     return ok(check, f"the shim answers {', '.join(right)}")
 
@@ -143,7 +143,7 @@ def _first_call(said: Said, *, has_driver: bool) -> Finding:
         return ok(
             "a tenant's first call", f"cuInit succeeds, {said.number('cuda', 'devices')} devices"
         )
-    why = said.ended or _ANSWERS.get(result or 0, f"cuInit answers error {result}")
+    why = said.ended or _ANSWERS.get(result or 0, f"cuInit returns error {result}")
     said_why = [
         line.partition(": ")[2]
         for line in said.log.splitlines()

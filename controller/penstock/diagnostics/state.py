@@ -1,4 +1,4 @@
-"""The state directory and the pages of the tenants in it."""
+"""Doctor checks of the state directory and of its tenants' pages."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _OVER_A_NETWORK = ("nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "fuse.sshfs", "l
 
 
 def look_at_state(directory: Path | None, agents: Path | None = None) -> list[Finding]:
-    """Ownership and room of the state directory, then every tenant's pages.
+    """Checks ownership and room of the state directory, then every tenant's pages.
 
-    `agents`: the state directory of the agent that answers, which may be another user's.
+    `agents`: the state directory of the agent that responds, which may be another user's.
     """
     named = (directory or default_directory()).absolute()
     if agents is not None and named == agents.absolute() and not _is_ours(named):
-        return [ok("state directory", f"{named}, of the agent that answers there")]
+        return [ok("state directory", f"{named}, of the agent that runs there")]
     found = [_folder(named)]
     if found[0].status == "failure" or not named.is_dir():
         return found
@@ -42,13 +42,13 @@ def _is_ours(named: Path) -> bool:
 
 
 def _folder(named: Path) -> Finding:
-    """As `State.open` judges it, but without making it."""
+    """Applies the checks of `State.open`, without creating the directory."""
     if not named.exists():
         parent = next(folder for folder in named.parents if folder.exists())
         if os.access(parent, os.W_OK):
-            return ok("state directory", f"{named} is not there yet, and can be made")
+            return ok("state directory", f"{named} does not exist yet, and can be created")
         return failure(
-            "state directory", f"{named} cannot be made: no right to {parent}", ELSEWHERE
+            "state directory", f"{named} cannot be created: no access to {parent}", ELSEWHERE
         )
     try:
         State.read(named)
@@ -70,13 +70,13 @@ def _room(named: Path) -> Finding:
         return warning(
             "room for pages",
             seen,
-            f"pages are shared memory, keep them on a local disk: {ELSEWHERE}",
+            f"pages are shared memory and belong on a local disk: {ELSEWHERE}",
         )
     return ok("room for pages", seen)
 
 
 def _file_system(named: Path) -> str:
-    """The kind of file system that `named` lies on."""
+    """The type of the file system that holds `named`."""
     best, kind = "", "unknown file system"
     try:
         lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
@@ -109,27 +109,27 @@ def _pages(tenant: Tenant) -> list[Finding]:
                     check,
                     f"{page} may be written by others (mode {stat.S_IMODE(info.st_mode):o}, owner "
                     f"{info.st_uid})",
-                    f"chmod 600 {page}; whoever can write it sets the quota",
+                    f"chmod 600 {page}; any user who can write it sets the quota",
                 )
             )
     if not tenant.is_supervised() and not found:
         found.append(
             warning(
                 check,
-                "no penstock run looks after it, nor an agent: its elastic share and its events "
-                "stand still",
-                "it ends with its processes; penstock ps collects it",
+                "neither a penstock run nor an agent supervises it: its elastic share and its "
+                "events are not updated",
+                "it ends with its processes; penstock ps removes it",
             )
         )
-    return found or [ok(check, "both pages are in order")]
+    return found or [ok(check, "both pages are valid")]
 
 
 def _is_in_order(tenant: Tenant, page: Path, info: os.stat_result) -> bool:
-    """Whether nobody can write it who is not meant to."""
+    """Whether only the intended users can write the page."""
     ours = info.st_uid == os.geteuid()
     if page == tenant.usage_page:
-        # Users write the usage page of their tenants. Programs in a container may be anybody: its
-        # page is open to all of them, in a directory that nobody but its owner can enter.
+        # Users write the usage page of their tenants. Programs in a container may run as any user,
+        # so its page is writable for all, in a directory that only its owner can enter.
         if (tenant.directory / FOLDER).is_dir() and not tenant.directory.stat().st_mode & 0o077:
             return ours
         ours = ours or info.st_uid == _user_of(tenant)
@@ -137,7 +137,7 @@ def _is_in_order(tenant: Tenant, page: Path, info: os.stat_result) -> bool:
 
 
 def _user_of(tenant: Tenant) -> int | None:
-    """Whom it was granted to. None: not known."""
+    """The user whom it was granted to; None: not known."""
     try:
         return tenant.grant().uid
     except PenstockError:

@@ -1,5 +1,5 @@
-"""Penstock on Kubernetes. Only this package speaks to an API server or to a kubelet.
+"""Penstock on Kubernetes. Only this package talks to an API server or to a kubelet.
 
-Parts, each a process of its own where the chart runs it: `node` beside an agent, `place` beside a
-scheduler, `admit` behind the API server, `control` for the cluster. They share what lies here.
+The chart runs four processes: `node` next to each agent, `place` (the extender) next to a
+scheduler, `admit` (the webhook) and `control` (the controller). They share the modules here.
 """

@@ -19,6 +19,7 @@ from pydantic import (
 )
 
 from penstock.model import parse_cores, parse_duration_ns, parse_memory
+from penstock.model.limits import DEFAULT_GRACE_NS, DEFAULT_STEP, Step
 from penstock.model.quantity import LEAST_MEMORY_BYTES, MOST_GRACE_NS
 
 API_VERSION = "penstock.io/v1alpha1"
@@ -161,8 +162,8 @@ class OnExceed(_Strict):
     """What follows when more is asked for (request), or measured, than granted."""
 
     request: Literal["deny"] = "deny"
-    measured: Literal["deny", "throttle", "suspend", "terminate"] = "terminate"
-    grace: GraceNs = 10 * 10**9
+    measured: Step = DEFAULT_STEP
+    grace: GraceNs = DEFAULT_GRACE_NS
 
 
 class Threshold(_Strict):

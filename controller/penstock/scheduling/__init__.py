@@ -1,1 +1,1 @@
-"""Placement of shares and numbers of replicas, decided without I/O and without a clock."""
+"""Placement of shares and replica counts: pure decisions, without I/O and without a clock."""

@@ -1,4 +1,4 @@
-"""Real NVIDIA devices, through NVML: a MIG instance is a device, one that is divided is none."""
+"""NVIDIA device backend, through NVML: a MIG instance is a device, a divided GPU is not."""
 
 from __future__ import annotations
 
@@ -33,25 +33,25 @@ from penstock.devices.models import model_of
 from penstock.model import PenstockError
 
 USE_SIMULATION = "install the NVIDIA driver, or run on the simulated GPU with --simulate h200"
-REOPEN_NS = 10_000_000_000  # opening NVML anew costs others time: not more often for one device
+REOPEN_NS = 10_000_000_000  # between reopenings of NVML for a lost device: they cost others time
 
 
 @dataclasses.dataclass
 class _Known:
-    """A device from when we began."""
+    """A device that was found at the start."""
 
     device: Device
     report: DeviceReport  # the last one
     handle: Any  # None: lost
-    whole: str  # UUID of the board: whose events and health count
-    lost: str = ""  # what NVML said
+    whole: str  # UUID of the board, whose events and health count
+    lost: str = ""  # NVML's error
 
 
 class NvidiaDevices:
-    """The machine's NVIDIA GPUs, as they were when it was made, and how they do.
+    """The machine's NVIDIA GPUs as found at construction, and their state.
 
-    Devices that fall off, and a driver that goes, come back by themselves. Raises `PenstockError`
-    where there is no driver or no device. Every method may be called from any thread.
+    Lost devices and an unloaded driver are found again automatically. Raises `PenstockError` if
+    there is no driver or no device. Thread-safe.
     """
 
     def __init__(self) -> None:
@@ -60,9 +60,9 @@ class NvidiaDevices:
         self._watches: dict[str, HealthWatch] = {}  # by the board's UUID
         self._boards: dict[str, Any] = {}  # handles of whole devices; None: lost
         self._reopened_ns = 0
-        self._released = ""  # why the driver was let go of
+        self._released = ""  # why the driver was released
         self.unanswered: list[str] = []
-        """Devices that NVML counts and that did not answer when we began: they are left out."""
+        """Devices that NVML counts but that did not respond at the start: they are left out."""
         try:
             pynvml.nvmlInit()
             self._known = self._list()
@@ -88,7 +88,7 @@ class NvidiaDevices:
         return [one.device for one in self._known]
 
     def boards(self) -> list[DeviceReport]:
-        """Divided GPUs, of which nothing is granted but their instances."""
+        """Divided GPUs, of which only the instances are granted."""
         with self._lock:
             whole = {one.whole for one in self._known if one.device.parent}
             found = []
@@ -101,7 +101,7 @@ class NvidiaDevices:
             return found
 
     def libraries(self) -> DriverLibraries:
-        """Where this process's NVML came from; the driver's libcuda lies beside it."""
+        """The path of this process's NVML, and of the driver's libcuda beside it."""
         maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape")
         match = re.search(r"\s(/\S*/libnvidia-ml\.so\S*)$", maps, re.MULTILINE)
         if match is None:
@@ -110,13 +110,13 @@ class NvidiaDevices:
         return DriverLibraries(str(cuda) if cuda.exists() else "", match[1])
 
     def environment(self, tag: str) -> dict[str, str]:  # noqa: ARG002 - the device knows no tags
-        """Nothing: programs find the driver as ever."""
+        """Empty: programs find the driver as usual."""
         return {}
 
     def processes(self, device: Device) -> list[DeviceProcess]:
-        """Processes with a context now, with memory and recent utilisation where known.
+        """Processes that have a context, with memory and recent utilisation if known.
 
-        Raises `DeviceLostError`: it does not answer.
+        Raises `DeviceLostError` if the device does not respond.
         """
         with self._lock:
             one = next((one for one in self._known if one.device.uuid == device.uuid), None)
@@ -130,7 +130,7 @@ class NvidiaDevices:
             except pynvml.NVMLError as error:
                 raise DeviceLostError(f"{device} is lost", str(error)) from error
         if isinstance(running, NotAvailable):
-            return []  # not told (some virtual machines, some permissions): N/A, not an error
+            return []  # not reported (some virtual machines, some permissions): not an error
         return [
             DeviceProcess(
                 pid=int(process.pid),
@@ -138,7 +138,7 @@ class NvidiaDevices:
                 memory_bytes=None if process.usedGpuMemory is None else int(process.usedGpuMemory),
                 peak_memory_bytes=None,
                 busy_ns=None,
-                # Who has no sample did nothing; None: the driver tells of nobody.
+                # A process without a sample was idle; None: the driver has no samples at all.
                 busy_permille=None if busy is None else busy.get(int(process.pid), 0),
                 at_ns=now_ns,
                 alive=True,
@@ -147,15 +147,15 @@ class NvidiaDevices:
         ]
 
     def look(self, device: Device) -> DeviceLook:
-        """The same with the time; see `DeviceSource`."""
+        """`processes` with the time; see `DeviceSource`."""
         found = self.processes(device)
         return DeviceLook(time.monotonic_ns(), found)
 
     def observe(self) -> list[Observation]:
-        """All devices as they are now, with what their driver reported since the last look."""
+        """The present state of all devices, with the driver's reports since the last call."""
         with self._lock:
             now_ns = time.monotonic_ns()
-            xids = self._events.read()  # first: finding devices again begins to listen anew
+            xids = self._events.read()  # first, because finding devices again resets the events
             self._find_again(now_ns)
             signs = {uuid: self._signs(uuid, xids.get(uuid, [])) for uuid in self._boards}
             health = {
@@ -168,7 +168,7 @@ class NvidiaDevices:
             ]
 
     def release(self, reason: str) -> None:
-        """Closes NVML and unloads it: no file of the driver's is open or mapped afterwards."""
+        """Closes and unloads NVML: no file of the driver is open or mapped afterwards."""
         with self._lock:
             self._released = reason
             self._events.close()
@@ -177,25 +177,25 @@ class NvidiaDevices:
                 self._lose(uuid, reason)
 
     def reopen(self) -> None:
-        """Looks for the driver again, with the library that is there then."""
+        """Looks for the driver again, with the library that is installed then."""
         with self._lock:
             self._released = ""
             self._reopened_ns = 0
 
     @property
     def released(self) -> str:
-        """Why the driver was let go of; empty: it was not."""
+        """Why the driver was released; empty: it was not."""
         return self._released
 
     def close(self) -> None:
-        """Lets go of the driver."""
+        """Closes the driver."""
         with self._lock:
             self._events.close()
             with contextlib.suppress(pynvml.NVMLError):
                 pynvml.nvmlShutdown()
 
     def _list(self) -> list[_Known]:
-        """Raises pynvml.NVMLError: none can be counted, or one goes just now."""
+        """Lists devices. Raises pynvml.NVMLError: none can be counted, or one is just lost."""
         found: list[_Known] = []
         parts: list[tuple[Any, Any]] = []
         count = pynvml.nvmlDeviceGetCount()
@@ -241,12 +241,12 @@ class NvidiaDevices:
                 return one.report  # noqa: TRY300
             except pynvml.NVMLError as error:
                 one.handle, one.lost = None, str(error)
-        if health.state != "lost":  # a MIG instance that is no more
+        if health.state != "lost":  # a MIG instance that was destroyed
             health = Health("lost", one.lost)
         return _lost(one.report, health)
 
     def _find_again(self, now_ns: int) -> None:
-        """Looks whether what was lost answers again."""
+        """Checks whether lost devices respond again."""
         if self._released:
             return
         missing = [one for one in self._known if one.handle is None]
@@ -262,13 +262,13 @@ class NvidiaDevices:
                     self._lose(uuid, str(error))
                 return
             self._boards = dict.fromkeys(self._boards)
-            missing = self._known  # all handles are of the library as it was
+            missing = self._known  # all handles belong to the old library
         for one in missing:
             if self._boards[one.whole] is None:
                 self._boards[one.whole] = _handle_of(one.whole)
             one.handle = _handle_of(one.device.uuid)
             if one.handle is None and not one.lost:
-                one.lost = "NVML does not find it any more"
+                one.lost = "NVML no longer finds it"
         back = {uuid: handle for uuid, handle in self._boards.items() if handle is not None}
         if away and back.keys() & set(away):
             self._events.register(back)
@@ -292,7 +292,7 @@ def _met(handle: Any, index: int, parent: Any = None) -> _Known:  # noqa: ANN401
 
 
 def _handle_of(uuid: str) -> Any:  # noqa: ANN401
-    """None: it does not answer."""
+    """The handle of a device; None: it does not respond."""
     try:
         handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
         memory_of(handle)
@@ -302,7 +302,7 @@ def _handle_of(uuid: str) -> Any:  # noqa: ANN401
 
 
 def _lost(last: DeviceReport, health: Health) -> DeviceReport:
-    """What is known of a device that does not answer: what does not change."""
+    """The report of a lost device: only what does not change."""
     lacking = NotAvailable(f"the device does not answer: {health.reason}")
     return dataclasses.replace(
         blank(last.kind, last.index, last.id, last.model, lacking),
@@ -320,13 +320,13 @@ def _lost(last: DeviceReport, health: Health) -> DeviceReport:
 def _utilisation(handle: Any) -> dict[int, int] | None:  # noqa: ANN401
     """Permille of the last second by pid: the mean of the driver's samples of that time.
 
-    None: not told (some virtual machines). Raises pynvml.NVMLError: the device is lost.
+    None: not reported (some virtual machines). Raises pynvml.NVMLError: the device is lost.
     """
     since_us = time.time_ns() // 1000 - 1_000_000
     try:
         samples = pynvml.nvmlDeviceGetProcessUtilization(handle, since_us)
     except pynvml.NVMLError_NotFound:
-        return {}  # nobody did anything
+        return {}  # no process was busy
     except pynvml.NVMLError as error:
         if is_lost(error):
             raise

@@ -1,4 +1,4 @@
-"""NVML as it behaves on a living machine: devices fall off, drivers are unloaded and upgraded."""
+"""NVML access that survives lost devices, and drivers that are unloaded and upgraded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _Told = TypeVar("_Told")
 
-# What is answered for a device that is not there, and by a library whose driver is not.
+# Errors for a lost device, and of a library whose driver is gone.
 _GONE = {
     pynvml.NVML_ERROR_GPU_IS_LOST,
     pynvml.NVML_ERROR_RESET_REQUIRED,
@@ -27,16 +27,16 @@ _GONE = {
     pynvml.NVML_ERROR_LIBRARY_NOT_FOUND,
 }
 _NOT_TOLD = {pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_NO_PERMISSION}
-IS_SIMULATED = "penstock_sim_nvml"  # a symbol that the simulated library alone has
+IS_SIMULATED = "penstock_sim_nvml"  # a symbol that only the simulated library has
 
 
 def is_lost(error: pynvml.NVMLError) -> bool:
-    """Whether it says that a device, or all of them, do not answer."""
+    """Whether the error means that a device, or the driver, is gone."""
     return error.value in _GONE
 
 
 def told(function: Callable[..., _Told], *arguments: Any) -> Figure[_Told]:  # noqa: ANN401
-    """What NVML answers; N/A where it has no such figure.
+    """NVML's result, or `NotAvailable` if it has none.
 
     Raises:
         pynvml.NVMLError: the device or its driver is gone.
@@ -51,10 +51,10 @@ def told(function: Callable[..., _Told], *arguments: Any) -> Figure[_Told]:  # n
 
 
 def memory_of(handle: Any) -> Figure[Any]:  # noqa: ANN401
-    """Total and used memory: the question by which it shows whether a device answers.
+    """Total and used memory: the call that shows whether a device responds.
 
     Raises:
-        pynvml.NVMLError: it does not. Those on their way off the bus say "unknown error".
+        pynvml.NVMLError: it does not. A device that is falling off the bus says "unknown error".
     """
     try:
         return pynvml.nvmlDeviceGetMemoryInfo(handle)
@@ -65,7 +65,7 @@ def memory_of(handle: Any) -> Figure[Any]:  # noqa: ANN401
 
 
 def is_simulated() -> bool:
-    """Whether the library that programs find here is the simulated one. Loads it, opens nothing."""
+    """Whether programs find the simulated NVML here. Loads the library, but does not open it."""
     library = pynvml.nvmlLib
     if library is None:
         try:
@@ -76,9 +76,9 @@ def is_simulated() -> bool:
 
 
 def reopen() -> None:
-    """Begins anew, with the library that is there now.
+    """Reopens NVML, with the library that is installed now.
 
-    A library that stays loaded over a driver's upgrade refuses ever after ("version mismatch").
+    A library that stays loaded across a driver upgrade fails from then on ("version mismatch").
 
     Raises:
         pynvml.NVMLError: there is no driver, or no library.
@@ -88,7 +88,7 @@ def reopen() -> None:
 
 
 def unload() -> None:
-    """Closes what the library has open and unloads it, for which pynvml has no call."""
+    """Shuts NVML down and unloads the library, for which pynvml has no call."""
     import _ctypes
 
     with contextlib.suppress(pynvml.NVMLError):
@@ -101,19 +101,19 @@ def unload() -> None:
 
 
 class XidEvents:
-    """XID errors as the driver reports them, of the devices registered."""
+    """XID errors that the driver reports for registered devices."""
 
     def __init__(self) -> None:
         self._set: Any = None
         self._uuids: dict[int, str] = {}  # by the handle's address
 
     def register(self, handles: dict[str, Any]) -> None:
-        """Listens to these devices, by UUID; to none where the driver has no events."""
+        """Listens to these devices, by UUID; to none if the driver has no events."""
         self.close()
         with contextlib.suppress(pynvml.NVMLError):
             self._set = pynvml.nvmlEventSetCreate()
             for uuid, handle in handles.items():
-                # One that is lost, or a part of another: that one's events are told of it.
+                # It fails for a lost device, and for a part, whose whole gets the events.
                 with contextlib.suppress(pynvml.NVMLError):
                     pynvml.nvmlDeviceRegisterEvents(
                         handle, pynvml.nvmlEventTypeXidCriticalError, self._set
@@ -121,9 +121,9 @@ class XidEvents:
                     self._uuids[_address(handle)] = uuid
 
     def read(self) -> dict[str, list[int]]:
-        """What came since the last call, by UUID. Waits for nothing."""
+        """XID errors since the last call, by UUID. Never waits."""
         found: dict[str, list[int]] = {}
-        for _ in range(64 if self._set is not None else 0):  # a storm must not hold the round
+        for _ in range(64 if self._set is not None else 0):  # a storm must not block the loop
             try:
                 event = pynvml.nvmlEventSetWait_v2(self._set, 0)
             except pynvml.NVMLError:
@@ -134,7 +134,7 @@ class XidEvents:
         return found
 
     def close(self) -> None:
-        """Listens no more."""
+        """Stops listening."""
         if self._set is not None:
             with contextlib.suppress(pynvml.NVMLError):
                 pynvml.nvmlEventSetFree(self._set)

@@ -1,4 +1,4 @@
-"""What NVML tells of one device or MIG instance."""
+"""Device report from NVML, for one device or MIG instance."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ ARCHITECTURES = {
     9: "Hopper", 10: "Blackwell",
 }  # fmt: skip
 MIG_BUSY = NotAvailable(
-    "NVML tells no utilisation of MIG instances or of their processes",
-    "what computes past the shim there cannot be found out; give whole instances to one tenant",
+    "NVML reports no utilisation of MIG instances or of their processes",
+    "computation that bypasses the shim is undetectable there; give whole instances to one tenant",
 )
-MIG_BOARD = NotAvailable("it is a figure of the whole board", "see the parent")
-DIVIDED_BUSY = NotAvailable("NVML tells no utilisation of a device in MIG mode")
-NOT_TOLD = NotAvailable("NVML does not tell it")
+MIG_BOARD = NotAvailable("it is reported for the whole board only", "see the parent")
+DIVIDED_BUSY = NotAvailable("NVML reports no utilisation of a device in MIG mode")
+NOT_TOLD = NotAvailable("NVML does not report it")
 _ACTIONS = {
     "NVML_GPU_RECOVERY_ACTION_GPU_RESET": "a GPU reset",
     "NVML_GPU_RECOVERY_ACTION_NODE_REBOOT": "a reboot of the node",
@@ -32,10 +32,10 @@ CHECKPOINT_DRIVER, MOVE_DRIVER = 570, 580  # first releases: suspend in place, r
 
 
 def report_of(handle: Any, index: int, parent: Any = None) -> DeviceReport:  # noqa: ANN401
-    """The device of `handle`, or the instance of `parent`. Its health is left to others.
+    """The report of the device, or of an instance of `parent`. The caller sets the health.
 
     Raises:
-        pynvml.NVMLError: it does not answer.
+        pynvml.NVMLError: it does not respond.
     """
     whole = handle if parent is None else parent
     memory = memory_of(handle)
@@ -71,10 +71,10 @@ def report_of(handle: Any, index: int, parent: Any = None) -> DeviceReport:  # n
 
 
 def mig_instances(handle: Any) -> list[Any]:  # noqa: ANN401
-    """Handles of a device's instances; none where it is not divided.
+    """Handles of a device's MIG instances; empty if it is not divided.
 
     Raises:
-        pynvml.NVMLError: it does not answer.
+        pynvml.NVMLError: it does not respond.
     """
     mode = known(told(pynvml.nvmlDeviceGetMigMode, handle))
     if not mode or mode[0] != 1:
@@ -84,21 +84,21 @@ def mig_instances(handle: Any) -> list[Any]:  # noqa: ANN401
         try:
             found.append(pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index))
         except pynvml.NVMLError_NotFound:  # noqa: PERF203 - at most seven
-            continue  # a place without an instance
+            continue  # an empty place
     return found
 
 
 def profile_of(instance: Any) -> str | None:  # noqa: ANN401
-    """As NVML writes it behind the name of an instance, like 1g.18gb."""
+    """The instance's profile, which NVML appends to its name, such as 1g.18gb."""
     _, mark, profile = str(pynvml.nvmlDeviceGetName(instance)).rpartition("MIG ")
     return profile if mark else None
 
 
 def recovery_action(handle: Any) -> str | None:  # noqa: ANN401
-    """What the driver asks for; "": nothing; None: it does not tell (before r565).
+    """The recovery action that the driver asks for; "": none; None: not reported (before r565).
 
     Raises:
-        pynvml.NVMLError: the device does not answer.
+        pynvml.NVMLError: the device does not respond.
     """
     field_id = getattr(pynvml, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION", None)
     if field_id is None:

@@ -1,4 +1,4 @@
-"""Simulated devices: the machine file of `penstock_shim.simulator` behind the device interface."""
+"""Simulated device backend: the machine file of `penstock_shim.simulator`."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 
 NOT_TOLD = NotAvailable(
-    "the simulated machine's record does not hold it",
-    "its NVML tells what a model makes of it: penstock simulate PROFILE -- penstock devices",
+    "the simulated machine does not record it",
+    "its NVML reports a modelled value: penstock simulate PROFILE -- penstock devices",
 )
-RECENT_NS = 1_000_000_000  # of the device's samples, for how busy it is
+RECENT_NS = 1_000_000_000  # the span of the device's samples for its utilisation
 
 
 class SimulatedDevices:
@@ -40,7 +40,7 @@ class SimulatedDevices:
         self._path = machine
         self._machine = simulator.Machine(machine)
         self._pids: dict[int, HostPids] = {}  # by device
-        self._seen: dict[int, _Seen] = {}  # likewise, by who looks again and again
+        self._seen: dict[int, _Seen] = {}  # by device, for repeated sampling
         self._watches: dict[str, HealthWatch] = {}
         self._xids_seen: dict[str, int] = {}
         self._last: dict[str, DeviceReport] = {}
@@ -56,7 +56,7 @@ class SimulatedDevices:
         try:
             devices = self._machine.devices()
         except simulator.MachineError as error:  # truncated meanwhile
-            raise PenstockError("the simulated devices cannot be asked", str(error)) from error
+            raise PenstockError("cannot query the simulated devices", str(error)) from error
         return [
             Device(
                 index=device.index,
@@ -72,15 +72,15 @@ class SimulatedDevices:
 
     @property
     def released(self) -> str:
-        """Why the driver was let go of; empty: it was not."""
+        """Why the driver was released; empty: it was not."""
         return self._released
 
     def release(self, reason: str) -> None:
-        """As real devices do. The machine's file stays mapped: there is no module to unload."""
+        """Marks all devices as lost. The machine's file stays mapped: there is no module."""
         self._released = reason
 
     def reopen(self) -> None:
-        """Asks the machine again."""
+        """Makes the devices available again."""
         self._released = ""
 
     def libraries(self) -> DriverLibraries:
@@ -89,15 +89,15 @@ class SimulatedDevices:
         return DriverLibraries(str(folder / "libcuda.so.1"), str(folder / "libnvidia-ml.so.1"))
 
     def environment(self, tag: str) -> dict[str, str]:
-        """Puts a program on this machine and labels it in the device's record."""
+        """Variables that connect a program to this machine and tag it in the device's record."""
         return simulator.environment(self._path, tag)
 
     def processes(self, device: Device) -> list[DeviceProcess]:
-        """The device's own record of every process it has seen, with pids as this process has them.
+        """The device's own record of every process that it has seen, with pids in our namespace.
 
-        Pid 0: it ended in another pid namespace, or runs where we cannot look.
+        Pid 0: it ended in another pid namespace, or runs in one that is hidden from us.
 
-        Raises `DeviceLostError`: it was lost.
+        Raises `DeviceLostError` if the device is lost.
         """
         with self._asking(device):
             records = self._machine.record(device.index)
@@ -105,7 +105,7 @@ class SimulatedDevices:
         return [_process(record, pid) for record, pid in zip(records, pids, strict=True)]
 
     def look(self, device: Device) -> DeviceLook:
-        """The same with the time; see `DeviceSource`."""
+        """`processes` with the time; see `DeviceSource`."""
         seen = self._seen.get(device.index)
         if seen is None:
             seen = _Seen(simulator.RecordReader(self._machine, device.index))
@@ -122,10 +122,10 @@ class SimulatedDevices:
                 raise DeviceLostError(f"{device} is lost", "the GPU is lost")
             yield
         except simulator.MachineError as error:  # truncated meanwhile
-            raise PenstockError("the simulated device cannot be asked", str(error)) from error
+            raise PenstockError("cannot query the simulated device", str(error)) from error
 
     def observe(self) -> list[Observation]:
-        """All devices as they are now, with the XID errors reported since the last look."""
+        """The present state of all devices, with XID errors reported since the last call."""
         try:
             return [self._observation(device) for device in self._machine.devices()]
         except simulator.MachineError as error:  # truncated meanwhile
@@ -175,14 +175,14 @@ class SimulatedDevices:
 
 
 class _Seen:
-    """What a device told at the last look."""
+    """The result of the last sample of a device."""
 
     def __init__(self, reader: simulator.RecordReader) -> None:
         self._reader = reader
         self._pids = HostPids()
         self._records: list[simulator.ProcessRecord] = []
         self._processes: list[DeviceProcess] = []
-        self._translated = False  # of all that live the pid is known: it stays what it is
+        self._translated = False  # the pids of all live processes are known, and stay valid
 
     def look(self) -> DeviceLook:
         at_ns, records = self._reader.read()

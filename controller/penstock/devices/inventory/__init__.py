@@ -1,7 +1,7 @@
-"""What is in this machine, of any kind, and how it does; quotas are another matter.
+"""Inventory and state of this machine's devices of any kind, independent of quotas.
 
-A figure that cannot be had is `NotAvailable` and says why. To add a kind: a file with a class that
-has `kind` and `look`, and its line in `survey`.
+A value that is not available is a `NotAvailable`, which says why. To add a kind, write a class with
+`kind` and `look` in a file of its own, and add it to `survey`.
 """
 
 from penstock.devices.inventory.figure import Figure, NotAvailable, known

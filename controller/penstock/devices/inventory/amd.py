@@ -1,7 +1,7 @@
 """AMD GPUs, by `amd-smi list|static|metric --json`.
 
-A list with an object a GPU, since ROCm 7 under "gpu_data"; figures are {"value": 42, "unit": "%"},
-or "N/A", a whole section of which may be "N/A" (github.com/henrygd/beszel issue 737,
+The output is a list with one object per GPU, since ROCm 7 under "gpu_data". Values are {"value":
+42, "unit": "%"} or "N/A"; a whole section may be "N/A" (github.com/henrygd/beszel issue 737,
 github.com/ROCm/rocm-systems pull requests 2720 and 2987, github.com/ROCm/amdsmi issue 168). Its
 megabytes are 2^20 bytes.
 """
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 AMD = 0x1002
 PACKAGE = "ROCm's amd-smi-lib, which brings amd-smi"
-NOT_TOLD = NotAvailable("amd-smi does not tell it")
-NO_VERDICT = NotAvailable("amd-smi passes no verdict on health", "see amd-smi bad-pages and dmesg")
+NOT_TOLD = NotAvailable("amd-smi does not report it")
+NO_VERDICT = NotAvailable("amd-smi reports no health", "see amd-smi bad-pages and dmesg")
 _UNITS = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "%": 10, "W": 1000, "MW": 1, "C": 1}
 
 
 class AmdInventory:
-    """GPUs as amd-smi numbers them."""
+    """AMD GPUs, numbered as in amd-smi."""
 
     kind: Kind = "amd"
 
@@ -38,7 +38,7 @@ class AmdInventory:
         self._timeout_s = timeout_s
 
     def look(self) -> Survey:
-        """What amd-smi lists; without it, what the PCI bus shows."""
+        """The GPUs that amd-smi lists; without it, those on the PCI bus."""
         static = self._ask("static")
         if isinstance(static, NotAvailable):
             cards = self._by_pci(static)
@@ -55,7 +55,7 @@ class AmdInventory:
         return Survey("amd", tuple(found), lacking)
 
     def _ask(self, command: str) -> Figure[dict[int, dict[str, Any]]]:
-        """By number of the GPU."""
+        """The output of an amd-smi command, by number of the GPU."""
         said = ask(["amd-smi", command, "--json"], package=PACKAGE, timeout_s=self._timeout_s)
         return said if isinstance(said, NotAvailable) else read_gpus(said, f"amd-smi {command}")
 
@@ -75,7 +75,7 @@ class AmdInventory:
 
 
 def read_gpus(text: str, command: str) -> Figure[dict[int, dict[str, Any]]]:
-    """The objects in JSON of any release, by number; lines before it are warnings."""
+    """The objects in the JSON of any release, by GPU number; lines before it are warnings."""
     begins = [place for mark in "[{" if (place := text.find(mark)) >= 0]
     try:
         data = json.JSONDecoder().raw_decode(text, min(begins))[0] if begins else None
@@ -85,7 +85,7 @@ def read_gpus(text: str, command: str) -> Figure[dict[int, dict[str, Any]]]:
         data = data.get("gpu_data", [data])
     if not isinstance(data, list):
         return NotAvailable(
-            f"{command} --json printed no JSON that is known", f"run {command} --json by hand"
+            f"{command} --json printed no JSON of a known form", f"run {command} --json by hand"
         )
     return {
         one["gpu"]: one
@@ -151,7 +151,7 @@ def _word(data: object, *path: str) -> str | None:
 
 
 def _amount(data: object, lacking: NotAvailable, *paths: tuple[str, str]) -> Figure[int]:
-    """The first of the figures at `paths` that is one, in our unit of its kind."""
+    """The first valid value at `paths`, in our unit for its kind."""
     for path in paths:
         found = _at(data, *path)
         unit = _at(found, "unit")

@@ -1,10 +1,10 @@
 """Huawei Ascend NPUs, by `npu-smi info`.
 
-Its table has two rows a chip: "NPU Name | Health | Power(W) Temp(C) Hugepages-Usage(page)" and
-"Chip Phy-ID | Bus-Id | AICore(%) Memory-Usage(MB) HBM-Usage(MB)"; NA or - stands for what is not
-known, and chips without HBM have no last column. Shapes of 910B and A3 machines, releases 24.1 to
-26.0: github.com/vllm-project/vllm-ascend issues 1903, 2035, 2534, 12980. Its megabytes are 2^20
-bytes (65536 of a 64 GB chip).
+Its table has two rows per chip: "NPU Name | Health | Power(W) Temp(C) Hugepages-Usage(page)" and
+"Chip Phy-ID | Bus-Id | AICore(%) Memory-Usage(MB) HBM-Usage(MB)". NA or - means not known; chips
+without HBM have no last column. Examples from 910B and A3 machines, releases 24.1 to 26.0:
+github.com/vllm-project/vllm-ascend issues 1903, 2035, 2534, 12980. Its megabytes are 2^20 bytes
+(65536 for a 64 GB chip).
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 HUAWEI = 0x19E5
 PACKAGE = "the Ascend driver package, which brings npu-smi (/usr/local/Ascend/driver/tools)"
-NOT_TOLD = NotAvailable("npu-smi info does not tell it")
+NOT_TOLD = NotAvailable("npu-smi info does not report it")
 MIB = 1 << 20
 _BUS_ID = re.compile(r"[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f]")
 _USED_OF = re.compile(r"(\d+)\s*/\s*(\d+)")
 
 
 class AscendInventory:
-    """Chips, one a device."""
+    """Ascend chips, each of which is a device."""
 
     kind: Kind = "ascend"
 
@@ -40,7 +40,7 @@ class AscendInventory:
         self._timeout_s = timeout_s
 
     def look(self) -> Survey:
-        """What `npu-smi info` lists; without it, what the PCI bus shows."""
+        """The chips that `npu-smi info` lists; without it, those on the PCI bus."""
         said = ask(["npu-smi", "info"], package=PACKAGE, timeout_s=self._timeout_s)
         if not isinstance(said, NotAvailable):
             return read_table(said)
@@ -59,7 +59,7 @@ class AscendInventory:
 
 
 def read_table(text: str) -> Survey:
-    """The chips of the table that `npu-smi info` prints."""
+    """The chips in the table that `npu-smi info` prints."""
     version = re.search(r"npu-smi\s+\S+\s+Version:\s*(\S+)", text)
     found: list[DeviceReport] = []
     odd = 0
@@ -91,7 +91,7 @@ def read_table(text: str) -> Survey:
                 "run npu-smi info by hand; if it lists chips, report its form",
             ),
         )
-    lacking = NotAvailable(f"{odd} rows of npu-smi info are in no known form") if odd else None
+    lacking = NotAvailable(f"{odd} rows of npu-smi info are of an unknown form") if odd else None
     return Survey("ascend", tuple(found), lacking)
 
 
@@ -101,7 +101,7 @@ def _chip(
     head, health, power_and_heat = board
     chip = cells[0].split()
     amounts = [(int(a), int(b)) for a, b in _USED_OF.findall(cells[2])]
-    # HBM where the chip has some; else its only memory.
+    # HBM if the chip has any; else its only memory.
     used, total = next((one for one in reversed(amounts) if one[1]), (None, None))
     attributes = {"npu": head[0], "chip": chip[0]}
     if len(chip) > 1:
@@ -129,5 +129,5 @@ def _health(word: str) -> Figure[Health]:
     if word == "OK":
         return Health("ok")
     if word.upper() in {"", "NA", "-", "UNKNOWN"}:
-        return NotAvailable(f"npu-smi info says {word or 'nothing'!r} of its health")
-    return Health("unhealthy", f"npu-smi info says {word[:40]}: npu-smi info -t health tells more")
+        return NotAvailable(f"npu-smi info reports {word or 'nothing'!r} as its health")
+    return Health("unhealthy", f"npu-smi info says {word[:40]}: see npu-smi info -t health")

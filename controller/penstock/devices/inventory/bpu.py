@@ -1,7 +1,7 @@
-"""Horizon BPUs, by /sys/devices/system/bpu: a folder a core, `ratio` is its use in percent.
+"""Horizon BPUs, by /sys/devices/system/bpu: a folder per core; `ratio` is its use in percent.
 
-d-robotics.github.io/rdk_doc, "BPU Driver sysfs debugging interface". What `hrut_somstatus` prints
-beyond that has no documented form, and is not read.
+Source: d-robotics.github.io/rdk_doc, "BPU Driver sysfs debugging interface". The further output of
+`hrut_somstatus` has no documented form, and is not read.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from penstock.devices.inventory.report import DeviceReport, Health, Kind, Survey
 
 FOLDER = "sys/devices/system/bpu"
 NOT_TOLD = NotAvailable(
-    "sysfs does not tell it of a BPU", "hrut_somstatus shows temperatures on the board itself"
+    "sysfs does not report it for a BPU", "hrut_somstatus shows temperatures on the board itself"
 )
 
 
 class BpuInventory:
-    """Cores."""
+    """BPU cores."""
 
     kind: Kind = "bpu"
 
@@ -29,7 +29,7 @@ class BpuInventory:
         self._root = root
 
     def look(self) -> Survey:
-        """What sysfs shows."""
+        """The cores that sysfs shows."""
         folder = self._root / FOLDER
         try:
             cores = sorted(

@@ -1,4 +1,4 @@
-"""The processors of this machine, as one device, by /proc and sysfs."""
+"""The processors of this machine as one device, from /proc and sysfs."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from penstock.devices.inventory.report import Kind, Survey, blank
 if TYPE_CHECKING:
     from penstock.devices.inventory.figure import Figure
 
-NOT_TOLD = NotAvailable("the kernel does not tell it")
-WINDOW_S = 0.2  # between two looks, where there was none before
+NOT_TOLD = NotAvailable("the kernel does not report it")
+WINDOW_S = 0.2  # between two samples, if there is no earlier one
 _SENSORS = ("x86_pkg_temp", "cpu-thermal", "cpu_thermal", "coretemp", "k10temp")
 
 
@@ -31,7 +31,7 @@ class CpuInventory:
         self._before: tuple[int, int] | None = None  # busy, all: ticks
 
     def look(self) -> Survey:
-        """What /proc says; `busy_permille` since the last look, the first time over 200 ms."""
+        """The processors; `busy_permille` since the last call, the first time over 200 ms."""
         info = self._words("proc/cpuinfo", ":")
         memory = self._words("proc/meminfo", ":")
         if not info:
@@ -54,8 +54,8 @@ class CpuInventory:
                     memory_used_bytes=used,
                     busy_permille=self._busy(),
                     temperature_celsius=self._temperature(),
-                    power_milliwatts=NotAvailable("counted by powercap, which root alone may read"),
-                    health=NotAvailable("the kernel passes no verdict on processors"),
+                    power_milliwatts=NotAvailable("counted by powercap, which only root may read"),
+                    health=NotAvailable("the kernel reports no health of processors"),
                     attributes=self._attributes(),
                 ),
             ),
@@ -93,7 +93,7 @@ class CpuInventory:
         for zone in sorted((self._root / "sys/class/thermal").glob("thermal_zone*")):
             if try_line(zone / "type") in _SENSORS:
                 return number(try_line(zone / "temp"), 1e-3)
-        return NotAvailable("no thermal zone of the kernel is the processor's")
+        return NotAvailable("the kernel has no thermal zone for the processor")
 
     def _attributes(self) -> dict[str, str]:
         found = {}

@@ -1,4 +1,4 @@
-"""A figure, or why there is none: N/A is a value, and says what to do about it."""
+"""A figure: a value, or `NotAvailable`, which says why there is none and what to do about it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _Told = TypeVar("_Told")
 
 @dataclass(frozen=True)
 class NotAvailable:
-    """Why something is not known, and what would change that; empty: nothing would."""
+    """Why a value is not known, and what would change that (empty: nothing would)."""
 
     why: str
     fix: str = ""
@@ -24,12 +24,12 @@ Figure = Union[_Told, NotAvailable]  # noqa: UP007 - Python 3.10 makes no alias 
 
 
 def known(figure: Figure[_Told]) -> _Told | None:
-    """The figure; None: not available."""
+    """The value; None: not available."""
     return None if isinstance(figure, NotAvailable) else figure
 
 
 def number(text: object, scale: float = 1) -> Figure[int]:
-    """`text` times `scale` as a whole number: what tools print, "N/A" and nonsense included."""
+    """A tool's output `text` times `scale` as an integer; copes with "N/A" and nonsense."""
     try:
         value = float(str(text).strip()) * scale
     except ValueError:

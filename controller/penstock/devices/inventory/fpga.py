@@ -1,8 +1,8 @@
-"""FPGAs: the kernel's managers with their regions, and cards that the PCI bus shows.
+"""FPGAs: the kernel's FPGA managers with their regions, and cards on the PCI bus.
 
 States of a manager: the kernel's Documentation/ABI/testing/sysfs-class-fpga-manager. Cards: Xilinx
 (10ee) in the class of processing accelerators; Intel's by the device numbers of its programmable
-acceleration cards, as the kernel's drivers/fpga/dfl-pci.c lists them.
+acceleration cards, as listed in the kernel's drivers/fpga/dfl-pci.c.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ if TYPE_CHECKING:
 XILINX, INTEL = 0x10EE, 0x8086
 INTEL_CARDS = {0x09C4: "Arria 10 PAC", 0x0B30: "PAC N3000", 0x0B2B: "PAC D5005", 0xBCCE: "DFL card"}
 NOT_TOLD = NotAvailable(
-    "the kernel does not tell it of an FPGA", "the card's own tool may (xbutil examine, fpgainfo)"
+    "the kernel does not report it for an FPGA",
+    "the card's own tool may (xbutil examine, fpgainfo)",
 )
 
 
 class FpgaInventory:
-    """Managers first, then cards without one."""
+    """FPGA managers first, then cards without one."""
 
     kind: Kind = "fpga"
 
@@ -35,7 +36,7 @@ class FpgaInventory:
         self._root = root
 
     def look(self) -> Survey:
-        """What sysfs shows."""
+        """The FPGAs that sysfs shows."""
         found = [self._manager(i, folder) for i, folder in enumerate(self._managers())]
         managed = {report.bus_id for report in found}
         for card in pci_devices(self._root):
@@ -52,7 +53,7 @@ class FpgaInventory:
             return Survey(
                 "fpga",
                 (),
-                NotAvailable("no FPGA: no manager of the kernel's, no card that is known"),
+                NotAvailable("no FPGA: the kernel has no manager, and no card is known"),
             )
         return Survey("fpga", tuple(found))
 

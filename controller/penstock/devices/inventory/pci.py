@@ -1,4 +1,4 @@
-"""The PCI bus as sysfs shows it: what is plugged in, whether or not a driver or tool is there."""
+"""PCI devices from sysfs, whether or not their driver or tool is installed."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class PciDevice:
     vendor: int
     device: int
     base_class: int
-    driver: str | None  # bound to it
+    driver: str | None  # the bound driver
     iommu_group: str | None
 
 
 def pci_devices(root: Path) -> list[PciDevice]:
-    """All of them, by address; what cannot be read is left out. `root`: of the file system."""
+    """All PCI devices, by address; unreadable ones are left out. `root`: of the file system."""
     found = []
     try:
         folders = sorted((root / "sys/bus/pci/devices").iterdir())
@@ -43,7 +43,7 @@ def pci_devices(root: Path) -> list[PciDevice]:
                 )
             )
         except (OSError, ValueError):  # noqa: PERF203 - each by itself
-            continue  # unplugged meanwhile
+            continue  # it was unplugged meanwhile
     return found
 
 
@@ -59,7 +59,7 @@ def _target(link: Path) -> str | None:
 
 
 def try_line(file: Path) -> str | None:
-    """Likewise; None: it cannot be read."""
+    """The first line of a file of sysfs; None: it cannot be read."""
     try:
         return read_line(file)
     except OSError:
@@ -68,5 +68,5 @@ def try_line(file: Path) -> str | None:
 
 def read_line(file: Path) -> str:
     """The first line of a file of sysfs. Raises OSError."""
-    with file.open("rb") as stream:  # some of them never end
+    with file.open("rb") as stream:  # some files have no end
         return stream.read(4096).decode(errors="replace").partition("\n")[0].strip()

@@ -1,4 +1,4 @@
-"""What is told of a device of any kind."""
+"""Device report: the state of a device of any kind, as plain values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 @dataclass(frozen=True)
 class Health:
-    """What its own driver says of it. `lost`: it does not answer."""
+    """A device's health by its own driver. `lost`: it does not respond."""
 
     state: Literal["ok", "unhealthy", "lost"]
     reason: str = ""
@@ -29,10 +29,10 @@ class Health:
 
 @dataclass(frozen=True)
 class DeviceReport:
-    """One device at one moment."""
+    """The state of one device at one moment."""
 
     kind: Kind
-    index: int  # among those of its kind
+    index: int  # among devices of its kind
     id: str  # UUID, bus address or node: unique in its kind, and the same after a restart
     model: str
     bus_id: Figure[str]
@@ -45,12 +45,12 @@ class DeviceReport:
     power_milliwatts: Figure[int]
     health: Figure[Health]
     simulated: bool = False
-    parent: str | None = None  # a part of a device: that one's id
-    profile: str | None = None  # ... and how large a part, in the vendor's words
+    parent: str | None = None  # of a part of a device: the device's id
+    profile: str | None = None  # ... and the part's size, in the vendor's words
     attributes: Mapping[str, str] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON: null where not available, and under `not_available` why."""
+        """Plain values, for JSON: null if not available, with the reason in `not_available`."""
         found: dict[str, Any] = {}
         lacking: dict[str, dict[str, str]] = {}
         for one in fields(self):
@@ -67,7 +67,7 @@ class DeviceReport:
 
 
 def blank(kind: Kind, index: int, ident: str, model: str, lacking: NotAvailable) -> DeviceReport:
-    """A device of which nothing else is known, for the reason `lacking`."""
+    """A report with nothing else known, for the reason `lacking`."""
     return DeviceReport(
         kind=kind,
         index=index,
@@ -104,11 +104,11 @@ class Survey:
 
 
 class Inventory(Protocol):
-    """Looks at one kind of device on this machine."""
+    """Surveys one kind of device on this machine."""
 
     @property
     def kind(self) -> Kind:
-        """Which kind."""
+        """The kind of device."""
 
     def look(self) -> Survey:
-        """What there is now. Never raises: what cannot be told is `NotAvailable`."""
+        """The devices now. Never raises: an unknown value is `NotAvailable`."""

@@ -1,4 +1,4 @@
-"""A vendor's tool, asked with patience that ends: it may be missing, hang, flood us or refuse."""
+"""Runs a vendor's tool with a time-out: it may be missing, hang, print too much or fail."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _REAP_S = 1.0
 
 
 def ask(command: Sequence[str], *, package: str, timeout_s: float = TIMEOUT_S) -> Figure[str]:
-    """What `command` prints on standard output; `package`: what to install where it is missing.
+    """The standard output of `command`; `package`: what to install if it is missing.
 
-    It runs in the C locale, without input, in a process group of its own that is killed when
-    `timeout_s` has passed. A tool that the kernel cannot kill is left behind.
+    It runs in the C locale, without input, in its own process group, which is killed after
+    `timeout_s`. A tool that the kernel cannot kill is left behind.
     """
     words = " ".join(command)
     environment = {**os.environ, "LC_ALL": "C", "LANG": "C", "LANGUAGE": "C"}
@@ -52,7 +52,7 @@ def ask(command: Sequence[str], *, package: str, timeout_s: float = TIMEOUT_S) -
     finally:
         _end(process)
     if late is not None:
-        return NotAvailable(f"{words} {late}", "see whether the device's driver answers at all")
+        return NotAvailable(f"{words} {late}", "check whether the device's driver responds at all")
     if process.returncode != 0:
         said = (problems.strip() or output.strip()).splitlines()
         last = f": {said[-1].strip()[:200]}" if said else ""
@@ -64,7 +64,7 @@ def ask(command: Sequence[str], *, package: str, timeout_s: float = TIMEOUT_S) -
 
 
 def _collect(process: subprocess.Popen[bytes], until: float) -> tuple[str, str, str | None]:
-    """Both outputs, and why the rest of them was not waited for."""
+    """Both outputs, and why the rest of them was not read, if so."""
     assert process.stdout is not None  # noqa: S101 - for mypy: it is a pipe
     assert process.stderr is not None  # noqa: S101
     parts: dict[int, bytearray] = {}
@@ -94,7 +94,7 @@ def _collect(process: subprocess.Popen[bytes], until: float) -> tuple[str, str, 
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Whatever is left of it goes."""
+    """Kills what is left of the process group."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     for stream in (process.stdout, process.stderr):
@@ -105,5 +105,5 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def nothing_there(what: str, lacking: NotAvailable) -> NotAvailable:
-    """Why a kind has no device, where the bus shows none and its tool gave no answer."""
+    """Why a kind has no device, if the bus shows none and its tool gave no answer."""
     return NotAvailable(f"no {what} is on the PCI bus, and {lacking.why}", lacking.fix)

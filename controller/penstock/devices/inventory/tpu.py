@@ -1,7 +1,7 @@
-"""Google TPUs on the PCI bus, and the nodes that programs open.
+"""Google TPUs on the PCI bus, and the device nodes that programs open.
 
 Vendor 1ae0 and these device numbers: github.com/jax-ml/jax, jax/_src/hardware_utils.py. Chips up to
-v4 have a node of the accel class (/dev/accel0), later ones are handed to programs by vfio
+v4 have a node of the accel class (/dev/accel0); programs open later ones through vfio
 (/dev/vfio/GROUP).
 """
 
@@ -25,12 +25,12 @@ MODELS = {
     0x0076: "TPU 7x",
 }
 NOT_TOLD = NotAvailable(
-    "the kernel tells no figures of a TPU", "the program that holds it serves them: see tpu-info"
+    "the kernel reports no values of a TPU", "the program that holds it serves them: see tpu-info"
 )
 
 
 class TpuInventory:
-    """Chips."""
+    """TPU chips."""
 
     kind: Kind = "tpu"
 
@@ -38,7 +38,7 @@ class TpuInventory:
         self._root = root
 
     def look(self) -> Survey:
-        """What the bus shows."""
+        """The chips on the PCI bus."""
         chips = [
             one for one in pci_devices(self._root) if one.vendor == GOOGLE and one.device in MODELS
         ]
@@ -61,7 +61,7 @@ class TpuInventory:
         )
 
     def _accel_nodes(self) -> dict[str, str]:
-        """Nodes of the accel class by PCI address."""
+        """Device nodes of the accel class, by PCI address."""
         found = {}
         try:
             entries = sorted((self._root / "sys/class/accel").iterdir())

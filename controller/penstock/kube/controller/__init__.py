@@ -1,5 +1,5 @@
-"""What one process of the cluster does: policies and caps, replicas, and why Pods wait.
+"""Cluster controller: policies, caps, replicas, and explanations of pending Pods.
 
-Several run, one leads (`leader`). Nothing is kept here but what can be asked for again: policies'
-status and caps' ledgers lie in their objects, the number of replicas in the workloads themselves.
+Several replicas run, and one leads (`leader_election`). All state here can be read again: the
+status of policies and the ledgers of caps are in their objects, replica counts in the workloads.
 """

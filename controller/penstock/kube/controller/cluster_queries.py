@@ -1,4 +1,4 @@
-"""Asks a cluster for all that explains one Pod."""
+"""Cluster queries that explain one Pod: its state, shares, and why it waits."""
 
 from __future__ import annotations
 
@@ -47,19 +47,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Account:
-    """Of one Pod."""
+    """The explanation of one Pod."""
 
     namespace: str
     pod: str
     phase: str
-    state: str  # in a line: the phase, where, and what is unusual of it
+    state: str  # one line: the phase, the node, and anything unusual
     node: str
     why: Why
-    shares: tuple[str, ...] = ()  # that it has, in words
+    shares: tuple[str, ...] = ()  # the shares that it has, in words
 
 
 async def account(kubeconfig: Path | None, namespace: str, name: str) -> Account:
-    """Why it waits, or what it is at. Raises `PenstockError`."""
+    """Explains why a Pod waits, or its present state; raises `PenstockError`."""
     async with await Api.connect(kubeconfig) as api:
         try:
             plain = await api.get(PODS, name, namespace)
@@ -95,7 +95,7 @@ async def _account(api: Api, plain: Object, events: list[Object]) -> Account:
 
 
 async def _node(api: Api, name: str) -> NodeState | None:
-    """None: it is gone, or who asks may not read nodes."""
+    """Reads the Pod's node; None: it is gone, or the user may not read nodes."""
     try:
         return node_state(await api.get(NODES, name))
     except ApiError as error:
@@ -105,7 +105,7 @@ async def _node(api: Api, name: str) -> NodeState | None:
 
 
 async def _by_claims(api: Api, pod: Pod) -> tuple[str, ...]:
-    """What the Pod's claims hold; what may not be read is left out."""
+    """Describes what the Pod's claims hold; omits what the user may not read."""
     claims: dict[str, Claim | None] = {}
     for reference, name in pod.claims:
         with _readable():
@@ -119,7 +119,7 @@ async def _by_claims(api: Api, pod: Pod) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def _readable() -> Iterator[None]:
-    """Rights in one namespace alone are enough for the rest."""
+    """Ignores 403 and 404: rights in one namespace are enough for the rest."""
     try:
         yield
     except ApiError as error:
@@ -146,7 +146,7 @@ async def _why_it_waits(api: Api, pod: Pod, plain: Object, events: list[Object])
     spec = plain["spec"]
     asker = Asker(pod.uid, spec.get("priority") or 0, request)
     names = open_nodes(pod, world)
-    # Where more than devices keeps it away from every node, others' going is no matter.
+    # If other reasons than devices exclude every node, evictions would not help.
     if pod.gates or not names or any(fits(ledger.nodes[name], request) for name in names):
         return why
     around = ForecastInput(budgets, (), api.now_s())
@@ -161,7 +161,7 @@ async def _world(api: Api, waiting: str) -> ClusterSnapshot:
     claims, slices, nodes, classes = await asyncio.gather(
         api.list(CLAIMS), api.list(SLICES), api.list(NODES), api.list(CLASSES)
     )
-    # All Pods of a large cluster are tens of megabytes: only when they matter.
+    # All Pods of a large cluster are tens of megabytes: list them only when they matter.
     full = "Insufficient" in waiting or "Too many pods" in waiting
     pods = [read_pod(one) for one in (await api.list(PODS))[0]] if full else []
     read = {(c.namespace, c.name): c for c in map(read_claim, claims[0])}

@@ -1,4 +1,4 @@
-"""Nodes, their devices and the claims on them, reduced to what decides where a Pod can be."""
+"""Cluster snapshot: nodes, devices and claims, reduced to what decides where a Pod fits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from penstock.kube.objects.api_client import Object
 
-# `device.attributes["penstock.io"].model == "NVIDIA H200"`: what people write most.
+# `device.attributes["penstock.io"].model == "NVIDIA H200"`: the most common selector.
 _SELECTOR = re.compile(
     r'\s*device\.attributes\["penstock\.io"\]\.(\w+)\s*==\s*"([^"]*)"\s*|'
     r"\s*device\.driver\s*==\s*[\"']penstock\.io[\"']\s*"
@@ -29,12 +29,12 @@ _SELECTOR = re.compile(
 
 @dataclass(frozen=True)
 class Node:
-    """A node, as scheduling sees it."""
+    """The fields of a Node that scheduling needs."""
 
     name: str
     ready: bool
     cordoned: bool
-    taints: tuple[tuple[str, str, str], ...]  # key, value, effect; those that keep Pods away
+    taints: tuple[tuple[str, str, str], ...]  # key, value, effect; only those that exclude Pods
     labels: Mapping[str, str]
     cpu: float  # allocatable
     memory_bytes: float
@@ -53,15 +53,15 @@ class SliceDevice:
     memory_bytes: int
     cores_permille: int
     attributes: Mapping[str, str]
-    taint: str  # that keeps claims away; empty: none
-    # What a claim gets that names no amount: the device's own word, else all of it.
+    taint: str  # a taint that excludes claims; empty: none
+    # What a claim gets that names no quantity: the device's default, else all of it.
     usual_memory_bytes: int = 0
     usual_cores_permille: int = 0
 
 
 @dataclass(frozen=True)
 class Slice:
-    """Part of a pool."""
+    """A ResourceSlice: part of a node's pool."""
 
     node: str
     generation: int
@@ -70,7 +70,7 @@ class Slice:
 
 @dataclass(frozen=True)
 class Held:
-    """What a claim holds of one device."""
+    """The share of one device that a claim holds."""
 
     pool: str
     device: str
@@ -79,14 +79,14 @@ class Held:
 
 @dataclass(frozen=True)
 class Asked:
-    """One request of a claim, of one of our classes or of another."""
+    """One request of a claim, by one of our device classes or another."""
 
     name: str
     device_class: str
     count: int
     memory_bytes: int | None
     cores_permille: int | None
-    wanted: tuple[tuple[str, str], ...]  # attributes that its selectors ask for
+    wanted: tuple[tuple[str, str], ...]  # attributes that its selectors require
     unread: tuple[str, ...]  # selectors that we cannot evaluate
 
 
@@ -97,21 +97,21 @@ class Claim:
     namespace: str
     name: str
     uid: str
-    spec: Object  # of one that is not allocated
+    spec: Object  # of an unallocated claim; else empty
     requests: tuple[Asked, ...]  # the first choice of each; none once it is allocated
-    held: tuple[Held, ...] | None  # of ours; None: it is not allocated
-    node: str  # that its allocation binds it to; empty: any, or none yet
+    held: tuple[Held, ...] | None  # of our devices; None: it is not allocated
+    node: str  # the node of its allocation; empty: any, or none yet
     deleting: bool
 
     def amounts(self, ours: Collection[str]) -> Amounts:
-        """What it holds, or asks for of the device classes `ours`."""
+        """The quantities it holds, or requests by device classes in `ours`."""
         if self.held is None:
             return of_claim_spec(self.spec, ours)
         return total(Amounts(1, h.share.memory_bytes, h.share.cores_permille) for h in self.held)
 
 
 def read_node(one: Object) -> Node:
-    """Of a Node."""
+    """Reads a Node object."""
     spec, status = one.get("spec") or {}, one.get("status") or {}
     conditions = {c["type"]: c["status"] for c in status.get("conditions") or []}
     room = status.get("allocatable") or {}
@@ -132,9 +132,9 @@ def read_node(one: Object) -> Node:
 
 
 def read_slice(one: Object) -> Slice | None:
-    """Of a ResourceSlice of ours; None: it is another driver's, or of another node's pool.
+    """Reads a ResourceSlice; None: another driver's, or for a pool that is not its node's.
 
-    Pools of ours are called by their node's name: what a node says of another's devices is not so.
+    Our pools have their node's name: a node must not describe another node's devices.
     """
     spec = one["spec"]
     pool = spec.get("pool") or {}
@@ -163,7 +163,7 @@ def read_slice(one: Object) -> Slice | None:
 
 
 def read_claim(one: Object) -> Claim:
-    """Of a ResourceClaim."""
+    """Reads a ResourceClaim object."""
     metadata = one["metadata"]
     allocation = (one.get("status") or {}).get("allocation")
     requests: list[Asked] = []
@@ -191,7 +191,7 @@ def read_claim(one: Object) -> Claim:
 
 
 def devices_of(slices: Iterable[Slice], claims: Iterable[Claim]) -> dict[str, Devices]:
-    """By node: its devices and what of them is taken. Slices of an old generation are left out."""
+    """By node: its devices and the shares allocated on them; ignores outdated slices."""
     newest: dict[tuple[str, str], int] = {}
     every = list(slices)
     for one in every:
@@ -225,7 +225,7 @@ def devices_of(slices: Iterable[Slice], claims: Iterable[Claim]) -> dict[str, De
 
 
 def usual_of(slices: Iterable[Slice]) -> dict[str, Usual]:
-    """By node: what a claim gets there that names no amount; of several devices the least."""
+    """By node: the default quantities of a claim there; the smallest of several devices."""
     found: dict[str, Usual] = {}
     for one in slices:
         for device in one.devices:
@@ -242,7 +242,7 @@ def _usual(capacity: Object) -> int:
 
 
 def ask_of(claim: Claim, request: Asked) -> Ask:
-    """As the pure search takes it."""
+    """Converts a claim's request into the form that placement uses."""
     return Ask(
         f"{claim.name}/{request.name}",
         count=request.count,
@@ -277,7 +277,7 @@ def _share(consumed: Object) -> Share:
 
 
 def _node_of(allocation: Object) -> str:
-    """Our pools are on one node each, and the scheduler says so by its name."""
+    """The node of an allocation: the scheduler selects it by name, as each pool has one node."""
     for term in (allocation.get("nodeSelector") or {}).get("nodeSelectorTerms") or []:
         for rule in term.get("matchFields") or []:
             if rule.get("key") == "metadata.name" and rule.get("operator") == "In":

@@ -1,4 +1,4 @@
-"""`penstock kube control`: what the process that leads does, round by round."""
+"""Controller (`penstock kube control`): the reconcile loops of the leading process."""
 
 from __future__ import annotations
 
@@ -50,21 +50,21 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 ROUND_S = 1.0
 EXPLAIN_S = 5.0
-TOLD_S = 5.0  # figures in a status are as old at most; changes of state are written at once
-LISTING = "the API server's lists have not come yet"
+TOLD_S = 5.0  # the maximum age of metrics in a status; changes of state are written at once
+LISTING = "the API server has not sent its lists yet"
 WINDOW_NS = 10 * 10**9  # over which rates of vGPUs and requests are averaged
 
 
 @dataclass(frozen=True)
 class Sources:
-    """What scaling may go by: the cluster's administrator's to say."""
+    """The sources of metrics for scaling, chosen by the cluster's administrator."""
 
     pod_use: PodUse = "metrics"
     qps_pages: PagesOf = "namespace"
 
 
 class Controller:
-    """Everything from here on happens while this process leads, and begins by listing."""
+    """Runs while this process leads; each term begins with fresh lists."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Controller:
         sources: Sources,
         report: Callable[..., None],
     ) -> None:
-        """`namespace`: where our agents' Pods are."""
+        """`namespace`: the namespace of our agents' Pods."""
         self._api = api
         self._leader = leader
         self._report = report
@@ -94,7 +94,7 @@ class Controller:
         self._sets = self._cache(STATEFUL_SETS, lambda one: read_workload("StatefulSet", one))
         self._autoscalers = self._cache(AUTOSCALERS, read_autoscaler)
         self._agent_pods = self._cache(PODS, _agent_page, namespace=namespace, labels=METRICS_PORT)
-        # Releases without shares by claims do not serve these; all else works there.
+        # Kubernetes releases without DRA do not serve these; everything else works there.
         self._classes = self._cache(CLASSES, whose)
         self._claims = self._cache(CLAIMS, read_claim)
         self._slices = self._cache(SLICES, read_slice)
@@ -129,7 +129,7 @@ class Controller:
         return Cache(self._api, kind, read, namespace=namespace, labels=labels, report=self._report)
 
     async def act(self) -> None:
-        """Until it is cancelled."""
+        """Runs all loops until cancelled."""
         await asyncio.gather(
             *(cache.run() for cache in self._caches),
             self.use.run(),
@@ -140,7 +140,7 @@ class Controller:
         )
 
     def unready(self) -> str:
-        """Why it cannot work yet; empty: it does."""
+        """Why it cannot work yet; empty: it works."""
         optional = {id(self._classes), id(self._claims), id(self._slices)}
         for cache in self._caches:
             if not cache.is_ready and not (cache.is_unserved and id(cache) in optional):
@@ -158,7 +158,7 @@ class Controller:
                 await act()
                 self._once(what, "")
             except NotLeadingError:
-                pass  # it is about to be cancelled
+                pass  # this task is about to be cancelled
             except ApiError as error:
                 self._once(what, str(error))
             await asyncio.sleep(max(0.05, began_s + period_s - time.monotonic()))
@@ -172,7 +172,7 @@ class Controller:
         await self._count()
 
     def _look(self) -> None:
-        """At the namespaces where something changed: which policy holds for what."""
+        """Computes the reach of policies in namespaces where something changed."""
         dirty = self._dirty | self.pods.dirty
         self._dirty, self.pods.dirty = set(), set()
         if not dirty:
@@ -198,7 +198,7 @@ class Controller:
             )
 
     def _asks(self, pod: Pod, ours: set[str]) -> bool:
-        """Whether it asks for vGPUs, whichever way."""
+        """Whether a Pod requests vGPUs, in either allocation mode."""
         return bool(pod.asks) or any(
             claim.amounts(ours)
             for _, name in pod.claims
@@ -225,7 +225,7 @@ class Controller:
         return cache.objects.get((seen.namespace, seen.name))
 
     async def _say(self) -> None:
-        """The status of every policy whose status is another by now."""
+        """Writes the status of each policy whose status has changed."""
         for key, policy in list(self._policies.objects.items()):
             found = self._reach.get(policy.namespace)
             if found is None:
@@ -257,7 +257,7 @@ class Controller:
         return sorted(told, key=lambda one: (one["kind"], one["name"]))
 
     async def _count(self) -> None:
-        """What claims and Pods of capped namespaces hold, into their caps."""
+        """Counts what claims and Pods of capped namespaces hold, and updates the caps."""
         if not self._caps.objects:
             return
         held = self._held()
@@ -282,7 +282,7 @@ class Controller:
         self._counter.forget()
 
     def _held(self) -> dict[str, dict[str, Amounts]]:
-        """By capped namespace and uid."""
+        """The quantities held, by capped namespace and uid."""
         classes = {name for (_, name), one in self._classes.objects.items() if one != "theirs"}
         held: dict[str, dict[str, Amounts]] = {ns: {} for ns, _ in self._caps.objects}
         for (namespace, _), claim in self._claims.objects.items():
@@ -317,7 +317,7 @@ class Controller:
         await self._events.write(about, reason, text, warning=reason != "Scaled")
 
     def _once(self, what: str, problem: str) -> None:
-        """A problem is said when it begins and when it is over."""
+        """Reports a problem when it begins and when it is over."""
         if self._problems.get(what, "") == problem:
             return
         self._problems[what] = problem
@@ -325,7 +325,7 @@ class Controller:
 
 
 def _states(status: Object) -> object:
-    """What of a status is news; figures and the words around them are not."""
+    """The parts of a status whose change is written at once; metrics and texts are not."""
     return (
         status.get("observedGeneration"),
         status.get("conditions"),
@@ -339,7 +339,7 @@ def _states(status: Object) -> object:
 
 @dataclass(frozen=True)
 class _Agent:
-    """The Pod of one of ours."""
+    """The Pod of one of our agents."""
 
     node: str
     page: str  # URL
@@ -347,7 +347,7 @@ class _Agent:
 
 
 def _agent_page(one: Object) -> _Agent | None:
-    """The label says the port."""
+    """Reads an agent's Pod, whose label holds the port of its metrics page."""
     port = one["metadata"]["labels"].get(METRICS_PORT, "")
     address = (one.get("status") or {}).get("podIP") or ""
     node = one["spec"].get("nodeName") or ""

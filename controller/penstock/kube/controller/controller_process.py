@@ -1,4 +1,4 @@
-"""The process: one of several, of which one leads."""
+"""Controller process: one of several replicas, of which one leads."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ async def serve(
     qps: float,
     report: Callable[..., None],
 ) -> None:
-    """Until SIGTERM. Raises `PenstockError`.
+    """Serves until SIGTERM; raises `PenstockError`.
 
     Args:
-        namespace: Of the lease, and of our agents' Pods.
-        lease: Its name.
-        address: Where kubelets ask whether this is well.
-        kubeconfig: The cluster; None: that of the Pod that this runs in.
-        sources: What scaling may go by.
+        namespace: Namespace of the lease, and of our agents' Pods.
+        lease: Name of the lease.
+        address: Listening address for the kubelet's probes.
+        kubeconfig: The cluster; None: that of the Pod in which this runs.
+        sources: The sources of metrics for scaling.
         qps: Requests a second to the API server, on average.
-        report: Given events and their fields.
+        report: Called with log events and their fields.
     """
     identity = f"{os.uname().nodename}_{secrets.token_hex(4)}"
     timeout = aiohttp.ClientTimeout(total=PAGE_TIMEOUT_S)
     async with (
         await Api.connect(kubeconfig, qps=qps, burst=int(2 * qps)) as api,
-        # Each source has bounds of its own; nothing that one page sets goes along to another's.
+        # Each source has limits of its own; no cookie of one page is sent to another.
         aiohttp.ClientSession(
             timeout=timeout,
             connector=aiohttp.TCPConnector(limit=0),
@@ -58,7 +58,7 @@ async def serve(
         acting: list[Controller] = []
 
         async def act() -> None:
-            # Anew each time: what an earlier reign had seen is not what there is now.
+            # A new one each time: the state of an earlier term is stale.
             acting[:] = [
                 Controller(
                     api, leader, session, namespace=namespace, sources=sources, report=report

@@ -1,10 +1,10 @@
-"""Custom resource definitions from the policy's own schema.
+"""Custom resource definitions, generated from the policy schema.
 
 `python -m penstock.kube.controller.crd DIR` writes them.
 
-The API server wants "structural" schemas: a type for every value, no references, no unions but
-int-or-string. What cannot be said that way is said in CEL where it is a rule between fields, and
-else found by the controller, which reads with the models themselves.
+The API server requires "structural" schemas: a type for every value, no references, no unions but
+int-or-string. Rules between fields are expressed in CEL. The controller, which reads with the
+models themselves, finds everything else.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _KEPT = ("type", "enum", "pattern", "minLength", "maxLength", "minProperties", "
 MOST_LABELS = 32  # of a selector
 
 METRICS = ("cpu", "memory", "cores", "vgpuMemory", "qps")
-# Rules between fields, by model. Each says what to write instead.
+# Rules between fields, by model. Each message tells what to write instead.
 RULES: dict[str, list[tuple[str, str]]] = {
     "Spec": [
         (
@@ -67,7 +67,7 @@ RULES: dict[str, list[tuple[str, str]]] = {
 
 
 def policy_crd() -> dict[str, Any]:
-    """That of QuotaPolicy."""
+    """The CustomResourceDefinition of QuotaPolicy."""
     whole = QuotaPolicy.model_json_schema(by_alias=True)
     spec = _structural({"$ref": "#/$defs/Spec"}, whole["$defs"])
     columns = [
@@ -81,7 +81,7 @@ def policy_crd() -> dict[str, Any]:
 
 
 def cap_crd() -> dict[str, Any]:
-    """That of QuotaCap: what all vGPUs of a namespace may be together."""
+    """The CustomResourceDefinition of QuotaCap, which caps all vGPUs of a namespace."""
     quantity: dict[str, Any] = {
         "x-kubernetes-int-or-string": True,
         "anyOf": [{"type": "integer"}, {"type": "string"}],
@@ -161,7 +161,7 @@ def cap_crd() -> dict[str, Any]:
     ]
     made = _definition("QuotaCap", "quotacaps", "qc", spec=spec, status=status, columns=columns)
     root = made["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    # One ledger a namespace: two could not be written in one step.
+    # One ledger per namespace: two could not be updated in one step.
     root["x-kubernetes-validations"] = _rules(
         [("self.metadata.name == 'default'", "a namespace has one QuotaCap, named default")]
     )
@@ -169,7 +169,7 @@ def cap_crd() -> dict[str, Any]:
 
 
 def write(folder: Path) -> None:
-    """Both, as files that `kubectl apply` and Helm take."""
+    """Writes both definitions as files for `kubectl apply` and Helm."""
     folder.mkdir(parents=True, exist_ok=True)
     for made in (policy_crd(), cap_crd()):
         file = folder / f"{made['spec']['names']['plural']}.yaml"
@@ -177,15 +177,15 @@ def write(folder: Path) -> None:
 
 
 def text_of(definition: dict[str, Any]) -> str:
-    """A file's text."""
+    """The YAML text of a definition."""
     return _HEAD + yaml.dump(definition, Dumper=_Plain, sort_keys=False, width=100)
 
 
 class _Plain(yaml.SafeDumper):
-    """Without references between values that are alike: people read these files."""
+    """A dumper without references between equal values: people read these files."""
 
     def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - as the library calls it
-        """Never."""
+        """Always true: writes no references."""
         return True
 
 
@@ -304,7 +304,7 @@ def _policy_status() -> dict[str, Any]:
 
 
 def _structural(schema: dict[str, Any], named: dict[str, Any]) -> dict[str, Any]:
-    """The same values, in the API server's dialect of OpenAPI 3.0."""
+    """Converts a JSON Schema into the API server's dialect of OpenAPI 3.0."""
     own: dict[str, Any] = {}
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
@@ -337,7 +337,7 @@ def _structural(schema: dict[str, Any], named: dict[str, Any]) -> dict[str, Any]
 
 
 def _int_or_string(choices: list[dict[str, Any]]) -> dict[str, Any]:
-    """Of amounts: a number without a fraction, or text."""
+    """The schema of a quantity: an integer or a text."""
     number, text = choices
     own: dict[str, Any] = {
         "x-kubernetes-int-or-string": True,
@@ -349,7 +349,7 @@ def _int_or_string(choices: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _bounds(schema: dict[str, Any], own: dict[str, Any]) -> None:
-    """OpenAPI 3.0 says of a bound whether it is exclusive; JSON Schema has a bound for each."""
+    """Converts bounds: OpenAPI 3.0 has a flag for exclusive ones, JSON Schema a key for each."""
     for bound, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
         if bound in schema:
             own[bound] = schema[bound]
@@ -358,7 +358,7 @@ def _bounds(schema: dict[str, Any], own: dict[str, Any]) -> None:
 
 
 def _note_default(schema: dict[str, Any], own: dict[str, Any]) -> None:
-    """In words: a default that the server fills in would outlive a release that changes it."""
+    """Notes a default in the description: one filled in by the server would outlive a release."""
     default = schema.get("default")
     if not isinstance(default, (str, int)):
         return

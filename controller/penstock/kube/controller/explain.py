@@ -1,7 +1,7 @@
-"""Why a Pod waits: every cause with its figure, many nodes in one sentence. Pure.
+"""Explains why a Pod waits: every cause with its numbers, many nodes in one sentence. Pure.
 
-The scheduler says how many nodes "cannot allocate all claims", not what is short. Here the devices
-of each node are reckoned from their ResourceSlices and the allocations of all claims.
+The scheduler reports how many nodes "cannot allocate all claims", but not what is short. This
+module computes the free devices of each node from ResourceSlices and the allocations of all claims.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from penstock.scheduling.placement.device_state import Node as Devices
     from penstock.scheduling.placement.pod_request import Ask
 
-MOST_SAID = 600  # characters of another's message
+MOST_SAID = 600  # characters quoted from another component's message
 _NOT_READY = ("node.kubernetes.io/not-ready", "", "NoSchedule")
-_TAINT_OF = {  # that the cluster sets itself: in words
+_TAINT_OF = {  # taints that the cluster sets itself, in words
     "node.kubernetes.io/unschedulable": "cordoned",
     "node.kubernetes.io/not-ready": "not ready",
     "node.kubernetes.io/unreachable": "not ready: its kubelet is not heard",
@@ -41,7 +41,7 @@ _TAINT_OF = {  # that the cluster sets itself: in words
 
 @dataclass
 class ClusterSnapshot:
-    """What decides where Pods can be."""
+    """The facts that decide where Pods fit."""
 
     nodes: Mapping[str, Node]
     devices: Mapping[str, Devices]  # for claims, by node
@@ -51,16 +51,16 @@ class ClusterSnapshot:
     taken: Mapping[str, tuple[float, float, int]] = field(default_factory=dict)
     """By node: processors, bytes and number of its Pods."""
     asked: Request | None = None
-    """What the Pod asks for by resources: `devices` are those given so."""
+    """The Pod's request by extended resources; `devices` are those allocated in that mode."""
     refused: Mapping[str, str] = field(default_factory=dict)
-    """By node: why none of its devices can be given to anybody."""
+    """By node: why none of its devices can be allocated."""
     usual: Mapping[str, Usual] = field(default_factory=dict)
-    """By node: what a claim gets there that names no amount."""
+    """By node: the default quantities of a claim there."""
 
 
 @dataclass(frozen=True)
 class Why:
-    """Causes, the most telling first; and what others said of it."""
+    """The causes, most significant first, and messages of other components."""
 
     causes: tuple[str, ...]
     said: tuple[str, ...]
@@ -72,7 +72,7 @@ class Why:
 
 
 def explain(pod: Pod, world: ClusterSnapshot, events: Iterable[Object] = ()) -> Why:
-    """Of a Pod that is not placed. `events` are those about it, the oldest first."""
+    """Explains an unplaced Pod. `events`: the events about it, oldest first."""
     said, told = _said(pod, events)
     if pod.gates:
         held = ", ".join(pod.gates)
@@ -92,7 +92,7 @@ def explain(pod: Pod, world: ClusterSnapshot, events: Iterable[Object] = ()) -> 
 
 
 def _of_claims(pod: Pod, world: ClusterSnapshot, events: Iterable[Object]) -> list[str]:
-    """What keeps any node from being looked at."""
+    """Problems of the Pod's claims that exclude every node."""
     causes = []
     for reference, name in pod.claims:
         claim = world.claims.get((pod.namespace, name))
@@ -115,14 +115,14 @@ def _of_claims(pod: Pod, world: ClusterSnapshot, events: Iterable[Object]) -> li
 
 @dataclass(frozen=True)
 class _Wanted:
-    """All that a Pod's claims ask for and do not have."""
+    """Everything that a Pod's unallocated claims request."""
 
     request: Request | None
-    bound: Mapping[str, str]  # claims that are allocated already: where
+    bound: Mapping[str, str]  # nodes of the claims that are allocated already
 
 
 def _asked(pod: Pod, world: ClusterSnapshot) -> tuple[_Wanted, list[str]]:
-    if world.asked is not None:  # by resources: nothing of it is a claim's
+    if world.asked is not None:  # by extended resources, without claims
         return _Wanted(world.asked, {}), []
     asks: list[Ask] = []
     attributes: list[tuple[str, str]] = []
@@ -151,7 +151,7 @@ def _model(attributes: Iterable[tuple[str, str]]) -> str:
 
 
 def _of_nodes(pod: Pod, world: ClusterSnapshot, wanted: _Wanted) -> dict[str, str]:
-    """By node: the first thing that keeps the Pod away."""
+    """By node: the first reason that excludes the Pod."""
     shortages: dict[str, Shortage] = {}
     nearest: dict[str, float] = {}
     for name, node in world.nodes.items():
@@ -180,7 +180,7 @@ def _of_nodes(pod: Pod, world: ClusterSnapshot, wanted: _Wanted) -> dict[str, st
 
 
 def _whole(request: Request, usual: Usual | None) -> Request:
-    """The request with what it leaves out, as devices of a node have it; None: all of one."""
+    """The request with a node's default quantities filled in; `usual` None: unchanged."""
     if usual is None:
         return request
     memory_bytes, cores = usual
@@ -196,7 +196,7 @@ def _whole(request: Request, usual: Usual | None) -> Request:
 
 
 def _closed(pod: Pod, node: Node, wanted: _Wanted) -> str:
-    """Whatever is on it: why the Pod may not come there."""
+    """Why the node excludes the Pod, regardless of its free resources; empty: it does not."""
     if node.cordoned:
         return "cordoned"
     tolerations = pod.spec.get("tolerations") or []
@@ -248,7 +248,7 @@ def _selected(spec: Object, node: Node) -> bool:
 
 
 def open_nodes(pod: Pod, world: ClusterSnapshot) -> list[str]:
-    """Where devices alone may keep a Pod that asks for resources away."""
+    """The nodes where nothing but devices may exclude a Pod with extended resources."""
     wanted = _Wanted(world.asked, {})
     return [
         name
@@ -262,14 +262,14 @@ def open_nodes(pod: Pod, world: ClusterSnapshot) -> list[str]:
 
 
 def _room(pod: Pod, node: Node, taken: tuple[float, float, int]) -> dict[str, float]:
-    """What of the node itself is short, and by how much."""
+    """The node's own resources that are short, and by how much."""
     cpu, memory_bytes, count = taken
     short = {
         "cpu": pod.cpu_taken - (node.cpu - cpu),
         "host memory": pod.memory_taken_bytes - (node.memory_bytes - memory_bytes),
         "Pods": count + 1 - node.pods,
     }
-    # What asks for none of it is not kept away by its being short.
+    # A shortage matters only for a Pod that requests the resource.
     asks = {"cpu": pod.cpu_taken, "host memory": pod.memory_taken_bytes, "Pods": 1}
     return {what: by for what, by in short.items() if by > 1e-9 and asks[what]}
 
@@ -288,7 +288,7 @@ def _with_figures(text: str, nearest: Mapping[str, float]) -> str:
 
 
 def _said(pod: Pod, events: Iterable[Object]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """By the scheduler and others, and by Penstock: each once."""
+    """Messages of the scheduler and others, and of Penstock, each once."""
     ours, others = heard(
         event for event in events if event.get("reason") not in {"FailedScheduling", "WhyPending"}
     )
@@ -299,7 +299,7 @@ def _said(pod: Pod, events: Iterable[Object]) -> tuple[tuple[str, ...], tuple[st
 
 
 def heard(events: Iterable[Object]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The warnings among events, each text once: those of Penstock's own parts, and others'."""
+    """The warnings among events, each text once: those of Penstock, and those of others."""
     found: tuple[dict[str, None], dict[str, None]] = ({}, {})
     for event in events:
         if event.get("type") == "Warning":

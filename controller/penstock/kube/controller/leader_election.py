@@ -1,9 +1,9 @@
-"""Who leads: a Lease, and a holder that stops before another may begin.
+"""Leader election by a Lease: the holder stops before another candidate may begin.
 
-No clock is compared with another machine's. A candidate takes the lease over when it has watched
-it unchanged for as long as the lease lasts, by its own monotonic clock. The holder counts from
-before it asked for its last renewal that succeeded, and gives up sooner. A write that it had on
-the way then still meets a version of its object: whoever writes here says which version it read.
+Clocks of different machines are never compared. A candidate takes the lease over when it has seen
+it unchanged for the lease's duration, by its own monotonic clock. The holder counts from before it
+requested its last successful renewal, and stops sooner. A write still in flight then fails if its
+object has changed: every write here names the version that was read.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from penstock.kube.objects.api_client import Api, Object
 
-DURATION_S = 15  # of the lease: another takes over when it was not renewed for so long
-DEADLINE_S = 10.0  # ... and the holder stops after as long without a renewal
+DURATION_S = 15  # of the lease: another candidate takes over after so long without a renewal
+DEADLINE_S = 10.0  # the holder stops after so long without a renewal
 RETRY_S = 2.0
 
 
@@ -33,9 +33,9 @@ class NotLeadingError(PenstockError):
 
     def __init__(self) -> None:
         super().__init__(
-            "not done: this process does not lead any more",
+            "this process is no longer the leader",
             "its lease could not be renewed in time",
-            "nothing is to be done: the one that leads now does it",
+            "do nothing: the present leader does this work",
         )
 
 
@@ -46,14 +46,14 @@ class Leader:
     api: Api
     namespace: str
     name: str
-    identity: str  # unlike any other candidate's, also after a restart
+    identity: str  # unique among candidates, also after a restart
     duration_s: int = DURATION_S
     deadline_s: float = DEADLINE_S
     retry_s: float = RETRY_S
     report: Callable[..., None] = lambda event, **fields: None  # noqa: ARG005
-    _until_s: float = 0.0  # monotonic; held until then
-    _seen: Object | None = None  # the lease as it was seen last
-    _seen_s: float = 0.0  # monotonic; since when it has not changed
+    _until_s: float = 0.0  # monotonic; this process leads until then
+    _seen: Object | None = None  # the lease as last seen
+    _seen_s: float = 0.0  # monotonic; time of its last change
     _problem: str = field(default="", repr=False)
 
     @property
@@ -62,15 +62,15 @@ class Leader:
         return time.monotonic() < self._until_s
 
     def check(self) -> None:
-        """Raises `NotLeadingError` unless this process may act. Called before every write."""
+        """Raises `NotLeadingError` unless this process may act. Call it before every write."""
         if not self.leads:
             raise NotLeadingError
 
     async def run(self, act: Callable[[], Awaitable[None]]) -> None:
-        """Does `act` whenever this process leads, until cancelled; then gives the lease back.
+        """Runs `act` whenever this process leads, until cancelled; then releases the lease.
 
-        `act` is cancelled, and waited for, when the lease is lost. It should not return; what it
-        raises is raised here.
+        When the lease is lost, `act` is cancelled and awaited. It should not return; its exceptions
+        are raised here.
         """
         try:
             while True:
@@ -90,7 +90,7 @@ class Leader:
                 done, _ = await asyncio.wait({acting}, timeout=min(self.retry_s, left_s))
                 if done:
                     return await acting
-                # A renewal that hangs must not keep it acting.
+                # A hanging renewal must not let it act for longer than it leads.
                 left_s = self._until_s - time.monotonic()
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(self._try(), max(0.0, left_s))
@@ -101,7 +101,7 @@ class Leader:
         return None
 
     async def _try(self) -> bool:
-        """Takes the lease or renews it. Whether this process holds it now."""
+        """Takes or renews the lease; returns whether this process holds it now."""
         began_s = time.monotonic()
         try:
             held = await asyncio.wait_for(self._ask(), self.deadline_s)
@@ -125,7 +125,7 @@ class Leader:
             self.report("lease not to be had", problem=problem)
 
     async def _ask(self) -> Object | None:
-        """The lease in our name; None: it is another's."""
+        """The lease, held by this process; None: another process holds it."""
         try:
             found = await self.api.get(LEASES, self.name, self.namespace)
         except ApiError as error:
@@ -161,7 +161,7 @@ class Leader:
         }
 
     async def _release(self) -> None:
-        """So that the next need not wait. Should it fail, the lease runs out by itself."""
+        """Releases the lease, so that the next holder need not wait; else it expires by itself."""
         held, self._until_s = self.leads, 0.0
         if not held or self._seen is None:
             return

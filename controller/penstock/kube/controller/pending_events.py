@@ -1,4 +1,4 @@
-"""Events on Pods that wait for vGPUs by claims: why, in words. A bounded number a round."""
+"""Events for Pods that wait for vGPUs by claims: why they wait. A bounded number a round."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MOST_A_ROUND = 20  # each takes some milliseconds on a large cluster
 
 
 class Pending:
-    """Who was told what, and when."""
+    """The waiting Pods, and when each got an Event."""
 
     def __init__(self, api: Api, leader: Leader, events: Events) -> None:
         self._api = api
@@ -43,7 +43,7 @@ class Pending:
         claims: Mapping[tuple[str, str], Claim],
         classes: Mapping[str, bool],
     ) -> None:
-        """Looks at those that waited longest without a word. Raises `NotLeadingError`."""
+        """Explains the Pods that waited longest without an Event; raises `NotLeadingError`."""
         now_s = time.monotonic()
         waiting = [pod for pod in pods.unplaced.values() if pod.claims and not pod.deleting]
         uids = {pod.uid for pod in waiting}
@@ -79,7 +79,7 @@ class Pending:
 
 
 def taken_by_node(pods: Iterable[Pod]) -> dict[str, tuple[float, float, int]]:
-    """Processors, bytes and number of the Pods that each node has."""
+    """Processors, bytes of memory and number of the Pods on each node."""
     taken: dict[str, tuple[float, float, int]] = {}
     for pod in pods:
         if pod.node:

@@ -1,4 +1,4 @@
-"""What a Pod is at that has a node, or has ended: state, shares, what keeps it back. Pure."""
+"""State of a placed or finished Pod: headline, shares, and what prevents it from running. Pure."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ MOST_EVENTS = 5
 
 @dataclass(frozen=True)
 class NodeState:
-    """How the Pod's node is, as far as whoever asks may read it."""
+    """The state of the Pod's node, as far as the user may read it."""
 
     name: str
     ready: bool
-    said: str = ""  # what the node's condition says of its not being ready
+    said: str = ""  # message of the node's Ready condition
 
 
 def node_state(one: Object) -> NodeState:
-    """Of a Node."""
+    """Reads a Node object."""
     conditions = {c["type"]: c for c in (one.get("status") or {}).get("conditions") or []}
     ready = conditions.get("Ready") or {}
     message = str(ready.get("message") or "").rstrip(". ")
@@ -50,7 +50,7 @@ def headline(pod: Object, node: NodeState | None) -> str:
 
 
 def suspension(status: Object) -> str:
-    """What the Pod's node says of a share that is suspended; empty: none is."""
+    """The node's message about a suspended share of the Pod; empty: none is suspended."""
     for one in status.get("conditions") or []:
         if one.get("type") == RUNNING and one.get("status") == "False":
             return f"{one.get('reason')}: {one.get('message')}"
@@ -58,7 +58,7 @@ def suspension(status: Object) -> str:
 
 
 def why_placed(pod: Object, node: NodeState | None, events: Iterable[Object]) -> Why:
-    """What keeps it from running well. `events` are those about it, the oldest first."""
+    """Explains what prevents a placed Pod from running; `events`: those about it, oldest first."""
     metadata, status = pod["metadata"], pod.get("status") or {}
     causes = [str(status["message"])] if status.get("message") else []
     if node is not None and not node.ready:
@@ -102,7 +102,7 @@ def _of_containers(status: Object) -> list[str]:
 def shares_by_claims(
     claims: Mapping[str, Claim | None], slices: Iterable[Slice]
 ) -> tuple[str, ...]:
-    """What each claim holds, in words. `claims` by the Pod's own name for each."""
+    """Describes what each claim holds; `claims`: by the Pod's name for each."""
     uuids = {
         (device.pool, device.name): device.attributes.get("uuid", "")
         for one in slices

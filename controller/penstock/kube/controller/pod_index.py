@@ -1,4 +1,4 @@
-"""All Pods that are not finished, to be found by namespace, label and node."""
+"""Pod index: the unfinished Pods of the cluster, by namespace and label."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 
 class Pods:
-    """An index beside a `Cache` of Pods: append `changed` to the cache's own."""
+    """An index of a `Cache` of Pods: append `changed` to the cache's `changed`."""
 
     def __init__(self) -> None:
         self.by_namespace: dict[str, dict[str, Pod]] = defaultdict(dict)
         self.unplaced: dict[Key, Pod] = {}
         self._by_label: dict[tuple[str, str, str], dict[str, Pod]] = defaultdict(dict)
         self.dirty: set[str] = set()
-        """Namespaces whose Pods changed since somebody emptied it."""
+        """Namespaces whose Pods changed since the set was last emptied."""
 
     def changed(self, key: Key, old: Pod | None, new: Pod | None) -> None:
-        """What a Pod was, and is."""
+        """Updates the index with a Pod's old and new state."""
         namespace, name = key
         self.dirty.add(namespace)
         if old is not None:
@@ -41,7 +41,7 @@ class Pods:
                 self.unplaced[key] = new
 
     def selected(self, namespace: str, selector: Mapping[str, object]) -> Iterable[Pod]:
-        """Those that a workload's selector names. An empty one names none, as workloads' do."""
+        """The Pods that a workload's selector matches; an empty selector matches none."""
         wanted = selector.get("matchLabels") or {}
         if not isinstance(wanted, dict):
             return []

@@ -1,8 +1,8 @@
-"""What Pods use, from those who measure it: the metrics API or kubelets, and our agents.
+"""Pod metrics: the usage of Pods, from the metrics API or kubelets, and from our agents.
 
-Each source asks by itself, every few seconds, for what is wanted of it, and keeps what it heard
-last with the time on this machine's monotonic clock: nobody waits for a source that hangs, and what
-cannot be read grows old, which `decide` takes for "not known". No clock of another machine counts.
+Each source polls by itself every few seconds, and keeps the last values with the time on this
+machine's monotonic clock. So a source that hangs delays nobody, and values that cannot be read grow
+old, which `decide` treats as unknown. Clocks of other machines do not matter.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
     from penstock.kube.objects.api_client import Api, Object
     from penstock.kube.objects.workloads import Pod
 
-# Where processor and memory in use of Pods are read: at the metrics API, at every kubelet through
-# the API server (for which it takes the right to `nodes/proxy`), or nowhere.
+# The source of the Pods' processor and memory usage: the metrics API, every kubelet through the API
+# server (which needs the right to `nodes/proxy`), or none.
 PodUse = Literal["metrics", "kubelets", "off"]
 POD_METRICS = Kind("metrics.k8s.io/v1beta1", "pods")
-METRICS_S = 5.0  # who serves them measures every fifteen seconds
+METRICS_S = 5.0  # servers of the metrics API measure every fifteen seconds
 KUBELET_S = 5.0  # kubelets themselves measure every ten seconds or so
 AGENT_S = 5.0
 AT_ONCE = 64
-# At a millisecond of processor time for a page of 64 shares that is a fifth of a processor,
-# and every page of 5,000 nodes within the 30 s for which a figure is good.
+# At a millisecond of processor time for a page of 64 shares this is a fifth of a processor, and
+# reads every page of 5,000 nodes within the 30 s for which a sample is valid.
 PAGES_PER_SECOND = 200.0
-KUBELETS_PER_SECOND = 100.0  # each of them is the API server's work as well
+KUBELETS_PER_SECOND = 100.0  # each request loads the API server, too
 FORGOTTEN_NS = 120 * 10**9
 SUMMARY = "stats/summary?only_cpu_and_memory=true"
 _METRICS = ("memory_quota_bytes", "memory_used_bytes", "cores_quota_ratio", "device_seconds_total")
@@ -51,59 +51,59 @@ Who = tuple[str, str]  # namespace, name of the Pod or of the claim that several
 
 @dataclass(frozen=True)
 class _Heard:
-    stamp: str  # of whoever measured: only whether it changed matters
-    at_ns: int  # monotonic, here, when it was heard first
+    stamp: str  # the source's timestamp: only whether it changed matters
+    at_ns: int  # monotonic, on this machine, when the value first arrived
     value: float
 
 
 class Source(Protocol):
-    """Processor and memory in use of Pods."""
+    """A source of the Pods' processor and memory usage."""
 
     def want(self, pods: Iterable[Pod]) -> None:
-        """From now on these are asked about, and no others."""
+        """Polls for these Pods from now on, and no others."""
 
     def processors(self, pod: Pod) -> Sample | None:
-        """How many it used over the last seconds."""
+        """Processors that the Pod used over the last seconds."""
 
     def memory_bytes(self, pod: Pod) -> Sample | None:
-        """Its working set: what is not given back under pressure."""
+        """The Pod's working set: memory that is not reclaimed under pressure."""
 
     def problem(self, pod: Pod) -> str:
-        """Why nothing is known of it, or nothing new."""
+        """Why there is no sample of the Pod, or no new one."""
 
     async def run(self) -> None:
-        """Asks until it is cancelled."""
+        """Polls until cancelled."""
 
 
 def source_of(use: PodUse, api: Api) -> Source:
-    """The one that the cluster's administrator chose."""
+    """The source that the cluster's administrator chose."""
     if use == "off":
         return Nobody()
     return Kubelets(api) if use == "kubelets" else PodMetrics(api)
 
 
 class Nobody:
-    """Scaling by what Pods use is switched off."""
+    """The source when scaling by processor and memory usage is switched off."""
 
     def want(self, pods: Iterable[Pod]) -> None:
-        """Nothing is asked."""
+        """Does nothing."""
 
     def processors(self, pod: Pod) -> None:
-        """Not known."""
+        """Always unknown."""
 
     def memory_bytes(self, pod: Pod) -> None:
-        """Not known."""
+        """Always unknown."""
 
     def problem(self, pod: Pod) -> str:  # noqa: ARG002
-        """Why."""
+        """Why usage is unknown."""
         return "cpu and memory are not measured in this cluster (control.podUse is off)"
 
     async def run(self) -> None:
-        """Ends at once."""
+        """Returns at once."""
 
 
 class PodMetrics:
-    """From the metrics API, which autoscalers of Kubernetes go by as well: a list a namespace."""
+    """Usage from the metrics API, as Kubernetes' autoscalers use it: one list per namespace."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -113,12 +113,12 @@ class PodMetrics:
         )
 
     def want(self, pods: Iterable[Pod]) -> None:
-        """Asks about their namespaces."""
+        """Polls the namespaces of these Pods from now on."""
         self._polling.wanted = {pod.namespace for pod in pods}
         self._heard = _fresh(self._heard)
 
     def processors(self, pod: Pod) -> Sample | None:
-        """Over the last quarter of a minute."""
+        """Processors that the Pod used over the last quarter of a minute."""
         return _sample(self._heard.get((pod.namespace, pod.name, "cpu")))
 
     def memory_bytes(self, pod: Pod) -> Sample | None:
@@ -126,7 +126,7 @@ class PodMetrics:
         return _sample(self._heard.get((pod.namespace, pod.name, "memory")))
 
     def problem(self, pod: Pod) -> str:
-        """What the API server answered."""
+        """The API server's last error for the Pod's namespace."""
         return self._polling.problems.get(pod.namespace, "")
 
     async def run(self) -> None:
@@ -135,12 +135,12 @@ class PodMetrics:
 
     async def _ask(self, namespace: str) -> str:
         try:
-            # These are in the memory of who serves them and no part of the store.
+            # The server of this API keeps them in memory; they are not in the store.
             found, _ = await self._api.list(POD_METRICS, namespace, fresh=False)
         except ApiError as error:
             if error.status in {404, 503}:
                 return (
-                    "cpu and memory of Pods cannot be told: nobody serves metrics.k8s.io; install "
+                    "cpu and memory of Pods are unknown: no server for metrics.k8s.io; install "
                     "metrics-server, or set the chart's control.podUse"
                 )
             return str(error)
@@ -148,7 +148,7 @@ class PodMetrics:
         return ""
 
     def take(self, found: Iterable[Object]) -> None:
-        """An answer's items."""
+        """Takes the items of an answer."""
         at_ns = time.monotonic_ns()
         for one in found:
             where, stamp = one["metadata"], str(one.get("timestamp"))
@@ -164,7 +164,7 @@ class PodMetrics:
 
 
 class Kubelets:
-    """By the API server's way to every kubelet that has such a Pod."""
+    """Usage from kubelets, through the API server's proxy to each node with such a Pod."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -174,12 +174,12 @@ class Kubelets:
         )
 
     def want(self, pods: Iterable[Pod]) -> None:
-        """Asks the kubelets of their nodes."""
+        """Polls the kubelets of these Pods' nodes from now on."""
         self._polling.wanted = {pod.node for pod in pods if pod.node}
         self._heard = _fresh(self._heard)
 
     def processors(self, pod: Pod) -> Sample | None:
-        """How many it used over the kubelet's last few seconds."""
+        """Processors that the Pod used over the kubelet's last few seconds."""
         return _sample(self._heard.get((pod.uid, "cpu")))
 
     def memory_bytes(self, pod: Pod) -> Sample | None:
@@ -187,7 +187,7 @@ class Kubelets:
         return _sample(self._heard.get((pod.uid, "memory")))
 
     def problem(self, pod: Pod) -> str:
-        """What its kubelet answered."""
+        """The last error of the Pod's kubelet."""
         return self._polling.problems.get(pod.node, "")
 
     async def run(self) -> None:
@@ -202,7 +202,7 @@ class Kubelets:
         return ""
 
     def take(self, summary: Object) -> None:
-        """A kubelet's answer."""
+        """Takes a kubelet's answer."""
         at_ns = time.monotonic_ns()
         for one in summary.get("pods") or []:
             uid = (one.get("podRef") or {}).get("uid", "")
@@ -217,7 +217,7 @@ class Kubelets:
 
 
 def _hear(known: dict[_Key, _Heard], key: _Key, new: _Heard) -> None:
-    """What is said again is as old as it was."""
+    """Keeps a new value; a repeated one stays as old as it was."""
     before = known.get(key)
     if before is None or before.stamp != new.stamp:
         known[key] = new
@@ -234,7 +234,7 @@ def _sample(heard: _Heard | None) -> Sample | None:
 
 @dataclass
 class _Share:
-    """A tenant's part of one device, as its agent's page tells."""
+    """A tenant's share of one device, from its agent's page."""
 
     at_ns: int
     figures: dict[str, float] = field(default_factory=dict)
@@ -242,23 +242,23 @@ class _Share:
 
 
 class Agents:
-    """Use of vGPUs relative to their quotas, from the page that each agent has for Prometheus."""
+    """Usage of vGPUs relative to their quotas, from the Prometheus page of each agent."""
 
     def __init__(self, session: aiohttp.ClientSession, window_ns: int) -> None:
         self._session = session
         self._window_ns = window_ns
         self.pages: dict[str, str] = {}
-        """URL of each node's agent; whoever knows the agents' Pods fills it in."""
+        """URL of each node's agent; the controller, which knows the agents' Pods, sets it."""
         self._names: dict[str, set[Who]] = {}  # by node
         self._shares: dict[Who, dict[tuple[str, str], _Share]] = {}  # by tenant and device
-        # By node and text of the labels, which stays the same from one page to the next.
+        # By node and label text, which stays the same from one page to the next.
         self._known: dict[str, dict[str, _Share | None]] = {}
         self._polling: Polling[str] = Polling(
             self._ask, AGENT_S, at_once=AT_ONCE, per_second=PAGES_PER_SECOND
         )
 
     def want(self, pods: Iterable[Pod]) -> None:
-        """From now on these are asked about, and of the pages nothing else is read."""
+        """Polls for these Pods from now on, and reads nothing else of the pages."""
         names: dict[str, set[Who]] = {}
         for pod in pods:
             if pod.node:
@@ -276,15 +276,15 @@ class Agents:
         await self._polling.run()
 
     def cores_percent(self, names: Iterable[Who]) -> Sample | None:
-        """Device time of its quota, on the device where that is most."""
+        """Used device time in percent of the quota, on the device where it is highest."""
         return self._most(names, self._cores)
 
     def memory_percent(self, names: Iterable[Who]) -> Sample | None:
-        """Device memory of its quota, on the device where that is most."""
+        """Used device memory in percent of the quota, on the device where it is highest."""
         return self._most(names, self._memory)
 
     def problem(self, node: str) -> str:
-        """Why its page was not read."""
+        """Why the page of a node's agent was not read."""
         return self._polling.problems.get(node, "")
 
     def _forget(self) -> None:
@@ -292,7 +292,7 @@ class Agents:
         for who, shares in list(self._shares.items()):
             for key in [key for key, one in shares.items() if one.at_ns <= oldest_ns]:
                 del shares[key]
-                self._known.clear()  # it may come back, on a page that nobody could read meanwhile
+                self._known.clear()  # the share may come back after a gap in reading its page
             if not shares:
                 del self._shares[who]
 
@@ -308,7 +308,7 @@ class Agents:
         return ""
 
     def take(self, node: str, page: str) -> None:
-        """An agent's page, of which those of the node that are wanted are read."""
+        """Takes an agent's page: reads the wanted shares of that node."""
         at_ns = time.monotonic_ns()
         before, now = self._known.get(node, {}), {}
         for metric in _METRICS:
@@ -331,7 +331,7 @@ class Agents:
         self._known[node] = now
 
     def _share(self, node: str, text: str) -> _Share | None:
-        """None: nobody wants that one's."""
+        """The share with these labels; None: it is not wanted."""
         labels = dict(_LABEL.findall(text))
         who = labels.get("namespace", ""), labels.get("pod", "")
         if who not in self._names.get(node, set()):
@@ -366,12 +366,12 @@ class Agents:
 
 
 def shares_of(pod: Pod) -> list[Who]:
-    """As whose the shares of a Pod may be told: its own, and those of its claims."""
+    """The names under which an agent may report a Pod's shares: its own and its claims'."""
     return [(pod.namespace, name) for name in (pod.name, *(made for _, made in pod.claims))]
 
 
 def _series(page: str, head: str) -> Iterator[tuple[str, str]]:
-    """Labels and value of each line that begins like that: those of a metric follow each other."""
+    """Yields labels and value of each line with this head; lines of a metric are adjacent."""
     at = 0 if page.startswith(head) else page.find("\n" + head) + 1
     while page.startswith(head, at):
         end = page.find("\n", at)

@@ -1,4 +1,4 @@
-"""Many things that are asked again and again, each by itself: nobody waits for one that hangs."""
+"""Polling: requests many sources periodically and independently; one that hangs delays no other."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
 
 Thing = TypeVar("Thing", bound="Hashable")
-LOOK_S = 0.5  # how often it is seen which things are wanted
-# One that failed is left alone for so many times as long as that took: who hangs for four seconds
-# holds a place for a sixth of the time, who refuses at once is asked as often as others. Not for
-# longer, though: a figure is good for thirty seconds.
+LOOK_S = 0.5  # how often the set of wanted things is checked
+# After a failure a thing rests for a multiple of the request's duration: one that hangs for four
+# seconds occupies a place for a sixth of the time, one that refuses at once is polled as often as
+# others. The rest is limited, because a sample is valid for thirty seconds.
 LEFT_ALONE, LONGEST_ALONE_S = 10.0, 20.0
 
 
 class Polling(Generic[Thing]):
-    """Asks each of the things that are `wanted`, every `period_s` or as often as the bounds let it.
+    """Polls each of the `wanted` things every `period_s`, or as often as the limits allow.
 
-    The bounds are of all things together, and of the things of one group: of a namespace, whose
-    things then wait for each other and hold up nobody else's.
+    The limits apply to all things together, and to the things of one group. With a namespace as the
+    group, its things wait for each other and delay no other namespace.
     """
 
     def __init__(
@@ -40,10 +40,10 @@ class Polling(Generic[Thing]):
         group_at_once: int | None = None,
         group_per_second: float | None = None,
     ) -> None:
-        """`ask` answers why it failed; empty: it did not."""
+        """`ask` returns why it failed; empty: it succeeded."""
         self.wanted: set[Thing] = set()
         self.problems: dict[Thing, str] = {}
-        """Why the last answer of each is missing."""
+        """Why the last request to each thing failed."""
         self._ask = ask
         self._period_s = period_s
         self._gate = asyncio.Semaphore(at_once)
@@ -59,7 +59,7 @@ class Polling(Generic[Thing]):
         self._tasks: dict[Thing, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
-        """Asks until it is cancelled."""
+        """Polls until cancelled."""
         try:
             while True:
                 for gone in self._tasks.keys() - self.wanted:
@@ -87,7 +87,7 @@ class Polling(Generic[Thing]):
                 began_s = time.monotonic()
                 try:
                     why = await self._ask(thing)
-                except Exception as error:  # noqa: BLE001 - whatever somebody's answer leads to
+                except Exception as error:  # noqa: BLE001 - an answer may cause any error
                     why = f"{type(error).__name__}: {error}"
                 took_s = time.monotonic() - began_s
             if why:
@@ -96,7 +96,7 @@ class Polling(Generic[Thing]):
                 self.problems.pop(thing, None)
             alone_s = min(LONGEST_ALONE_S, took_s * LEFT_ALONE) if why else 0.1
             wait_s = max(self._period_s - took_s, alone_s)
-            # Things that were asked at the same moment do not stay in step.
+            # Random, so that things that began at the same moment do not stay in step.
             await asyncio.sleep(wait_s * random.uniform(0.9, 1.1))  # noqa: S311 - no secret
 
     @contextlib.asynccontextmanager
@@ -107,7 +107,7 @@ class Polling(Generic[Thing]):
                 yield
             return
         group = self._group(thing)
-        # Who waits for the next turn of its group holds none of the places.
+        # A thing that waits for its group's rate limit occupies no place.
         await self._paces[group].turn()
         async with self._gates[group], self._gate:
             await self._pace.turn()

@@ -1,8 +1,8 @@
-"""Requests a second, from pages of workloads that their owners name, in Prometheus' text format.
+"""Request metrics: requests a second, from a workload's own page in Prometheus' text format.
 
-The owner of a workload writes where its page is, and this process fetches it from inside the
-cluster: so what may be named is the workload's own, a Pod of it or a Service of its namespace. Both
-are looked up at the API server and asked by address: no name is resolved that somebody else serves.
+The owner of a workload names the page, and this process fetches it from inside the cluster. So only
+the workload's own Pods or a Service of its namespace may be named. Both are looked up at the API
+server and requested by address: no name is resolved by a DNS server of others.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from penstock.kube.objects.api_client import Api, Object
     from penstock.kube.objects.workloads import Pod, Workload
 
-# Of whom pages are fetched: of the workload's own namespace, of any address, of nobody.
+# Which pages are fetched: those of the workload's own namespace, of any address, or none.
 Reach = Literal["namespace", "anywhere", "off"]
 SERVICES = Kind("v1", "services")
 POD = "{pod}"
@@ -37,18 +37,18 @@ PAGE_S = 2.0
 PAGE_TIMEOUT_S = 4.0
 AT_ONCE, PER_SECOND = 64, 400.0
 OF_A_NAMESPACE, OF_A_NAMESPACE_PER_SECOND = 4, 20.0
-MOST_BYTES = 2 << 20  # of a page: those that are fetched at once are in memory together
+MOST_BYTES = 2 << 20  # of a page: pages fetched at the same time are in memory together
 LOOKED_UP_S = 30.0  # how long the address of a Service is trusted
 
 
 @dataclass(frozen=True)
 class Page:
-    """Where a workload's requests are counted."""
+    """A page with the request count of a workload."""
 
     namespace: str
     url: str  # as its owner wrote it
     metric: str
-    address: str = ""  # of the Pod that it is a page of; empty: of no Pod
+    address: str = ""  # of the Pod whose page it is; empty: not a Pod's page
 
 
 @dataclass
@@ -64,11 +64,11 @@ class PageError(Exception):
 
 
 def fault_of(workload: Workload, reach: Reach, annotations: tuple[str, str]) -> str:
-    """Why requests a second of a workload cannot be told; empty: they can.
+    """Why requests a second of a workload cannot be measured; empty: they can.
 
-    `annotations`: the names of the two that say where.
+    `annotations`: the names of the annotations for the URL and the metric.
     """
-    cannot = "qps cannot be told: "
+    cannot = "qps is unknown: "
     if reach == "off":
         return cannot + "this cluster fetches no pages of workloads (control.qpsPages is off)"
     if not workload.qps_url or not workload.qps_metric:
@@ -76,7 +76,7 @@ def fault_of(workload: Workload, reach: Reach, annotations: tuple[str, str]) -> 
     parts = _parts(workload.qps_url)
     if parts is None:
         return cannot + (
-            f"{annotations[0]} is no http or https address such as http://{POD}:9000/metrics"
+            f"{annotations[0]} is not an http or https URL such as http://{POD}:9000/metrics"
         )
     if reach == "namespace" and parts.hostname != POD and not _service(parts, workload.namespace):
         return cannot + (
@@ -95,12 +95,12 @@ def pages_of(workload: Workload, pods: Iterable[Pod]) -> list[Page]:
 
 
 class Pages:
-    """Figures of all pages that are `wanted`. A counter becomes a rate."""
+    """The metrics of all wanted pages. A counter becomes a rate."""
 
     def __init__(
         self, session: aiohttp.ClientSession, window_ns: int, api: Api | None, reach: Reach
     ) -> None:
-        """`api`: where Services are looked up; needed for the reach "namespace"."""
+        """`api`: for looking up Services; required for the reach "namespace"."""
         self.reach = reach
         self._session = session
         self._window_ns = window_ns
@@ -113,22 +113,22 @@ class Pages:
         )  # fmt: skip
 
     def want(self, pages: Iterable[Page]) -> None:
-        """From now on these are asked, and no others."""
+        """Polls these pages from now on, and no others."""
         self._polling.wanted = set(pages)
         for gone in self._read.keys() - self._polling.wanted:
             del self._read[gone]
 
     async def run(self) -> None:
-        """Asks until it is cancelled."""
+        """Polls until cancelled."""
         await self._polling.run()
 
     def per_second(self, page: Page) -> Sample | None:
-        """The newest figure."""
+        """The newest sample of requests a second."""
         found = self._read.get(page)
         return found.last if found else None
 
     def problem(self, page: Page) -> str:
-        """Why there is none, or no newer one."""
+        """Why there is no sample, or no newer one."""
         return self._polling.problems.get(page, "")
 
     async def _ask(self, page: Page) -> str:
@@ -152,7 +152,7 @@ class Pages:
     async def _fetch(self, page: Page, read: _Read) -> str:
         parts = _parts(page.url)
         if parts is None:
-            raise PageError(f"{page.url}: no http or https address")
+            raise PageError(f"{page.url}: not an http or https URL")
         if self.reach == "anywhere":
             host = page.address and (f"[{page.address}]" if ":" in page.address else page.address)
             return await fetch(self._session, page.url.replace(POD, host))
@@ -169,7 +169,7 @@ class Pages:
         if not read.address or now_s - read.looked_up_s > LOOKED_UP_S:
             name = _service(parts, page.namespace)
             if self._api is None or not name:
-                raise PageError(f"{page.url}: no Service of the namespace {page.namespace}")
+                raise PageError(f"{page.url}: not a Service of the namespace {page.namespace}")
             try:
                 found = await self._api.get(SERVICES, name, page.namespace)
             except ApiError as error:
@@ -177,16 +177,14 @@ class Pages:
                 raise PageError(f"{page.url}: {error}") from error
             read.address, read.looked_up_s = address_of(found), now_s
         if not read.address:
-            raise PageError(
-                f"{page.url}: only a Service that selects Pods and has a cluster address is asked"
-            )
+            raise PageError(f"{page.url}: the Service must select Pods and have a cluster address")
         return read.address
 
 
 def address_of(service: Object) -> str:
-    """The cluster address of a Service that leads to Pods of its own namespace; empty: none.
+    """The cluster address of a Service that selects Pods of its namespace; empty: none.
 
-    One without a selector leads wherever somebody writes, as does an ExternalName.
+    A Service without a selector may point anywhere, as may an ExternalName.
     """
     spec = service.get("spec") or {}
     if spec.get("type") == "ExternalName" or not spec.get("selector"):
@@ -206,15 +204,15 @@ async def fetch(
     most_bytes: int = MOST_BYTES,
     plain: bool = False,
 ) -> str:
-    """The page at an http(s) URL; redirects lead nowhere. Raises `PageError`.
+    """Fetches the page at an http(s) URL without following redirects; raises `PageError`.
 
     Args:
-        session: Its timeout bounds the whole.
-        url: Where it is asked.
-        host: What the server is told it is asked as; empty: as the URL has it.
-        name: Whose certificate it has to show; None: the URL's.
+        session: Its timeout limits the whole request.
+        url: The URL to request.
+        host: Host header of the request; empty: the URL's host.
+        name: Host name that the server's certificate must have; None: the URL's host.
         most_bytes: A larger page is an error.
-        plain: It is sent as it is: to compress it takes both sides longer than to send it.
+        plain: Request it uncompressed: compression takes both sides longer than sending.
     """
     headers = {"Host": host} if host else {}
     headers |= {"Accept-Encoding": "identity"} if plain else {}
@@ -241,10 +239,10 @@ async def fetch(
 
 
 def _parts(url: str) -> SplitResult | None:
-    """None: it is no http(s) address, or one with a name and password."""
+    """Splits a URL; None: not http(s), or with user name and password."""
     try:
         parts = urlsplit(url)
-        parts.port  # noqa: B018 - raises for nonsense
+        parts.port  # noqa: B018 - raises for an invalid port
     except ValueError:
         return None
     if parts.scheme not in {"http", "https"} or not parts.hostname or parts.username is not None:
@@ -253,7 +251,7 @@ def _parts(url: str) -> SplitResult | None:
 
 
 def _service(parts: SplitResult, namespace: str) -> str:
-    """The Service of that namespace which a URL names: `name`, `name.namespace`, `….svc…`."""
+    """The Service of the namespace that a URL names: `name`, `name.namespace`, `….svc…`."""
     name, *further = (parts.hostname or "").split(".")
     if not name or (further and further[0] != namespace):
         return ""

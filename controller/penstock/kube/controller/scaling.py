@@ -1,8 +1,8 @@
-"""Replicas of Deployments and StatefulSets by their policy's `scale`, by the `scale` subresource.
+"""Scaling: sets the replicas of Deployments and StatefulSets by their policy's `scale`.
 
-`penstock.scheduling.replicas.decide` says how many, as on a plain machine. Nothing is kept that a
-restart could lose: the count lies in the workload, and after a restart the controller delays growth
-and shrinking as if there had just been a change.
+`penstock.scheduling.replicas.decide` computes the count, as on a plain machine; it is written to
+the `scale` subresource. A restart loses nothing: the count is in the workload, and after a restart
+the controller delays growth and shrinking as if there had just been a change.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from penstock.policy.schema import Scale
 
 Key = tuple[str, str, str]
-# How long the first figure of demand is waited for with no replica: else one is started in vain.
+# How long to wait for the first sample of demand while there is no replica; without this wait one
+# would be started in vain.
 FIRST_DEMAND_NS = 10 * 10**9
 
 
@@ -57,7 +58,7 @@ class _Target:
 
 
 class Scaler:
-    """All that policies scale."""
+    """Scales all workloads that policies select."""
 
     def __init__(
         self,
@@ -70,7 +71,7 @@ class Scaler:
         pages: Pages,
         tell: Callable[[Workload, str, str], Awaitable[None]],
     ) -> None:
-        """`tell` is given what was done, or refused: a workload, a reason in one word, a text."""
+        """`tell` reports an action or a refusal: a workload, a reason in one word, a text."""
         self._api = api
         self._leader = leader
         self._pods = pods
@@ -83,9 +84,9 @@ class Scaler:
     async def round(
         self, wanted: Iterable[tuple[Workload, Scale]], autoscaled: Mapping[Key, str]
     ) -> None:
-        """One decision for each; called every second or so.
+        """Decides once for each workload; call it about every second.
 
-        `autoscaled` names the HorizontalPodAutoscaler of what has one. Raises `NotLeadingError`.
+        `autoscaled`: names of HorizontalPodAutoscalers, by their targets. Raises `NotLeadingError`.
         """
         several = list(wanted)
         for gone in self._targets.keys() - {workload.key for workload, _ in several}:
@@ -111,7 +112,7 @@ class Scaler:
         self._pages.want(pages)
 
     def told(self, workload: Workload) -> Object:
-        """What the policy's status says of it."""
+        """The entry for a workload in its policy's status."""
         target = self._targets.get(workload.key)
         plain: Object = {
             "kind": workload.kind,
@@ -135,8 +136,8 @@ class Scaler:
         if autoscaler is not None:
             target.state, target.wanted, target.values = "Refused", workload.replicas, {}
             target.reason = (
-                f"HorizontalPodAutoscaler {autoscaler} scales it: two would undo each other's "
-                "work; remove that, or take scale out of the policy"
+                f"HorizontalPodAutoscaler {autoscaler} scales it: two scalers would undo each "
+                "other's work; remove the autoscaler, or take scale out of the policy"
             )
             if before != (target.state, target.reason):
                 await self._tell(workload, "ScalingRefused", target.reason)
@@ -144,8 +145,8 @@ class Scaler:
         if workload.replicas == 0 and floor_of(scale) > 0:
             target.state, target.wanted, target.values = "Off", 0, {}
             target.reason = (
-                "somebody set its replicas to 0, and the policy never does: scale it to 1 or more "
-                "to have it scaled again"
+                "its replicas were set to 0, which the policy never does: set 1 or more to have it "
+                "scaled again"
             )
             target.history = _begin(scale, workload).history
             return
@@ -154,18 +155,18 @@ class Scaler:
         totals = self._totals(workload, scale)
         now_ns = time.monotonic_ns()
         if workload.replicas == 0 and not totals and now_ns - target.began_ns < FIRST_DEMAND_NS:
-            target.reason = "the first figure of demand is waited for"
+            target.reason = "waiting for the first sample of demand"
             return
         observation = Observation(now_ns, samples, totals)
         decision, history = decide(observation, scale, target.history)
         if decision.replicas != workload.replicas and not await self._set(workload, decision):
-            return  # somebody changed it meanwhile: its next version is looked at
+            return  # it changed meanwhile: the next version is considered
         target.history = history
         target.wanted, target.values = decision.replicas, decision.values
         target.reason = "; ".join([decision.reason, *problems])
 
     async def _set(self, workload: Workload, decision: Decision) -> bool:
-        """Whether it was done: never over a count that we have not seen."""
+        """Sets the replicas, but never over a count not seen yet; returns whether it did."""
         kind = KINDS[workload.kind]
         try:
             found = await self._api.get(kind, workload.name, workload.namespace, "scale")
@@ -188,7 +189,7 @@ class Scaler:
     def _samples(
         self, workload: Workload, scale: Scale, pods: list[Pod]
     ) -> tuple[list[ReplicaSample], list[str]]:
-        """One for each replica that is asked for, and why figures are missing."""
+        """One sample for each requested replica, and why metrics are missing."""
         metrics = thresholds_of(scale)
         problems: dict[str, None] = {}
         samples = []
@@ -213,7 +214,7 @@ class Scaler:
         if metric in {"cpu", "memory"}:
             request = pod.cpu_request if metric == "cpu" else pod.memory_request_bytes
             if request is None:
-                what = f"{METRIC_NAMES[metric]} cannot be told: a container requests none of it"
+                what = f"{METRIC_NAMES[metric]} is unknown: a container requests none of it"
                 problems[what] = None
                 return None
             used = self._use.processors(pod) if metric == "cpu" else self._use.memory_bytes(pod)
@@ -229,7 +230,7 @@ class Scaler:
         return sample
 
     def _requests(self, workload: Workload, pod: Pod, problems: dict[str, None]) -> Sample | None:
-        """Of one Pod, where each has a page."""
+        """Requests a second of one Pod, if each Pod has its own page."""
         if POD not in workload.qps_url or self._fault_of(workload):
             return None
         for page in pages_of(workload, [pod]):
@@ -238,7 +239,7 @@ class Scaler:
                 problems[why] = None
             return sample
         if pod.on_host:
-            problems[f"qps of Pod {pod.name} cannot be told: it is on its node's network"] = None
+            problems[f"qps of Pod {pod.name} is unknown: it is on its node's network"] = None
         return None
 
     def _fault_of(self, workload: Workload) -> str:
@@ -252,7 +253,7 @@ class Scaler:
 
 
 def _begin(scale: Scale, workload: Workload) -> _Target:
-    """As after a change: figures of before it are on their way still."""
+    """A new target, as after a change: earlier samples may still arrive."""
     settled_ns = scale.stabilization // SETTLE_PARTS
     return _Target(
         History(settled_ns=settled_ns), time.monotonic_ns(), scale, wanted=workload.replicas

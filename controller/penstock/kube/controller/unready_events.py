@@ -1,7 +1,7 @@
-"""Events on Pods that are not ready because nobody on their node says that their share runs.
+"""Events for Pods that stay unready because no agent on their node reports that their share runs.
 
-The condition `penstock.io/running` is the node's to keep. Where nothing of ours answers there, a
-Pod would stay as it is without a word: here the word comes from who is elsewhere.
+The node maintains the condition `penstock.io/running`. If no process of ours answers there, a Pod
+would stay unready without an explanation. So the controller writes one.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from penstock.kube.objects.workloads import Pod
 
 REASON = "VgpuStateUnknown"
-AFTER_S = 30.0  # a process that is started anew says it within seconds
+AFTER_S = 30.0  # a process that restarts reports within seconds
 AGAIN_S = 600.0  # API servers forget events after an hour
 MOST_A_ROUND = 20
 
 
 class Unready:
-    """Since when Pods wait, and who was told."""
+    """How long Pods have been unready, and which ones got an Event."""
 
     def __init__(self, leader: Leader, events: Events) -> None:
         self._leader = leader
@@ -35,7 +35,7 @@ class Unready:
         self._told_s: dict[str, float] = {}
 
     async def round(self, pods: Iterable[Pod], served: Collection[str]) -> None:
-        """`served`: nodes with an agent that answers. Raises `NotLeadingError`."""
+        """Writes due Events. `served`: nodes with a ready agent. Raises `NotLeadingError`."""
         now_s = time.monotonic()
         concerned = {pod.uid: (pod, why) for pod in pods if (why := why_unsaid(pod, served))}
         self._since_s = {uid: self._since_s.get(uid, now_s) for uid in concerned}
@@ -54,7 +54,7 @@ class Unready:
 
 
 def why_unsaid(pod: Pod, served: Collection[str]) -> str:
-    """Why it is not ready, where its node does not say so; empty: it says so, or it is ready."""
+    """Why a Pod is not ready if its node does not report it; empty: reported, or ready."""
     if pod.deleting or not pod.node:
         return ""
     see = f"see the agent's Pod on node {pod.node}, both of its containers"
@@ -65,7 +65,7 @@ def why_unsaid(pod: Pod, served: Collection[str]) -> str:
         )
     if pod.suspended and pod.node not in served:
         return (
-            f"node {pod.node} has no agent that is ready, and said last: {pod.suspended}. Whether "
-            f"that is still so nobody can say: {see}"
+            f"node {pod.node} has no agent that is ready; its last report: {pod.suspended}. The "
+            f"present state is unknown: {see}"
         )
     return ""

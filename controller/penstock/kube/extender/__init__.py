@@ -1,5 +1,5 @@
-"""Beside a stock kube-scheduler: its extender, which knows devices.
+"""Scheduler extender for a stock kube-scheduler: places Pods by shares of devices.
 
-`ledger` is what is taken of each node's devices, `binding` writes a Pod's node and devices in one
-update, `extender` answers the scheduler. Nothing is kept: the API server's objects say it all.
+`ledger` counts the shares in use on each node's devices, `binding` writes a Pod's node and devices
+in one update, `extender` answers the scheduler. All state is in the API server's objects.
 """

@@ -1,8 +1,8 @@
-"""Bindings: a Pod's node, and its devices with it, in one update of the API server's.
+"""Binding: writes a Pod's node and its devices in one update through the API server.
 
-An answer that does not come says nothing: the update may have happened, or may yet. So the same
-Binding is posted until there is an answer that leaves no doubt, and until then its shares are
-taken. A Binding that happened twice is one.
+When an answer is lost, the update may have happened, or may still happen. So the same Binding is
+posted until an answer leaves no doubt, and its shares count as allocated until then. Posting a
+Binding twice is harmless.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Binder:
         report: Callable[..., None],
         leads: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`leads`: whether it is still this process that places Pods."""
+        """`leads`: whether this process is still the one that places Pods."""
         self._leads = leads
         self._api = api
         self._ledger = ledger
@@ -52,14 +52,14 @@ class Binder:
         self._under_way: dict[str, tuple[str, asyncio.Task[None]]] = {}  # by uid: node, its task
 
     async def bind(self, namespace: str, name: str, asker: Asker, node: str) -> None:
-        """Returns once the Pod is bound. Raises `PenstockError`: it is not, or nobody knows yet."""
+        """Returns once the Pod is bound; raises `PenstockError` if it is not, or not known yet."""
         uid = asker.uid
         if uid in self._under_way:
             where, task = self._under_way[uid]
             if where != node:
                 raise PenstockError(
                     f"Pod {namespace}/{name} is being bound to {where}",
-                    "the API server has not answered yet", "it is tried again by itself",
+                    "the API server has not answered yet", "the scheduler tries it again",
                 )  # fmt: skip
         else:
             task = self._begin(namespace, name, asker, node)
@@ -72,7 +72,7 @@ class Binder:
             ) from error  # fmt: skip
 
     def _begin(self, namespace: str, name: str, asker: Asker, node: str) -> asyncio.Task[None]:
-        """From the choice to its being taken nothing is awaited: no two Pods get the same share."""
+        """Chooses devices and starts the Binding, without an await: no two Pods get one share."""
         uid, request = asker.uid, asker.request
         problem = self._ledger.problem(node)
         found = Shortage("said", text=problem) if problem else None
@@ -82,7 +82,7 @@ class Binder:
             why = grouped({node: placement})[node]
             raise PenstockError(
                 f"Pod {namespace}/{name} no longer fits on {node}",
-                f"{why}: another Pod was placed there first", "it is scheduled again by itself",
+                f"{why}: another Pod was placed there first", "the scheduler schedules it again",
             )  # fmt: skip
         roles = [(ask.container, ask.role) for ask in request.asks]
         self._ledger.assume(uid, (namespace, name), node, totals(placement, roles))
@@ -101,7 +101,7 @@ class Binder:
         task = asyncio.create_task(self._until_known(namespace, name, uid, body))
         self._under_way[uid] = node, task
         task.add_done_callback(lambda _: self._under_way.pop(uid, None))
-        # Nobody may be waiting for it when it ends: the scheduler gave up.
+        # When the scheduler gave up, nothing awaits this task any more.
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return task
 
@@ -114,7 +114,7 @@ class Binder:
             except ApiError as error:
                 if error.status == 409 and await self._is_ours(namespace, name, uid, body):
                     return  # an earlier attempt, whose answer was lost
-                # After an attempt that nobody knows the end of, only these two rule it out.
+                # After an attempt with an unknown outcome, only these two codes rule it out.
                 if not error.is_passing and (not in_doubt or error.status in {404, 409}):
                     self._ledger.release(uid)
                     raise
@@ -125,15 +125,15 @@ class Binder:
                 return
             await asyncio.sleep(wait_s)
             wait_s = min(LONGEST_WAIT_S, 2 * wait_s)
-            if not self._leads():  # whoever does may have given the room to others
+            if not self._leads():  # the new leader may have allocated the room to other Pods
                 self._ledger.release(uid)
                 raise PenstockError(
-                    f"Pod {namespace}/{name} is not bound from here", "another scheduler leads now",
-                    "that one places it, if it is not bound already",
+                    f"Pod {namespace}/{name} is not bound by this process",
+                    "another scheduler leads now", "that one places it, unless it is bound already",
                 )  # fmt: skip
 
     async def _is_ours(self, namespace: str, name: str, uid: str, body: Object) -> bool:
-        """Whether the Pod has what the Binding says. Asks until the API server knows."""
+        """Whether the Pod has the node and devices of this Binding; retries until it is known."""
         while True:
             try:
                 pod = await self._api.get(PODS, name, namespace)
@@ -151,7 +151,7 @@ class Binder:
             )
 
     async def look_after_unseen(self) -> None:
-        """Runs until cancelled: a Pod bound and gone before it was seen holds nothing."""
+        """Releases Pods that were bound and deleted before they were seen; runs until cancelled."""
         since: dict[str, float] = {}
         clock = asyncio.get_running_loop().time
         while True:

@@ -1,7 +1,7 @@
-"""What a kube-scheduler asks its extender: where a Pod fits, which is best, and to bind it.
+"""Scheduler extender: filter, prioritize, bind and preempt verbs for Pods with shares.
 
-https://kubernetes.io/docs/concepts/extend-kubernetes/ calls it a scheduler extender; it is asked
-with the names of the nodes that the scheduler's own filters left (`nodeCacheCapable`).
+https://kubernetes.io/docs/concepts/extend-kubernetes/ describes scheduler extenders. Requests
+hold the names of the nodes that passed the scheduler's own filters (`nodeCacheCapable`).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ BUCKETS_S = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03
 
 
 class Extender:
-    """Answers one scheduler, of the profile `scheduler`."""
+    """Serves one scheduler, for the Pods of its profile `scheduler`."""
 
     def __init__(
         self,
@@ -62,15 +62,16 @@ class Extender:
         report: Callable[..., None] = lambda *_, **__: None,
         lease: tuple[str, str] | None = None,
     ) -> None:
-        """`lease`: namespace and name of its Lease; None: it is the only one."""
+        """`lease`: namespace and name of the scheduler's Lease; None: there is only one replica."""
         self._api = api
         self._scheduler = scheduler
         self._of_nodes = of_nodes
         self.ledger = Ledger(report)
         self._answers = Answers(self.ledger)
-        # What another extender placed last must be in a list, or it would be given twice.
+        # A list must contain the last placements of another extender; otherwise this one would
+        # allocate the same shares again.
         self._nodes = Cache(api, NODES, read_node, fresh=True, report=report)
-        # Pods of one scheduler: a field that nobody can change, unlike labels.
+        # Selects Pods by schedulerName: unlike a label, nobody can change that field.
         self._pods: Cache[SeenPod | Waiting] = Cache(
             api, PODS, _read_pod, fields=f"spec.schedulerName={scheduler}", fresh=True,
             report=report,
@@ -79,7 +80,7 @@ class Extender:
         self._pods.changed.append(self._pod_changed)
         self._binder = Binder(api, self.ledger, of_devices, report, self._leads)
         self._leading = Leading(api, *lease) if lease else None
-        self._term_s: float | None = None  # since when it led when all was listed
+        self._term_s: float | None = None  # start of the term for which all objects were listed
         self._renewing = asyncio.Lock()
         self._resizer = Resizer(api, self.ledger, self._pods, report=report, leads=self._may_change)
         self._refused = Refused(api, self.ledger, report)
@@ -107,7 +108,7 @@ class Extender:
         )
 
     def app(self) -> web.Application:
-        """Its paths: those of the scheduler's configuration, probes and metrics."""
+        """The HTTP routes: the scheduler's verbs, probes and metrics."""
         app = web.Application(client_max_size=serving.MOST_BYTES, middlewares=[_understood])
         app.router.add_post("/filter", self._filter)
         app.router.add_post("/prioritize", self._prioritize)
@@ -136,11 +137,11 @@ class Extender:
         return self._leading is None or self._leading()
 
     def _may_change(self) -> bool:
-        """Whether it is ours to change what is placed, and known what that would be."""
+        """Whether this process may change placements: its scheduler leads, and caches are ready."""
         return not self.why_not_ready() and not self._is_new_term()
 
     def why_not_ready(self) -> str:
-        """Before all Pods are known, what they hold would be given again."""
+        """Why it cannot answer yet: before all Pods are listed, it would allocate shares twice."""
         waits = [
             name for name, cache in (("nodes", self._nodes), ("pods", self._pods))
             if not cache.is_ready
@@ -154,7 +155,7 @@ class Extender:
             names = self._answers.names(args["NodeNames"] or [])
         except PenstockError as error:
             return _answer({"NodeNames": [], "Error": str(error)})
-        if asker is None:  # the scheduler asks only about Pods with resources of ours
+        if asker is None:  # the scheduler sends only Pods that request Penstock's resources
             return _answer({"NodeNames": names})
         found = self._answers.of(names, asker)
         if found.fits:
@@ -171,8 +172,8 @@ class Extender:
         args, began_s = await self._read(http)
         names = [name for name in args["NodeNames"] or [] if name in self.ledger.nodes]
         scores = score([self.ledger.nodes[name] for name in names], self._of_nodes, BEST_SCORE)
-        # Written by hand: five hundred objects a Pod keep the garbage collector busy. Names of
-        # nodes that the API server has need no escapes.
+        # The JSON is written by hand: five hundred objects per Pod keep the garbage collector
+        # busy. Node names that the API server accepted need no escaping.
         hosts = [f'{{"Host":"{n}","Score":{s}}}' for n, s in zip(names, scores, strict=True)]
         answer = web.Response(text=f"[{','.join(hosts)}]", content_type="application/json")
         self._decided.labels("prioritize").observe(time.perf_counter() - began_s)
@@ -192,7 +193,7 @@ class Extender:
         return _answer({})
 
     async def _preempt(self, http: web.Request) -> web.Response:
-        """Of the nodes where the scheduler would evict, for processors say: where that will do."""
+        """Keeps the candidate nodes where the scheduler's evictions also free enough devices."""
         args, _ = await self._read(http)
         try:
             asker = self._asker(args["Pod"])
@@ -211,16 +212,16 @@ class Extender:
         return web.Response(body=generate_latest(self._registry))
 
     async def _read(self, http: web.Request) -> tuple[Object, float]:
-        """A request's body, and when it was there: time.perf_counter().
+        """The body of a request, and the time.perf_counter() at which it was complete.
 
-        Just started, the scheduler is kept waiting rather than refused: it would go on to the next
-        Pod, and the next, and write an error to each of thousands.
+        Until the caches are ready, requests wait instead of failing: after an error the scheduler
+        would try the next Pod, and the next, and record an error on each of thousands.
         """
         if self.why_not_ready() or self._is_new_term():
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._known(), READY_WITHIN_S)
             if self._is_new_term():
-                raise web.HTTPServiceUnavailable(text="the scheduler beside this does not lead")
+                raise web.HTTPServiceUnavailable(text="this extender's scheduler does not lead")
             if why := self.why_not_ready():
                 raise web.HTTPServiceUnavailable(text=why)
         if self._preemption:
@@ -229,26 +230,26 @@ class Extender:
         began_s = time.perf_counter()
         args = json.loads(body)
         if not isinstance(args, dict):
-            raise web.HTTPBadRequest(text="no object")
+            raise web.HTTPBadRequest(text="the body is not a JSON object")
         return args, began_s
 
     def _is_new_term(self) -> bool:
-        """Whether somebody else may have placed Pods since all was listed here."""
+        """Whether another extender may have placed Pods since the objects were listed here."""
         return self._leading is not None and (
             self._leading.since_s is None or self._leading.since_s != self._term_s
         )
 
     async def _begin_terms(self, leading: Leading) -> None:
-        """What is to be changed of running Pods does not wait for a Pod to be scheduled first."""
+        """Starts each term at once, so that resizes do not wait for a Pod to be scheduled."""
         while True:
             if leading.since_s is not None and self._is_new_term():
                 await self._known()
             await asyncio.sleep(ASK_AGAIN_S)
 
     async def _known(self) -> None:
-        """Returns when all is known as it was when the scheduler beside us began to lead, or later.
+        """Returns once the caches are no older than the start of our scheduler's leadership.
 
-        What another extender placed last may not have come by the watches yet.
+        The watches may not have delivered the last placements of another extender yet.
         """
         async with self._renewing:
             while self._leading is not None and self._is_new_term():
@@ -283,12 +284,13 @@ class Extender:
         return found
 
     async def _asked(self, namespace: str, name: str, uid: str) -> Asker:
-        """The same of a Pod that was filtered before this process started."""
+        """Reads the Asker of a Pod that was filtered before this process started."""
         found = _read_asker(await self._api.get(PODS, name, namespace))
         if found is None or found.uid != uid:
             raise ApiError(
-                f"Pod {namespace}/{name} is not the one that was to be bound",
-                "it was made anew, or asks for no device", "it is scheduled again", 404, "NotFound",
+                f"Pod {namespace}/{name} is not the Pod to bind",
+                "it was created again, or requests no device", "the scheduler schedules it again",
+                404, "NotFound",
             )  # fmt: skip
         return found
 
@@ -310,7 +312,7 @@ async def _understood(request: web.Request, handler: Handler) -> web.StreamRespo
         return await handler(request)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise web.HTTPBadRequest(
-            text=f"no scheduler asks like this: {type(error).__name__}: {error}"
+            text=f"malformed scheduler request: {type(error).__name__}: {error}"
         ) from error
 
 

@@ -1,8 +1,8 @@
-"""What a scheduler is answered to the question where a Pod fits, as cheaply as it can be found.
+"""Filter answers: the nodes where a Pod fits, cached by request and by ledger version.
 
-In a full cluster thousands of Pods wait, most of them alike, and each is asked about again and
-again. As long as nothing changed, who asks for the same gets the same answer; where something did,
-only the nodes that changed are looked at anew.
+In a full cluster thousands of Pods wait, most of them alike, and the scheduler tries each again and
+again. While nothing changes, equal requests get the cached answer. After a change, only the nodes
+that changed are examined again.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from penstock.scheduling.placement.feasibility import Known
     from penstock.scheduling.placement.pod_request import Request
 
-MOST_REQUESTS = 64  # that answers are remembered of, each some 100 bytes a node
-MOST_LISTS = 16  # of names: schedulers ask with all nodes, or with those of a few selectors
+MOST_REQUESTS = 64  # requests with cached answers, each some 100 bytes a node
+MOST_LISTS = 16  # lists of names: a scheduler sends all nodes, or those of a few selectors
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What goes to the scheduler."""
+    """An answer to the scheduler."""
 
     fits: bool
     body: bytes  # JSON, an ExtenderFilterResult
@@ -34,13 +34,13 @@ class Answer:
 
 @dataclass
 class _Remembered:
-    version: int = 0  # of the ledger that `known` is of
+    version: int = 0  # ledger version of `known`
     known: Known = field(default_factory=dict)
     answers: dict[int, tuple[int, Answer]] = field(default_factory=dict)  # by list of names
 
 
 class Answers:
-    """By one ledger."""
+    """The cached answers of one ledger."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -48,7 +48,7 @@ class Answers:
         self._requests: OrderedDict[Request, _Remembered] = OrderedDict()
 
     def names(self, names: Sequence[str]) -> tuple[str, ...]:
-        """The same names, as one object for all who ask with them: five thousand of each."""
+        """Interns a list of names, up to five thousand long: equal lists become one object."""
         for one in self._lists:
             if len(one) == len(names) and one == tuple(names):
                 return one
@@ -61,9 +61,9 @@ class Answers:
         return found
 
     def of(self, names: tuple[str, ...], asker: Asker) -> Answer:
-        """Where the Pod fits. `names` as `self.names` answers them."""
+        """The answer where the Pod fits. `names` must come from `self.names`."""
         ledger, request = self._ledger, asker.request
-        if ledger.open_to(asker.uid, asker.priority):  # it has room that others have not
+        if ledger.open_to(asker.uid, asker.priority):  # kept room is free for this Pod only
             with ledger.seen_by(asker.uid, asker.priority):
                 return _answer(*ledger.survey(names, request))
         remembered = self._remembered(request)
@@ -88,9 +88,10 @@ class Answers:
 
 
 def _answer(fits: list[str], lacking: dict[str, list[str]]) -> Answer:
-    """Written by hand: names of nodes need no escapes, and there are thousands of them.
+    """Writes the JSON by hand: there are thousands of node names, and they need no escaping.
 
-    Unresolvable: evicting Pods there makes no room that the scheduler could reckon with.
+    Nodes that lack devices are unresolvable: the scheduler cannot count the room that evictions
+    would make there.
     """
     parts = []
     for why, names in lacking.items():
@@ -103,5 +104,5 @@ def _answer(fits: list[str], lacking: dict[str, list[str]]) -> Answer:
 
 
 def said_plainly(text: str) -> str:
-    """The scheduler makes events of our texts as of a format, in which "5% at" is a verb."""
+    """Replaces "%": the scheduler uses these texts as format strings, where "5% at" is a verb."""
     return text.replace("%", " percent")

@@ -1,6 +1,6 @@
-"""A change of a running Pod's placement, as its owner asks: what is written and reserved.
+"""Resize step of a running Pod: the placement to write, and the shares to reserve for it.
 
-Pure. Devices stay the same ones; all of the change is made, or none of it.
+Pure. The Pod keeps its devices. A change is made completely or not at all.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Step:
-    """From one placement to the next."""
+    """The change from one placement to the next."""
 
     placement: Placement
-    held: Placement  # what the node may have in force until it has followed; empty: no more
-    more: Mapping[str, Share]  # that has to be free before, by device UUID
+    held: Placement  # what may stay in force until the node has followed; empty: nothing larger
+    more: Mapping[str, Share]  # shares that must be free before, by device UUID
 
 
 def step_of(pod: SeenPod, node: Node) -> Step | None:
-    """What its owner asks for, where `node` has it; None: it has that already, or asks nothing.
+    """The step to the requested size; None: the Pod has it already, or requests no resize.
 
     Raises:
-        PenstockError: a device has less free than is asked for (`not-enough-left`), or the
-            annotation cannot be meant.
+        PenstockError: a device has less free than requested (`not-enough-left`), or the
+            annotation is invalid.
     """
     running = pod.running
     if running is None or not running.asked:
@@ -61,8 +61,8 @@ def step_of(pod: SeenPod, node: Node) -> Step | None:
 def _check_free(uuid: str, extra: Share, left: Share | None) -> None:
     if left is None:
         raise PenstockError(
-            f"device {uuid} gives nothing more", "it is not there, or not healthy",
-            "it is tried again; penstock devices on its node tells more", reason="not-enough-left",
+            f"device {uuid} gives nothing more", "it is missing or not healthy",
+            "it is tried again; run penstock devices on its node", reason="not-enough-left",
         )  # fmt: skip
     short = [
         f"has {said(max(0, free))} free, {said(asked)} more were asked"

@@ -1,8 +1,8 @@
-"""What of each node's devices is taken: by Pods that are placed, and by Bindings under way.
+"""Ledger of allocated shares on each node: placed Pods, Bindings under way and kept room.
 
-Only this process places Pods of its scheduler, so that what it sees late can only make nodes look
-fuller than they are: a Pod that ended, a node that came. What it placed itself it knows at once,
-from before its Binding is posted until the Pod is seen with it, or certainly never will be.
+Only this process places Pods of its scheduler, so a late event (a Pod that ended, a new node) can
+only make nodes look fuller than they are. The ledger counts a Binding of its own from before it is
+posted until the Pod is seen with it, or until the Binding can certainly no longer happen.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ FINISHED = frozenset({"Succeeded", "Failed"})  # of a Pod's phases: its containe
 
 @dataclass(frozen=True)
 class SeenNode:
-    """A Node object, reduced."""
+    """The fields of a Node object that the ledger needs."""
 
     devices: tuple[Device, ...] = ()
-    problem: str = ""  # why none of them can be given to Pods
+    problem: str = ""  # why none of them can be allocated
 
 
 @dataclass(frozen=True)
@@ -59,28 +59,28 @@ class SeenPod:
     shares: Mapping[str, Share]  # by device UUID: the most that may be in force
     pod: Key = ("", "")
     priority: int = 0
-    since_s: float = 0.0  # when it began, UTC since 1970
-    ends_s: float | None = None  # it is being deleted, and has to be gone by then
-    grace_s: float = 0.0  # that it has when it is evicted
-    runs: bool = False  # what is not running yet is in no disruption budget
+    since_s: float = 0.0  # start time, UTC since 1970
+    ends_s: float | None = None  # deadline of its deletion; None: it is not being deleted
+    grace_s: float = 0.0  # termination grace period when it is evicted
+    runs: bool = False  # disruption budgets do not cover a Pod that is not running yet
     labels: Mapping[str, str] = field(default_factory=dict)
-    running: Running | None = None  # None: nobody asked to change its shares
+    running: Running | None = None  # None: no resize was requested
 
 
 @dataclass(frozen=True)
 class Running:
-    """A Pod whose shares its owner asked to change."""
+    """A running Pod for whose shares its owner requested a resize."""
 
-    asked: str  # the annotation; empty: no longer
+    asked: str  # the resize annotation; empty: it was removed
     placement: Placement
-    held: Placement  # what may still be in force beyond it
+    held: Placement  # larger shares that may still be in force
     roles: tuple[tuple[str, Role], ...]
-    version: str = field(compare=False)  # of its object: what is decided is written over this one
+    version: str = field(compare=False)  # resourceVersion that the update must match
 
 
 @dataclass(frozen=True)
 class Kept:
-    """Room on a node that is kept for a Pod which others had to go for."""
+    """Room on a node that is reserved for a Pod for which others were evicted."""
 
     pod: Key
     node: str
@@ -89,7 +89,7 @@ class Kept:
 
 
 def read_node(one: Object) -> SeenNode:
-    """What matters here of a Node."""
+    """Reads a Node object: its devices, or why none of them can be allocated."""
     metadata = one["metadata"]
     text = (metadata.get("annotations") or {}).get(DEVICES)
     if text is None:
@@ -116,16 +116,16 @@ def read_node(one: Object) -> SeenNode:
 
 
 def _has_slots(node: Object) -> bool:
-    """Whether the kubelet there knows the device plugin: without it, it turns Pods away for good.
+    """Whether the device plugin is registered with the kubelet, which otherwise rejects Pods.
 
-    How many there are does not matter: more than a kubelet runs containers.
+    The number of slots does not matter: it exceeds the number of containers a kubelet runs.
     """
     slots = ((node.get("status") or {}).get("allocatable") or {}).get(RESOURCE_COUNT)
     return slots not in {None, "0"}
 
 
 def read_pod(one: Object) -> SeenPod | None:
-    """What it holds; None: nothing, or no longer. One that is being deleted holds it still."""
+    """Reads the shares a Pod holds; None: none. A Pod that is being deleted still holds its own."""
     metadata = one["metadata"]
     annotations = metadata.get("annotations") or {}
     text = annotations.get(PLACED)
@@ -135,11 +135,11 @@ def read_pod(one: Object) -> SeenPod | None:
     asked, over = annotations.get(RESIZE, ""), annotations.get(HELD, "")
     try:
         placement = read_placement(text)
-    except PenstockError:  # no scheduler wrote it, and its node will refuse it
+    except PenstockError:  # no scheduler wrote this annotation, and the node will reject the Pod
         return None
     held: Placement = {}
     if over:
-        with contextlib.suppress(PenstockError):  # likewise
+        with contextlib.suppress(PenstockError):  # Penstock did not write this annotation
             held = read_placement(over)
     order = roles(one)
     running = None
@@ -163,31 +163,32 @@ def read_pod(one: Object) -> SeenPod | None:
 
 
 def _seconds(stamp: str | None) -> float:
-    """UTC since 1970, as the API server writes it."""
+    """Converts a timestamp of the API server into seconds since 1970, UTC."""
     return datetime.fromisoformat(stamp.replace("Z", "+00:00")).timestamp() if stamp else 0.0
 
 
 class Ledger:
-    """Nodes with what is taken of them. Its callbacks belong to two caches, of Nodes and Pods."""
+    """Nodes and the shares allocated on them; follows a cache of Nodes and a cache of Pods."""
 
     def __init__(self, report: Callable[..., None] = lambda *_, **__: None) -> None:
         self.nodes: dict[str, Node] = {}
         self._problems: dict[str, str] = {}
         self._assumed: dict[str, tuple[Key, str, Mapping[str, Share]]] = {}  # by uid of the Pod
-        self._growing: dict[str, tuple[str, Mapping[str, Share]]] = {}  # likewise
+        self._growing: dict[str, tuple[str, Mapping[str, Share]]] = {}  # by uid of the Pod
         self._kept: dict[str, Kept] = {}  # by uid of the Pod that it is kept for
-        self._aside: set[str] = set()  # those of whom a Binding is under way: it counts instead
+        # Pods with kept room and a Binding under way: the Binding counts instead of the room.
+        self._aside: set[str] = set()
         self._holders: dict[str, dict[str, SeenPod]] = defaultdict(dict)  # by node, then by uid
-        self._priorities: Counter[int] = Counter()  # of all who hold shares
+        self._priorities: Counter[int] = Counter()  # of all Pods that hold shares
         self._report = report
         self._over: set[str] = set()
         self._freed: set[str] = set()
         self.version = 0
-        """Greater after every change of what a Pod would be answered."""
+        """Increases with every change that may alter an answer to the scheduler."""
         self._changed_at: dict[str, int] = {}  # the version of a node; the newest last
 
     def node_changed(self, key: Key, _: SeenNode | None, new: SeenNode | None) -> None:
-        """A Node came, changed or went. What is taken of it stands."""
+        """A Node was added, changed or deleted. The shares allocated on it stay counted."""
         name = key[1]
         node = self._node(name)
         problem = new.problem if new else "the node is not known"
@@ -202,19 +203,20 @@ class Ledger:
         if new is None and node.is_untaken:
             del self.nodes[name]
             self._problems.pop(name, None)
-            self._changed_at.pop(name, None)  # whoever asks about it is told of a node not known
+            self._changed_at.pop(name, None)  # from now on the answer is that it is not known
 
     def pod_changed(self, _: Key, old: SeenPod | None, new: SeenPod | None) -> None:
-        """A Pod that holds shares came, changed or went."""
+        """A Pod that holds shares was added, changed or deleted."""
         if old is not None:
-            # What grows is written over the version seen last: any other is it, or rules it out.
+            # A growth is written over the version seen last. So a new version either contains it,
+            # or rules it out.
             self.release_growth(old.uid)
         if old is not None and new is None:
             self.release(old.uid)
         if old is not None:
             if new is None or new.node != old.node or new.shares != old.shares:
                 self._give_back(old.node, old.shares)
-            else:  # what else changes of a Pod is no news to those who ask for devices
+            else:  # other changes of a Pod do not alter what is free
                 self._node(old.node).give_back(old.shares)
             self._look(old.node)
             self._holders[old.node].pop(old.uid, None)
@@ -222,7 +224,7 @@ class Ledger:
             if not self._priorities[old.priority]:
                 del self._priorities[old.priority]
         if new is not None:
-            self._settle(new.uid)  # from now on its object says it
+            self._settle(new.uid)  # from now on the Pod's object shows the placement
             self.keep_no_longer(new.uid)
             if old is None or new.node != old.node or new.shares != old.shares:
                 self._note(new.node)
@@ -232,7 +234,7 @@ class Ledger:
             self._priorities[new.priority] += 1
 
     def assume(self, uid: str, pod: Key, node: str, shares: Mapping[str, Share]) -> None:
-        """A Binding of that Pod is about to be posted."""
+        """Counts the shares of a Binding that is about to be posted."""
         self.release(uid)
         if kept := self._kept.get(uid):
             self._change(kept.node, kept.shares, taken=False)
@@ -241,28 +243,28 @@ class Ledger:
         self._change(node, shares, taken=True)
 
     def release(self, uid: str) -> None:
-        """Its Binding certainly did not happen."""
+        """Frees the shares of a Binding that certainly did not happen."""
         if found := self._assumed.get(uid):
             self._freed.add(found[1])
         self._settle(uid)
 
     def _settle(self, uid: str) -> None:
-        """Its Binding did not happen, or its object says it."""
+        """Ends the assumption: the Binding did not happen, or the Pod's object shows it."""
         if found := self._assumed.pop(uid, None):
             _, node, shares = found
             self._change(node, shares, taken=False)
-        if uid in self._aside:  # it waits again
+        if uid in self._aside:  # the Pod waits again
             self._aside.remove(uid)
             self._change(self._kept[uid].node, self._kept[uid].shares, taken=True)
 
     def keep(self, uid: str, room: Kept) -> None:
-        """For that Pod alone, and those of a higher priority. The room may be others' as yet."""
+        """Reserves room for that Pod and those of a higher priority; others may still use it."""
         self.keep_no_longer(uid)
         self._kept[uid] = room
         self._change(room.node, room.shares, taken=True)
 
     def keep_no_longer(self, uid: str) -> None:
-        """It is placed, gone, or has waited long enough."""
+        """Ends the reservation: the Pod is placed or gone, or has waited long enough."""
         if found := self._kept.pop(uid, None):
             if uid in self._aside:
                 self._aside.remove(uid)
@@ -272,11 +274,11 @@ class Ledger:
 
     @property
     def kept(self) -> Mapping[str, Kept]:
-        """By uid of the Pod that it is kept for."""
+        """The reserved room, by uid of the Pod that it is kept for."""
         return self._kept
 
     def open_to(self, uid: str, priority: int) -> list[Kept]:
-        """Room that is kept for that Pod, or for one of a lower priority."""
+        """The room that is kept for that Pod, or for Pods of a lower priority."""
         return [
             room
             for other, room in self._kept.items()
@@ -285,7 +287,7 @@ class Ledger:
 
     @contextlib.contextmanager
     def seen_by(self, uid: str, priority: int) -> Iterator[None]:
-        """Meanwhile room that is kept for that Pod, or for one of a lower priority, is free."""
+        """Within the block, room kept for that Pod or for Pods of a lower priority is free."""
         open_to_it = self.open_to(uid, priority)
         for room in open_to_it:
             self._node(room.node).give_back(room.shares)
@@ -305,23 +307,23 @@ class Ledger:
 
     @property
     def lowest_priority(self) -> int | None:
-        """Of all who hold shares; None: nobody does."""
+        """The lowest priority of all Pods that hold shares; None: no Pod does."""
         return min(self._priorities, default=None)
 
     def grow(self, uid: str, node: str, more: Mapping[str, Share]) -> None:
-        """A larger placement of that Pod is about to be written: so much more of each device."""
+        """Counts the additional shares of a larger placement that is about to be written."""
         self.release_growth(uid)
         self._growing[uid] = node, more
         self._change(node, more, taken=True)
 
     def release_growth(self, uid: str) -> None:
-        """It certainly was not written, or the Pod's object says it."""
+        """Ends the growth: it certainly was not written, or the Pod's object shows it."""
         if found := self._growing.pop(uid, None):
             node, more = found
             self._give_back(node, more)
 
     def take_freed(self) -> set[str]:
-        """Nodes of which more may be free than when this was asked before."""
+        """The nodes on which more may be free than at the previous call."""
         freed, self._freed = self._freed, set()
         return freed
 
@@ -332,9 +334,9 @@ class Ledger:
     def survey(
         self, names: Sequence[str], request: Request, known: Known | None = None
     ) -> tuple[list[str], dict[str, list[str]]]:
-        """Of these nodes, those where it fits, and in words what others lack, with their names.
+        """Finds the nodes where the request fits, and groups the others by what they lack.
 
-        `known` as `penstock.scheduling.placement.feasibility` takes it.
+        `known` is the cache of `penstock.scheduling.placement.feasibility`.
         """
         problems, nodes = self._problems, self.nodes
         usable = {name: nodes[name] for name in names if name in nodes and name not in problems}
@@ -347,19 +349,19 @@ class Ledger:
         return fits, lacking
 
     def changed_since(self, version: int) -> Iterator[str]:
-        """The nodes that are not what they were at that version."""
+        """The nodes that have changed since that version."""
         for name, at in reversed(self._changed_at.items()):
             if at <= version:
                 return
             yield name
 
     def problem(self, name: str) -> str:
-        """Why nothing of that node can be given; empty: it can."""
+        """Why no device of that node can be allocated; empty: devices can be allocated."""
         return self._problems.get(name, "" if name in self.nodes else "the node is not known yet")
 
     def _node(self, name: str) -> Node:
         found = self.nodes.get(name)
-        if found is None:  # Pods may be seen before their node
+        if found is None:  # a Pod may be seen before its node
             found = self.nodes[name] = Node()
             self._problems[name] = "the node is not known yet"
         return found
@@ -379,10 +381,10 @@ class Ledger:
         self._changed_at[name] = self.version
 
     def _look(self, name: str) -> None:
-        """Says it once when more is taken than there is: a device shrank, or somebody meddled."""
+        """Reports an overcommitted node once: a device shrank, or somebody edited objects."""
         node = self.nodes[name]
         if any(room.node == name for room in self._kept.values()):
-            return  # it is taken twice on purpose
+            return  # kept room is counted twice on purpose
         if node.is_over and name not in self._over:
             self._over.add(name)
             self._report("overcommitted", node=name)
@@ -391,7 +393,7 @@ class Ledger:
 
 
 def ledger_of(nodes: Iterable[Object], pods: Iterable[Object]) -> Ledger:
-    """What is taken at this moment, by all objects."""
+    """Builds the ledger of a snapshot of Node and Pod objects."""
     ledger = Ledger()
     for one in nodes:
         ledger.node_changed(("", one["metadata"]["name"]), None, read_node(one))

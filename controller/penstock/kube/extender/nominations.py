@@ -1,9 +1,8 @@
-"""A Pod for which room is being made: what its status says of it.
+"""Nominations: how the status of a Pod records that room is being made for it.
 
-`status.nominatedNodeName` is what the stock scheduler and others go by; but a stock scheduler
-clears it whenever it finds the Pod not to fit and nobody whom it could evict itself. So a condition
-of the Pod says it too: neither can be written by who may only make Pods, nor lost when we are
-killed.
+The stock scheduler and others read `status.nominatedNodeName`. But a stock scheduler clears it when
+the Pod does not fit and it finds no victim itself. So a condition of the Pod records the node too.
+A user who may only create Pods can write neither, and both survive when this process is killed.
 """
 
 from __future__ import annotations
@@ -25,18 +24,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Waiting:
-    """A Pod without a node, for which one was chosen."""
+    """A Pod that is not bound yet, for which a node was chosen."""
 
     uid: str
     pod: Key
     priority: int
-    node: str  # where room is made for it by us; empty: nowhere
-    nominated: str  # by whomever
+    node: str  # where this extender makes room for it; empty: nowhere
+    nominated: str  # nominatedNodeName, by any scheduler
     request: Request = field(hash=False)
 
 
 def read_waiting(one: Object) -> Waiting | None:
-    """None: it is placed, finished, going, or no room is made for it."""
+    """Reads a waiting Pod; None: placed, finished, being deleted, or no room is made for it."""
     metadata, spec, status = one["metadata"], one["spec"], one.get("status") or {}
     nominated, node = status.get("nominatedNodeName") or "", making_room_on(one)
     if (
@@ -57,7 +56,7 @@ def read_waiting(one: Object) -> Waiting | None:
 
 
 def making_room_on(one: Object) -> str:
-    """The node that the Pod's condition names; empty: there is none, or it is over."""
+    """The node that the Pod's condition names; empty: no condition, or it is False."""
     for condition in (one.get("status") or {}).get("conditions") or []:
         if condition.get("type") == PREEMPTING and condition.get("status") == "True":
             return str(condition.get("message") or "").partition(": ")[0]
@@ -65,7 +64,7 @@ def making_room_on(one: Object) -> str:
 
 
 def write_nomination(uid: str, node: str, who_goes: str) -> Object:
-    """A strategic patch of the Pod's status; refused (409) for another Pod of its name."""
+    """A strategic patch that nominates a node; fails (409) for another Pod of the same name."""
     return _status(
         uid,
         {"nominatedNodeName": node},
@@ -74,17 +73,17 @@ def write_nomination(uid: str, node: str, who_goes: str) -> Object:
 
 
 def write_end(uid: str, why: str) -> Object:
-    """The same: no node is kept for it any more."""
+    """A strategic patch that ends the nomination."""
     return _status(uid, {"nominatedNodeName": None}, _condition("False", "GivenUp", why))
 
 
 def write_node_again(uid: str, node: str) -> Object:
-    """The same, where the scheduler cleared the name only."""
+    """A strategic patch that restores a nominatedNodeName which the scheduler cleared."""
     return _status(uid, {"nominatedNodeName": node})
 
 
 def write_room_came(uid: str, node: str) -> Object:
-    """The same, of a Pod for which nobody has to go: the scheduler tries it again as it changed."""
+    """A strategic patch that reports free room: the change makes the scheduler retry the Pod."""
     return _status(uid, {}, _condition("False", "RoomCame", f"{node} has room for its shares"))
 
 
@@ -97,7 +96,7 @@ def was_refused(one: Object) -> bool:
 
 
 def write_touch(one: Object) -> Object:
-    """Changes nothing but when the Pod was looked at: the scheduler then tries it again."""
+    """A strategic patch of the probe time alone: the change makes the scheduler retry the Pod."""
     now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     status = "True" if making_room_on(one) else "False"
     touched = {"type": PREEMPTING, "status": status, "lastProbeTime": now}

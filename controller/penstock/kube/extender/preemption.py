@@ -1,9 +1,9 @@
-"""Room for Pods of a higher priority: others are evicted, and what they leave is kept.
+"""Preemption: evicts Pods of a lower priority, and keeps the freed room for the waiting Pod.
 
-The stock scheduler cannot count devices, so it evicts nobody for them. It tells which nodes a Pod
-could be on but for its devices, by asking about them; who goes is decided here, and done by the
-Eviction API, so that disruption budgets hold. What was begun stands in the waiting Pod's status: we
-may be killed at any point, and whoever is asked next keeps the same room for the same Pod.
+The stock scheduler cannot count devices, so it evicts no Pod for them. Its filter requests name the
+nodes where a Pod lacks only devices. This module chooses the victims and evicts them through the
+Eviction API, so that disruption budgets hold. The waiting Pod's status records each preemption:
+this process may be killed at any point, and the next one keeps the same room for the same Pod.
 """
 
 from __future__ import annotations
@@ -50,20 +50,20 @@ if TYPE_CHECKING:
     from penstock.scheduling.placement.fit import Policy
     from penstock.scheduling.placement.pod_request import Request
 
-# The scheduler may find somebody to evict by itself (for processors): it says so within that time.
+# The scheduler may find victims by itself (for processors): it nominates a node within that time.
 SETTLE_S = 0.5
-UNSEEN_S = 10.0  # within which the API server tells that somebody who was evicted goes
-HELD_S = 20.0  # how long an eviction that was refused is not asked for again
-FRUITLESS_S = 5.0  # the same for Pods that ask for the same where nobody's going helps
+UNSEEN_S = 10.0  # within which the API server reports that an evicted Pod is being deleted
+HELD_S = 20.0  # how long a refused eviction is not requested again
+FRUITLESS_S = 5.0  # how long equal requests are not examined when no eviction helps
 # No event tells the scheduler that a budget allows more, or that the API server answers again: so
-# what it asked is looked at again, until it asks anew, which it does every five minutes.
+# its request is examined again, until it sends a new one, which it does every five minutes.
 AGAIN_S, STALE_S = 5.0, 330.0
-KEPT_S = 60.0  # how long room is kept beyond the time that those who go may take
+KEPT_S = 60.0  # how long room is kept beyond the victims' grace periods
 REST_S, LONGEST_REST_S = 60.0, 1800.0  # for a Pod that did not use the room
-# From the first node where somebody's going helps, so many are compared, as the scheduler's own
-# preemption does it: the best of all would be looked for on each of thousands of nodes.
+# So many nodes are compared from the first one where evictions help, as in the scheduler's own
+# preemption: the best choice of all would need a search of thousands of nodes.
 LEAST_CANDIDATES, CANDIDATES_PERCENT = 100, 10
-AT_A_TIME_S = 0.002  # between two looks at whether the scheduler asks
+AT_A_TIME_S = 0.002  # between two yields to requests of the scheduler
 MOST_KEPT = 64  # Pods that room is kept for at a time
 MOST_WISHES = 2000
 MOST_ASKED_AGAIN = 500
@@ -71,7 +71,7 @@ MOST_ASKED_AGAIN = 500
 
 @dataclass(frozen=True)
 class _Wish:
-    """A Pod that fits on none of the nodes which the scheduler would put it on."""
+    """A Pod that fits on none of the nodes that the scheduler offered for it."""
 
     pod: Key
     asker: Asker
@@ -84,12 +84,12 @@ class _Wish:
 
     @property
     def kind(self) -> tuple[int, Request, int]:
-        """The same for Pods whom the same answer would be given."""
+        """A key that is equal for Pods that would get the same answer."""
         return self.asker.priority, self.asker.request, hash(self.names)
 
 
 class Preemption:
-    """For the Pods of one scheduler. Its `pod_changed` belongs to a cache of them."""
+    """Preemption for the Pods of one scheduler. A cache of those Pods calls `pod_changed`."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Preemption:
         report: Callable[..., None],
         count: Callable[[str], None],
     ) -> None:
-        """`count` is told how each eviction ended."""
+        """`count` receives the outcome of each eviction."""
         self._api = api
         self._ledger = ledger
         self._policy: Policy = policy
@@ -111,13 +111,13 @@ class Preemption:
         self._wished = asyncio.Event()
         self._again: dict[str, tuple[float, _Wish]] = {}  # by uid: when, monotonic
         self._waiting: dict[str, Waiting] = {}  # by uid
-        self._unkept: set[str] = set()  # nominated by another life of ours
+        self._unkept: set[str] = set()  # nominated by an earlier process of this extender
         self._unnamed: set[str] = set()  # whose nominatedNodeName the scheduler cleared
         self._placed: dict[str, Waiting] = {}
         self._until_s: dict[str, float] = {}  # monotonic: how long room is kept
         self._rests: dict[str, tuple[float, float]] = {}  # until when, monotonic; how long that is
-        self._held_s: dict[str, float] = {}  # by uid of who was not evicted: until when
-        self._evicted_s: dict[str, float] = {}  # by uid of who was: until when that is trusted
+        self._held_s: dict[str, float] = {}  # by uid of a Pod whose eviction was refused: until
+        self._evicted_s: dict[str, float] = {}  # by uid of an evicted Pod: until when it is trusted
         self._fruitless_s: dict[tuple[int, Request, int], float] = {}
 
     def pod_changed(
@@ -141,7 +141,7 @@ class Preemption:
                 self._wished.set()
 
     def restore(self) -> None:
-        """Keeps the room that another life of ours was making, before anybody else is answered."""
+        """Keeps the room that an earlier process was making, before other Pods are answered."""
         while self._unkept:
             waiting = self._waiting.get(self._unkept.pop())
             if waiting is None:
@@ -150,10 +150,10 @@ class Preemption:
             around = ForecastInput(now_s=self._api.now_s(), heeded=False, soon_s=math.inf)
             choice = on_node(self._ledger, waiting.node, asker, around)
             if choice is None or not self._keep(asker, waiting.pod, choice, math.inf):
-                self._until_s[waiting.uid] = time.monotonic()  # nothing helps there any more
+                self._until_s[waiting.uid] = time.monotonic()  # no eviction there helps any more
 
     def wanted(self, pod: Object, request: Request, names: tuple[str, ...]) -> None:
-        """The Pod fits on none of these nodes, for want of devices alone."""
+        """Records that the Pod fits on none of these nodes, and that it lacks only devices."""
         spec, metadata = pod.get("spec") or {}, pod["metadata"]
         priority = spec.get("priority") or 0
         lowest = self._ledger.lowest_priority
@@ -182,7 +182,7 @@ class Preemption:
         self._wished.set()
 
     async def run(self, scheduler: str, may: Callable[[], bool]) -> None:
-        """Until cancelled, while it `may`. `scheduler` is the profile that asks."""
+        """Serves waiting Pods until cancelled, while `may()`. `scheduler`: the profile served."""
         self._may = may
         while not may():
             await asyncio.sleep(SETTLE_S)
@@ -201,7 +201,7 @@ class Preemption:
             else:
                 await asyncio.sleep(SETTLE_S)
             self._wished.clear()
-            if not may():  # whoever does sees to what was placed and what lost its node's name
+            if not may():  # the leader updates Pods that were placed or lost their nomination
                 self._placed.clear()
                 self._unnamed.clear()
                 continue
@@ -211,9 +211,10 @@ class Preemption:
                 self._report("preemption-interrupted", why=str(error))
 
     async def _have_asked_again(self, scheduler: str) -> None:
-        """What the scheduler asked of an earlier life of ours is lost, and it may rest for minutes.
+        """Touches waiting Pods, so that the scheduler tries them again after a restart.
 
-        It tries a Pod anew when the Pod changes.
+        Its requests to an earlier process are lost, and it may back off for minutes. It tries a
+        Pod again when the Pod changes.
         """
         lowest = self._ledger.lowest_priority
         unplaced = f"spec.schedulerName={scheduler},spec.nodeName="
@@ -248,7 +249,7 @@ class Preemption:
         if not wishes:
             return
         for wish in wishes:
-            self._look_again(wish)  # should this be interrupted
+            self._look_again(wish)  # in case this loop is interrupted
         budgets = await all_budgets(self._api)
         for wish in wishes:
             if not self._may():
@@ -265,7 +266,7 @@ class Preemption:
             await asyncio.sleep(time.monotonic() - began_s)  # the scheduler goes first
 
     def _due(self, now_s: float) -> list[_Wish]:
-        """The most important first."""
+        """The requests to serve now, highest priority first."""
         wishes, self._wishes = self._wishes, {}
         for uid in [uid for uid, (at_s, _) in self._again.items() if at_s < now_s]:
             wishes.setdefault(uid, self._again.pop(uid)[1])
@@ -283,11 +284,11 @@ class Preemption:
         around = ForecastInput(budgets, self._held_s, self._api.now_s(), self._evicted_s)
         kept = self._ledger.kept.get(uid)
         if kept:
-            # Who was told to go for it is waited for, however long that may take.
+            # Pods that were evicted for it are waited for, however long they may take.
             patient = replace(around, soon_s=math.inf)
             there = on_node(self._ledger, kept.node, wish.asker, patient)
             if there and not there.holders:
-                return  # those who go are not gone, or the scheduler has not looked since
+                return  # the victims are not gone, or the scheduler has not tried the Pod since
             self._ledger.keep_no_longer(uid)
         elif len(self._ledger.kept) >= MOST_KEPT:
             self._look_again(wish)
@@ -298,17 +299,17 @@ class Preemption:
             if uid in self._until_s:
                 await self._give_up(uid)
             return
-        if not best.holders:  # Pods go already, though nobody knows for whom
+        if not best.holders:  # Pods there are being deleted already, for whatever reason
             if uid in self._until_s:
                 self._keep(wish.asker, wish.pod, best)
             return
         await self._make_room(wish, best, budgets)
 
     async def _best(self, wish: _Wish, around: ForecastInput) -> Choice | None:
-        """Others are answered between two nodes, so what is found is looked at once more."""
+        """Finds the best choice; checks it once more, as other requests run between two nodes."""
         best = None
         kept = self._waiting.get(wish.asker.uid)
-        first = kept.node if kept else ""  # where Pods went for it already
+        first = kept.node if kept else ""  # where Pods were evicted for it already
         left = max(LEAST_CANDIDATES, len(wish.names) * CANDIDATES_PERCENT // 100)
         began_s = time.monotonic()
         for name in _from_anywhere(wish.names, first):
@@ -325,7 +326,7 @@ class Preemption:
         return best and on_node(self._ledger, best.node, wish.asker, around)
 
     async def _make_room(self, wish: _Wish, choice: Choice, budgets: Sequence[Budget]) -> None:
-        """From the choice to its room being kept nothing is awaited."""
+        """Keeps the room, nominates the node and evicts. No await between choice and keeping."""
         uid, (namespace, name) = wish.asker.uid, wish.pod
         if self._ledger.has(uid) or not self._keep(wish.asker, wish.pod, choice):
             return
@@ -340,7 +341,7 @@ class Preemption:
             raise
         self._report("preempting", pod=f"{namespace}/{name}", node=choice.node, victims=named)
         guarded = {one.uid for one in choice.holders if one.budgets}
-        # Those who may be refused come first: else the others would go in vain.
+        # Victims with budgets come first: if a refusal came last, the others would go in vain.
         for victim in sorted(choice.victims, key=lambda one: one.uid not in guarded):
             if not self._may():
                 self._forget(uid)
@@ -360,7 +361,7 @@ class Preemption:
         await self._events.write(wish.about, "Preempting", text)
 
     async def _evict(self, victim: SeenPod, wish: _Wish, node: str) -> bool:
-        """Whether it goes; raises `ApiError` where nobody knows."""
+        """Whether the eviction was granted; raises `ApiError` if the outcome is unknown."""
         namespace, name = victim.pod
         body: Object = {
             "apiVersion": "policy/v1",
@@ -371,9 +372,9 @@ class Preemption:
         try:
             await self._api.create(PODS, body, namespace, name, "eviction")
         except ApiError as error:
-            if error.status in {404, 409}:  # gone, or another one of that name
+            if error.status in {404, 409}:  # the Pod is gone, or another one has its name
                 return True
-            # Several budgets for one Pod are answered with 500, for ever.
+            # The API server always answers 500 when several budgets cover one Pod.
             if error.status == 429 or (error.status == 500 and "PodDisruptionBudget" in error.why):
                 self._count("refused")
                 return False
@@ -416,7 +417,7 @@ class Preemption:
         self._until_s.pop(uid, None)
 
     async def _give_up(self, uid: str) -> None:
-        """Others get the room; the Pod may have it made again after a rest, each time a longer."""
+        """Ends the reservation. The Pod may preempt again after a rest, longer each time."""
         kept, waiting = self._ledger.kept.get(uid), self._waiting.get(uid)
         if waiting is None or not waiting.node:
             self._forget(uid)
@@ -424,7 +425,7 @@ class Preemption:
         why = f"room on {waiting.node} is no longer kept: " + (
             "the scheduler did not place the Pod there in time"
             if kept
-            else "nobody whose going would help can be evicted"
+            else "no Pod whose eviction would help can be evicted"
         )
         await self._patch(waiting.pod, write_end(uid, why))
         self._forget(uid)
@@ -456,7 +457,7 @@ class Preemption:
 
 
 def _from_anywhere(names: tuple[str, ...], first: str) -> Iterator[str]:
-    """All of them, `first` and then from a place that is another each time: none is spared."""
+    """Yields all names, `first` and then from a random start, so that no node is spared."""
     if first in names:
         yield first
     begin = random.randrange(len(names))  # noqa: S311 - no secret

@@ -1,4 +1,4 @@
-"""Whether a Pod would have room if others went: by what a ledger and budgets say now. Pure."""
+"""Preemption forecast: whether evictions would make room, by ledger and budgets. Pure."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from penstock.scheduling.placement.pod_request import Request
 
 NEVER = "Never"  # of a Pod's preemptionPolicy
-# A Pod that is going counts as gone if it has to be by then: for one that takes an hour, or hangs,
-# nobody waits where others could go instead.
+# A Pod that is being deleted counts as gone if its deadline is near. One that takes an hour, or
+# hangs, is not waited for where others could be evicted instead.
 SOON_S, LATE_S = 90.0, 60.0
 
 
@@ -42,7 +42,7 @@ class Asker:
 
 @dataclass(frozen=True)
 class Choice:
-    """Where room can be made, and who has to go; nobody: who goes already is enough."""
+    """A node where room can be made, and the victims; none: Pods being deleted are enough."""
 
     node: str
     holders: tuple[Holder, ...]
@@ -51,24 +51,24 @@ class Choice:
 
 @dataclass(frozen=True)
 class ForecastInput:
-    """What is known beside the ledger."""
+    """The facts that a forecast needs in addition to the ledger."""
 
     budgets: Sequence[Budget] = ()
-    held: Collection[str] = ()  # uids of Pods whose eviction was refused just now
+    held: Collection[str] = ()  # uids of Pods whose eviction was refused recently
     now_s: float = 0.0  # UTC since 1970, by the API server's clock, which writes `ends_s`
-    evicted: Collection[str] = ()  # uids of Pods that go, though their objects may not say so yet
-    heeded: bool = True  # whether budgets are; else as if there were none
-    soon_s: float = SOON_S  # for Pods that go already: within what time they are waited for
+    evicted: Collection[str] = ()  # uids of evicted Pods, whose objects may not show it yet
+    heeded: bool = True  # whether budgets are heeded; False: as if there were none
+    soon_s: float = SOON_S  # how long Pods that are being deleted are waited for
 
     def is_going(self, one: SeenPod) -> bool:
-        """Whether what it holds will be free without anybody's doing."""
+        """Whether its shares will become free without a further eviction."""
         if one.ends_s is None:
             return one.uid in self.evicted
         return -LATE_S < one.ends_s - self.now_s < self.soon_s
 
     @cached_property
     def allowed(self) -> Mapping[str, int]:
-        """By key of a budget: how many may go."""
+        """By key of a budget: how many Pods may be evicted."""
         return {one.key: one.allowed for one in self.budgets}
 
     @cached_property
@@ -79,7 +79,7 @@ class ForecastInput:
         return found
 
     def budgets_of(self, pod: SeenPod) -> tuple[str, ...]:
-        """Those that say whether it may be evicted."""
+        """The keys of the budgets that cover the Pod."""
         if not pod.runs or not self.heeded or pod.pod[0] not in self._by_namespace:
             return ()
         return budgets_of(pod.pod[0], pod.labels, self._by_namespace[pod.pod[0]])
@@ -120,7 +120,7 @@ def on_node(
 def room_after(
     ledger: Ledger, choice: Choice, asker: Asker, around: ForecastInput, policy: Policy
 ) -> Mapping[str, Share] | None:
-    """The shares, by device UUID, that the Pod will have once all of them are gone."""
+    """The shares, by device UUID, that the Pod will get once all victims are gone."""
     going = [one for one in ledger.holders(choice.node) if around.is_going(one)]
     with _without(ledger, choice.node, asker, [*going, *choice.victims]) as node:
         placement = place(node, asker.request, policy)
@@ -131,7 +131,7 @@ def room_after(
 
 @contextmanager
 def _without(ledger: Ledger, name: str, asker: Asker, pods: Iterable[SeenPod]) -> Iterator[Devices]:
-    """Meanwhile the node is as that Pod would find it without those."""
+    """Within the block, the node is as that Pod would find it without those Pods."""
     node, gone = ledger.nodes[name], list(pods)
     with ledger.seen_by(asker.uid, asker.priority):
         for one in gone:
@@ -144,7 +144,7 @@ def _without(ledger: Ledger, name: str, asker: Asker, pods: Iterable[SeenPod]) -
 
 
 def is_enough(ledger: Ledger, name: str, asker: Asker, uids: Collection[str]) -> bool:
-    """Whether the Pod has its devices on that node once those are gone."""
+    """Whether the Pod fits on that node once those Pods are gone."""
     if ledger.problem(name):
         return False
     pods = [one for one in ledger.holders(name) if one.uid in uids]
@@ -155,7 +155,7 @@ def is_enough(ledger: Ledger, name: str, asker: Asker, uids: Collection[str]) ->
 def best_choice(
     ledger: Ledger, names: Iterable[str], asker: Asker, around: ForecastInput
 ) -> Choice | None:
-    """The best on any of the nodes."""
+    """The best choice on any of the nodes."""
     best = None
     for name in names:
         best = on_node(ledger, name, asker, around, best) or best
@@ -165,9 +165,9 @@ def best_choice(
 def preemption(
     ledger: Ledger, names: Sequence[str], asker: Asker, policy: str, around: ForecastInput
 ) -> str:
-    """In words whether it helps a Pod that others go from these nodes, and why not.
+    """Explains whether evictions on these nodes would help a Pod, and if not, why.
 
-    `names`: where devices alone keep it away; at least one.
+    `names`: the nodes where the Pod lacks only devices; at least one.
     """
     no = "preemption does not help: "
     lowest = ledger.lowest_priority
@@ -185,7 +185,7 @@ def preemption(
 
 
 def held_by(choice: Choice, budgets: Sequence[Budget]) -> str:
-    """Which budgets stand in the way."""
+    """Explains which budgets prevent the evictions."""
     by_key = {one.key: one for one in budgets}
     found = {
         key: by_key[key].allowed
@@ -199,7 +199,7 @@ def held_by(choice: Choice, budgets: Sequence[Budget]) -> str:
 
 
 def pods_named(pods: Iterable[SeenPod], most: int = 5) -> str:
-    """As people call them, with their priorities."""
+    """Lists Pods by namespace and name, with their priorities."""
     found = list(pods)
     names = [f"{one.pod[0]}/{one.pod[1]} (priority {one.priority})" for one in found[:most]]
     if len(found) > most:
@@ -208,7 +208,7 @@ def pods_named(pods: Iterable[SeenPod], most: int = 5) -> str:
 
 
 def amounts(request: Request) -> str:
-    """What it asks for, in words: of the largest of its containers."""
+    """Describes a request in words, by its largest container."""
     ask = request.together[0] if request.together else request.asks[0]
     memory = human_memory(ask.memory_bytes) if ask.memory_bytes else "all memory"
     compute = (

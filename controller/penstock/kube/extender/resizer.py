@@ -1,8 +1,8 @@
-"""Changes placements of running Pods as their owners ask: reserved first, then written.
+"""Resizer: changes placements of running Pods on request; reserves first, then writes.
 
-A change is written over the version of the Pod that it was decided by. So whatever is seen of the
-Pod next is that change, or rules it out, and a process that is killed leaves nothing behind: the
-Pod's object says what is taken of its devices, before and after.
+An update must match the resourceVersion that the decision was based on. So the next version seen of
+the Pod either contains the change or rules it out. A killed process leaves nothing behind: the
+Pod's object shows the shares it holds, before and after.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from penstock.kube.objects.cache import Cache, Key
 
 GROWN, SHRUNK, REFUSED = "VgpuGrown", "VgpuShrunk", "VgpuResizeRefused"
-LOOK_S = 1.0  # at Pods that wait for room
+LOOK_S = 1.0  # between checks of Pods that wait for room
 AGAIN_S = 10.0  # after the API server refused a change
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 5.0
-SAY_AGAIN_S = 30.0  # what is free moves all the time: not an Event each time
+SAY_AGAIN_S = 30.0  # free shares change all the time: limits the rate of Events
 
 
 @dataclass
@@ -41,12 +41,12 @@ class _Written:
     """A change that has not been seen yet."""
 
     key: Key
-    version: str  # of the Pod's object, over which it is written
+    version: str  # resourceVersion of the Pod that the update must match
     task: asyncio.Task[None]
 
 
 class Resizer:
-    """Looks when Pods change; `pods` are those whose shares `ledger` counts."""
+    """Acts when Pods change; `pods` is the cache of the Pods whose shares `ledger` counts."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Resizer:
         report: Callable[..., None],
         leads: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Made after the ledger hears of Pods: it is told of a change first."""
+        """Create it after the ledger subscribed to `pods`: the ledger must see changes first."""
         self._api = api
         self._ledger = ledger
         self._pods = pods
@@ -72,7 +72,7 @@ class Resizer:
         pods.changed.append(self._note)
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Resizes Pods until cancelled."""
         await self._pods.ready()
         while True:
             self._wake.clear()
@@ -97,7 +97,7 @@ class Resizer:
         self._wake.set()
 
     def _settle(self) -> None:
-        """Another version than the one written over is the change, or rules it out."""
+        """Ends changes whose Pod has a new version: that contains the change or rules it out."""
         for uid, one in list(self._written.items()):
             pod = self._placed(one.key)
             gone = pod is None or pod.uid != uid or pod.running is None
@@ -118,7 +118,7 @@ class Resizer:
         if pod.uid in self._written or now_s < self._not_before_s.get(pod.uid, 0.0):
             return
         if problem := self._ledger.problem(pod.node):
-            await self._refuse(key, pod, f"node {pod.node} gives nothing more: {problem}")
+            await self._refuse(key, pod, f"node {pod.node} cannot allocate more: {problem}")
             return
         try:
             step = step_of(pod, self._ledger.nodes[pod.node])
@@ -129,7 +129,7 @@ class Resizer:
         if step is None:
             self._open.discard(key)
             return
-        # From the look at what is free to its being taken nothing is awaited.
+        # No await between the check of what is free and its reservation.
         self._ledger.grow(pod.uid, pod.node, step.more)
         task = asyncio.create_task(self._write(key, pod, step))
         self._written[pod.uid] = _Written(key, pod.running.version, task)
@@ -146,15 +146,15 @@ class Resizer:
                 "annotations": {PLACED: write_placement(step.placement), HELD: held},
             }
         }
-        # Through `status`: a scheduler may write that of Pods, and not what they run.
+        # Through `status`: a scheduler may write the status of Pods, but not their spec.
         wait_s, in_doubt = FIRST_WAIT_S, False
         while True:
             try:
                 await self._api.patch(PODS, key[1], body, key[0], "status")
                 break
             except ApiError as error:
-                # Written over a version that is no longer there: no attempt can succeed any more,
-                # and if one of them did, the Pod is seen with it.
+                # The version to match is gone: no attempt can succeed any more, and if an earlier
+                # one did, the Pod will be seen with the change.
                 if error.status in {404, 409}:
                     if not in_doubt:
                         self._give_up(pod.uid, running.version)
@@ -167,7 +167,7 @@ class Resizer:
                 in_doubt = True
             await asyncio.sleep(wait_s)
             wait_s = min(LONGEST_WAIT_S, 2 * wait_s)
-            if not self._leads():  # whoever does may have given the room to others
+            if not self._leads():  # the new leader may have allocated the room to other Pods
                 self._give_up(pod.uid, running.version)
                 return
         grown = any(
@@ -181,7 +181,7 @@ class Resizer:
         await self._tell(key, pod, GROWN if grown else SHRUNK, text)
 
     def _give_up(self, uid: str, version: str) -> None:
-        """Unless another attempt, over a newer version, has begun since."""
+        """Drops the change, unless an attempt over a newer version has begun since."""
         if uid in self._written and self._written[uid].version == version:
             self._ledger.release_growth(uid)
             del self._written[uid]

@@ -1,7 +1,7 @@
-"""Whether the scheduler beside this process is the one that schedules, by its own Lease.
+"""Scheduler Lease: whether the scheduler next to this process is the leader.
 
-One process places Pods, and so one may change placements: what the scheduler asks comes to the
-extender of whichever leads, but nobody asks for a change of a running Pod.
+Only one process may place Pods and change placements. Requests of the scheduler reach only the
+extender of the leader. Resizes of running Pods start without a request, so they need the Lease.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ if TYPE_CHECKING:
     from penstock.kube.objects.api_client import Api, Object
     from penstock.kube.objects.cache import Key
 
-# Others take a Lease that they have seen unchanged for 15 s (kube-scheduler's default): who has not
-# seen it renewed for ten no longer acts. No clock of another machine is looked at.
+# Other replicas take a Lease that they have seen unchanged for 15 s (kube-scheduler's default). So
+# this process stops acting when it has seen no renewal for ten. It compares no clock of another
+# machine.
 STALE_S = 10.0
 
 
 class Leading:
-    """Follows the Lease. A scheduler calls itself `<its host's name>_<something>`."""
+    """Follows the Lease. A scheduler's identity in it is `<its host's name>_<something>`."""
 
     def __init__(self, api: Api, namespace: str, name: str, host: str = "") -> None:
-        """`host`: which holder is beside us; usually this host's, containers of a Pod share it."""
+        """`host`: host name of the scheduler; by default ours, as containers of a Pod share it."""
         self._holder = f"{host or socket.gethostname()}_"
         self._cache = Cache(api, LEASES, _read, namespace=namespace, fields=f"metadata.name={name}")
         self._cache.changed.append(self._note)
@@ -34,22 +35,22 @@ class Leading:
         self._since_s: float | None = None
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Follows the Lease until cancelled."""
         await self._cache.run()
 
     def __call__(self) -> bool:
-        """Whether the scheduler beside us leads."""
+        """Whether the scheduler next to this process leads."""
         return self._renewed_s is not None and time.monotonic() - self._renewed_s < STALE_S
 
     @property
     def since_s(self) -> float | None:
-        """Since when (monotonic) it leads without a break; None: it does not."""
+        """Start of its uninterrupted leadership (monotonic); None: it does not lead."""
         return self._since_s if self() else None
 
     def _note(self, _: Key, old: tuple[str, str] | None, new: tuple[str, str] | None) -> None:
         if new is None or not new[0].startswith(self._holder):
             self._renewed_s = self._since_s = None
-        elif old is not None and not self._cache.is_listing:  # what is listed may be old
+        elif old is not None and not self._cache.is_listing:  # a listed Lease may be old
             if self._since_s is None or not self():
                 self._since_s = time.monotonic()
             self._renewed_s = time.monotonic()

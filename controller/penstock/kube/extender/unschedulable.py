@@ -1,9 +1,9 @@
-"""Pods that fitted nowhere when the scheduler asked: it is told when there is room for them.
+"""Unschedulable Pods: makes the scheduler retry a Pod when there is room for its shares.
 
-By itself it tries a Pod again at what it sees change: a Pod that went, a node with another device.
-It may see that before we do, be answered once more that nothing fits, and let the Pod rest for five
-minutes. So who was refused is looked at again when something of a node has become free. Where there
-is room and the scheduler has not come back, the Pod's status is touched: it tries that Pod again.
+The scheduler retries a Pod after changes that it sees: a deleted Pod, a node with another device.
+It may see a change before this process does, get the answer once more that nothing fits, and let
+the Pod rest for five minutes. So this module checks refused Pods again when shares become free. If
+a Pod fits and the scheduler has not asked again, a change of the Pod's status makes it retry.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ if TYPE_CHECKING:
     from penstock.kube.objects.api_client import Api
     from penstock.kube.objects.cache import Key
 
-LOOK_S = 1.0  # also how long the scheduler is given to come by itself
-# Of one that is told and refused again: what keeps it away is not devices, but it may change.
+LOOK_S = 1.0  # also the time in which the scheduler may retry a Pod by itself
+# After a touch that did not get the Pod placed: something other than devices keeps it away, but
+# that may change.
 FIRST_REST_S, LONGEST_REST_S = 10.0, 300.0
-STALE_S = 660.0  # the scheduler asks about every Pod that waits each five minutes: this one is gone
+STALE_S = 660.0  # the scheduler retries every waiting Pod each five minutes: this one is gone
 MOST = 20_000
 
 
@@ -38,23 +39,23 @@ MOST = 20_000
 class _Refused:
     pod: Key
     asker: Asker
-    told_s: float  # monotonic, when the scheduler was answered
+    told_s: float  # monotonic, time of the answer to the scheduler
     rest_s: float = FIRST_REST_S
     not_before_s: float = 0.0  # monotonic
 
 
 class Refused:
-    """Those of one scheduler."""
+    """The refused Pods of one scheduler."""
 
     def __init__(self, api: Api, ledger: Ledger, report: Callable[..., None]) -> None:
         self._api = api
         self._ledger = ledger
         self._report = report
         self._by_uid: dict[str, _Refused] = {}
-        self._settling: Collection[str] = ()  # nodes of which something became free
+        self._settling: Collection[str] = ()  # nodes on which shares became free
 
     def told(self, pod: Key, asker: Asker) -> None:
-        """The scheduler was answered that the Pod fits nowhere."""
+        """Records the answer to the scheduler that the Pod fits nowhere."""
         now_s = time.monotonic()
         if one := self._by_uid.get(asker.uid):
             one.asker, one.told_s = asker, now_s
@@ -62,11 +63,11 @@ class Refused:
             self._by_uid[asker.uid] = _Refused(pod, asker, now_s)
 
     def forget(self, uid: str) -> None:
-        """It fits, or is placed."""
+        """Drops a Pod that fits or is placed."""
         self._by_uid.pop(uid, None)
 
     async def run(self, may: Callable[[], bool]) -> None:
-        """Until cancelled, while it `may`."""
+        """Checks refused Pods until cancelled, while `may()`."""
         while True:
             await asyncio.sleep(LOOK_S)
             nodes, self._settling = self._settling, self._ledger.take_freed()
@@ -74,7 +75,7 @@ class Refused:
                 await self._look(nodes)
 
     async def _look(self, nodes: Collection[str]) -> None:
-        """Tells of those who have room on one of the nodes now, each with room of its own."""
+        """Touches the Pods that now fit on these nodes; no two Pods count on the same room."""
         now_s = time.monotonic()
         for uid in [uid for uid, one in self._by_uid.items() if now_s - one.told_s > STALE_S]:
             del self._by_uid[uid]
@@ -87,28 +88,28 @@ class Refused:
             for uid, one in self._by_uid.items()
             if one.told_s < now_s - LOOK_S
             and one.not_before_s < now_s
-            and uid not in ledger.kept  # for those room is made already
+            and uid not in ledger.kept  # preemption already makes room for those
         ]
         waiting.sort(key=lambda one: -one.asker.priority)
-        in_vain = set()  # who asks for the same finds the same
+        in_vain = set()  # requests that fit nowhere; equal requests get the same result
         for one in waiting:
             request = one.asker.request
             if request in in_vain:
                 continue
-            await asyncio.sleep(0)  # the scheduler goes first
+            await asyncio.sleep(0)  # requests of the scheduler go first
             name = next((name for name, node in room.items() if fits(node, request)), "")
             if not name:
                 in_vain.add(request)
                 continue
             placement = place(room[name], request, "binpack")
-            if isinstance(placement, Shortage):  # the same, but for Pods of many containers
+            if isinstance(placement, Shortage):  # differs from fits() only with many containers
                 continue
             if one.asker.uid in self._by_uid and await self._is_touched(one, name):
                 order = [(ask.container, ask.role) for ask in request.asks]
                 room[name].take(totals(placement, order))
 
     async def _is_touched(self, one: _Refused, node: str) -> bool:
-        """False: the Pod is gone. Nobody tells when one goes that was never placed."""
+        """Changes the Pod's status; False: it is gone. No watch shows a Pod never placed."""
         uid, (namespace, name) = one.asker.uid, one.pod
         one.not_before_s = time.monotonic() + one.rest_s
         one.rest_s = min(LONGEST_REST_S, 2 * one.rest_s)
@@ -116,9 +117,9 @@ class Refused:
         try:
             await self._api.patch(PODS, name, body, namespace, "status", way="strategic")
         except ApiError as error:
-            if error.status in {404, 409}:  # or another one of that name
+            if error.status in {404, 409}:  # the Pod is gone, or another one has its name
                 self.forget(uid)
                 return False
-            # It comes back by itself within minutes.
+            # The scheduler retries the Pod by itself within minutes.
             self._report("not told of room", pod=f"{namespace}/{name}", why=str(error))
         return True

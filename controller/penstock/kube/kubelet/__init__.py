@@ -1,6 +1,5 @@
-"""What runs on each node beside its agent, between the kubelet and the agent's socket.
+"""Node process: DRA driver and device plugin, between the kubelet and the agent's socket.
 
-Both ways in which a Pod gets a vGPU, a claim and extended resources, end in `allocation`: one
-tenant of the agent's. Nothing is kept here: the API server has what was asked for, the agent what
-was granted.
+Both allocation modes, claims and extended resources, end in `allocation`: one tenant of the agent.
+This process keeps no state: requests are in the API server, grants in the agent.
 """

@@ -1,4 +1,4 @@
-"""A vGPU of a Pod's as a tenant of the node's agent: the one path below both ways to ask for it."""
+"""Allocation: grants a Pod's vGPU as a tenant of the agent, for both allocation modes."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 
 from penstock.kube.objects.names import GROUP
 from penstock.model import PenstockError
+from penstock.model.limits import DEFAULT_GRACE_NS, DEFAULT_STEP
 from penstock.model.names import MAX_TENANT_NAME
 from penstock.node.admission.admit import Request
 from penstock.node.admission.resize import Resize
 from penstock.node.admission.scheduled_cap import accounted_label
-from penstock.node.tenants.grant import DEFAULT_GRACE_NS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from penstock.kube.objects.placement import Share
+    from penstock.model.limits import Mode, Step
     from penstock.node.rpc import AgentClient
-    from penstock.node.tenants.grant import Mode, Step
     from penstock_api.v1 import agent_pb2 as pb
 
 OWNER = f"{GROUP}/owner"  # label of a tenant: what it was granted for
@@ -29,45 +29,45 @@ _DIGITS = 12
 
 @dataclass(frozen=True)
 class Allocation:
-    """What one tenant is granted, and for whom."""
+    """The grant of one tenant, and its owner."""
 
-    owner: str  # uid of the claim, or of the Pod with the container's name: the same for ever
+    owner: str  # uid of the claim, or of the Pod with the container's name: never changes
     namespace: str
-    pod: str  # name; of a claim that several Pods share: that of the claim
-    container: str  # empty: containers of the Pod share it
+    pod: str  # the Pod's name; for a claim that several Pods share, the claim's
+    container: str  # empty: the Pod's containers share it
     shares: Mapping[str, Share]  # by device UUID
     mode: Mode = "strict"
     policy: str = ""
-    measured: Step = "terminate"
+    measured: Step = DEFAULT_STEP
     grace_ns: int = DEFAULT_GRACE_NS
-    # No administrator said these: the agent's bounds for users hold.
+    # True: no administrator set the value, so the agent's bounds for users apply.
     bound_measured: bool = True
     bound_grace: bool = True
     labels: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def tenant(self) -> str:
-        """Its name: for people the Pod's, made unique by the owner."""
+        """The tenant's name: the Pod's, made unique by the owner."""
         return tenant_name(self.pod, self.owner)
 
 
 def tenant_name(pod: str, owner: str) -> str:
-    """The name of the tenant of that owner: always the same, and no other's."""
+    """The name of an owner's tenant: stable and unique."""
     digest = hashlib.sha256(owner.encode()).hexdigest()[:_DIGITS]
     return f"{pod[: MAX_TENANT_NAME - _DIGITS - 1].strip('.-')}.{digest}"
 
 
 class Tenants:
-    """Those that the agent has for Pods. Every method raises `PenstockError`."""
+    """The agent's tenants for Pods. Every method raises `PenstockError`."""
 
     def __init__(self, agent: AgentClient) -> None:
         self._agent = agent
 
     async def grant(self, one: Allocation) -> list[str]:
-        """The CDI devices for its containers, ours first. Granted already: the same again.
+        """Grants a tenant, or finds it; returns the CDI devices for its containers, ours first.
 
         Raises:
-            PenstockError: as the agent refuses, or the owner's tenant has other shares and goes.
+            PenstockError: the agent refuses, or the owner's earlier tenant has other devices.
         """
         request = Request(
             command=(one.pod,),
@@ -101,23 +101,24 @@ class Tenants:
         except PenstockError as error:
             if error.reason != "not-enough-left":
                 raise
-            raise PenstockError(  # advised as a Pod's user can follow, not as who has a shell here
+            raise PenstockError(  # advice for a Pod's user, who has no shell on this node
                 error.what, error.why,
-                "it starts when one of them has ended; delete the Pod to have it placed anew",
+                "it starts when one of them has ended; delete the Pod to have it placed again",
                 reason=error.reason,
             ) from error  # fmt: skip
         granted = {share.device_uuid for share in answer.tenant.shares}
-        # Figures move while a tenant runs, its devices do not: those are of an earlier placement.
+        # Quantities may change while a tenant runs, but devices do not: these are of an earlier
+        # placement.
         if granted != one.shares.keys():
             raise PenstockError(
                 f"tenant {one.tenant} has other devices",
-                "it is of an earlier placement of its owner",
-                "it ends with its containers, and is asked for again then", reason="not-now",
+                "it belongs to an earlier placement of its owner",
+                "it ends with its containers, and is then granted again", reason="not-now",
             )  # fmt: skip
         return list(answer.cdi_devices)
 
     async def account(self, name: str, uuid: str, share: Share) -> None:
-        """Gives a tenant that share of a device of its, less or more, and accounts for so much."""
+        """Resizes a tenant's share of one of its devices, and accounts for the new size."""
         change = Resize(
             memory_bytes=share.memory_bytes,
             cores_permille=share.cores_permille,
@@ -127,7 +128,7 @@ class Tenants:
         await asyncio.to_thread(self._agent.resize, name, change)
 
     async def revoke(self, name: str, grace_ns: int = 0, reason: str = "") -> None:
-        """Ends a tenant. One that is gone is no error."""
+        """Ends a tenant. A missing one is not an error."""
         try:
             await asyncio.to_thread(self._agent.revoke, name, grace_ns, reason)
         except PenstockError as error:
@@ -135,7 +136,7 @@ class Tenants:
                 raise
 
     async def resume(self, name: str) -> None:
-        """Lets a suspended tenant go on, whoever suspended it. One that is gone is no error."""
+        """Resumes a suspended tenant, whoever suspended it. A missing one is not an error."""
         try:
             await asyncio.to_thread(self._agent.resume, name)
         except PenstockError as error:
@@ -143,6 +144,6 @@ class Tenants:
                 raise
 
     async def owned(self) -> dict[str, pb.Tenant]:
-        """All that were granted for Pods, by owner."""
+        """All tenants for Pods, by owner."""
         tenants: Sequence[pb.Tenant] = await asyncio.to_thread(self._agent.tenants)
         return {one.labels[OWNER]: one for one in tenants if OWNER in one.labels}

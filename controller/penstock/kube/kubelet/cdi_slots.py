@@ -1,8 +1,8 @@
-"""CDI specs of slots: what a container with that slot is given, written before it starts.
+"""CDI specs of slots: the devices of a container with that slot, written before it starts.
 
-A slot's name is made up when a kubelet allocates it, is used for one container of one Pod, and
-never again: container runtimes read specs some time after they are written, and what one of them
-has read before must not be another Pod's.
+A slot gets a new name when a kubelet allocates it, which is used for one container of one Pod and
+never again. Container runtimes may read a spec some time after it is written, and a spec that they
+have read before must not belong to another Pod.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ Spec = dict[str, Any]
 
 
 def new_slot() -> str:
-    """The qualified name of a slot that there was never before."""
+    """A new, never used qualified name of a slot."""
     return f"{KIND}={secrets.token_hex(NAME_BYTES)}"
 
 
 def name_of(cdi_devices: Sequence[str]) -> str:
-    """The slot among the devices that were answered to a kubelet; empty: there is none."""
+    """The slot's name among the CDI devices of an allocation; empty: there is none."""
     prefix = f"{KIND}="
     names = [one.removeprefix(prefix) for one in cdi_devices if one.startswith(prefix)]
     good = len(names) == 1 and len(names[0]) <= 63 and names[0].isascii() and names[0].isalnum()
@@ -43,24 +43,24 @@ def name_of(cdi_devices: Sequence[str]) -> str:
 
 
 class Slots:
-    """Those of one directory of CDI specs. One writer at a time."""
+    """The slots in one directory of CDI specs. Only one writer at a time."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._specs = cdi.SpecDirectory(directory, KIND)
 
     def write(self, slot: str, cdi_devices: Sequence[str]) -> None:
-        """Gives whoever has the slot all that these devices give, in their order.
+        """Writes a slot's spec with the edits of all these devices, in their order.
 
-        A kubelet takes one name from a plugin, before anybody knows whose it will be: so the slot
-        becomes the tenant's device with its vendor's beside it.
+        A plugin returns one name to the kubelet before it knows the container. So the slot combines
+        the tenant's device with those of the vendor.
 
         Raises:
-            PenstockError: one of the devices is in no spec, or nothing can be written.
+            PenstockError: one of the devices is in no spec, or the spec cannot be written.
         """
         edits: Spec = {}
         version = cdi.VERSION
-        seen: set[Path] = set()  # specs whose edits for all of their devices are in already
+        seen: set[Path] = set()  # specs whose common edits are included already
         for device in cdi_devices:
             file, spec, own = self._find(device)
             version = max(version, str(spec.get("cdiVersion") or ""), key=_version)
@@ -72,22 +72,22 @@ class Slots:
         self._specs.write(slot, {"cdiVersion": version, "kind": KIND, "devices": [one]})
 
     def tenants(self) -> dict[str, str]:
-        """Whose each slot is: the tenant's name, empty where the spec does not say."""
+        """The tenant's name of each slot; empty where the spec has none."""
         return {
             slot: Path(self._specs.pages_of(slot) or "/none/none").parent.name
             for slot in self._specs.devices()
         }
 
     def remove(self, slot: str) -> None:
-        """No new container gets it."""
+        """Removes a slot: no new container gets it."""
         self._specs.remove(slot)
 
     def remove_leftovers(self) -> None:
-        """What a writer that was killed left."""
+        """Removes temporary files of a writer that was killed."""
         self._specs.remove_leftovers()
 
     def _find(self, device: str) -> tuple[Path, Spec, Spec]:
-        """The file with that device, what is in it, and the device's own edits."""
+        """The file with that device, its spec, and the device's own edits."""
         kind, _, name = device.partition("=")
         for file in self._files(kind, name):
             spec = _read(file)
@@ -101,11 +101,11 @@ class Slots:
             f"no CDI spec in {self._directory} or {STATIC} has it",
             "nvidia-ctk cdi generate --device-name-strategy=uuid writes those of NVIDIA's devices"
             if kind.startswith("nvidia.com/")
-            else "the agent writes it: see whether both have the same --cdi-dir",
+            else "the agent writes it: check that both have the same --cdi-dir",
         )
 
     def _files(self, kind: str, name: str) -> Iterator[Path]:
-        """Where it may be; later directories of a runtime's go before earlier ones."""
+        """Yields files that may have it; a runtime's later directories take precedence."""
         if kind == cdi.KIND:
             yield cdi.SpecDirectory(self._directory).file_of(name)
             return
@@ -118,7 +118,7 @@ class Slots:
 
 
 def _read(file: Path) -> Spec | None:
-    """A spec; None: none that a runtime would read."""
+    """Reads a spec; None: no runtime would read it."""
     try:
         if file.stat().st_size > MOST_BYTES:
             return None
@@ -134,7 +134,7 @@ def _add(edits: Spec, more: Spec) -> None:
         if isinstance(value, list):
             edits[key] = [*edits.get(key, []), *value]
         else:
-            edits[key] = value  # intelRdt: one a container
+            edits[key] = value  # intelRdt: one per container
 
 
 def _version(text: str) -> tuple[int, ...]:

@@ -1,9 +1,9 @@
-"""The kubelet's own record of which containers have which devices of plugins.
+"""Kubelet checkpoint: the kubelet's record of which containers have which plugin devices.
 
-What it says of them over its podresources socket leaves out init containers, names Pods by names
-that another one may have by now, and not what the plugin answered. Its file has all three. It is
-written, whole, before an allocation is answered; but a snapshot that was begun before may be
-written after it, until the kubelet writes the next one.
+The podresources socket omits init containers and the plugin's answers, and names Pods by names that
+another Pod may have by now. The checkpoint file has all three. The kubelet writes it, whole, before
+it answers an allocation. But a snapshot begun before may be written after it, until the kubelet
+writes the next one.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ MOST_WORD = 253
 
 @dataclass(frozen=True)
 class Holder:
-    """A container that was given slots of ours."""
+    """A container with slots of ours."""
 
     pod_uid: str
     container: str
     ids: frozenset[str]
-    cdi_devices: tuple[str, ...]  # that the plugin answered, qualified
+    cdi_devices: tuple[str, ...]  # the plugin's answer, qualified names
 
 
 def read_record(folder: Path) -> tuple[Holder, ...]:
-    """All containers with slots of ours; none before the kubelet gave the first one.
+    """All containers with slots of ours; none before the kubelet's first allocation.
 
     Raises:
-        PenstockError: the file is none that a kubelet writes.
+        PenstockError: the file is malformed.
     """
     file = folder / NAME
     try:
@@ -61,7 +61,7 @@ def read_record(folder: Path) -> tuple[Holder, ...]:
 
 
 def holders_of(ids: Iterable[str], record: Iterable[Holder]) -> tuple[Holder, ...]:
-    """The containers with exactly these slots: of one Pod, which has them in turn."""
+    """The containers with exactly these slots: of one Pod, which use them one after another."""
     wanted = frozenset(ids)
     return tuple(one for one in record if one.ids == wanted)
 
@@ -71,14 +71,14 @@ def _text(file: Path) -> bytes:
     with open(descriptor, "rb") as stream:  # noqa: PTH123 - a descriptor
         about = os.fstat(descriptor)
         if not stat.S_ISREG(about.st_mode) or about.st_uid not in {0, os.geteuid()}:
-            raise ValueError("it is no file of root's")
+            raise ValueError("it is not a regular file of root")
         if about.st_size > MOST_BYTES:
             raise ValueError(f"it has {about.st_size} bytes")
         return stream.read(MOST_BYTES + 1)
 
 
 def _holder(plain: dict[str, Any]) -> Holder:
-    # By NUMA node; an older kubelet's form, a plain list, no longer exists since 1.20.
+    # Grouped by NUMA node. The plain list of older kubelets no longer exists since 1.20.
     ids = frozenset(_word(one) for group in plain["DeviceIDs"].values() for one in group)
     answer = pb.ContainerAllocateResponse.FromString(
         base64.b64decode(plain["AllocResp"] or "", validate=True)
@@ -89,13 +89,13 @@ def _holder(plain: dict[str, Any]) -> Holder:
 
 def _word(text: object) -> str:
     if not isinstance(text, str) or not 0 < len(text) <= MOST_WORD:
-        raise ValueError(f"{str(text)[:80]!r} is no name")
+        raise ValueError(f"{str(text)[:80]!r} is not a name")
     return text
 
 
 def _nonsense(file: Path, why: str) -> PenstockError:
     return PenstockError(
         f"the kubelet's record {file} cannot be read", why[:500],
-        "it is the kubelet's own: a Kubernetes release that writes another form needs the other "
-        "way (--way dra), or a newer Penstock",
+        "the kubelet writes it: for a Kubernetes release with another format use the other "
+        "allocation mode (--way dra), or a newer Penstock",
     )  # fmt: skip

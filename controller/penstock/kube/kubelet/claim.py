@@ -1,4 +1,4 @@
-"""What a ResourceClaim's status grants of this node's devices. Pure."""
+"""Allocated claims: reads what a ResourceClaim's status grants of this node's devices. Pure."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from penstock.kube.objects.api_client import Object
 
 CLAIM = f"{GROUP}/claim"  # label of a tenant: the name of its claim
-MOST_RESULTS = 32  # the API's own bound
+MOST_RESULTS = 32  # the API's own limit
 _Word = TypeVar("_Word")
 
 
 @dataclass(frozen=True)
 class ClaimRef:
-    """Which claim a kubelet means: all that it says of one."""
+    """A kubelet's reference to a claim."""
 
     namespace: str
     name: str
@@ -40,26 +40,26 @@ class Part:
     """One result of the allocation: a share of one device."""
 
     request: str
-    device: str  # as the ResourceSlice calls it
+    device: str  # its name in the ResourceSlice
     share_id: str | None
     share: Share
 
 
 @dataclass(frozen=True)
 class Granted:
-    """A claim as far as it concerns this node's devices."""
+    """The part of a claim's allocation on this node's devices."""
 
     ref: ClaimRef
-    pod: str  # that it was made for; else the claim's own name. The same for as long as it lives.
+    pod: str  # the Pod it was created for, else the claim's own name; never changes
     parts: tuple[Part, ...]
     parameters: Parameters
-    by_administrators: Parameters  # of these what its class said, and the policies that hold
+    by_administrators: Parameters  # of these, those set by its class and by the policies that hold
 
     def allocation(self, uuids: Mapping[str, str]) -> Allocation:
-        """The tenant to be granted, one with all devices. `uuids`: by the devices' names.
+        """The tenant to grant, with all devices. `uuids`: by the devices' names.
 
         Raises:
-            PenstockError: a device is not this node's, or was given out beyond its size.
+            PenstockError: a device is not this node's, or was allocated beyond its size.
         """
         shares: dict[str, Share] = {}
         for part in self.parts:
@@ -68,7 +68,7 @@ class Granted:
                 raise PenstockError(
                     f"{self.ref} cannot be prepared",
                     f"its agent knows no device {part.device!r}",
-                    "a device that is gone comes back with its driver; else delete Pod and claim",
+                    "a missing device may come back with its driver; else delete Pod and claim",
                 )
             before = shares.get(uuid, Share(0, 0))
             shares[uuid] = Share(
@@ -92,14 +92,15 @@ class Granted:
 
 
 def read_claim(one: Object, ref: ClaimRef, pool: str) -> Granted:
-    """What the claim grants of `pool`, this node's devices.
+    """Reads what the claim grants of `pool`, this node's devices.
 
     Raises:
-        PenstockError: it is another claim, not allocated, nobody's, or asks for what nobody gives.
+        PenstockError: it is another claim, not allocated, not reserved for a Pod, or has an
+            allocation that this driver does not support.
     """
     if one["metadata"].get("uid") != ref.uid:
         raise _refused(
-            ref, "another claim has that name by now", "kubelet asks again with the new one"
+            ref, "another claim has that name by now", "the kubelet tries again with the new one"
         )
     status = one.get("status") or {}
     allocation = status.get("allocation")
@@ -120,8 +121,8 @@ def read_claim(one: Object, ref: ClaimRef, pool: str) -> Granted:
     by_class = [said_by("FromClass", part.request, configs) for part in parts]
     if any(other != parameters[0] for other in parameters[1:]):
         raise _refused(
-            ref, "its requests have different parameters, and it becomes one tenant",
-            "give them the same, or make a claim of each",
+            ref, "its requests have different parameters, but a claim becomes one tenant",
+            "give them the same, or create a claim for each",
         )  # fmt: skip
     by_administrators = Parameters(
         measured=_all_said([one.measured for one in by_class]),
@@ -131,7 +132,7 @@ def read_claim(one: Object, ref: ClaimRef, pool: str) -> Granted:
 
 
 def _all_said(several: Sequence[_Word | None]) -> _Word | None:
-    """The first of them; None where one is not said: who asks for several gets nothing milder."""
+    """The first value; None if any is not set: a claim of several requests gets none milder."""
     return None if None in several else several[0]
 
 
@@ -143,8 +144,8 @@ def _part(ref: ClaimRef, result: Mapping[str, Any], pool: str) -> Part:
         )  # fmt: skip
     if result.get("adminAccess"):
         raise _refused(
-            ref, "it asks for admin access, which shares do not have",
-            "what tenants use is told by the agent's metrics; leave adminAccess out",
+            ref, "it requests admin access, which shares do not have",
+            "leave adminAccess out; the agent's metrics report what tenants use",
         )  # fmt: skip
     consumed = result.get("consumedCapacity") or {}
     amounts = []
@@ -158,7 +159,7 @@ def _part(ref: ClaimRef, result: Mapping[str, Any], pool: str) -> Part:
                 "control plane and kubelets need Kubernetes 1.36 (DRAConsumableCapacity)",
             ) from error  # fmt: skip
         if not 0 < amount <= most:
-            raise _refused(ref, f"{amount} is no amount of {name}", "delete the claim")
+            raise _refused(ref, f"{amount} is not a valid quantity of {name}", "delete the claim")
         amounts.append(amount)
     return Part(
         str(result.get("request", "")),
@@ -169,7 +170,7 @@ def _part(ref: ClaimRef, result: Mapping[str, Any], pool: str) -> Part:
 
 
 def _made_for(one: Object) -> str:
-    """The Pod that the claim was made for from a template, else the claim itself."""
+    """The name of the Pod for which a template's claim was created, else the claim's own."""
     for owner in one["metadata"].get("ownerReferences") or []:
         if owner.get("kind") == "Pod" and owner.get("controller"):
             return str(owner["name"])

@@ -1,7 +1,7 @@
-"""Before a claim gets its share: what the webhook decides, decided again by what is there now.
+"""Claim checks before allocation: repeats the webhook's decisions with the present objects.
 
-A Pod may have been made before its claim, a claim before its Pod, and a device class, a policy or a
-label changed since. Here all of them are known, and so is what was allocated.
+A Pod may have been created before its claim, or a claim before its Pod, and a device class, a
+policy or a label may have changed since. Here all of them and the allocation are known.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Scrutiny:
-    """Of this node's claims.
+    """The checks of this node's claims.
 
-    `unseen`: namespaces whose Pods the webhook does not see, and which are their administrators'
-    alone; nothing is refused there. None: there is no webhook here, so that no Pod has its gate.
+    `unseen`: namespaces whose Pods the webhook does not see, and which only administrators use;
+    nothing is refused there. None: there is no webhook, so that no Pod has its readiness gate.
     """
 
     api: Api
@@ -47,12 +47,12 @@ class Scrutiny:
     async def look(
         self, claim: Object, granted: Granted, devices: Mapping[str, NodeDevice]
     ) -> Granted:
-        """What is to be granted: as strict as the policies of all Pods that the claim is for.
+        """The grant, made as strict as the policies of all Pods for which the claim is reserved.
 
         Args:
-            claim: As the API server has it.
-            granted: What it grants.
-            devices: This node's, by their names in slices.
+            claim: The claim's object.
+            granted: What its allocation grants.
+            devices: This node's devices, by their names in slices.
 
         Raises:
             PenstockError: one of these Pods may not have it.
@@ -63,8 +63,8 @@ class Scrutiny:
         pods = await self._pods(claim, ref.namespace)
         if not pods:
             raise PenstockError(
-                f"{ref} cannot be prepared", "none of the Pods that it is reserved for is there",
-                "nothing: they go",
+                f"{ref} cannot be prepared", "none of the Pods that it is reserved for exists",
+                "do nothing: they were deleted",
             )  # fmt: skip
         policies = [read_policy(one) for one in await self._policies(ref.namespace)]
         for pod in pods:
@@ -83,7 +83,7 @@ class Scrutiny:
         return granted
 
     async def _pods(self, claim: Object, namespace: str) -> list[Object]:
-        """Those that the claim is reserved for and that are still there."""
+        """The existing Pods for which the claim is reserved."""
         users = [
             user
             for user in (claim.get("status") or {}).get("reservedFor") or []
@@ -102,7 +102,7 @@ class Scrutiny:
         try:
             return (await self.api.list(POLICIES, namespace))[0]
         except ApiError as error:
-            if error.status != 404:  # a cluster without them
+            if error.status != 404:  # 404: a cluster without policies
                 raise
             return []
 
@@ -130,11 +130,11 @@ class Scrutiny:
 def _beyond(
     granted: Granted, bound: Bound, devices: Mapping[str, NodeDevice]
 ) -> Iterator[tuple[str, str]]:
-    """What was allocated past `bound`, and what to do."""
+    """Yields each allocated quantity beyond `bound`, with what to do."""
     for part in granted.parts:
         memory_bytes, cores = part.share.memory_bytes, part.share.cores_permille
         where = f"request {part.request} has"
-        fix = "make the claim anew with that or less, or have the policy changed"
+        fix = "create the claim again with that or less, or have the policy changed"
         if bound.memory_bytes is not None and memory_bytes > bound.memory_bytes:
             most = human_memory(bound.memory_bytes)
             yield f"{where} {human_memory(memory_bytes)} of a device, {bound} allows {most}", fix

@@ -1,4 +1,4 @@
-"""What the node's container runtime says of a Pod's containers: the kubelet's own source for it."""
+"""Container runtime client: lists a Pod's containers over CRI, as the kubelet does."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ class Ran:
     """The newest container of a name in a Pod's present sandbox."""
 
     container: str
-    has_succeeded: bool  # it ended, with exit code 0
+    has_succeeded: bool  # it ended with exit code 0
 
 
 class Runtime:
-    """One, behind its CRI socket."""
+    """A container runtime, behind its CRI socket."""
 
     def __init__(self, socket: Path) -> None:
-        """Nothing is asked yet."""
+        """Does not connect yet."""
         self._socket = socket
 
     async def ran(self, pod_uid: str) -> dict[str, Ran]:
-        """What was made of the Pod's containers since its sandbox was, by name.
+        """The newest containers in the Pod's present sandbox, by name.
 
         Raises:
             PenstockError: the runtime does not answer.
@@ -69,14 +69,14 @@ class Runtime:
         except grpc.RpcError as error:
             raise PenstockError(
                 f"the container runtime does not answer at {self._socket}", str(error.details()),
-                "see whether it runs; --runtime-socket names its CRI socket", reason="unavailable",
+                "check that it runs; --runtime-socket names its CRI socket", reason="unavailable",
             ) from error  # fmt: skip
 
 
 def newest(
     sandboxes: list[pb.PodSandbox], containers: list[pb.Container]
 ) -> dict[str, pb.Container]:
-    """By name the last attempt at each container of the last sandbox: earlier ones are over."""
+    """By name, the last attempt of each container in the last sandbox: earlier ones are over."""
     if not sandboxes:
         return {}
     present = max(sandboxes, key=lambda one: one.created_at).id

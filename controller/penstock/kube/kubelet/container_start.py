@@ -1,8 +1,8 @@
-"""A container is about to start with slots of ours: whose they are, and what it is given.
+"""Container start: identifies a container by its slots, and grants its tenant.
 
-Asked at every start of a container, also after restarts of everything. Slots are the kubelet's to
-give; a Pod's init containers have theirs before the others do, so that the same slots may mean
-several containers of a Pod, of which one starts at a time: the runtime tells which one is next.
+The kubelet calls at every start of a container, also after restarts of everything. It allocates the
+slots. A Pod's init containers have theirs before the others, so that several containers of a Pod
+may have the same slots. One of them starts at a time, and the runtime tells which one is next.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from penstock.kube.kubelet.cdi_slots import name_of
 from penstock.kube.kubelet.checkpoint import holders_of, read_record
 from penstock.kube.objects.api_client import ApiError
 from penstock.kube.objects.names import MODE, ON_EXCEED, SCHEDULER
-from penstock.kube.objects.opaque_parameters import MODES, STEPS, read_grace_ns
+from penstock.kube.objects.opaque_parameters import read_grace_ns
 from penstock.kube.objects.placement import Share, read_placement
 from penstock.model import PenstockError, listing
-from penstock.node.tenants.grant import DEFAULT_GRACE_NS
+from penstock.model.limits import DEFAULT_GRACE_NS, MODES, STEPS
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -38,20 +38,21 @@ LOOK_S = 0.05
 WAIT_WITHIN_S = 15.0  # kubelets wait 30 s
 PASSING = frozenset({"not-enough-left", "not-now", "unavailable"})
 AGAIN_S = 0.5
-# Runtimes hear of a new spec from the kernel and read it then. One that is asked for the container
-# before that fails to make it, says so in the Pod's events, and is asked again ten seconds later.
+# Runtimes get a kernel notification of a new spec and read it then. If the kubelet requests the
+# container before that, its creation fails with an event of the Pod, and is retried ten seconds
+# later.
 HEARD_S = 0.05
 Log = Any  # log(event, **fields)
 W = TypeVar("W", bound=str)
 
 
 def owner_of(pod_uid: str, container: str) -> str:
-    """Whose a tenant on this way is."""
+    """The owner of a tenant in device plugin mode."""
     return f"{pod_uid}/{container}"
 
 
 class ContainerStart:
-    """Knows containers by their slots, and gives them their tenants. Calls may overlap."""
+    """Identifies containers by their slots, and grants their tenants. Calls may overlap."""
 
     def __init__(
         self,
@@ -63,7 +64,7 @@ class ContainerStart:
         slots: Slots,
         log: Log,
     ) -> None:
-        """`folder`: where the kubelet has its plugins' sockets, and its record."""
+        """`folder`: the kubelet's directory with its plugins' sockets and its checkpoint."""
         self._folder = folder
         self._pods = pods
         self._tenants = tenants
@@ -72,17 +73,17 @@ class ContainerStart:
         self._log = log
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self.under_way: dict[str, int] = {}
-        """Calls by the uid of the Pod: its tenants may be newer than what is known of it."""
+        """Number of calls by uid of the Pod: its tenants may be newer than the cached Pod."""
         self.ask_for_record: Callable[[], None] = lambda: None
-        """Makes the kubelet write its record."""
+        """Makes the kubelet write its checkpoint."""
         self.end_unwanted: Callable[[], Awaitable[None]] = _nothing
-        """Ends tenants that nobody needs any more."""
+        """Ends tenants that no Pod needs any more."""
 
     async def start(self, ids: Iterable[str]) -> str:
-        """Gives the container with these slots its tenant, whose name this returns.
+        """Grants the tenant of the container with these slots, and returns its name.
 
         Raises:
-            PenstockError: it has none, or not now.
+            PenstockError: the container has none, or cannot have it now.
         """
         holders = await self._holders(frozenset(ids))
         uid = holders[0].pod_uid
@@ -96,10 +97,10 @@ class ContainerStart:
                 del self.under_way[uid]
 
     async def _patiently(self, uid: str, holders: tuple[Holder, ...]) -> str:
-        """Waits a while for what may come by itself.
+        """Starts, and retries for a while when the problem may pass by itself.
 
-        An agent that is started anew; room that its scheduler knows to be free, and that another
-        Pod's last container still has.
+        Examples are an agent that restarts, or room that the scheduler knows to be free while
+        another Pod's last container still holds it.
         """
         clock = asyncio.get_running_loop().time
         end = clock() + WAIT_WITHIN_S
@@ -109,7 +110,7 @@ class ContainerStart:
             except PenstockError as error:
                 if error.reason not in PASSING or clock() > end:
                     raise
-            with contextlib.suppress(PenstockError):  # nobody can say now what is unwanted
+            with contextlib.suppress(PenstockError):  # unneeded tenants cannot be determined now
                 await self.end_unwanted()
             await asyncio.sleep(AGAIN_S)
 
@@ -118,7 +119,7 @@ class ContainerStart:
         try:
             pod = await self._pods.find(uid)
         except ApiError:
-            # Started before, with the API server away now: the agent knows what it was given.
+            # It was started before, and the API server is away: the agent knows its grant.
             before = owned.get(owner_of(uid, holders[0].container))
             if len(holders) > 1 or before is None:
                 raise
@@ -126,7 +127,7 @@ class ContainerStart:
         if pod is None:
             raise PenstockError(
                 "the Pod is not this node's", f"the API server has none of uid {uid} here",
-                "nothing: it was deleted; a static Pod cannot have a vGPU",
+                "do nothing: it was deleted; a static Pod cannot have a vGPU",
             )  # fmt: skip
         holder = holders[0]
         if len(holders) > 1:
@@ -164,25 +165,27 @@ class ContainerStart:
                 return found
             if clock() > end:
                 raise PenstockError(
-                    "nobody can say whose container starts",
+                    "the starting container is unknown",
                     f"the kubelet's record has {len(found)} Pods with slots {listing(sorted(ids))}",
-                    "kubelet asks again; if it stays so, delete the Pod", reason="unavailable",
+                    "the kubelet tries again; if this persists, delete the Pod",
+                    reason="unavailable",
                 )  # fmt: skip
             self.ask_for_record()
             await asyncio.sleep(LOOK_S)
 
 
 def next_of(pod: NodePod, holders: Iterable[Holder], ran: Mapping[str, Ran]) -> Holder:
-    """Which of the containers that have the same slots in turn is about to start.
+    """The next container to start, among those with the same slots.
 
-    `ran` has those of the Pod's present sandbox. Kubelets start init containers one after the
+    `ran`: the containers in the Pod's present sandbox. Kubelets start init containers one after the
     other, each when the one before has succeeded.
     """
     place = {name: at for at, name in enumerate(pod.order)}
     holders = [one for one in holders if one.container in place]
     if not holders:
         raise PenstockError(
-            "the Pod has other containers than the kubelet knows", "its record names none of them",
+            "the Pod has other containers than the kubelet knows",
+            "the kubelet's record names none of them",
             "delete the Pod",
         )  # fmt: skip
     holders.sort(key=lambda one: place[one.container])
@@ -199,7 +202,7 @@ def not_beside(pod: NodePod, container: str) -> frozenset[str]:
     """The Pod's containers that have ended when this one starts."""
     place = {name: at for at, name in enumerate(pod.order)}
     at = place.get(container, len(place))
-    if container in pod.inits:  # from the beginning, perhaps once more: only sidecars go on
+    if container in pod.inits:  # the Pod starts, perhaps again: only earlier sidecars run
         return frozenset(
             name for name in pod.order
             if name != container and not (name in pod.sidecars and place[name] < at)
@@ -208,10 +211,10 @@ def not_beside(pod: NodePod, container: str) -> frozenset[str]:
 
 
 def allocation_of(pod: NodePod, container: str) -> Allocation:
-    """What the Pod's placement gives to one of its containers.
+    """The allocation of one container, by the Pod's placement.
 
     Raises:
-        PenstockError: nothing, or it cannot be read.
+        PenstockError: the placement has none, or cannot be read.
     """
     what = f"container {container} of Pod {pod.namespace}/{pod.name} has no device"
     if not pod.placed:
@@ -224,7 +227,7 @@ def allocation_of(pod: NodePod, container: str) -> Allocation:
         raise PenstockError(
             what,
             "the Pod's placement does not have this container",
-            "delete the Pod, so that it is placed anew",
+            "delete the Pod, so that it is placed again",
         )
     return Allocation(
         owner=owner_of(pod.uid, container),
@@ -236,7 +239,7 @@ def allocation_of(pod: NodePod, container: str) -> Allocation:
         policy=pod.policy,
         measured=_word(what, ON_EXCEED, pod.on_exceed or "terminate", STEPS),
         grace_ns=read_grace_ns(pod.grace) if pod.grace else DEFAULT_GRACE_NS,
-        bound_measured=not pod.on_exceed,  # the webhook lets through what policies say, no more
+        bound_measured=not pod.on_exceed,  # the webhook admits only the policy's own values
         bound_grace=not pod.grace,
     )
 
@@ -246,12 +249,12 @@ def _word(what: str, annotation: str, said: str, words: tuple[W, ...]) -> W:
         if said == one:
             return one
     raise PenstockError(
-        what, f"{annotation}: {said[:60]!r} is none", f"write one of {listing(words)}"
+        what, f"{annotation}: {said[:60]!r} is invalid", f"write one of {listing(words)}"
     )
 
 
 def allocation_before(tenant: pb.Tenant) -> Allocation:
-    """The one that a tenant was granted for: asked again, the agent answers the same tenant."""
+    """The allocation of an existing tenant: granting it again returns the same tenant."""
     owner = tenant.labels[OWNER]
     one = Allocation(
         owner=owner,
@@ -266,10 +269,10 @@ def allocation_before(tenant: pb.Tenant) -> Allocation:
     )
     if one.tenant != tenant.name or tenant_name(one.pod, owner) != tenant.name:
         raise PenstockError(
-            f"tenant {tenant.name} has labels of another", "somebody made it by hand", "revoke it"
+            f"tenant {tenant.name} has labels of another one", "it was created by hand", "revoke it"
         )
     return one
 
 
 async def _nothing() -> None:
-    """Where nobody ends tenants."""
+    """The default of `end_unwanted`: ends no tenants."""

@@ -1,4 +1,4 @@
-"""Devices' health for the kubelet, which shows it in the status of Pods."""
+"""Device health service for the kubelet, which shows it in the status of Pods."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from penstock.kube.kubelet.node_inventory import Inventory
 
 TELL_AGAIN_S = 10.0
-FORGOTTEN_AFTER_S = 60  # by the kubelet, which then says "unknown"
+FORGOTTEN_AFTER_S = 60  # after that the kubelet reports "unknown"
 
 
 class Health(dra_health_v1alpha1_pb2_grpc.DRAResourceHealthServicer):
-    """Serves kubelets."""
+    """The gRPC service for the health of devices."""
 
     def __init__(self, inventory: Inventory, pool: str) -> None:
         self._inventory = inventory
@@ -34,7 +34,7 @@ class Health(dra_health_v1alpha1_pb2_grpc.DRAResourceHealthServicer):
         request: pb.NodeWatchResourcesRequest,  # noqa: ARG002 - it is empty
         context: object,  # noqa: ARG002 - of no use
     ) -> AsyncIterator[pb.NodeWatchResourcesResponse]:
-        """All devices, at once, when one changes, and now and then."""
+        """Sends all devices at once, when one changes, and periodically."""
         await self._inventory.ready()
         changed = asyncio.Event()
         self._watchers.add(changed)
@@ -50,7 +50,7 @@ class Health(dra_health_v1alpha1_pb2_grpc.DRAResourceHealthServicer):
             self._watchers.discard(changed)
 
     def end(self) -> None:
-        """Lets all streams end by themselves, as a server is about to be stopped."""
+        """Ends all streams, before the server is stopped."""
         self._is_over = True
         self._tell()
 

@@ -1,8 +1,8 @@
-"""The device plugin: what a kubelet asks of a resource that it can only count.
+"""Device plugin: serves a kubelet that only counts slots, and allocates vGPUs at container start.
 
-Its devices are slots without a meaning. A kubelet picks some of them for a container and asks
-what to give it, without saying whose it is: it is told the name of a CDI device that is not there
-yet. Before the container starts, it asks again (`starting`), and then the device is made.
+Its devices are slots without a meaning. A kubelet picks slots for a container and calls Allocate
+without naming the container: the answer is the name of a CDI device that does not exist yet. Before
+the container starts, the kubelet calls again (`container_start`), and then the device is created.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from penstock.kube.kubelet.container_start import ContainerStart
     from penstock.kube.kubelet.node_inventory import Inventory
 
-# More than a device is ever shared by, and than a kubelet runs containers: slots must not be what a
-# Pod waits for, memory and cores are what there is little of, and nobody counts slots but kubelets,
-# which turn Pods away that find none. They write the names of all of them with every allocation.
+# More slots than tenants share a device, and than a kubelet runs containers: memory and cores are
+# scarce, and a Pod must never wait for slots. Only kubelets count slots, and reject Pods for which
+# none is left. They write the names of all slots with every allocation.
 SLOTS_A_DEVICE = 128
 LEAST_SLOTS, MOST_SLOTS = 512, 4096
 START_WITHIN_S = 27.0  # kubelets wait 30 s
@@ -36,13 +36,13 @@ Log = Any  # log(event, **fields)
 
 
 def slot_ids(devices: int) -> list[str]:
-    """Names of the slots of a node with that many devices: the same after every start."""
+    """The slot names of a node with that many devices: the same after every start."""
     count = min(MOST_SLOTS, max(LEAST_SLOTS, SLOTS_A_DEVICE * devices)) if devices else 0
     return [f"slot-{at:04}" for at in range(count)]
 
 
 class Plugin(deviceplugin_v1beta1_pb2_grpc.DevicePluginServicer):
-    """Serves kubelets. Every call may be repeated, and any two may overlap."""
+    """The plugin's gRPC service. Every call may be repeated, and any two may overlap."""
 
     def __init__(self, inventory: Inventory, starting: ContainerStart, log: Log) -> None:
         self._inventory = inventory
@@ -50,7 +50,7 @@ class Plugin(deviceplugin_v1beta1_pb2_grpc.DevicePluginServicer):
         self._log = log
         self._watchers: set[asyncio.Event] = set()
         inventory.changed.append(self.tell)
-        starting.ask_for_record = self.tell  # kubelets write it when they are told devices
+        starting.ask_for_record = self.tell  # kubelets write it when they receive devices
 
     @property
     def is_watched(self) -> bool:
@@ -58,7 +58,7 @@ class Plugin(deviceplugin_v1beta1_pb2_grpc.DevicePluginServicer):
         return bool(self._watchers)
 
     def tell(self) -> None:
-        """Tells all devices again."""
+        """Sends all devices again."""
         for watcher in self._watchers:
             watcher.set()
 
@@ -67,7 +67,7 @@ class Plugin(deviceplugin_v1beta1_pb2_grpc.DevicePluginServicer):
         request: pb.Empty,  # noqa: ARG002 - it is empty
         context: object,  # noqa: ARG002 - of no use
     ) -> pb.DevicePluginOptions:
-        """That it is to be asked before each start of a container."""
+        """Requests a call before each start of a container."""
         return pb.DevicePluginOptions(pre_start_required=True)
 
     async def ListAndWatch(  # noqa: N802 - kubelet's name for it
@@ -75,7 +75,7 @@ class Plugin(deviceplugin_v1beta1_pb2_grpc.DevicePluginServicer):
         request: pb.Empty,  # noqa: ARG002 - it is empty
         context: object,  # noqa: ARG002 - of no use
     ) -> AsyncIterator[pb.ListAndWatchResponse]:
-        """All slots, at once and whenever there is news."""
+        """Sends all slots, at once and after each change."""
         changed = asyncio.Event()
         self._watchers.add(changed)
         try:
@@ -92,7 +92,7 @@ class Plugin(deviceplugin_v1beta1_pb2_grpc.DevicePluginServicer):
         request: pb.AllocateRequest,
         context: object,  # noqa: ARG002 - of no use
     ) -> pb.AllocateResponse:
-        """A name for what each container will be given."""
+        """Returns the name of a CDI device for each container."""
         return pb.AllocateResponse(
             container_responses=[
                 pb.ContainerAllocateResponse(cdi_devices=[pb.CDIDevice(name=new_slot())])
@@ -107,7 +107,7 @@ class Plugin(deviceplugin_v1beta1_pb2_grpc.DevicePluginServicer):
             pb.PreStartContainerRequest, pb.PreStartContainerResponse
         ],
     ) -> pb.PreStartContainerResponse:
-        """Gives the container its tenant, or says in the Pod's events why it cannot start."""
+        """Grants the container's tenant, or fails with the reason, which the Pod's events show."""
         code = grpc.StatusCode.FAILED_PRECONDITION
         try:
             await asyncio.wait_for(self._starting.start(request.devices_ids), START_WITHIN_S)
@@ -118,8 +118,8 @@ class Plugin(deviceplugin_v1beta1_pb2_grpc.DevicePluginServicer):
             why = str(error)
         except asyncio.TimeoutError:
             code = grpc.StatusCode.DEADLINE_EXCEEDED
-            why = f"no vGPU within {START_WITHIN_S:g} s: kubelet asks again"
-        except Exception as error:  # noqa: BLE001 - whatever it is, the Pod's owner is to read it
+            why = f"no vGPU within {START_WITHIN_S:g} s: the kubelet tries again"
+        except Exception as error:  # noqa: BLE001 - the Pod's owner sees any error
             why = f"no vGPU: {type(error).__name__}: {error}"
         self._log("start failed", slots=sorted(request.devices_ids)[:8], why=why)
         await context.abort(code, " ".join(cut(why, MOST_ERROR_BYTES).split()))

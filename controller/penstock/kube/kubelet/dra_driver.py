@@ -1,4 +1,4 @@
-"""The DRA driver: what a kubelet asks before a claim's first container and after its last one."""
+"""DRA driver: prepares a claim before its first container, and unprepares it after its last."""
 
 from __future__ import annotations
 
@@ -25,21 +25,22 @@ if TYPE_CHECKING:
     from penstock.kube.kubelet.node_inventory import Inventory
     from penstock.kube.objects.api_client import Api, Object
 
-# Kubelet waits 45 s for all claims of a call, and asks again.
+# The kubelet waits 45 s for all claims of a call, and then calls again.
 PREPARE_WITHIN_S = 30.0
-# Half a minute may go by before kubelet asks again: what passes sooner is waited for. A Pod that is
-# deleted without grace frees its share seconds after the scheduler has given it to the next.
+# The next call may come half a minute later, so the driver waits for conditions that pass sooner. A
+# Pod that is deleted without grace frees its share seconds after the scheduler has allocated it to
+# the next Pod.
 PATIENCE_S = 25.0
 AGAIN_S = 0.5
 PASSING = frozenset({"not-enough-left", "not-now", "unavailable"})
-BEFORE_IT_GIVES_UP_S = 1.0  # who asks with less patience is told why, too
-UNPREPARE_WITHIN_S = 40.0  # ending processes that hang takes the kernel up to ten seconds
+BEFORE_IT_GIVES_UP_S = 1.0  # the answer precedes a shorter deadline of the caller by so much
+UNPREPARE_WITHIN_S = 40.0  # the kernel takes up to ten seconds to end processes that hang
 MOST_ERROR_BYTES = 2000
 Log = Any  # log(event, **fields)
 
 
 class Driver(dra_v1_pb2_grpc.DRAPluginServicer):
-    """Serves kubelets. Every call may be repeated, and any two may overlap."""
+    """The driver's gRPC service. Every call may be repeated, and any two may overlap."""
 
     def __init__(
         self,
@@ -66,7 +67,7 @@ class Driver(dra_v1_pb2_grpc.DRAPluginServicer):
         request: pb.NodePrepareResourcesRequest,
         context: grpc.aio.ServicerContext[Any, Any],
     ) -> pb.NodePrepareResourcesResponse:
-        """Grants a tenant for each claim; says of each on its own why it could not."""
+        """Grants a tenant for each claim, or returns an error for that claim."""
         answers = await self._each(
             request.claims, "prepare", _within(context, PREPARE_WITHIN_S), self._prepare,
             lambda error: pb.NodePrepareResourceResponse(error=error),
@@ -102,8 +103,8 @@ class Driver(dra_v1_pb2_grpc.DRAPluginServicer):
             except PenstockError as error:
                 why = str(error)
             except asyncio.TimeoutError:
-                why = f"{ref} could not be {act}d within {within_s:.0f} s; kubelet asks again"
-            except Exception as error:  # noqa: BLE001 - a claim of nonsense must not keep back others
+                why = f"{ref} was not {act}d within {within_s:.0f} s; the kubelet tries again"
+            except Exception as error:  # noqa: BLE001 - a malformed claim must not delay others
                 why = f"{ref} cannot be {act}d: {type(error).__name__}: {error}"
             finally:
                 self.under_way[ref.uid] -= 1
@@ -138,7 +139,7 @@ class Driver(dra_v1_pb2_grpc.DRAPluginServicer):
         granted, claim = await self._read(ref)
         uuids = self._inventory.uuids()
         if any(part.device not in uuids for part in granted.parts):
-            await self._inventory.look()  # this process may have just been started
+            await self._inventory.look()  # this process may just have started
             uuids = self._inventory.uuids()
         granted = await self._scrutiny.look(claim, granted, self._inventory.named())
         allocation = granted.allocation(uuids)
@@ -164,7 +165,7 @@ class Driver(dra_v1_pb2_grpc.DRAPluginServicer):
         except ApiError as error:
             if error.status == 404:
                 raise PenstockError(
-                    f"{ref} cannot be prepared", "it is gone", "nothing: its Pod goes too"
+                    f"{ref} cannot be prepared", "it was deleted", "do nothing: its Pod goes too"
                 ) from error
             raise
         return read_claim(one, ref, self._pool), one

@@ -1,4 +1,4 @@
-"""All of a node that is served by the DRA driver, joined."""
+"""DRA mode: the sockets and tasks of a node that the DRA driver serves."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Log = Any  # log(event, **fields)
 
 
 class DraWay:
-    """Its sockets are `socket`, from entering to leaving; `tasks` run meanwhile."""
+    """Enter `socket` to serve its sockets; meanwhile run `tasks`."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class DraWay:
         announcement.changed.append(self._publish)
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
-        """Each runs until it is cancelled."""
+        """The tasks, each of which runs until cancelled."""
         return [
             self._slices.cache.run(),
             self._slices.run(),
@@ -76,11 +76,11 @@ class DraWay:
 
     @property
     def problem(self) -> PenstockError | None:
-        """What does not work of it."""
+        """The present problem; None: it works."""
         return self._slices.cache.problem or self._slices.problem
 
     def why_not_ready(self) -> str:
-        """Empty: Pods can have vGPUs."""
+        """Why Pods cannot get vGPUs yet; empty: they can."""
         if not self.socket.registration.is_registered:
             return "the kubelet has not registered the driver yet"
         if not self._slices.is_settled:
@@ -91,14 +91,14 @@ class DraWay:
         node = self._announcement.node
         if node is None or not self._inventory.is_ready:
             return
-        # What another scheduler gives out must not be given out a second time.
+        # Devices that the extender allocates must not be offered for claims as well.
         self._slices.want(node.uid, self._inventory.devices if node.way == BY_CLAIMS else None)
 
     async def leave(self) -> None:
-        """Takes the slices away where the node is served in the other way from now on.
+        """Deletes the slices if the node changes to the other allocation mode.
 
-        A kubelet does so only half a minute after its driver has gone; until then claims would be
-        allocated on a node where nobody prepares them. Raises `ApiError`.
+        A kubelet deletes them only half a minute after its driver has gone. Until then claims would
+        be allocated on a node where no driver prepares them. Raises `ApiError`.
         """
         found, _ = await self._api.list(NODES, fields=f"metadata.name={self._node}")
         if any(read_node_said(one).way not in {"", BY_CLAIMS} for one in found):

@@ -1,4 +1,4 @@
-"""An upgrade of the node's driver: whoever has it open keeps its modules from being unloaded."""
+"""Driver upgrade: releases the node's driver, so that its kernel modules can be unloaded."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ if TYPE_CHECKING:
     from penstock.node.rpc import AgentClient
 
 LOOK_S = 1.0
-# States of the GPU operator's upgrade controller. Before "pod-restart-required" Pods still run, and
-# are held to their quotas; in it the driver's Pod is made anew, which unloads the modules first. A
-# failed upgrade may be anywhere between: what was let go of stays so, and nothing else is.
+# States of the GPU operator's upgrade controller. Before "pod-restart-required" Pods still run
+# under their quotas; in that state the driver's Pod restarts, and first unloads the modules. A
+# failed upgrade may have stopped at any step: a released driver stays released, and a held one
+# stays held.
 AWAY = "pod-restart-required"
 FAILED = "upgrade-failed"
 Log = Any  # log(event, **fields)
 
 
 class DriverUpgrade:
-    """Tells the agent when to let go of the driver, and when to take it up again."""
+    """Orders the agent to release the driver, and to open it again."""
 
     def __init__(
         self, agent: AgentClient, announcement: Announcement, inventory: Inventory, log: Log
@@ -32,10 +33,10 @@ class DriverUpgrade:
         self._inventory = inventory
         self._log = log
         self.problem: PenstockError | None = None
-        """Why the agent does not do it."""
+        """Why the agent does not follow."""
 
     async def run(self) -> None:
-        """Looks until it is cancelled."""
+        """Checks periodically until cancelled."""
         await self._announcement.cache.ready()
         await self._inventory.ready()
         while True:

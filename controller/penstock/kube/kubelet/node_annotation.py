@@ -1,4 +1,4 @@
-"""The node's devices as its Node says them, and the way in which they are given out."""
+"""Node annotation and label: the node's devices, and the allocation mode of the node."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ LONGEST_WAIT_S = 30.0
 
 @dataclass(frozen=True)
 class NodeSaid:
-    """The Node as far as it concerns us."""
+    """The parts of the Node object that concern us."""
 
     uid: str
     devices: str | None  # the annotation
-    way: str  # by which its devices are given out; empty: nobody said
-    driver_upgrade: str  # how far one is, as the GPU operator's label says; empty: there is none
+    way: str  # allocation mode of its devices; empty: not set
+    driver_upgrade: str  # state of an upgrade by the GPU operator's label; empty: none
 
 
 class Announcement:
-    """Keeps both as they are; `changed` is called when the Node is another.
+    """Maintains both on the Node; calls `changed` when the Node changes.
 
-    With `way_is_labelled` the label is people's: what they write there is left alone, and decides
-    which of the chart's agents the node gets next. Only what means nothing is put right.
+    With `way_is_labelled` administrators own the label: their value is kept, and decides which of
+    the chart's agents the node gets next. Only an invalid value is corrected.
     """
 
     def __init__(self, api: Api, node: str, way: str, *, way_is_labelled: bool = False) -> None:
@@ -48,18 +48,18 @@ class Announcement:
         self.cache.changed.append(self._note)
         self.changed: list[Callable[[], None]] = []
         self.problem: ApiError | None = None
-        """Why it is not written."""
+        """Why they are not written."""
         self._wake = asyncio.Event()
         self._wanted: str | None = None
 
     @property
     def node(self) -> NodeSaid | None:
-        """As the server has it; None: there is none of that name."""
+        """The Node as the server has it; None: there is no Node of that name."""
         return self.cache.objects.get(("", self._node))
 
     @property
     def is_settled(self) -> bool:
-        """Whether the server has what is wanted."""
+        """Whether the server has the wanted annotation and label."""
         there = self.node
         return there is not None and (there.devices, there.way) == (
             self._wanted,
@@ -67,12 +67,12 @@ class Announcement:
         )
 
     def want(self, devices: tuple[NodeDevice, ...]) -> None:
-        """The devices to be told."""
+        """Sets the devices to publish."""
         self._wanted = write_devices(devices)
         self._wake.set()
 
     async def run(self) -> None:
-        """Writes it when it differs, until it is cancelled."""
+        """Writes them when they differ, until cancelled."""
         await self.cache.ready()
         wait_s = 0.0
         while True:
@@ -94,7 +94,7 @@ class Announcement:
                 await asyncio.sleep(wait_s)
 
     def _label(self, there: NodeSaid) -> str:
-        """What the label is to say. A Node made anew says nothing: it goes on as before."""
+        """The wanted label. A Node that was created again has none, and keeps its mode."""
         chosen = self._way_is_labelled and there.way in {BY_CLAIMS, BY_EXTENDER}
         return there.way if chosen else self._way
 
@@ -105,7 +105,7 @@ class Announcement:
 
 
 def read_node_said(one: Object) -> NodeSaid:
-    """Of a Node."""
+    """Reads a Node object."""
     metadata = one["metadata"]
     return NodeSaid(
         metadata["uid"],

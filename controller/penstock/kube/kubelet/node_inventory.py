@@ -1,4 +1,4 @@
-"""The node's devices, from its agent, for those who tell Kubernetes of them."""
+"""Node inventory: the node's devices as its agent reports them, for publishing to Kubernetes."""
 
 from __future__ import annotations
 
@@ -18,50 +18,50 @@ if TYPE_CHECKING:
     from penstock_api.v1 import agent_pb2 as pb
 
 LOOK_S = 2.0
-# An agent that is started anew answers within seconds; one that is away for longer grants nothing.
+# An agent that restarts answers within seconds; one that is away for longer grants nothing.
 AWAY_S = 30.0
 AWAY = "the node's agent does not answer"
 
 
 class Inventory:
-    """The devices as the agent had them last; `changed` is called when that is another picture."""
+    """The devices that the agent last reported; calls `changed` when they change."""
 
     def __init__(self, agent: AgentClient) -> None:
         self.devices: tuple[NodeDevice, ...] = ()
         self.changed: list[Callable[[], None]] = []
         self.problem: PenstockError | None = None
-        """Why the agent cannot be asked at the moment."""
+        """Why the agent does not answer at the moment."""
         self.driver_released = False
-        """Whether the agent had let go of the driver when it was asked last."""
+        """Whether the agent had released the driver at the last poll."""
         self._agent = agent
         self._seen = asyncio.Event()
         self._answered_s = time.monotonic()
 
     async def ready(self) -> None:
-        """Returns once the agent has told its devices."""
+        """Returns once the agent has reported its devices."""
         await self._seen.wait()
 
     @property
     def is_ready(self) -> bool:
-        """Whether the agent has told its devices."""
+        """Whether the agent has reported its devices."""
         return self._seen.is_set()
 
     def uuids(self) -> dict[str, str]:
-        """UUIDs by the names that ResourceSlices have."""
+        """UUIDs by the devices' names in ResourceSlices."""
         return {device_name(one.uuid): one.uuid for one in self.devices}
 
     def named(self) -> dict[str, NodeDevice]:
-        """The devices by those names."""
+        """The devices by their names in ResourceSlices."""
         return {device_name(one.uuid): one for one in self.devices}
 
     async def run(self) -> None:
-        """Asks until it is cancelled."""
+        """Polls the agent until cancelled."""
         while True:
             await self.look()
             await asyncio.sleep(LOOK_S)
 
     async def look(self) -> None:
-        """Asks once."""
+        """Polls the agent once."""
         try:
             node = await asyncio.to_thread(self._agent.node)
         except PenstockError as error:
@@ -85,7 +85,7 @@ class Inventory:
 
 
 def device_of(one: pb.Device) -> NodeDevice:
-    """A device as Kubernetes is told of it."""
+    """Converts an agent's device into the form that is published to Kubernetes."""
     return NodeDevice(
         uuid=one.uuid,
         index=one.index,
@@ -103,5 +103,5 @@ def device_of(one: pb.Device) -> NodeDevice:
 
 
 def device_name(uuid: str) -> str:
-    """As ResourceSlices name it: it follows the device wherever a reboot puts it."""
+    """A device's name in ResourceSlices, by its UUID, so that a reboot does not change it."""
     return re.sub("[^a-z0-9-]", "-", uuid.lower()).strip("-")[:63].rstrip("-")

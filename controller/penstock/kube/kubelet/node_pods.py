@@ -1,4 +1,4 @@
-"""This node's Pods, reduced to what of their vGPUs they say."""
+"""Node Pods: the Pods of this node, reduced to the fields about their vGPUs."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from penstock_api.v1 import agent_pb2 as pb
 
 
-ASK_WITHIN_S = 8.0  # kubelets wait for what is asked for meanwhile
+ASK_WITHIN_S = 8.0  # a kubelet waits for this request
 
 
 @dataclass(frozen=True)
 class Condition:
-    """Whether what a Pod has of devices runs, as its status says it."""
+    """The condition in a Pod's status that reports whether its shares run."""
 
     status: str  # "True" or "False"
     reason: str
@@ -44,33 +44,33 @@ class Condition:
 
 @dataclass(frozen=True)
 class NodePod:
-    """A Pod that the scheduler put here."""
+    """A Pod that is bound to this node."""
 
     namespace: str
     name: str
     uid: str
-    has_ended: bool  # for good: nothing of it runs or will
+    has_ended: bool  # for good: none of its containers runs or will run
     claims: frozenset[str]  # names, in its namespace
-    placed: str = ""  # the annotation, as it is
-    held: str = ""  # likewise: what its tenants may still have beyond that
-    asked: str = ""  # likewise: what its owner wants instead
-    mode: str = ""  # likewise
+    placed: str = ""  # the placement annotation, unparsed
+    held: str = ""  # the held annotation: what its tenants may still have beyond the placement
+    asked: str = ""  # the resize annotation: the sizes that its owner requests
+    mode: str = ""  # the mode annotation
     policy: str = ""
     on_exceed: str = ""
     grace: str = ""
     is_gated: bool = False  # it is ready only while `condition` says that its share runs
-    is_running: bool = False  # all its containers have been made, as the kubelet says
-    is_deleted: bool = False  # it has been told to end
+    is_running: bool = False  # the kubelet reports that all its containers were created
+    is_deleted: bool = False  # it is being deleted
     condition: Condition | None = None
-    order: tuple[str, ...] = ()  # its containers' names, as they start
-    inits: frozenset[str] = frozenset()  # those that end before the next one starts
-    sidecars: frozenset[str] = frozenset()  # those that start before others and stay
-    containers: tuple[tuple[str, str], ...] = ()  # ids of the runtime's, and the names they have
-    version: str = field(default="", compare=False)  # of its object
+    order: tuple[str, ...] = ()  # its containers' names, in start order
+    inits: frozenset[str] = frozenset()  # containers that end before the next one starts
+    sidecars: frozenset[str] = frozenset()  # init containers that keep running
+    containers: tuple[tuple[str, str], ...] = ()  # the runtime's ids, with the containers' names
+    version: str = field(default="", compare=False)  # resourceVersion of its object
 
 
 class NodePods:
-    """All of them, as the API server has them."""
+    """The cache of this node's Pods."""
 
     def __init__(self, api: Api, node: str) -> None:
         self._api = api
@@ -80,15 +80,15 @@ class NodePods:
         self.cache.changed.append(self._note)
 
     def named(self, uid: str) -> NodePod | None:
-        """The Pod of that uid, as far as it has been seen."""
+        """The Pod with that uid in the cache, or None."""
         key = self._names.get(uid)
         return self.cache.objects.get(key) if key else None
 
     async def find(self, uid: str) -> NodePod | None:
-        """The same, and what the API server has now where it has not been seen: it may be new.
+        """The Pod with that uid in the cache, or else from the API server: it may be new.
 
         Raises:
-            ApiError: the server was to be asked, and does not answer.
+            ApiError: it is not in the cache, and the server does not answer.
         """
         found = self.named(uid)
         if found is None:
@@ -98,7 +98,7 @@ class NodePods:
             except asyncio.TimeoutError as error:
                 raise ApiError(
                     "a Pod is not known yet", "the API server does not answer",
-                    "it is asked again", 0, "",
+                    "it is tried again", 0, "",
                 ) from error  # fmt: skip
             found = next((read_pod(one) for one in pods if one["metadata"]["uid"] == uid), None)
         return found
@@ -110,7 +110,7 @@ class NodePods:
             self._names[new.uid] = key
 
     def of(self, tenant: pb.Tenant) -> Iterator[NodePod]:
-        """Those that the tenant was granted for, by its labels."""
+        """The Pods for which a tenant was granted, by its labels."""
         namespace = tenant.labels["namespace"]
         if CLAIM not in tenant.labels:
             found = self.cache.objects.get((namespace, tenant.labels["pod"]))
@@ -123,7 +123,7 @@ class NodePods:
 
 
 def read_pod(one: Object) -> NodePod:
-    """A Pod as the API server has it."""
+    """Reads a Pod object."""
     metadata, spec, status = one["metadata"], one.get("spec") or {}, one.get("status") or {}
     claims = {claim.get("resourceClaimName") for claim in spec.get("resourceClaims") or []}
     claims |= {
@@ -160,7 +160,7 @@ def read_pod(one: Object) -> NodePod:
 
 
 def _containers(status: Object) -> Iterator[tuple[str, str]]:
-    """Those that run and those that ended last: events may come after a restart."""
+    """Ids and names of running and last ended containers: events may come after a restart."""
     for kind in ("initContainerStatuses", "containerStatuses"):
         for one in status.get(kind) or []:
             ended = ((one.get("lastState") or {}).get("terminated") or {}).get("containerID")

@@ -1,4 +1,4 @@
-"""The process of a node: all its tasks, from start to SIGTERM."""
+"""Node process (`penstock kube node`): all its tasks, from start to SIGTERM."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 LOOK_S = 1.0
 LEAVE_WITHIN_S = 5.0
 Way = Literal["dra", "plugin"]
-CALLED: dict[Way, str] = {"dra": BY_CLAIMS, "plugin": BY_EXTENDER}  # as the Node's label says it
+CALLED: dict[Way, str] = {"dra": BY_CLAIMS, "plugin": BY_EXTENDER}  # values of the Node's label
 Log = Any  # log(event, **fields)
 
 
 @dataclass(frozen=True)
 class Options:
-    """How the process was started."""
+    """The options of the process."""
 
     node: str
     agent_socket: Path
@@ -45,7 +45,7 @@ class Options:
     probes: tuple[str, int] | None = ("127.0.0.1", 9472)
     settled_s: float = SETTLED_S
     way: Way = "dra"
-    way_is_labelled: bool = False  # the Node's label is people's; else it says `way`
+    way_is_labelled: bool = False  # administrators set the Node's label; else it follows `way`
     device_plugin_dir: Path = Path("/var/lib/kubelet/device-plugins")
     cdi_dir: Path = SPECS
     runtime_socket: Path = Path("/run/containerd/containerd.sock")
@@ -64,7 +64,7 @@ async def serve(options: Options, log: Log) -> None:
 
 
 class _Node:
-    """The tasks, joined."""
+    """All tasks of the process."""
 
     def __init__(self, options: Options, api: Api, agent: AgentClient, log: Log) -> None:
         self._options = options
@@ -113,7 +113,7 @@ class _Node:
         self._problems: dict[str, str] = {}
 
     async def serve(self) -> None:
-        """Until SIGTERM or SIGINT."""
+        """Serves until SIGTERM or SIGINT."""
         async with self._way.socket:
             tasks: list[Coroutine[Any, Any, None]] = [
                 self._inventory.run(),
@@ -135,7 +135,7 @@ class _Node:
             await self._leave()
 
     async def _leave(self) -> None:
-        """What others would still go by; a server that does not answer holds up no end."""
+        """Removes what schedulers would still rely on, without waiting long for a dead server."""
         try:
             await asyncio.wait_for(self._way.leave(), LEAVE_WITHIN_S)
         except asyncio.TimeoutError:
@@ -145,11 +145,11 @@ class _Node:
 
     def _why_not_ready(self) -> str:
         if not self._announcement.is_settled:
-            return "the Node does not say its devices yet"
+            return "the Node's devices annotation is not written yet"
         return self._way.why_not_ready() or next(iter(self._problems.values()), "")
 
     async def _tell(self) -> None:
-        """Says once what does not work, and once that it works again."""
+        """Logs each problem once when it begins, and once when it is over."""
         while True:
             now: dict[str, PenstockError | None] = {
                 "agent": self._inventory.problem,
@@ -173,6 +173,6 @@ class _Node:
 
 def _no_node(name: str) -> PenstockError:
     return PenstockError(
-        f"the cluster has no node {name!r}", "none of that name is registered",
-        "--node names it as `kubectl get nodes` does",
+        f"the cluster has no node {name!r}", "no node of that name is registered",
+        "give --node a name from `kubectl get nodes`",
     )  # fmt: skip

@@ -1,8 +1,8 @@
-"""Tenants whose Pods are gone and of whom no kubelet will say so.
+"""Orphan collection: ends tenants whose Pods are gone, if no kubelet will unprepare their claims.
 
-Usually a kubelet unprepares a claim when its last container has ended. It does not where it has
-forgotten the claim: its directory was wiped, or a node came back under another name. Such a tenant
-goes when no Pod wants it, the kubelet does not know of it, and no process of it is there.
+Usually a kubelet unprepares a claim when its last container has ended. It does not if it has
+forgotten the claim: its directory was wiped, or the node came back under another name. Such a
+tenant is ended when no Pod needs it, the kubelet does not know its claim, and it has no process.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from penstock_api.v1 import agent_pb2 as pb
 
 LOOK_S = 10.0
-SETTLED_S = 60.0  # kubelets unprepare within seconds, and are given time to come back
+SETTLED_S = 60.0  # kubelets unprepare within seconds, but may have to restart first
 Log = Any  # log(event, **fields)
 
 
 class OrphanCollector:
-    """Looks for them, and ends them."""
+    """Finds orphaned tenants, and ends them."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class OrphanCollector:
         log: Log,
         settled_s: float = SETTLED_S,
     ) -> None:
-        """`under_way`: uids of claims that a kubelet is asking about at the moment."""
+        """`under_way`: uids of claims for which a kubelet's call is in progress."""
         self._tenants = tenants
         self._pods = pods
         self._kubelet = kubelet
@@ -50,18 +50,18 @@ class OrphanCollector:
         self._unwanted_s: dict[str, float] = {}  # owner: since when
 
     async def run(self) -> None:
-        """Looks until it is cancelled."""
+        """Checks periodically until cancelled."""
         await self._pods.cache.ready()
         while True:
             try:
                 await self.look()
             except PenstockError as error:
-                self._unwanted_s.clear()  # time in which nobody could look does not count
+                self._unwanted_s.clear()  # time without a successful check does not count
                 self._log("not looked for leftovers", why=str(error))
             await asyncio.sleep(min(LOOK_S, self._settled_s / 2))
 
     async def look(self) -> None:
-        """Once. Raises `PenstockError`: agent, API server or kubelet cannot be asked."""
+        """Checks once; raises `PenstockError` if agent, API server or kubelet do not answer."""
         if self._pods.cache.problem is not None:
             raise self._pods.cache.problem
         owned = await self._tenants.owned()
@@ -88,9 +88,9 @@ class OrphanCollector:
 
 
 def is_empty(tenant: pb.Tenant) -> bool:
-    """Whether no process is there that could use its share, as far as the agent sees.
+    """Whether no process can use the tenant's share, as far as the agent sees.
 
-    What holds a slot does not count: a slot whose process ended while no agent looked may stay
-    taken for good where another pid namespace than the machine's first one is all that can be seen.
+    Slots do not count. A slot whose process ended while no agent ran may stay occupied for good if
+    the agent cannot see the machine's initial pid namespace.
     """
     return tenant.HasField("members") and not tenant.members

@@ -1,9 +1,9 @@
-"""Tenants follow the placements of their Pods while these run, up and down.
+"""Placement sync: resizes tenants to the placements of their running Pods, up and down.
 
-What a tenant was accounted for says whether it has followed: below that its quota may have been
-moved on the node, and stays so. A Pod whose placement became smaller says with it what its tenants
-may still have (`penstock.io/held`). That is taken away over the version of the Pod that was
-followed: as long as nobody has written the Pod since, nothing larger is on its way here.
+A tenant's accounted quantities tell whether it has followed. Below them, its quota may have been
+changed on the node, and stays so. A Pod with a smaller placement also records what its tenants may
+still have (`penstock.io/held`). The node removes that annotation over the version of the Pod that
+it has followed: if nobody has written the Pod since, no larger placement is on its way.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ Log = Any  # log(event, **fields)
 
 
 class PlacementSync:
-    """Of one node. Looks when it is told to; two looks do not overlap."""
+    """Syncs the tenants of one node. Calls of `look` must not overlap."""
 
     def __init__(
         self, api: Api, tenants: Tenants, pods: NodePods, *, under_way: Collection[str], log: Log
     ) -> None:
-        """`under_way`: uids of Pods of which containers are being started."""
+        """`under_way`: uids of Pods whose containers are being started."""
         self._api = api
         self._tenants = tenants
         self._pods = pods
@@ -44,10 +44,10 @@ class PlacementSync:
         self._said: dict[str, str] = {}  # why a tenant does not follow, by its name
 
     def seen(self) -> dict[str, NodePod]:
-        """Pods as they are now, by uid, for `look`. To be taken before tenants are listed.
+        """The present Pods by uid, for `look`. Call it before listing tenants.
 
-        A container whose start is not under way now has its tenant, or will have it by what is
-        known of its Pod then: this or newer.
+        A container that is not being started now has its tenant already, or will get it by the same
+        or a newer version of its Pod.
         """
         return {
             pod.uid: pod
@@ -56,7 +56,7 @@ class PlacementSync:
         }
 
     async def look(self, seen: Mapping[str, NodePod], owned: Mapping[str, pb.Tenant]) -> bool:
-        """Once, with the tenants by owner; whether something is left to do."""
+        """Syncs once, with the tenants by owner; returns whether something is left to do."""
         behind = set()
         for owner, tenant in owned.items():
             container, uid = tenant.labels.get("container"), owner.partition("/")[0]
@@ -68,7 +68,7 @@ class PlacementSync:
                     await self._tenants.account(tenant.name, uuid, share)
                     self._log("followed", tenant=tenant.name, device=uuid)
                 self._said.pop(tenant.name, None)
-            except PenstockError as error:  # room that another one still has, or no agent
+            except PenstockError as error:  # another tenant still has the room, or no agent answers
                 behind.add(uid)
                 if self._said.get(tenant.name) != str(error):
                     self._said[tenant.name] = str(error)
@@ -80,19 +80,19 @@ class PlacementSync:
         return waiting
 
     async def _has_followed(self, pod: NodePod) -> bool:
-        """Says so of the Pod, for others to have what it gave back."""
+        """Removes the held annotation, so that others can use the freed shares."""
         metadata = {"resourceVersion": pod.version, "uid": pod.uid, "annotations": {HELD: None}}
         try:
             await self._api.patch(PODS, pod.name, {"metadata": metadata}, pod.namespace, "status")
         except ApiError as error:
-            if error.status not in {404, 409}:  # else it is another by now: looked at again
+            if error.status not in {404, 409}:  # on these the Pod has changed: check it again
                 self._log("not told what was given back", pod=pod.name, why=str(error))
             return error.status == 404
         return True
 
 
 def due(labels: Mapping[str, str], placed: str, container: str) -> dict[str, Share]:
-    """What a tenant is to be accounted for and is not, by device UUID. Devices do not change."""
+    """The shares that a tenant is not accounted for yet, by device UUID; devices do not change."""
     return {
         uuid: share
         for uuid, share, (label, value) in _accounts(placed).get(container, ())
@@ -102,7 +102,7 @@ def due(labels: Mapping[str, str], placed: str, container: str) -> dict[str, Sha
 
 @lru_cache(maxsize=4096)
 def _accounts(placed: str) -> dict[str, list[tuple[str, Share, tuple[str, str]]]]:
-    """By container; none of a placement that cannot be read: its containers do not start."""
+    """The accounts by container; empty if the placement is malformed: nothing starts then."""
     try:
         placement = read_placement(placed)
     except PenstockError:

@@ -1,4 +1,4 @@
-"""All of a node that is served by the device plugin, joined."""
+"""Device plugin mode: the socket and tasks of a node that the device plugin serves."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Log = Any  # log(event, **fields)
 
 
 class PluginWay:
-    """Its socket is `socket`, from entering to leaving; `tasks` run meanwhile."""
+    """Enter `socket` to serve its socket; meanwhile run `tasks`."""
 
     def __init__(
         self,
@@ -54,17 +54,17 @@ class PluginWay:
         self.socket = PluginSocket(device_plugin_dir, kubelet_dir, plugin, log)
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
-        """Each runs until it is cancelled."""
+        """The tasks, each of which runs until cancelled."""
         return [self.socket.run(), self._upkeep.run()]
 
     @property
     def problem(self) -> PenstockError | None:
-        """What does not work of it."""
+        """The present problem; None: it works."""
         return self.socket.problem
 
     async def leave(self) -> None:
-        """Nothing is left that a scheduler would go by: the extender heeds the node's label."""
+        """Does nothing: the extender heeds the Node's label, so nothing misleads a scheduler."""
 
     def why_not_ready(self) -> str:
-        """Empty: Pods can have vGPUs."""
+        """Why Pods cannot get vGPUs yet; empty: they can."""
         return "" if self.socket.is_registered else "the kubelet has not registered the plugin yet"

@@ -1,8 +1,8 @@
-"""The plugin's socket beside the kubelet's, and its registration there.
+"""Plugin socket: serves the device plugin next to the kubelet's socket, and registers it.
 
-A kubelet that starts removes all sockets of its folder and makes its own anew: then, and after a
-start of ours, the plugin makes its socket and registers. A kubelet that goes on but no longer
-listens is registered with again as well.
+A kubelet that starts removes all sockets in its directory and creates its own again. After that,
+and after a start of this process, the plugin creates its socket and registers. It also registers
+again if the kubelet still runs but no longer listens.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ API_VERSION = "v1beta1"
 KUBELET = "kubelet.sock"
 OWN = f"{RESOURCE_COUNT.replace('/', '-')}.sock"
 LOOK_S = 1.0
-LISTENS_WITHIN_S = 10.0  # a kubelet asks for the devices at once
+LISTENS_WITHIN_S = 10.0  # a kubelet requests the devices at once
 REGISTER_WITHIN_S = 10.0
 STOP_WITHIN_S = 5.0
 Identity = tuple[int, int, int]
@@ -41,10 +41,10 @@ Log = Any  # log(event, **fields)
 
 
 class PluginSocket:
-    """From entering to leaving; `run` keeps it registered."""
+    """The plugin's socket as a context manager; `run` keeps it registered."""
 
     def __init__(self, folder: Path, kubelet_dir: Path, plugin: Plugin, log: Log) -> None:
-        """`folder`: /var/lib/kubelet/device-plugins, wherever the kubelet's root is."""
+        """`folder`: the kubelet's device-plugins directory (/var/lib/kubelet/device-plugins)."""
         self.problem: PenstockError | None = None
         """Why it is not registered."""
         self._folder = folder
@@ -62,7 +62,7 @@ class PluginSocket:
         return self._registered is not None and self._plugin.is_watched
 
     async def __aenter__(self) -> Self:
-        """Raises `PenstockError`: this node is served by another process, of either way."""
+        """Takes the lock; raises `PenstockError` if another process serves this node."""
         try:
             self._lock_file.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
             self._lock = os.open(self._lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -75,8 +75,8 @@ class PluginSocket:
             ) from error  # fmt: skip
         except OSError as error:
             raise PenstockError(
-                f"{self._lock_file} cannot be made", str(error),
-                "--kubelet-dir names the kubelet's own directory; write it as root",
+                f"{self._lock_file} cannot be created", str(error),
+                "give --kubelet-dir the kubelet's own directory, and run as root",
             ) from error  # fmt: skip
         return self
 
@@ -89,7 +89,7 @@ class PluginSocket:
         await self.close()
 
     async def close(self) -> None:
-        """Lets calls end and removes the socket: the kubelet takes it that the plugin is gone."""
+        """Lets calls end and removes the socket: the kubelet then treats the plugin as gone."""
         if self._server is not None:
             await self._stop()
             with contextlib.suppress(OSError):
@@ -99,14 +99,14 @@ class PluginSocket:
             self._lock = -1
 
     async def run(self) -> None:
-        """Registers whenever it has to, until it is cancelled."""
+        """Registers whenever necessary, until cancelled."""
         while True:
             kubelet = _identity(self._folder / KUBELET)
             if kubelet is None:
                 self._registered = None
                 self.problem = PenstockError(
-                    "no kubelet takes the device plugin", f"there is no {self._folder / KUBELET}",
-                    "it is registered once the kubelet runs; see --device-plugin-dir",
+                    "the device plugin is not registered", f"there is no {self._folder / KUBELET}",
+                    "start the kubelet, or correct --device-plugin-dir",
                 )  # fmt: skip
             elif not self._stands(kubelet):
                 await self._register(kubelet)
@@ -123,7 +123,7 @@ class PluginSocket:
         self._registered = None
         try:
             await self._stop()
-            own.unlink(missing_ok=True)  # of one that was killed; the lock tells that it is gone
+            own.unlink(missing_ok=True)  # left by a killed process: the lock shows that it is gone
             server = grpc.aio.server()
             deviceplugin_v1beta1_pb2_grpc.add_DevicePluginServicer_to_server(self._plugin, server)  # type: ignore[no-untyped-call] # generated
             server.add_insecure_port(f"unix:{own}")
@@ -161,7 +161,7 @@ class PluginSocket:
 
 
 def _identity(socket: Path) -> Identity | None:
-    """What tells a socket from one that was made later in its place."""
+    """What distinguishes a socket from one created later in its place."""
     try:
         about = socket.lstat()
     except OSError:

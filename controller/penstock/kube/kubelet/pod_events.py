@@ -1,8 +1,7 @@
-"""What the agent records of a tenant, as Events of its Pods.
+"""Pod events: publishes the agent's events about a tenant as Kubernetes Events of its Pods.
 
-An Event for each Pod and kind of happening, with how often it happened: the agent tells all that it
-has kept whenever it is asked anew, so that counts are the same whoever counts them, and after
-however many restarts.
+There is one Event for each Pod and kind of event, with a count. On each new connection the agent
+sends all events that it has kept, so that counts are the same after any number of restarts.
 """
 
 from __future__ import annotations
@@ -59,11 +58,11 @@ MOVING = frozenset({*SUSPENDING, "restored", "resumed", "throttle", "terminate"}
 FLUSH_S = 1.0
 AGAIN_S = 2.0
 OLDEST_S = 3600.0  # API servers keep Events for an hour: older ones are not brought back
-MOST_WAITING = 4096  # kinds of happenings; of more the oldest are not told
-MOST_AT_ONCE = 50  # a second: a storm on one node is not the API server's
+MOST_WAITING = 4096  # kinds of events; of more, the oldest are dropped
+MOST_AT_ONCE = 50  # a second: a storm on one node must not reach the API server
 MOST_PODS = 8  # of one claim
 MOST_MESSAGE = 1000
-UNSAID = {  # what an order was given for, where nobody said
+UNSAID = {  # the reason of an order for which none was given
     "suspended": "by order of an administrator, who gave no reason",
     "resumed": "by order, or because the Pod is being deleted",
 }
@@ -74,22 +73,22 @@ Log = Any  # log(event, **fields)
 
 @dataclass(frozen=True)
 class Told:
-    """One kind of happening to one tenant."""
+    """The events of one kind about one tenant."""
 
     count: int
     first_s: float  # since 1970
     last_s: float
-    message: str  # without a Pod's own words for processes
+    message: str  # without the Pod's own pids and container names
     last: pb.Event | None = None
 
     def message_for(self, pod: NodePod, tenant: pb.Tenant) -> str:
-        """What happened, with processes named as the Pod's user knows them."""
+        """The message for a Pod's user, with the pids and container names of the Pod."""
         if self.last is None:
             return self.message
         return message_of(self.last, dict(pod.containers), tenant.labels["container"])
 
     def and_then(self, event: pb.Event) -> Told:
-        """With one more, or as many as it says."""
+        """Adds an event, which may stand for several."""
         return Told(
             self.count + _count(event), self.first_s, event.time.ToNanoseconds() / 1e9,
             message_of(event), event,
@@ -97,7 +96,7 @@ class Told:
 
 
 class PodEvents:
-    """Follows the agent's events, writes Kubernetes' own."""
+    """Follows the agent's events, and writes Kubernetes Events."""
 
     def __init__(
         self,
@@ -109,7 +108,7 @@ class PodEvents:
         node: str,
         log: Log,
     ) -> None:
-        """`connect`: a connection of its own, which is closed to end its stream."""
+        """`connect`: opens a separate connection, which is closed to end its stream."""
         self._api = api
         self._connect = connect
         self._tenants = tenants
@@ -121,10 +120,10 @@ class PodEvents:
         self._written: dict[Key, Told] = {}
         self._owned: dict[str, pb.Tenant] = {}  # by name
         self.changed: list[Callable[[], None]] = []
-        """Called when a tenant may have been suspended or let go; must not raise."""
+        """Called when a tenant may have been suspended or resumed; must not raise."""
 
     def why_suspended(self, tenant: str) -> tuple[str, str]:
-        """Kubernetes' reason and the message of what suspended that tenant last."""
+        """Reason and message of the Event that last suspended the tenant."""
         told = [(one, self._told[tenant, one]) for one in SUSPENDING if (tenant, one) in self._told]
         if not told:
             return REASONS["suspended"], ""
@@ -132,7 +131,7 @@ class PodEvents:
         return REASONS[event], last.message
 
     async def run(self) -> None:
-        """Follows and writes until it is cancelled."""
+        """Follows and writes until cancelled."""
         await self._pods.cache.ready()
         following = asyncio.create_task(self._follow())
         try:
@@ -148,7 +147,7 @@ class PodEvents:
         loop = asyncio.get_running_loop()
         while True:
             agent, ended = self._connect(), asyncio.Event()
-            self._told.clear()  # all is told again
+            self._told.clear()  # the agent sends all events again
 
             def listen(agent: AgentClient = agent, ended: asyncio.Event = ended) -> None:
                 try:
@@ -187,7 +186,7 @@ class PodEvents:
             try:
                 self._owned = {one.name: one for one in (await self._tenants.owned()).values()}
             except PenstockError:
-                return  # its agent is gone for the moment: later
+                return  # the agent does not answer: try again later
         for key in list(self._waiting)[:MOST_AT_ONCE]:
             del self._waiting[key]
             told, tenant = self._told.get(key), self._owned.get(key[0])
@@ -214,7 +213,7 @@ class PodEvents:
 
 
 def event_of(pod: NodePod, tenant: pb.Tenant, event: str, told: Told, node: str) -> Object:
-    """The Event of that kind for that Pod: always of the same name."""
+    """Builds the Event of that kind for that Pod, always with the same name."""
     return events.event_of(
         About.pod(pod.namespace, pod.name, pod.uid), REASONS[event], told.message_for(pod, tenant),
         component=NODE, warning=event in WARNINGS, count=told.count,
@@ -225,12 +224,12 @@ def event_of(pod: NodePod, tenant: pb.Tenant, event: str, told: Told, node: str)
 def message_of(
     event: pb.Event, containers: Mapping[str, str] | None = None, container: str = ""
 ) -> str:
-    """What happened, for people who have the Pod and no shell on its node.
+    """The message for a Pod's user, who has no shell on its node.
 
     Args:
-        event: As the agent tells it.
-        containers: Names of the Pod's containers by the ids that the runtime gave them.
-        container: The only one that has the share; empty: there may be several.
+        event: The agent's event.
+        containers: Names of the Pod's containers by the runtime's ids.
+        container: The only container with the share; empty: there may be several.
     """
     details = _details(event)
     processes = [
@@ -256,11 +255,11 @@ def message_of(
 
 @dataclass(frozen=True)
 class _Process:
-    """One that an event names."""
+    """A process that an event names."""
 
     pid: str  # on the node
     inner_pid: str  # in the container; empty: not known
-    container: str  # likewise
+    container: str  # its name; empty: not known
     command: str
 
     @classmethod
@@ -282,7 +281,7 @@ class _Process:
 
 
 def _for_its_user(reason: str, processes: list[_Process]) -> str:
-    """With the pids of the container, and no advice that only the node's administrator can take."""
+    """Rewrites a reason: pids of the container, and advice that a Pod's user can follow."""
     numbers = {one.pid: one.number for one in processes}
 
     def inside(found: re.Match[str]) -> str:

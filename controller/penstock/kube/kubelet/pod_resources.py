@@ -1,4 +1,4 @@
-"""What the kubelet says that its containers have."""
+"""Podresources client: the devices and claims that the kubelet reports for its containers."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ MOST_ANSWER_BYTES = 64 << 20
 
 
 class Kubelet:
-    """A node's, behind its podresources socket."""
+    """A node's kubelet, behind its podresources socket."""
 
     def __init__(self, kubelet_dir: Path) -> None:
-        """Asked in the event loop that it is made in; nothing is asked yet."""
+        """Use it in the event loop in which it is created. Does not connect yet."""
         self._file = kubelet_dir / "pod-resources" / "kubelet.sock"
 
     async def pods(self) -> list[pb.PodResources]:
-        """All Pods with what their containers were given. Raises `PenstockError`."""
+        """All Pods with the resources of their containers; raises `PenstockError`."""
         options = [
             ("grpc.enable_http_proxy", 0),
             ("grpc.default_authority", "localhost"),
@@ -39,12 +39,12 @@ class Kubelet:
             except grpc.RpcError as error:
                 raise PenstockError(
                     f"the kubelet does not answer at {self._file}", str(error.details()),
-                    "it is asked again; see whether it runs", reason="unavailable",
+                    "it is tried again; check that it runs", reason="unavailable",
                 ) from error  # fmt: skip
         return list(answer.pod_resources)
 
     async def claims(self) -> set[tuple[str, str]]:
-        """Namespace and name of all claims of ours that containers were given.
+        """Namespace and name of all claims for our devices that containers have.
 
         Raises:
             PenstockError: the kubelet does not answer.

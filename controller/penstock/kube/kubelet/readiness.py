@@ -1,8 +1,8 @@
-"""Whether what a Pod has of devices runs, as a condition of the Pod; and deletion, which resumes.
+"""Readiness: a Pod condition that reports suspended shares; resumes tenants of deleted Pods.
 
 The condition is a readiness gate: while a tenant is suspended, by enforcement or by order, its Pods
-get no traffic. It follows from the agent's tenants alone, so that it is right again after any
-restart; while the agent does not answer it stays as it is, as suspended tenants do.
+get no traffic. It depends only on the agent's tenants, so that it is right again after any restart.
+While the agent does not answer, the condition stays as it is, as do suspended tenants.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from penstock.kube.objects.api_client import Api
     from penstock_api.v1 import agent_pb2 as pb
 
-SOON_S = 0.2  # many Pods change at once
-LOOK_S = 5.0  # a happening that was not told
-AGAIN_S = 1.0  # what did not work
-# From a Pod's deletion on. Grace periods are their owners' to choose: who is suspended for good
-# reason must not run on for hours by being deleted.
+SOON_S = 0.2  # pause before a check: many Pods change at once
+LOOK_S = 5.0  # between checks, in case an event was missed
+AGAIN_S = 1.0  # before a retry
+# Only this long after a Pod's deletion its tenant is resumed. Owners choose grace periods: a tenant
+# that is suspended for good reason must not run on for hours because its Pod is deleted.
 MERCY_S = 60.0
 MOST_AT_ONCE = 8  # writes under way
 MOST_MESSAGE = 1000
@@ -40,7 +40,7 @@ Log = Any  # log(event, **fields)
 
 
 class Readiness:
-    """Looks when Pods change, when something happens to a tenant, and now and then."""
+    """Checks when Pods change, when an event concerns a tenant, and periodically."""
 
     def __init__(
         self, api: Api, tenants: Tenants, pods: NodePods, happenings: PodEvents, log: Log
@@ -50,15 +50,15 @@ class Readiness:
         self._pods = pods
         self._happenings = happenings
         self._log = log
-        self._deleted_s: dict[str, float] = {}  # Pods by uid: when that was first seen
+        self._deleted_s: dict[str, float] = {}  # by uid: when its deletion was first seen
         self._changed = asyncio.Event()
         self.problem: PenstockError | None = None
-        """Why conditions are not kept at the moment."""
+        """Why conditions are not maintained at the moment."""
         pods.cache.changed.append(lambda *_: self._changed.set())
         happenings.changed.append(self._changed.set)
 
     async def run(self) -> None:
-        """Looks until it is cancelled."""
+        """Checks until cancelled."""
         await self._pods.cache.ready()
         while True:
             self._changed.clear()
@@ -79,10 +79,10 @@ class Readiness:
             await asyncio.sleep(SOON_S)
 
     async def look(self) -> bool:
-        """Once; whether nothing is to be looked at again soon.
+        """Checks once; returns False if it should be called again soon.
 
         Raises:
-            PenstockError: the agent cannot be asked, or a condition cannot be written.
+            PenstockError: the agent does not answer, or a condition cannot be written.
         """
         living = [pod for pod in self._pods.cache.objects.values() if not pod.has_ended]
         if not any(pod.is_gated or pod.is_deleted for pod in living):
@@ -100,8 +100,8 @@ class Readiness:
             for pod in pods:
                 by_pod[pod.uid].append(tenant)
             if tenant.suspended and has_to_end(pods, fresh):
-                # Its SIGTERM finds a process that waits for the device, or is stopped: it is to
-                # come to its handler before its grace is over.
+                # A suspended process waits for the device, or is stopped. Resume it, so that its
+                # SIGTERM handler runs before the grace period is over.
                 await self._tenants.resume(tenant.name)
                 self._log("resumed", tenant=tenant.name, why="its Pod is being deleted")
                 resumed = True
@@ -135,7 +135,7 @@ class Readiness:
                 raise answer
 
     async def _say(self, pod: NodePod, condition: Condition) -> None:
-        """Writes one; of a Pod that is gone, or another of its name, nothing."""
+        """Writes the condition; does nothing if the Pod is gone or was created again."""
         said = {
             "type": RUNNING,
             "status": condition.status,
@@ -156,9 +156,9 @@ class Readiness:
 
 
 def has_to_end(pods: Sequence[NodePod], fresh: Collection[str]) -> bool:
-    """Whether all Pods that have the tenant are being deleted: nobody else is resumed with them.
+    """Whether all Pods of a tenant are being deleted, so that resuming it helps no other Pod.
 
-    `fresh`: uids of those that were told to end only lately; one of them is to be among them.
+    `fresh`: uids of Pods that were deleted recently; at least one of the Pods must be among them.
     """
     return all(pod.is_deleted for pod in pods) and any(pod.uid in fresh for pod in pods)
 
@@ -166,12 +166,12 @@ def has_to_end(pods: Sequence[NodePod], fresh: Collection[str]) -> bool:
 def condition_of(
     pod: NodePod, tenants: Sequence[pb.Tenant], why: Mapping[str, tuple[str, str]]
 ) -> Condition | None:
-    """What the Pod's status is to say; None: nothing new.
+    """The Pod's new condition; None: no change.
 
     Args:
-        pod: Whose.
-        tenants: Those that it has now.
-        why: Reason and message of those that are suspended, by name.
+        pod: The Pod.
+        tenants: Its present tenants.
+        why: Reason and message of each suspended tenant, by name.
     """
     suspended = [one.name for one in tenants if one.suspended]
     if suspended:
@@ -179,5 +179,5 @@ def condition_of(
         reason, message = why[name]
         whole = f"tenant {name} is suspended" + (f": {message}" if message else "")
         return Condition("False", reason, whole[:MOST_MESSAGE])
-    # An init container's tenant ends before the next container starts: who runs is not held up.
+    # An init container's tenant ends before the next container starts: that Pod still runs.
     return RUNS if tenants or pod.is_running else None

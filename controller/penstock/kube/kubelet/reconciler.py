@@ -1,8 +1,8 @@
-"""Tenants on the device plugin's way: they follow their Pods, and end after them.
+"""Reconciler of device plugin mode: tenants follow their Pods' placements, and end after them.
 
-Those of Pods that are gone end as soon as their containers have. A Pod object that is deleted in
-the usual way goes when its containers have; one that is deleted by force goes before, so that
-processes are looked for, too.
+A tenant whose Pod is gone ends as soon as its containers have ended. A Pod object that is deleted
+in the usual way disappears after its containers; one that is deleted by force disappears before
+them, so the reconciler checks for processes, too.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from penstock.kube.kubelet.node_pods import NodePods
     from penstock.kube.kubelet.placement_sync import PlacementSync
 
-# An order of the agent's to a container that is just being made finds no process yet.
+# A container that is just being created has no process yet, so its tenant must not end at once.
 UNWANTED_S = 2.0
 LOOK_S = 30.0
-AGAIN_S = 2.0  # when nobody could look: no Pod may change for long, and a share would not be free
+AGAIN_S = 2.0  # after a failed check: no Pod may change for long, and a share would not be freed
 SOON_S = 0.5
 Log = Any  # log(event, **fields)
 
 
 class Reconciler:
-    """Looks when Pods change, and now and then."""
+    """Reconciles when Pods change, and periodically."""
 
     def __init__(
         self,
@@ -43,12 +43,12 @@ class Reconciler:
         under_way: Collection[str],
         log: Log,
     ) -> None:
-        """`under_way`: uids of Pods of which containers are being started."""
+        """`under_way`: uids of Pods whose containers are being started."""
         self._tenants = tenants
         self._pods = pods
         self._slots = slots
         self._following = following
-        self._is_behind = False  # a tenant, of what its Pod says
+        self._is_behind = False  # whether a tenant has not followed its Pod's placement yet
         self._under_way = under_way
         self._log = log
         self._unwanted_s: dict[str, float] = {}  # owner: since when
@@ -57,7 +57,7 @@ class Reconciler:
         pods.cache.changed.append(lambda *_: self._changed.set())
 
     async def run(self) -> None:
-        """Looks until it is cancelled."""
+        """Reconciles until cancelled."""
         await self._pods.cache.ready()
         await asyncio.to_thread(self._slots.remove_leftovers)
         said = False
@@ -68,7 +68,7 @@ class Reconciler:
                 wait_s = UNWANTED_S / 2 if self._unwanted_s or self._is_behind else LOOK_S
                 said = False
             except PenstockError as error:
-                self._unwanted_s.clear()  # time in which nobody could look does not count
+                self._unwanted_s.clear()  # time without a successful check does not count
                 if not said:
                     self._log("not looked after tenants", why=str(error))
                 wait_s, said = AGAIN_S, True
@@ -79,7 +79,7 @@ class Reconciler:
             await asyncio.sleep(SOON_S)  # many Pods change at once
 
     async def look(self) -> None:
-        """Once. Raises `PenstockError`: the agent or the API server cannot be asked."""
+        """Reconciles once; raises `PenstockError` if agent or API server do not answer."""
         async with self._looking:
             await self._look()
 
@@ -88,8 +88,9 @@ class Reconciler:
             return
         if self._pods.cache.problem is not None:
             raise self._pods.cache.problem
-        slots = await asyncio.to_thread(self._slots.tenants)  # before the tenants: some may be new
-        seen = self._following.seen()  # likewise
+        # List slots and Pods before tenants: a tenant may be new.
+        slots = await asyncio.to_thread(self._slots.tenants)
+        seen = self._following.seen()
         owned = await self._tenants.owned()
         self._is_behind = await self._following.look(seen, owned)
         unwanted = {
@@ -103,7 +104,7 @@ class Reconciler:
         for owner in due:
             tenant = unwanted[owner]
             if not is_empty(tenant) or self._is_wanted(owner.partition("/")[0]):
-                continue  # wanted meanwhile: others were being released
+                continue  # needed again, as releasing the others took time
             await self._tenants.revoke(tenant.name, reason="its Pod and containers are gone")
             del owned[owner], self._unwanted_s[owner]
             self._log("released", tenant=tenant.name, owner=owner)

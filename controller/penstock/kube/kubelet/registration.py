@@ -1,4 +1,4 @@
-"""The sockets by which a kubelet finds the driver. It looks for them: nobody registers anew."""
+"""Driver registration: the sockets of the DRA driver, which the kubelet discovers by itself."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Log = Any  # log(event, **fields)
 
 
 class Registration(registration_v1_pb2_grpc.RegistrationServicer):
-    """Serves the kubelet's questions who this is."""
+    """The gRPC service that identifies the driver to the kubelet."""
 
     def __init__(self, endpoint: Path, log: Log) -> None:
         self.is_registered = False
@@ -45,7 +45,7 @@ class Registration(registration_v1_pb2_grpc.RegistrationServicer):
         request: pb.InfoRequest,  # noqa: ARG002 - it is empty
         context: object,  # noqa: ARG002 - of no use
     ) -> pb.PluginInfo:
-        """Which driver, where, and what it serves."""
+        """Returns the driver's name, endpoint and services."""
         return pb.PluginInfo(
             type="DRAPlugin",
             name=DRIVER,
@@ -58,7 +58,7 @@ class Registration(registration_v1_pb2_grpc.RegistrationServicer):
         request: pb.RegistrationStatus,
         context: object,  # noqa: ARG002 - of no use
     ) -> pb.RegistrationStatusResponse:
-        """What came of it."""
+        """Notes whether the kubelet registered the driver."""
         self.is_registered = request.plugin_registered
         if request.plugin_registered:
             self._log("registered", driver=DRIVER)
@@ -68,7 +68,7 @@ class Registration(registration_v1_pb2_grpc.RegistrationServicer):
 
 
 class Sockets:
-    """Both sockets of the driver, from entering to leaving; those of one killed are replaced."""
+    """Both sockets of the driver, as a context manager; replaces those of a killed process."""
 
     def __init__(self, kubelet_dir: Path, driver: Driver, health: Health, log: Log) -> None:
         self._folder = kubelet_dir / "plugins" / DRIVER
@@ -81,7 +81,7 @@ class Sockets:
         self._lock = -1
 
     async def __aenter__(self) -> Self:
-        """Raises `PenstockError`: the folders are not a kubelet's, or another process has them."""
+        """Serves; raises `PenstockError` for a wrong directory, or if another process serves."""
         try:
             self._folder.mkdir(mode=0o750, parents=True, exist_ok=True)
             self._lock = os.open(
@@ -96,7 +96,7 @@ class Sockets:
             await self._start(serving, self._endpoint)
             door = grpc.aio.server()
             registration_v1_pb2_grpc.add_RegistrationServicer_to_server(self.registration, door)  # type: ignore[no-untyped-call] # generated
-            await self._start(door, self._door)  # last: the kubelet calls at once
+            await self._start(door, self._door)  # last, as the kubelet calls at once
         except BlockingIOError as error:
             await self.close()
             raise PenstockError(
@@ -106,9 +106,9 @@ class Sockets:
         except (OSError, RuntimeError) as error:
             await self.close()
             raise PenstockError(
-                f"the driver's sockets cannot be made below {self._folder.parents[1]}",
+                f"the driver's sockets cannot be created below {self._folder.parents[1]}",
                 str(error),
-                "--kubelet-dir names the kubelet's own directory; write it as root",
+                "give --kubelet-dir the kubelet's own directory, and run as root",
             ) from error
         return self
 
@@ -121,7 +121,7 @@ class Sockets:
         await self.close()
 
     async def close(self) -> None:
-        """Lets calls end, removes the sockets: the kubelet takes it that the driver is gone."""
+        """Lets calls end, removes the sockets: the kubelet then treats the driver as gone."""
         self._health.end()
         for server in reversed(self._servers):
             await server.stop(STOP_WITHIN_S)
@@ -136,7 +136,7 @@ class Sockets:
 
     async def _start(self, server: grpc.aio.Server, file: Path) -> None:
         file.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-        file.unlink(missing_ok=True)  # of one that was killed; the lock tells that it is gone
+        file.unlink(missing_ok=True)  # left by a killed process: the lock shows that it is gone
         server.add_insecure_port(f"unix:{file}")
         await server.start()
         file.chmod(0o600)

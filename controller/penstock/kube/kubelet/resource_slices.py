@@ -1,4 +1,4 @@
-"""The node's devices as ResourceSlices: what of them a scheduler may give to claims."""
+"""ResourceSlices: publishes the node's devices for allocation to claims."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from penstock.kube.objects.api_client import Api, Object
     from penstock.kube.objects.node_devices import NodeDevice
 
-MOST_IN_SLICE = 64  # the API's own bound for devices with taints
+MOST_IN_SLICE = 64  # the API's limit for devices with taints
 UNHEALTHY = f"{GROUP}/unhealthy"
 LONGEST_WAIT_S = 30.0
 _MOST_TEXT = 64  # of an attribute
 
 
 def device_entry(device: NodeDevice, *, taints: bool = True) -> Object:
-    """The device in a slice. With `taints` one that is not healthy is told as such."""
-    memory_mib = device.memory_bytes // MIB  # what is left of a step nobody could ask for
+    """The entry of a device in a slice. With `taints`, an unhealthy device gets a taint."""
+    memory_mib = device.memory_bytes // MIB  # requests are in steps of 1 MiB
     entry: Object = {
         "name": device_name(device.uuid),
         "allowMultipleAllocations": True,
@@ -46,9 +46,9 @@ def device_entry(device: NodeDevice, *, taints: bool = True) -> Object:
 def slices_of(
     node: str, uid: str, devices: Sequence[NodeDevice], generation: int, *, taints: bool = True
 ) -> list[Object]:
-    """All slices of the node's pool; `uid` is that of the Node, with which they go.
+    """All slices of the node's pool; `uid`: the Node's, which owns them.
 
-    Where the server knows no `taints`, devices that are not healthy are left out.
+    Without `taints`, for servers that do not know them, unhealthy devices are omitted.
     """
     entries = [device_entry(one, taints=taints) for one in devices if taints or one.healthy]
     parts = [entries[at : at + MOST_IN_SLICE] for at in range(0, len(entries), MOST_IN_SLICE)]
@@ -96,7 +96,7 @@ def _attributes(device: NodeDevice) -> Object:
 
 
 def semantic_version(text: str) -> str:
-    """Three numbers without leading zeros, as expressions compare them: "580.65.06" is 580.65.6."""
+    """A version of three numbers without leading zeros, for CEL: "580.65.06" is 580.65.6."""
     numbers = text.split(".")
     if not text or len(numbers) > 3 or not all(n.isascii() and n.isdigit() for n in numbers):
         return ""
@@ -104,7 +104,7 @@ def semantic_version(text: str) -> str:
 
 
 class Slices:
-    """Keeps the node's slices as its devices are, whoever else changes or removes them."""
+    """Keeps the node's slices equal to its devices, also if others change or delete them."""
 
     def __init__(self, api: Api, node: str) -> None:
         self._api = api
@@ -113,7 +113,7 @@ class Slices:
         self.cache: Cache[Object] = Cache(api, SLICES, lambda one: one, fields=where)
         self.cache.changed.append(lambda *_: self._wake.set())
         self.problem: ApiError | None = None
-        """Why they are not as they should be."""
+        """Why the slices are not as they should be."""
         self._wake = asyncio.Event()
         self._is_writing = False
         self._devices: tuple[NodeDevice, ...] | None = ()
@@ -121,7 +121,7 @@ class Slices:
         self._taints = True  # until a server shows that it drops them
 
     def want(self, uid: str, devices: tuple[NodeDevice, ...] | None) -> None:
-        """The devices to be told; None: this driver gives none out, and has no slice at all.
+        """Sets the devices to publish; None: no slices at all, as this driver allocates none.
 
         `uid` is the Node's.
         """
@@ -130,12 +130,12 @@ class Slices:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the server has what is wanted."""
+        """Whether the server has the wanted slices."""
         at_work = self._wake.is_set() or self._is_writing
         return bool(self._uid) and self.problem is None and not at_work
 
     async def run(self) -> None:
-        """Writes what differs, until it is cancelled."""
+        """Writes slices that differ, until cancelled."""
         await self.cache.ready()
         wait_s = 0.0
         while True:
@@ -156,7 +156,7 @@ class Slices:
                 self._is_writing = False
 
     async def forget(self) -> None:
-        """Takes all slices of the node away. Raises `ApiError`."""
+        """Deletes all slices of the node; raises `ApiError`."""
         found, _ = await self._api.list(
             SLICES, fields=f"spec.nodeName={self._node},spec.driver={DRIVER}"
         )
@@ -195,7 +195,7 @@ class Slices:
 
 
 def _told(one: Object) -> str:
-    """What a scheduler is told by a slice, but for the generation: the same text means the same."""
+    """The content of a slice for a scheduler, without the generation, for comparison."""
     spec, owners = one["spec"], one["metadata"].get("ownerReferences") or []
     count = spec["pool"]["resourceSliceCount"]
     devices = [_plain(device) for device in spec.get("devices") or []]
@@ -203,7 +203,7 @@ def _told(one: Object) -> str:
 
 
 def _plain(part: Any) -> Any:  # noqa: ANN401 - JSON
-    """With quantities as numbers, and without the time that the server adds to taints."""
+    """Normalises quantities to numbers, and drops the time that the server adds to taints."""
     if isinstance(part, dict):
         return {
             key: _number(value)

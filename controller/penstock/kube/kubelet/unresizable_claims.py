@@ -1,4 +1,4 @@
-"""Pods with claims whose owners ask for other amounts: those do not change, and it is told."""
+"""Unresizable claims: writes Events for Pods that request a resize of a claim."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ Log = Any  # log(event, **fields)
 
 
 class Unresizable:
-    """Tells it as an Event of each such Pod."""
+    """Writes an Event for each such Pod."""
 
     def __init__(self, api: Api, tenants: Tenants, pods: NodePods, node: str, log: Log) -> None:
         self._events = Events(api, log, NODE, node)
         self._tenants = tenants
         self._pods = pods
         self._log = log
-        self._asking: dict[str, NodePod] = {}  # by uid; not told yet
+        self._asking: dict[str, NodePod] = {}  # by uid; without an Event yet
         self._wake = asyncio.Event()
         pods.cache.changed.append(self._note)
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Writes Events until cancelled."""
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -55,7 +55,7 @@ class Unresizable:
             self._wake.set()
 
     async def _tell(self) -> None:
-        """Raises `PenstockError`: agent or API server do not answer."""
+        """Writes due Events; raises `PenstockError` if agent or API server do not answer."""
         if not self._asking:
             return
         owned = await self._tenants.owned()

@@ -1,1 +1,1 @@
-"""Kubernetes objects: the API client, its cache, and what our annotations and fields say."""
+"""Kubernetes objects: API client, cache, and readers for our annotations and fields."""

@@ -1,7 +1,7 @@
-"""An API server: JSON in, JSON out, and errors that say what to do.
+"""Kubernetes API client: plain JSON objects, retries, and errors that say what to do.
 
-The client library finds the server and proves who asks; objects stay the plain JSON that the server
-sent, because building a typed object of each of ten thousand Pods takes longer than placing them.
+The client library finds the server and authenticates. Objects stay plain JSON, because building
+typed objects for ten thousand Pods takes longer than placing them.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 Object = dict[str, Any]
-PAGE = 500  # objects of a list that are asked for at a time
+PAGE = 500  # objects per request of a list
 TIMEOUT_S = 30.0
 MOST_CONNECTIONS = 64
-# A watch is told something at least so often (bookmarks come every minute): else its peer is gone.
+# A watch without data for so long (bookmarks come every minute) has lost its server.
 SILENCE_S = 150.0
-# aiohttp's session waits for its pool, not for a connection given up before its answer began: TLS
-# says goodbye on that, which the server has to return.
+# aiohttp's session waits for its pool, but not for a connection that was given up before its answer
+# began. TLS sends a close notification there, which the server has to return.
 CLOSING_S = 0.1
-# Requests a second that one process sends on average, and at once: what client-go's components
-# are usually given. `penstock kube place` binds Pods, and is given a scheduler's.
+# Requests a second of one process, on average and at once: the usual limits of client-go's
+# components. `penstock kube place` binds Pods, and gets the limits of a scheduler.
 QPS, BURST = 50.0, 100
-# A server that is too busy (429) says after how many seconds to come back.
+# A server that is too busy (429) tells after how many seconds to retry.
 MOST_RETRIES, LONGEST_RETRY_S = 4, 5.0
 CLOCK_EVERY_S = 60.0  # how often the server's clock is read
-# Of a bookmark: what was sent before it is the whole list.
+# Annotation of a bookmark: the events before it were the complete list.
 LIST_IS_WHOLE = "k8s.io/initial-events-end"
 PATCHES = {
     "merge": "application/merge-patch+json",
@@ -59,14 +59,14 @@ PATCHES = {
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of object, as paths name it: `Kind("resource.k8s.io/v1", "resourceclaims")`."""
+    """A kind of object, as in URL paths: `Kind("resource.k8s.io/v1", "resourceclaims")`."""
 
     group_version: str
     plural: str
     namespaced: bool = True
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
-        """Of all objects, those of a namespace, or one."""
+        """The URL path of all objects, of those in a namespace, or of one."""
         root = "/api" if "/" not in self.group_version else "/apis"
         parts = [root, self.group_version]
         if namespace and self.namespaced:
@@ -85,12 +85,12 @@ LEASES = Kind("coordination.k8s.io/v1", "leases")
 
 
 class ApiError(PenstockError):
-    """What the API server refused, or that it cannot be reached (`status` 0)."""
+    """The API server refused a request, or cannot be reached (`status` 0)."""
 
     def __init__(self, what: str, why: str, fix: str, status: int, code: str) -> None:
         super().__init__(what, why, fix, reason="unavailable" if status in {0, 429} else "invalid")
         self.status = status
-        self.code = code  # as the server says it: NotFound, Conflict, AlreadyExists, Expired, …
+        self.code = code  # the server's reason: NotFound, Conflict, AlreadyExists, Expired, …
 
     @property
     def is_passing(self) -> bool:
@@ -104,30 +104,30 @@ class Api:
     def __init__(
         self, configuration: client.Configuration, *, qps: float = QPS, burst: int = BURST
     ) -> None:
-        """Use it in the event loop that it is made in.
+        """Use it in the event loop in which it is created.
 
         Args:
-            configuration: The server, and who asks.
-            qps: Requests a second on average; more of them wait here.
-            burst: Requests that may go at once.
+            configuration: The server and the credentials.
+            qps: Requests a second on average; further requests wait here.
+            burst: Requests that may be sent at once.
         """
         configuration.connection_pool_maxsize = MOST_CONNECTIONS
         self._configuration = configuration
         self._rest = client.ApiClient(configuration).rest_client
         self._pace = Pace(qps, burst)
-        self._ahead_s = 0.0  # the server's clock, of ours (monotonic)
+        self._ahead_s = 0.0  # the server's clock minus ours (monotonic)
         self._clock_read_s = -CLOCK_EVERY_S
 
     @classmethod
     async def connect(
         cls, kubeconfig: Path | None = None, *, qps: float = QPS, burst: int = BURST
     ) -> Self:
-        """That of `kubeconfig`; without one, of the Pod that this runs in, or of $KUBECONFIG.
+        """Connects by `kubeconfig`; without one, as the Pod this runs in, or by $KUBECONFIG.
 
         `qps` and `burst` as for the constructor.
 
         Raises:
-            PenstockError: none is configured.
+            PenstockError: no cluster is configured.
         """
         configuration = client.Configuration()
         try:
@@ -138,7 +138,7 @@ class Api:
                     str(kubeconfig) if kubeconfig else None, client_configuration=configuration
                 )
             return cls(configuration, qps=qps, burst=burst)
-        except Exception as error:  # a kubeconfig of nonsense makes the library raise anything
+        except Exception as error:  # for a malformed kubeconfig the library may raise anything
             raise PenstockError(
                 "no Kubernetes cluster is configured", str(error),
                 "name one with --kubeconfig or $KUBECONFIG, or run this in a Pod",
@@ -146,13 +146,14 @@ class Api:
 
     @property
     def server(self) -> str:
-        """Its URL."""
+        """The URL of the API server."""
         return str(self._configuration.host)
 
     def now_s(self) -> float:
-        """UTC since 1970 by the server's clock, within about a second: for comparing its stamps.
+        """Seconds since 1970, UTC, by the server's clock within about a second.
 
-        It is read off the server's answers; before the first of them it is this machine's clock.
+        Compare the server's timestamps with it. It comes from the server's answers; before the
+        first of them it is this machine's clock.
         """
         if self._clock_read_s < 0:
             return time.time()
@@ -161,7 +162,7 @@ class Api:
     async def get(
         self, kind: Kind, name: str, namespace: str = "", subresource: str = ""
     ) -> Object:
-        """One object."""
+        """Reads one object."""
         return await self._ask("GET", kind.path(namespace, name, subresource))
 
     async def list(
@@ -173,14 +174,14 @@ class Api:
         labels: str = "",
         fresh: bool = True,
     ) -> tuple[list[Object], str]:
-        """All that the selectors name, and the version that the list is of.
+        """Lists the objects that the selectors match, with the version of the list.
 
-        Not `fresh`, it is what the server has in its memory, which may be a moment old, or older on
-        one of several servers; nothing of it is read from the store behind the server.
+        Without `fresh`, the list comes from the server's memory and not from its store. It may be a
+        moment old, or older on one of several servers.
         """
         found: list[Object] = []
         query = {"fieldSelector": fields, "labelSelector": labels}
-        # A server pages what it reads from its store, and sends what it has in memory at once.
+        # A server pages lists from its store, but sends lists from its memory at once.
         query |= {"limit": str(PAGE)} if fresh else {"resourceVersion": "0"}
         while True:
             answer = await self._ask("GET", kind.path(namespace), query=query)
@@ -200,15 +201,15 @@ class Api:
         labels: str = "",
         whole: bool = False,
     ) -> AsyncIterator[tuple[str, Object]]:
-        """What happens after `version`: ("ADDED" | "MODIFIED" | "DELETED" | "BOOKMARK", object).
+        """Yields events after `version`: ("ADDED" | "MODIFIED" | "DELETED" | "BOOKMARK", object).
 
-        Ends when the server ends it, which it does every few minutes: go on from the version of the
-        object that came last. Raises `ApiError` with status 410 when `version` is too old.
+        The server ends a watch every few minutes: continue from the version of the last object.
+        Raises `ApiError` with status 410 when `version` is too old.
 
         `whole`: all objects come first, each as "ADDED", then a bookmark for which `is_list_whole`
-        is true. With an empty `version` they are as fresh as a list from the store, with "0" as the
-        server has them in memory; either way it reads the store for none of them. Servers that
-        cannot do it answer with status 400 or 422.
+        is true. With an empty `version` they are as fresh as a list from the store; with "0" they
+        are as the server has them in memory. Neither reads objects from the store. Servers that do
+        not support it answer with status 400 or 422.
         """
         query = {
             "watch": "true", "allowWatchBookmarks": "true", "resourceVersion": version,
@@ -228,22 +229,22 @@ class Api:
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
             raise self._unreachable(error) from error
         except (ValueError, KeyError, TypeError) as error:
-            raise self._unreachable(ValueError(f"no line of a watch: {error!r}")) from error
+            raise self._unreachable(ValueError(f"malformed watch event: {error!r}")) from error
         finally:
             if answer.connection and answer.connection.transport:
-                answer.connection.transport.abort()  # TLS would wait for the server's goodbye
+                answer.connection.transport.abort()  # closing TLS would wait for the server
             answer.close()
 
     async def create(
         self, kind: Kind, body: Object, namespace: str = "", name: str = "", subresource: str = ""
     ) -> Object:
-        """Makes an object, or posts to the `subresource` of one."""
+        """Creates an object, or posts to the `subresource` of one."""
         return await self._ask("POST", kind.path(namespace, name, subresource), body)
 
     async def replace(
         self, kind: Kind, body: Object, namespace: str = "", subresource: str = ""
     ) -> Object:
-        """Writes a whole object over the one of its version; status 409 when that has changed."""
+        """Replaces an object of the same version; status 409 if it has changed."""
         path = kind.path(namespace, body["metadata"]["name"], subresource)
         return await self._ask("PUT", path, body)
 
@@ -264,7 +265,7 @@ class Api:
         return await self._ask("PATCH", path, body, query, {"Content-Type": PATCHES[way]})
 
     async def delete(self, kind: Kind, name: str, namespace: str = "", *, uid: str = "") -> None:
-        """Removes an object, only of that `uid` if one is given. One that is gone is no error."""
+        """Deletes an object, only with that `uid` if given. A missing object is not an error."""
         body: Object = {"propagationPolicy": "Background"}
         if uid:
             body["preconditions"] = {"uid": uid}
@@ -275,14 +276,14 @@ class Api:
                 raise
 
     async def ask_kubelet(self, node: str, path: str) -> Object:
-        """What the kubelet of a node answers at `path`, such as "stats/summary?a=b"."""
+        """Requests `path` from the kubelet of a node, such as "stats/summary?a=b"."""
         path, _, query = path.partition("?")
         return await self._ask(
             "GET", f"{NODES.path(name=node)}/proxy/{path}", query=dict(parse_qsl(query))
         )
 
     async def close(self) -> None:
-        """Ends the connections."""
+        """Closes the connections."""
         await self._rest.close()
         await asyncio.sleep(CLOSING_S)
 
@@ -345,7 +346,7 @@ class Api:
                 text = await answer.read()
             except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
                 raise self._unreachable(error) from error
-            # To an eviction it is the word of a disruption budget, and the caller's to wait for.
+            # For an eviction, 429 is a disruption budget's refusal: the caller decides to wait.
             is_busy = answer.status == 429 and not path.endswith("/eviction")
             if not is_busy or retries == MOST_RETRIES:
                 raise _refusal(method, path, _status_of(answer.status, text))
@@ -359,19 +360,19 @@ class Api:
             return
         with contextlib.suppress(ValueError):
             date = parsedate_to_datetime(said).replace(tzinfo=timezone.utc)
-            # It says whole seconds: half of one is what it is off on average.
+            # The header has whole seconds: it is half a second behind on average.
             self._ahead_s, self._clock_read_s = date.timestamp() + 0.5 - now_s, now_s
 
     def _unreachable(self, error: Exception) -> ApiError:
         why = str(error) or type(error).__name__
         return ApiError(
             f"the API server at {self.server} does not answer", why,
-            "it is tried again; see whether it runs and this machine reaches it", 0, "",
+            "it is tried again; check that it runs and that this machine can reach it", 0, "",
         )  # fmt: skip
 
 
 async def find(api: Api, kind: Kind, name: str, namespace: str = "") -> Object | None:
-    """An object of the API server; None: there is none. Raises `ApiError` for all else."""
+    """Reads an object; None: it does not exist. Raises `ApiError` for other failures."""
     try:
         return await api.get(kind, name, namespace)
     except ApiError as error:
@@ -381,7 +382,7 @@ async def find(api: Api, kind: Kind, name: str, namespace: str = "") -> Object |
 
 
 async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """Whole lines, however long: an object may be larger than a reader's buffer."""
+    """Yields complete lines of any length: an object may exceed the reader's buffer."""
     rest = bytearray()
     async for block in content.iter_any():
         rest += block
@@ -393,7 +394,7 @@ async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
 
 
 def is_list_whole(event: str, one: Object) -> bool:
-    """Whether that event of a watch of the `whole` says that all objects have come."""
+    """Whether this event of a watch with `whole` marks the end of the initial list."""
     annotations = (one.get("metadata") or {}).get("annotations") or {}
     return event == "BOOKMARK" and annotations.get(LIST_IS_WHOLE) == "true"
 
@@ -415,12 +416,12 @@ def _refusal(method: str, path: str, status: Object) -> ApiError:
     code = str(status.get("reason") or "")
     number = int(status.get("code") or 0)
     fixes = {
-        401: "see whether the token or certificate is still good",
-        403: "see the roles that the chart installs (kubectl auth can-i)",
-        404: "see whether it was removed, or the name is right",
-        409: "somebody else changed it at the same time",
+        401: "check whether the token or certificate is still valid",
+        403: "check the roles that the chart installs (kubectl auth can-i)",
+        404: "check the name, and whether the object was removed",
+        409: "another client changed it at the same time",
     }
     return ApiError(
         f"{method} {path} was refused ({number})", str(status.get("message") or code),
-        fixes.get(number, "the API server's log says more"), number, code,
+        fixes.get(number, "see the API server's log"), number, code,
     )  # fmt: skip

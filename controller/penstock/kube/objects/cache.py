@@ -1,4 +1,4 @@
-"""All objects of a kind, as an API server has them, kept up to date here."""
+"""Object cache: all objects of a kind, kept up to date by list and watch."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Key = tuple[str, str]  # namespace ("" where there is none), name
 LONGEST_WAIT_S = 30.0
-SETTLED_S = 60.0  # a watch that lived as long was a good one
-# Of a server that cannot begin a watch with a list: it does not know how, or its memory does not
-# get as new as its store.
+SETTLED_S = 60.0  # a watch that lasted so long did not fail at once
+# Status codes of a server that cannot begin a watch with a list: it does not support it, or its
+# memory does not catch up with its store.
 NO_STREAM = frozenset({400, 422, 504})
 
 
 class Cache(Generic[T]):
-    """Objects by namespace and name, each reduced by `read` to what is wanted of it.
+    """Objects by namespace and name, each reduced by `read` to the parts that are needed.
 
-    `read` returns None for objects that are of no concern. `run` keeps them until it is cancelled:
-    through ends of watches, versions that are too old, servers that go and come. What a server that
-    does not answer had last stands meanwhile; `age_s` says for how long.
+    `read` returns None for irrelevant objects. `run` keeps the cache up to date until cancelled:
+    through ends of watches, versions that are too old, and restarts of servers. While a server does
+    not answer, the cache keeps its last objects; `age_s` tells for how long.
 
-    An object for which `read` raises stands as it was read last, or is left out, and is told to
-    `report`: whoever may write one object must not end what all depend on.
+    If `read` raises, the object stays as it was read last, or is left out, and `report` is called:
+    a user who may write one object must not stop a process on which all depend.
     """
 
     def __init__(
@@ -44,30 +44,30 @@ class Cache(Generic[T]):
         fresh: bool = False,
         report: Callable[..., None] = lambda *_, **__: None,
     ) -> None:
-        """`fresh`: what is listed is what the store has; else what the server has in memory.
+        """`fresh`: lists come from the server's store; else from its memory.
 
-        `report` is told "problem" and "problem over" with the fields `part` and `problem`.
+        `report` gets the events "problem" and "problem over", with the fields `part` and `problem`.
         """
         self.objects: dict[Key, T] = {}
         self.changed: list[Callable[[Key, T | None, T | None], None]] = []
-        """Called with what an object was and is; None: it is not there. Must not raise."""
+        """Called with key, old and new object; None: it does not exist. Must not raise."""
         self.problem: ApiError | None = None
-        """Why the server cannot be asked at the moment."""
+        """Why the server does not answer at the moment."""
         self._api = api
         self._kind = kind
         self._read = read
         self._where: dict[str, Any] = {"namespace": namespace, "fields": fields, "labels": labels}
         self._fresh = fresh
         self._report = report
-        self._unread: dict[Key, str] = {}  # why
-        self._streams = True  # whether the server sends a list as the beginning of a watch
+        self._unread: dict[Key, str] = {}  # objects that cannot be read, and why
+        self._streams = True  # whether the server can begin a watch with a list
         self._version = ""
         self._ready = asyncio.Event()
         self._heard_s = time.monotonic()
         self._following: asyncio.Task[None] | None = None
 
     def renew(self) -> None:
-        """Lists all anew; until then it is not ready. What was here stands meanwhile."""
+        """Lists all objects again; until then it is not ready, but keeps the present objects."""
         self._ready.clear()
         self._version = ""
         if self._following is not None:
@@ -84,21 +84,21 @@ class Cache(Generic[T]):
 
     @property
     def is_unserved(self) -> bool:
-        """Whether the server has no such kind of object: an older release, or not installed."""
+        """Whether the server does not serve this kind: an older release, or not installed."""
         return not self.is_ready and self.problem is not None and self.problem.status == 404
 
     @property
     def is_listing(self) -> bool:
-        """Whether what comes is what there is, not what happens: nobody knows how old it is."""
+        """Whether objects come from a list rather than from events: their age is unknown."""
         return not self._version
 
     @property
     def version(self) -> str:
-        """The server's version that the objects are of; empty before they were listed."""
+        """The server's version of the objects; empty before they are listed."""
         return self._version
 
     def age_s(self) -> float:
-        """Seconds since the server was last known to be watched."""
+        """Seconds since the watch was last known to work."""
         return 0.0 if self.problem is None else time.monotonic() - self._heard_s
 
     async def run(self) -> None:
@@ -111,19 +111,19 @@ class Cache(Generic[T]):
                 await asyncio.wait([self._following])
             finally:
                 self._following.cancel()
-            if self._following.cancelled():  # `renew`
+            if self._following.cancelled():  # by `renew`
                 continue
             try:
                 self._following.result()
-                wait_s = 0.1  # as is usual after minutes; a server that does so at once gets a rest
+                wait_s = 0.1  # watches usually end after minutes; if at once, spare the server
             except ApiError as error:
-                if error.status == 410:  # objects of that version are no longer kept
+                if error.status == 410:  # the server no longer keeps that version
                     self._version = ""
                 elif self.problem is None:
                     self.problem, self._heard_s = error, time.monotonic()
                 long = time.monotonic() - begun_s > SETTLED_S
                 wait_s = 0.1 if long else min(LONGEST_WAIT_S, max(0.1, wait_s * 2))
-            # Many caches that lost one server do not come back in step.
+            # Random, so that many caches that lost one server do not reconnect at once.
             await asyncio.sleep(wait_s * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
 
     async def _follow(self) -> None:
@@ -136,7 +136,7 @@ class Cache(Generic[T]):
             await self._watch(self._version, whole=False)
 
     async def _stream(self) -> None:
-        """Lists by the beginning of a watch, which takes little of the server, and less here."""
+        """Lists through the beginning of a watch, which is cheaper for the server and here."""
         try:
             await self._watch("" if self._fresh else "0", whole=True)
         except ApiError as error:
@@ -159,7 +159,7 @@ class Cache(Generic[T]):
         self._ready.set()
 
     async def _watch(self, version: str, *, whole: bool) -> None:
-        """`whole`: begins with all objects, until which nothing is known to be gone."""
+        """Watches; with `whole` it begins with all objects, and finds deleted ones after them."""
         listed: set[Key] = set()
         async for event, one in self._api.watch(self._kind, version, **self._where, whole=whole):
             if is_list_whole(event, one):
@@ -180,14 +180,14 @@ class Cache(Generic[T]):
         key = key_of(one)
         try:
             found = self._read(one)
-        except Exception as error:  # noqa: BLE001 - whatever an object that somebody wrote leads to
+        except Exception as error:  # noqa: BLE001 - a user's object may cause any error
             self._note(key, f"cannot be read: {type(error).__name__}: {error}")
             return self.objects.get(key)
         self._note(key, "")
         return found
 
     def _note(self, key: Key, problem: str) -> None:
-        """Says a problem of an object when it begins, and when it is over."""
+        """Reports a problem of an object when it begins, and when it is over."""
         if self._unread.get(key, "") == problem:
             return
         if problem:
@@ -213,6 +213,6 @@ class Cache(Generic[T]):
 
 
 def key_of(one: Object) -> Key:
-    """Where it is found."""
+    """The cache key of an object."""
     metadata = one["metadata"]
     return metadata.get("namespace", ""), metadata["name"]

@@ -1,4 +1,4 @@
-"""How much of devices claims and Pods ask for, or hold: what caps count, by whichever way."""
+"""Device quantities that claims and Pods request or hold: what caps count, in either mode."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ FINISHED = frozenset({"Succeeded", "Failed"})
 
 @dataclass(frozen=True)
 class Amounts:
-    """Shares of devices, added up. None: nobody said how much, so it is as much as there is.
+    """Shares of devices, added up. None: no quantity is given, so it is all there is.
 
-    `vgpus` is None where all devices of a node are asked for, whichever node that will be.
+    `vgpus` is None for a request of all devices of a node that is not known yet.
     """
 
     vgpus: int | None = 0
@@ -42,7 +42,7 @@ class Amounts:
         )
 
     def times(self, count: int) -> Amounts:
-        """So many alike."""
+        """The sum of `count` equal quantities."""
         return Amounts(
             *(
                 None if one is None else one * count
@@ -51,7 +51,7 @@ class Amounts:
         )
 
     def most(self, other: Amounts) -> Amounts:
-        """The larger of each: of things that are not held at the same time."""
+        """The larger of each quantity: for shares that are not held at the same time."""
         return Amounts(
             _most(self.vgpus, other.vgpus),
             _most(self.memory_bytes, other.memory_bytes),
@@ -66,9 +66,9 @@ NOTHING = Amounts()
 
 
 def total(several: Iterable[Amounts]) -> Amounts:
-    """All together; what nobody said counts as nothing: only what is granted can be added up.
+    """The sum; a quantity that is not given counts as zero, as only grants can be added up.
 
-    Of all devices of a node one counts until it is known how many these are.
+    A request of all devices of a node counts as one until their number is known.
     """
     vgpus = memory_bytes = cores_permille = 0
     for one in several:
@@ -79,11 +79,11 @@ def total(several: Iterable[Amounts]) -> Amounts:
 
 
 def of_pod(pod: Object) -> Amounts:
-    """By extended resources; what was asked for in TFLOPS is known once it is placed.
+    """Counts a Pod's extended resources; a request in TFLOPS is known once the Pod is placed.
 
-    Of a Pod whose share was changed while it runs, the most of what it asked for when it was made,
-    has, may still have, and asks for now. Claims are not counted here. A Pod that is being deleted
-    holds its shares until it is gone, a finished one none.
+    For a Pod that was resized, counts the maximum of its original request, its present share, the
+    share that it may still hold, and its requested share. Claims are not counted here. A Pod that
+    is being deleted holds its shares until it is gone; a finished one holds none.
     """
     if (pod.get("status") or {}).get("phase") in FINISHED:
         return NOTHING
@@ -98,10 +98,10 @@ def of_pod(pod: Object) -> Amounts:
         return wanted
     several = [placement]
     if held:
-        with contextlib.suppress(PenstockError):  # nobody wrote it who may
+        with contextlib.suppress(PenstockError):  # Penstock did not write this annotation
             several.append(at_most(placement, read_placement(held)))
     if resize:
-        with contextlib.suppress(PenstockError):  # refused on its way, and by the extender
+        with contextlib.suppress(PenstockError):  # the webhook and the extender refuse it
             several.append(at_most(several[-1], resized(placement, read_resize(resize))))
     granted = _of_placement(several[-1], roles(pod))
     return Amounts(
@@ -112,12 +112,12 @@ def of_pod(pod: Object) -> Amounts:
 
 
 def asks_for_vgpus(pod_spec: Object) -> bool:
-    """Whether a Pod, or one made of this template, asks for shares by extended resources."""
+    """Whether a Pod with this spec requests shares by extended resources."""
     return any(asked(one) for one, _, _ in containers({"spec": pod_spec}))
 
 
 def of_claim(claim: Object, ours: Collection[str]) -> Amounts:
-    """What was allocated, or else what is asked for of the device classes `ours`."""
+    """Counts a claim's allocation, or before that its requests for device classes in `ours`."""
     allocation = (claim.get("status") or {}).get("allocation")
     if allocation is not None:
         return total(
@@ -129,7 +129,7 @@ def of_claim(claim: Object, ours: Collection[str]) -> Amounts:
 
 
 def of_claim_spec(spec: Object, ours: Collection[str]) -> Amounts:
-    """What a claim, or a template of claims, asks for."""
+    """Counts what a claim, or a template of claims, requests."""
     whole = NOTHING
     for request in (spec.get("devices") or {}).get("requests") or []:
         if "exactly" in request:
@@ -153,7 +153,7 @@ def _of_request(request: dict[str, Any], ours: Collection[str]) -> Amounts:
 
 
 def _of_placement(placement: Placement, order: Iterable[tuple[str, Role]]) -> Amounts:
-    """The most at any moment, over all its devices."""
+    """The maximum at any moment, over all devices of the placement."""
     shares = (
         (role, total(Amounts(1, one.memory_bytes, one.cores_permille) for one in by.values()))
         for name, role in order
@@ -163,7 +163,7 @@ def _of_placement(placement: Placement, order: Iterable[tuple[str, Role]]) -> Am
 
 
 def _at_any_moment(several: Iterable[tuple[Role, Amounts]]) -> Amounts:
-    """Of containers in the order in which they start: those before the main ones come first."""
+    """The maximum held at once, for containers in start order (init containers first)."""
     running, alone = NOTHING, NOTHING
     for role, one in several:
         if role == "init":
@@ -174,7 +174,7 @@ def _at_any_moment(several: Iterable[tuple[Role, Amounts]]) -> Amounts:
 
 
 def _asked(pod: Object) -> Amounts:
-    """The most at any moment. Of what no device has nothing can be held: others refuse that."""
+    """The maximum requested at any moment; zero for an impossible request, which is refused."""
     try:
         request = read_request(pod)
     except PenstockError:
@@ -192,7 +192,7 @@ def _asked(pod: Object) -> Amounts:
 
 
 def _quantity(value: object) -> int | None:
-    """None where it is not said, or is nonsense: others refuse that."""
+    """The value as an integer; None: absent or malformed, which other checks refuse."""
     try:
         return None if value is None else parse_whole(value)
     except QuantityError:

@@ -1,4 +1,4 @@
-"""A DeviceClass: whose devices it may give, ours, another driver's, or anybody's."""
+"""DeviceClasses: whether a class allocates our devices, another driver's, or any."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ Whose = Literal["ours", "theirs", "anybody's"]
 
 @dataclass(frozen=True)
 class DeviceClass:
-    """As far as it concerns us."""
+    """The parts of a DeviceClass that concern us."""
 
     whose: Whose
     configs: tuple[Object, ...] = ()  # as an allocation has them: `source` and opaque parameters
 
 
-NO_CLASS = DeviceClass("theirs")  # that of a name which does not exist: nothing is given by it
+NO_CLASS = DeviceClass("theirs")  # stands for a missing class: it allocates nothing
 
 
 def read_class(one: Object) -> DeviceClass:
-    """As an API server has it."""
+    """Reads a DeviceClass object."""
     configs = (one.get("spec") or {}).get("config") or []
     return DeviceClass(whose(one), tuple({**config, "source": "FromClass"} for config in configs))
 
@@ -35,11 +35,11 @@ _NAMES_A_DRIVER = re.compile(r"device\.driver\s*==\s*[\"']")
 
 
 def whose(device_class: Object) -> Whose:
-    """By the text of its selectors, which are administrators' to write.
+    """Whose devices a class allocates, by the text of its selectors, which administrators write.
 
-    A class that names no driver gives devices of any, also ours: what is asked for by it counts
-    against a namespace's cap until it is known what was allocated. What a claim selects beside its
-    class is not looked at: its author is whom a cap holds against.
+    A class that names no driver may allocate devices of any driver, also ours: requests by it count
+    against a namespace's cap until it is known what was allocated. The claim's own selectors are
+    ignored: its author is the user whom the cap restricts.
     """
     selectors = (device_class.get("spec") or {}).get("selectors") or []
     text = " ".join(str((one.get("cel") or {}).get("expression", "")) for one in selectors)

@@ -1,4 +1,4 @@
-"""PodDisruptionBudgets: how many of which Pods may be evicted at the moment."""
+"""PodDisruptionBudgets: which Pods they cover, and how many of those may be evicted now."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ BUDGETS = Kind("policy/v1", "poddisruptionbudgets")
 
 @dataclass(frozen=True)
 class Budget:
-    """One, as its controller reckoned it last. The API server has the last word at an eviction."""
+    """A budget as its controller last computed it; at an eviction the API server decides."""
 
     namespace: str
     name: str
-    selector: Mapping[str, object] | None  # None selects nothing, an empty one all
+    selector: Mapping[str, object] | None  # None selects no Pod, an empty one all Pods
     allowed: int
 
     @property
     def key(self) -> str:
-        """As people write it."""
+        """The budget's `namespace/name`."""
         return f"{self.namespace}/{self.name}"
 
 
 def read_budget(one: Object) -> Budget:
-    """What one that nobody has reckoned yet allows is nothing."""
+    """Reads a budget; one that its controller has not computed yet allows no eviction."""
     metadata, status = one["metadata"], one.get("status") or {}
     stale = int(status.get("observedGeneration") or 0) < int(metadata.get("generation") or 0)
     allowed = 0 if stale else int(status.get("disruptionsAllowed") or 0)
@@ -41,14 +41,14 @@ def read_budget(one: Object) -> Budget:
 
 
 async def all_budgets(api: Api) -> list[Budget]:
-    """Of all namespaces. Raises `ApiError`."""
+    """Lists the budgets of all namespaces; raises `ApiError`."""
     return [read_budget(one) for one in (await api.list(BUDGETS, fresh=False))[0]]
 
 
 def budgets_of(
     namespace: str, labels: Mapping[str, str], budgets: Iterable[Budget]
 ) -> tuple[str, ...]:
-    """The keys of those that a running Pod is in."""
+    """The keys of the budgets that cover a running Pod with these labels."""
     return tuple(
         one.key
         for one in budgets

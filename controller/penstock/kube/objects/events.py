@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from penstock.kube.objects.api_client import Api, Object
 
-CONTROL, PLACE, NODE = "penstock-control", "penstock-place", "penstock.io/node"  # who tells
+CONTROL, PLACE, NODE = "penstock-control", "penstock-place", "penstock.io/node"  # components
 OURS = frozenset({CONTROL, PLACE, NODE})
 MOST_CHARACTERS = 1000  # the API server takes 1024
 KEPT_S = 3600.0
@@ -23,7 +23,7 @@ KEPT_S = 3600.0
 
 @dataclass(frozen=True)
 class About:
-    """What an event is about."""
+    """The object that an event is about."""
 
     version: str  # "v1", "apps/v1"
     kind: str
@@ -33,7 +33,7 @@ class About:
 
     @classmethod
     def pod(cls, namespace: str, name: str, uid: str) -> About:
-        """A Pod."""
+        """A reference to a Pod."""
         return cls("v1", "Pod", namespace, name, uid)
 
 
@@ -49,9 +49,9 @@ def event_of(
     last_s: float,
     key: str = "",
 ) -> Object:
-    """The Event, of the same name for the same reason, and `key` where a reason has several.
+    """Builds an Event, whose name depends on object, component, reason and `key`.
 
-    Times are UTC since 1970.
+    Give a `key` where one reason needs several Events. Times are UTC since 1970.
     """
     digest = hashlib.sha256(f"{about.uid} {component} {reason} {key}".encode()).hexdigest()[:16]
     return {
@@ -80,7 +80,7 @@ def event_of(
 
 
 async def put(api: Api, event: Object) -> None:
-    """Writes it over what was told before under its name. Raises `ApiError`."""
+    """Writes an Event over the previous one of the same name; raises `ApiError`."""
     name, namespace = event["metadata"]["name"], event["metadata"]["namespace"]
     manager = event["reportingComponent"]
     await api.patch(EVENTS, name, event, namespace, way="apply", manager=manager)
@@ -95,12 +95,12 @@ class _Told:
 
 
 class Events:
-    """Of one component. How often something happened is counted while this process lives."""
+    """The Events of one component. Counts of repeated Events last as long as this process."""
 
     def __init__(
         self, api: Api, report: Callable[..., None], component: str, host: str = ""
     ) -> None:
-        """`host`: the node that it runs on, for one that tells of that node's Pods alone."""
+        """`host`: the node's name, for a component that reports only on that node's Pods."""
         self._host = host
         self._api = api
         self._report = report
@@ -110,20 +110,20 @@ class Events:
     async def write(
         self, about: About, reason: str, text: str, *, warning: bool = False, again: bool = False
     ) -> None:
-        """Once for the same text, unless it is to be said `again`.
+        """Writes an Event, once for the same text unless `again`.
 
-        One that cannot be written is lost, and said so: nothing waits for an event.
+        An Event that cannot be written is lost, and reported so: nothing waits for Events.
         """
         try:
             await self.tell(about, reason, text, warning=warning, again=again)
         except ApiError as error:
-            if error.status not in {403, 404}:  # the namespace is going, or gone
+            if error.status not in {403, 404}:  # the namespace is being deleted, or gone
                 self._report("event lost", about=f"{about.kind} {about.name}", problem=str(error))
 
     async def tell(
         self, about: About, reason: str, text: str, *, warning: bool = False, again: bool = False
     ) -> None:
-        """The same, but raises `ApiError` where it cannot be written."""
+        """Like `write`, but raises `ApiError` if the Event cannot be written."""
         key = about.uid, reason
         before = self._told.get(key)
         if before and before.text == text and not again:

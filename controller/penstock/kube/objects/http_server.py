@@ -1,4 +1,4 @@
-"""HTTP that Kubernetes asks a process by: its own paths, and what kubelets probe."""
+"""HTTP server helpers: listening, health probes, and a clean stop on signals."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
     from typing import Any
 
-AGAIN_S = 5.0  # a port that is taken is tried again
-MOST_BYTES = 8 << 20  # of a request: a Pod and the names of five thousand nodes are under one
+AGAIN_S = 5.0  # between attempts on a port that is in use
+MOST_BYTES = 8 << 20  # of a request: a Pod and five thousand node names take under 1 MiB
 
 
 def probes(app: web.Application, is_ready: Callable[[], str]) -> None:
-    """Adds /healthz and /readyz; `is_ready` says why it is not, or nothing."""
+    """Adds /healthz and /readyz; `is_ready` returns why it is not ready, or an empty text."""
 
     async def healthz(_: web.Request) -> web.Response:
         return web.Response(text="ok\n")
@@ -36,7 +36,7 @@ def probes(app: web.Application, is_ready: Callable[[], str]) -> None:
 
 
 def only_probes(is_ready: Callable[[], str]) -> web.Application:
-    """Them and nothing else: for an address that is open to more than those who are served."""
+    """An application with the probes alone, for an address that is open to others."""
     app = web.Application()
     probes(app, is_ready)
     return app
@@ -46,7 +46,7 @@ def only_probes(is_ready: Callable[[], str]) -> web.Application:
 async def listening(
     app: web.Application, address: tuple[str, int], tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[int]:
-    """Serves it until the context ends; the port that it has. Raises `PenstockError`."""
+    """Serves `app` within the context, which yields the port; raises `PenstockError`."""
     runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=5)
     await runner.setup()
     try:
@@ -56,7 +56,7 @@ async def listening(
         except OSError as error:
             raise PenstockError(
                 f"nothing can be served at {address[0]}:{address[1]}", str(error),
-                "name another address with --listen",
+                "choose another address with --listen",
             ) from error  # fmt: skip
         yield runner.addresses[0][1]
     finally:
@@ -66,10 +66,12 @@ async def listening(
 async def probed(
     is_ready: Callable[[], str], address: tuple[str, int], report: Callable[..., None]
 ) -> None:
-    """Serves probes on a port that any user of the machine may hold: then it is tried again.
+    """Serves probes on a port that other users of the machine may occupy; retries until it is free.
 
-    `report(event, **fields)` is told when the port is taken, and when it is not any more. Raises
-    `PenstockError`: there is no such address.
+    Calls `report(event, **fields)` when the port is in use, and when it is free again.
+
+    Raises:
+        PenstockError: the address does not exist.
     """
     taken = False
     while True:
@@ -88,7 +90,7 @@ async def probed(
 
 
 async def until_stopped(*coroutines: Coroutine[Any, Any, Any] | Awaitable[Any]) -> str:
-    """Runs all of them until SIGTERM or SIGINT, whose name it answers; raises what one raises."""
+    """Runs all until SIGTERM or SIGINT, and returns its name; raises what one of them raises."""
     loop = asyncio.get_running_loop()
     stopped: asyncio.Future[str] = loop.create_future()
 

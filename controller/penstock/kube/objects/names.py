@@ -1,51 +1,51 @@
-"""What Kubernetes objects call our things. One place: these words are an interface."""
+"""Names of our resources, annotations, labels and conditions. They are a public interface."""
 
 from __future__ import annotations
 
 GROUP = "penstock.io"
-DRIVER = GROUP  # of dynamic resource allocation; its devices are `<driver>/<pool>/<device>`
+DRIVER = GROUP  # name of the DRA driver; its devices are `<driver>/<pool>/<device>`
 
 # Dynamic resource allocation: capacities of a device.
 MEMORY = "memory"
 CORES_PERMILLE = "coresPermille"
 
-# Extended resources, where devices are not allocated dynamically. Integers all: cores in permille.
+# Extended resources, on nodes without dynamic resource allocation. All are integers: cores in
+# permille.
 RESOURCE_COUNT = f"{GROUP}/vgpu"
 RESOURCE_MEMORY = f"{GROUP}/memory"
 RESOURCE_CORES = f"{GROUP}/cores-permille"
 RESOURCE_TFLOPS = f"{GROUP}/tflops"
 RESOURCES = frozenset({RESOURCE_COUNT, RESOURCE_MEMORY, RESOURCE_CORES, RESOURCE_TFLOPS})
 
-# Annotations of Pods. The first is written by the extender alone, with the Binding and when a share
-# grows or shrinks; the second by it, too, and taken away on the node (`kube/placed.py`). What
-# follows on excess is written by the webhook, when the Pod is made.
+# Annotations of Pods. Only the extender writes the first, with the Binding and when a share grows
+# or shrinks. It also writes the second, which the node removes (`kube/kubelet/placement_sync.py`).
+# The webhook writes ON_EXCEED and GRACE when the Pod is created.
 PLACED = f"{GROUP}/placed"
 HELD = f"{GROUP}/held"
-RESIZE = f"{GROUP}/resize"  # what the owner wants a running Pod to have instead
+RESIZE = f"{GROUP}/resize"  # the sizes that the owner requests for a running Pod
 POLICY = f"{GROUP}/policy"
 MODE = f"{GROUP}/mode"
-MODEL = f"{GROUP}/model"  # devices of which model, as `penstock devices` calls it
+MODEL = f"{GROUP}/model"  # the device model, as `penstock devices` prints it
 ON_EXCEED = f"{GROUP}/on-exceed"  # what follows when more is measured than granted
-GRACE = f"{GROUP}/grace"  # for how long it is let, such as 30s
-KEPT = (ON_EXCEED, GRACE)  # as they were when the Pod was made
+GRACE = f"{GROUP}/grace"  # how long an excess is tolerated, such as 30s
+KEPT = (ON_EXCEED, GRACE)  # these stay as they were when the Pod was created
 
-# Readiness gate of every Pod with a share, and the condition that its node keeps: False while what
-# it has of a device is suspended.
+# Readiness gate of every Pod with a share, and the condition that its node maintains: False while
+# its share of a device is suspended.
 RUNNING = f"{GROUP}/running"
 
-PREEMPTING = (
-    f"{GROUP}/Preempting"  # condition of a Pod: others go for it (`kube/place/nominated.py`)
-)
+# Condition of a Pod for which others are evicted (`kube/extender/nominations.py`).
+PREEMPTING = f"{GROUP}/Preempting"
 
-# Annotation of Nodes: their devices (`kube/device.py`).
+# Annotation of Nodes: their devices (`kube/objects/node_devices.py`).
 DEVICES = f"{GROUP}/devices"
 
 # Labels.
-WAY = f"{GROUP}/way"  # of a Node: which one of the two ways its devices are given out by
+WAY = f"{GROUP}/way"  # of a Node: its allocation mode, one of the two below
 BY_EXTENDER = "extender"
 BY_CLAIMS = "claims"
-MANAGED = f"{GROUP}/vgpu"  # of every Pod with a share: what drains and selectors can use
+MANAGED = f"{GROUP}/vgpu"  # of every Pod with a share: for drains and selectors
 DRIVER_UPGRADE = "nvidia.com/gpu-driver-upgrade-state"  # of a Node: by NVIDIA's GPU operator
-METRICS_PORT = f"{GROUP}/metrics-port"  # of our agents' Pods: where their page for Prometheus is
+METRICS_PORT = f"{GROUP}/metrics-port"  # of our agents' Pods: the port of their Prometheus metrics
 
-SCHEDULER = "penstock-scheduler"  # profile of the scheduler that asks the extender
+SCHEDULER = "penstock-scheduler"  # profile of the scheduler that calls the extender

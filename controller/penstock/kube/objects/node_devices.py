@@ -1,14 +1,14 @@
-"""A node's devices as its Node says them: an annotation, written on the node, read by schedulers.
+"""Devices annotation of a Node: written by its `penstock kube node`, read by schedulers.
 
-JSON, a list in index order; what is not known or as usual is left out:
+JSON, a list in index order; unknown and default values are omitted:
 
     [{"uuid": "GPU-…", "index": 0, "model": "NVIDIA H200", "memory_bytes": 150754820096,
       "cores_permille": 1000, "tflops": 989.5, "healthy": false, "reason": "XID 79 …",
       "simulated": true, "driver": "580.65.06", "cuda": "13.0", "architecture": "9.0",
       "profile": "1g.18gb"}]
 
-`healthy` (and `reason`) only of a device that must get nothing new, `tflops` only where known.
-Amounts are whole devices': what Pods hold of them, their own objects say.
+`healthy` (and `reason`) appear only for a device that must get no new shares, `tflops` only where
+known. Quantities are those of whole devices; the shares that Pods hold are in the Pods' objects.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MOST_TFLOPS = 1e9
 
 @dataclass(frozen=True)
 class NodeDevice:
-    """One device that shares are granted of."""
+    """One device of which shares are granted."""
 
     uuid: str
     index: int
@@ -49,7 +49,7 @@ class NodeDevice:
 
 
 def write_devices(devices: Iterable[NodeDevice]) -> str:
-    """The annotation."""
+    """Writes the annotation."""
     usual = {one.name: one.default for one in fields(NodeDevice) if one.name != "cores_permille"}
     plain = [
         {key: value for key, value in asdict(one).items() if value != usual.get(key)}
@@ -59,16 +59,16 @@ def write_devices(devices: Iterable[NodeDevice]) -> str:
 
 
 def read_devices(text: str) -> tuple[NodeDevice, ...]:
-    """What the annotation says. Raises `PenstockError` for anything that no node wrote.
+    """Reads the annotation; raises `PenstockError` if it is malformed.
 
-    Keys that this release does not know are passed over: a newer node may write them.
+    Unknown keys are ignored: a newer node may write them.
     """
     if len(text) > MOST_CHARACTERS:
         raise _nonsense(f"it has {len(text)} characters")
     try:
         plain = json.loads(text)
         if not isinstance(plain, list) or len(plain) > MOST_DEVICES:
-            raise _nonsense(f"it is no list of at most {MOST_DEVICES} devices")
+            raise _nonsense(f"it is not a list of at most {MOST_DEVICES} devices")
         found = tuple(_device(one) for one in plain)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise _nonsense(f"{type(error).__name__}: {error}") from error
@@ -98,21 +98,21 @@ def _device(plain: dict[str, object]) -> NodeDevice:
 
 def _word(text: object, least: int = 0) -> str:
     if not isinstance(text, str) or not least <= len(text) <= MOST_WORD:
-        raise ValueError(f"{text!r} is no word of a device")
+        raise ValueError(f"{text!r} is not a text of {least} to {MOST_WORD} characters")
     return text
 
 
 def _amount(figure: object, least: int, most: int) -> int:
     if not isinstance(figure, int) or isinstance(figure, bool) or not least <= figure <= most:
-        raise ValueError(f"{figure!r} is no amount from {least} to {most}")
+        raise ValueError(f"{figure!r} is not an integer from {least} to {most}")
     return figure
 
 
 def _rate(figure: object) -> float:
     if not isinstance(figure, (int, float)) or isinstance(figure, bool):
-        raise ValueError(f"{figure!r} is no rate")  # noqa: TRY004 - one error for all that is unreadable
+        raise ValueError(f"{figure!r} is not a number")  # noqa: TRY004 - one error for all malformed values
     if not 0 < figure <= MOST_TFLOPS:
-        raise ValueError(f"{figure!r} is no rate up to {MOST_TFLOPS:g}")
+        raise ValueError(f"{figure!r} is not a rate up to {MOST_TFLOPS:g}")
     return float(figure)
 
 
@@ -125,5 +125,5 @@ def _truth(value: object) -> bool:
 def _nonsense(why: str) -> PenstockError:
     return PenstockError(
         "the node's devices cannot be read", why[:500],
-        "only the node's own part of Penstock writes them: see whether its Pod runs",
+        "only penstock kube node on that node writes them: check that its Pod runs",
     )  # fmt: skip

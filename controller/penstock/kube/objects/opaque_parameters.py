@@ -1,4 +1,4 @@
-"""What a claim or a device class says beyond amounts: the opaque parameters of our driver.
+"""Opaque parameters of our driver: settings of a claim or a device class beyond quantities.
 
     apiVersion: penstock.io/v1alpha1
     kind: VgpuParameters
@@ -6,9 +6,9 @@
     policy: small-inference  # for people: which policy it is of
     onExceed: {measured: suspend, grace: 30s}
 
-All but the first two may be left out; unknown keys are errors. Parameters of the claim go before
-those of its class, key by key, but for `onExceed`: a claim is written by whom the quota holds
-against, so of that the stricter word counts.
+All but the first two may be omitted; unknown keys are errors. Parameters of the claim override
+those of its class, key by key. For `onExceed` the stricter value counts, because the claim's author
+is the user whom the quota restricts.
 """
 
 from __future__ import annotations
@@ -19,18 +19,16 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from penstock.kube.objects.names import DRIVER, GROUP
 from penstock.model import PenstockError, QuantityError, listing, nearest, parse_duration_ns
+from penstock.model.limits import DEFAULT_GRACE_NS, DEFAULT_STEP, MODES, STEPS
 from penstock.model.quantity import MOST_GRACE_NS, format_duration
-from penstock.node.tenants.grant import DEFAULT_GRACE_NS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from penstock.node.tenants.grant import Mode, Step
+    from penstock.model.limits import Mode, Step
 
 API_VERSION = f"{GROUP}/v1alpha1"
 KIND = "VgpuParameters"
-MODES: tuple[Mode, ...] = ("strict", "elastic")
-STEPS: tuple[Step, ...] = ("deny", "throttle", "suspend", "terminate")
 Source = Literal["FromClass", "FromClaim"]
 _POLICY = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _Word = TypeVar("_Word", bound=str)
@@ -38,7 +36,7 @@ _Word = TypeVar("_Word", bound=str)
 
 @dataclass(frozen=True)
 class Parameters:
-    """Those of one claim; None: not said."""
+    """The parameters of one claim or class; None: not set."""
 
     mode: Mode | None = None
     policy: str | None = None
@@ -46,7 +44,7 @@ class Parameters:
     grace_ns: int | None = None
 
     def over(self, other: Parameters) -> Parameters:
-        """These, and what they do not say from `other`; of what follows on excess the stricter."""
+        """These parameters, with `other` for those not set; of `onExceed` the stricter values."""
         said: dict[str, Any] = {
             one.name: value
             for one in fields(self)
@@ -57,7 +55,7 @@ class Parameters:
         return replace(other, **said)
 
     def milder_than(self, floor: Parameters) -> Iterator[tuple[str, str]]:
-        """What these say of `onExceed` that `floor` does not allow: it, and what it allows."""
+        """Yields each `onExceed` value milder than `floor`, with what `floor` allows."""
         if self.measured and self.measured != strictest(self.measured, floor.measured):
             yield f"onExceed.measured: {self.measured}", f"{floor.measured} or stricter"
         said_ns, most_ns = self.grace_ns, floor.grace_ns
@@ -69,22 +67,22 @@ class Parameters:
 
     @property
     def mode_or_usual(self) -> Mode:
-        """Strict unless said otherwise."""
+        """The mode; by default strict."""
         return self.mode or "strict"
 
     @property
     def measured_or_usual(self) -> Step:
-        """Terminate unless said otherwise."""
-        return self.measured or "terminate"
+        """The step when more is measured than granted; by default terminate."""
+        return self.measured or DEFAULT_STEP
 
     @property
     def grace_or_usual_ns(self) -> int:
-        """Before a step up."""
+        """The grace before the step, by default DEFAULT_GRACE_NS."""
         return DEFAULT_GRACE_NS if self.grace_ns is None else self.grace_ns
 
 
 def read_parameters(plain: object) -> Parameters:
-    """The opaque parameters as their author wrote them. Raises `PenstockError`."""
+    """Reads opaque parameters; raises `PenstockError` for malformed ones."""
     if not isinstance(plain, dict):
         raise _wrong(f"they are {type(plain).__name__}, not an object")
     for key, wanted in (("apiVersion", API_VERSION), ("kind", KIND)):
@@ -93,11 +91,11 @@ def read_parameters(plain: object) -> Parameters:
     _check_keys(plain, ("apiVersion", "kind", "mode", "policy", "onExceed"), "")
     exceed = plain.get("onExceed", {})
     if not isinstance(exceed, dict):
-        raise _wrong("onExceed is no object")
+        raise _wrong("onExceed is not an object")
     _check_keys(exceed, ("measured", "grace"), "onExceed.")
     policy = plain.get("policy")
     if policy is not None and not (isinstance(policy, str) and _POLICY.fullmatch(policy)):
-        raise _wrong(f"policy {str(policy)[:60]!r} is no name of an object")
+        raise _wrong(f"policy {str(policy)[:60]!r} is not a valid object name")
     return Parameters(
         _one_of("mode", plain.get("mode"), MODES),
         policy,
@@ -107,19 +105,22 @@ def read_parameters(plain: object) -> Parameters:
 
 
 def parameters_for(request: str, configs: Sequence[Mapping[str, object]]) -> Parameters:
-    """Those that an allocation's `devices.config` has for a request, "main" or "main/sub".
+    """The parameters for a request ("main" or "main/sub") in an allocation's `devices.config`.
 
     Raises:
-        PenstockError: some of ours cannot be read.
+        PenstockError: parameters for our driver cannot be read.
     """
     of_class = said_by("FromClass", request, configs)
     return said_by("FromClaim", request, configs).over(of_class)
 
 
 def said_by(source: Source, request: str, configs: Sequence[Mapping[str, object]]) -> Parameters:
-    """Those of the class, which an administrator wrote, or of the claim alone. Raises likewise.
+    """The parameters of one source: the class (by an administrator) or the claim.
 
-    Of several of one source for the same request the last goes first.
+    If a source has several for the same request, the last one overrides the others.
+
+    Raises:
+        PenstockError: parameters for our driver cannot be read.
     """
     found = Parameters()
     for config in configs:
@@ -137,12 +138,12 @@ def said_by(source: Source, request: str, configs: Sequence[Mapping[str, object]
 
 
 def strictest(*several: Step | None) -> Step | None:
-    """Of those that are said; None: none is."""
+    """The strictest step that is set; None: none is set."""
     return max((one for one in several if one is not None), key=STEPS.index, default=None)
 
 
 def shortest(*several_ns: int | None) -> int | None:
-    """The same of graces."""
+    """The shortest grace that is set; None: none is set."""
     return min((one for one in several_ns if one is not None), default=None)
 
 
@@ -164,7 +165,7 @@ def _one_of(key: str, value: object, words: tuple[_Word, ...]) -> _Word | None:
 
 
 def read_grace_ns(value: object) -> int:
-    """Before a step up, in nanoseconds. Raises `PenstockError`."""
+    """Reads the grace before a step, in nanoseconds; raises `PenstockError`."""
     try:
         grace_ns = parse_duration_ns(value, or_none=True)
     except QuantityError as error:
@@ -177,5 +178,5 @@ def read_grace_ns(value: object) -> int:
 def _wrong(why: str) -> PenstockError:
     return PenstockError(
         f"the parameters for driver {DRIVER} cannot be used", why,
-        "correct them in the claim or its device class; a claim is made anew, as it cannot change",
+        "correct them in the claim or its device class; a claim cannot change, so create it again",
     )  # fmt: skip

@@ -1,12 +1,12 @@
-"""Where a Pod's vGPUs are: written into the Pod with its Binding, read on its node.
+"""Placement annotation: the devices of a Pod's vGPUs, written with its Binding, read on its node.
 
-An annotation with JSON: {"container": {"device UUID": [memory in bytes, cores in permille]}}. It
-and the Pod's node are written by the API server in one update, so that there is never one without
-the other, and nobody but the scheduler may write it (the webhook sees to that).
+The annotation holds JSON: {"container": {"device UUID": [memory in bytes, cores in permille]}}. The
+API server writes it and the Pod's node in one update, so that there is never one without the other.
+The webhook ensures that only the scheduler may write it.
 
-A share that shrinks is in force on the node until that has followed. Meanwhile a second annotation
-of the same form says what each container may still have: it is written in one update with the
-smaller placement, and taken away by the node, over the version of the Pod that it has followed.
+A share that shrinks stays in force until the node has followed. Meanwhile a second annotation of
+the same form holds what each container may still have. It is written in one update with the smaller
+placement, and the node removes it, over the version of the Pod that the node has followed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MOST_BYTES = 64 << 10  # annotations of an object may have 256 KiB in all
 
 
 def write_placement(placement: Mapping[str, Mapping[str, Share]]) -> str:
-    """The annotation."""
+    """Writes the annotation."""
     plain = {
         container: {uuid: [one.memory_bytes, one.cores_permille] for uuid, one in shares.items()}
         for container, shares in placement.items()
@@ -35,7 +35,7 @@ def write_placement(placement: Mapping[str, Mapping[str, Share]]) -> str:
 
 
 def read_placement(text: str) -> Placement:
-    """What the annotation says. Raises `PenstockError` for anything that no scheduler wrote."""
+    """Reads the annotation; raises `PenstockError` if it is malformed."""
     if len(text) > MOST_BYTES:
         raise _nonsense(f"it has {len(text)} characters")
     try:
@@ -49,7 +49,7 @@ def read_placement(text: str) -> Placement:
 
 
 def at_most(one: Placement, other: Placement) -> Placement:
-    """Of each share the larger amounts: what containers may have of which either is in force."""
+    """The larger quantities of each share: an upper bound when either placement is in force."""
     return {
         container: {
             uuid: Share(
@@ -65,7 +65,7 @@ def at_most(one: Placement, other: Placement) -> Placement:
 
 def _word(text: object) -> str:
     if not isinstance(text, str) or not 0 < len(text) <= 253:
-        raise ValueError(f"{text!r} is no name")
+        raise ValueError(f"{text!r} is not a name")
     return text
 
 
@@ -78,12 +78,12 @@ def _share(plain: list[object]) -> Share:
 
 def _amount(figure: object, most: int) -> int:
     if not isinstance(figure, int) or isinstance(figure, bool) or not 0 < figure <= most:
-        raise ValueError(f"{figure!r} is no amount")
+        raise ValueError(f"{figure!r} is not an integer from 1 to {most}")
     return figure
 
 
 def _nonsense(why: str) -> PenstockError:
     return PenstockError(
         "the Pod's placement cannot be read", why,
-        "only the scheduler of the chart writes it: delete the Pod, so that it is placed anew",
+        "only the chart's scheduler writes it: delete the Pod, so that it is placed again",
     )  # fmt: skip

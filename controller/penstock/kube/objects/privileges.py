@@ -1,4 +1,4 @@
-"""Pods that no quota can hold: told when they are made, and again before they get a device."""
+"""Privileges: Pods that no quota can restrict; checked at admission and before allocation."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from penstock.kube.objects.api_client import Object
 
 RUNTIME_CLASSES = Kind("node.k8s.io/v1", "runtimeclasses", namespaced=False)
-# No shared page and no futex crosses them: a quota would not reach the tenant.
+# These sandboxes share neither memory pages nor futexes with the node: quotas cannot apply.
 APART = ("runsc", "gvisor", "kata")
 
 Refusal = tuple[str, str, str]  # what, why, what to do
 
 
 def privileged(pod: Object) -> Iterator[Refusal]:
-    """Why the Pod may have no share: the first of its containers that is privileged."""
+    """Yields why the Pod may have no share: its first privileged container."""
     later = (pod.get("spec") or {}).get("ephemeralContainers") or []
     for one in [*(one for one, _, _ in containers(pod)), *later]:
         if (one.get("securityContext") or {}).get("privileged"):
@@ -32,7 +32,7 @@ def privileged(pod: Object) -> Iterator[Refusal]:
 
 
 def runtime_apart(runtime_class: Object | None) -> Refusal | None:
-    """Why no Pod of that RuntimeClass may have one; None: it may, or there is no such class."""
+    """Why no Pod of that RuntimeClass may have a share; None: it may, or the class is missing."""
     found = runtime_class or {}
     handler = str(found.get("handler") or "")
     if not handler.lower().startswith(APART):

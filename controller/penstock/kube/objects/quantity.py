@@ -20,7 +20,7 @@ _UNITS = {
 
 
 def parse_quantity(value: object) -> Fraction:
-    """The exact number that an API server means by a quantity. Raises `QuantityError`."""
+    """Parses a Kubernetes quantity into an exact number; raises `QuantityError`."""
     if isinstance(value, int) and not isinstance(value, bool):
         return Fraction(value)
     match = _FORM.fullmatch(value) if isinstance(value, str) else None
@@ -36,6 +36,6 @@ def parse_quantity(value: object) -> Fraction:
 
 
 def parse_whole(value: object) -> int:
-    """The same, rounded up to a whole number, as Kubernetes does. Raises `QuantityError`."""
+    """Parses a quantity, rounded up as Kubernetes does; raises `QuantityError`."""
     exact = parse_quantity(value)
     return -(-exact.numerator // exact.denominator)

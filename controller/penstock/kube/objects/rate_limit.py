@@ -1,4 +1,4 @@
-"""How often one process asks others: so many requests a second, with a reserve for bursts."""
+"""Rate limit for requests of one process: a token bucket with a reserve for bursts."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import time
 
 
 class Pace:
-    """A token bucket. Those that wait are let go on in the order in which they came."""
+    """A token bucket. Waiting requests proceed in the order of their arrival."""
 
     def __init__(self, per_second: float, burst: int) -> None:
-        """Args: `per_second`, requests on average; `burst`, how many of them may go at once."""
+        """`per_second`: requests on average; `burst`: how many of them may be sent at once."""
         self._per_second = per_second
         self._burst = float(burst)
         self._tokens = float(burst)  # below 0: as many requests wait
         self._at_s = time.monotonic()
 
     async def turn(self) -> None:
-        """Returns when the next request may go. One that is cancelled while it waits used none."""
+        """Returns when the next request may be sent; if cancelled, it takes no token."""
         now_s = time.monotonic()
         self._tokens = min(self._burst, self._tokens + (now_s - self._at_s) * self._per_second)
         self._at_s = now_s

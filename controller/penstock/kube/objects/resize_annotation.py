@@ -1,9 +1,9 @@
-"""What the owner of a running Pod wants its vGPUs to be: an annotation, JSON by container.
+"""Resize annotation: the requested sizes of a running Pod's vGPUs, JSON by container.
 
     penstock.io/resize: '{"main": {"memory": "30Gi", "cores-permille": 500}}'
 
-Amounts are of each of the container's devices, as under `limits`, and what is not said stays as it
-is. TFLOPS are not asked for here: the Pod has its card, of which they are so many permille.
+Quantities apply to each of the container's devices, as under `limits`. An omitted quantity stays as
+it is. TFLOPS are not accepted: the Pod has its device, so permille of cores say the same.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ if TYPE_CHECKING:
 MOST_BYTES = 16 << 10
 EXAMPLE = '{"main": {"memory": "30Gi", "cores-permille": 500}}'
 CLAIMS_DO_NOT_CHANGE = (
-    f"annotation {RESIZE} changes nothing here: the Pod has its vGPU by a claim, and what a claim "
-    "was given does not change while it is allocated; make a new claim of the amounts that you "
-    "need, and a new Pod with it"
+    f"annotation {RESIZE} changes nothing here: the Pod has its vGPU by a claim, and a claim does "
+    "not change while it is allocated; create a new claim with the quantities that you need, and a "
+    "new Pod with it"
 )
 _KEYS = {name.partition("/")[2]: name for name in (RESOURCE_MEMORY, RESOURCE_CORES)}
 
 
 @dataclass(frozen=True)
 class Wish:
-    """Of each device of one container; None: as it is."""
+    """The requested share of each device of one container; None: unchanged."""
 
     memory_bytes: int | None = None
     cores_permille: int | None = None
 
 
 def read_resize(text: str) -> dict[str, Wish]:
-    """What the annotation asks for, by container. Raises `PenstockError` for nonsense."""
+    """Reads the annotation, by container; raises `PenstockError` for a malformed one."""
     if len(text) > MOST_BYTES:
         raise _nonsense(f"it has {len(text)} characters")
     try:
@@ -50,15 +50,15 @@ def read_resize(text: str) -> dict[str, Wish]:
     except (ValueError, RecursionError) as error:
         raise _nonsense(str(error)) from error
     if not isinstance(plain, dict) or not plain:
-        raise _nonsense("it is no object with the names of containers")
+        raise _nonsense("it is not a JSON object with container names as keys")
     return {container: _wish(container, amounts) for container, amounts in plain.items()}
 
 
 def resized(placement: Placement, wishes: Mapping[str, Wish]) -> Placement:
-    """The placement that is wanted instead: on the same devices.
+    """The requested placement, on the same devices.
 
     Raises:
-        PenstockError: a container that has no vGPU is to have more.
+        PenstockError: a container that has no vGPU is named.
     """
     after = dict(placement)
     for container, wish in wishes.items():
@@ -79,7 +79,7 @@ def resized(placement: Placement, wishes: Mapping[str, Wish]) -> Placement:
 
 
 def in_words(before: Placement, after: Placement) -> str:
-    """What changes, for people: "main: 30Gi and 50 % of GPU-…, before 20Gi and 30 %"."""
+    """Describes the change in words: "main: 30Gi and 50 % of GPU-…, before 20Gi and 30 %"."""
     return "; ".join(
         f"{container}: {_share(share)} of {uuid}, before {_share(was)}"
         for container, shares in after.items()
@@ -90,7 +90,7 @@ def in_words(before: Placement, after: Placement) -> str:
 
 
 def told(annotations: Mapping[str, str]) -> list[str]:
-    """What a Pod has by extended resources, may still have, and is to have instead, for people."""
+    """Describes in words the shares a Pod has by extended resources, still holds, and requests."""
     if not annotations.get(PLACED):
         return []
     try:

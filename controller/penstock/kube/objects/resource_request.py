@@ -1,4 +1,4 @@
-"""What a Pod asks for by extended resources, read from its spec."""
+"""Resource requests: reads the extended resources that a Pod's spec requests."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 PREFIX = f"{GROUP}/"
 MOST_DEVICES = 256
 MOST_TFLOPS = 1_000_000
-LEAST_MEMORY_BYTES = 1 << 20  # less is a figure without its unit: "40" for 40Gi
+LEAST_MEMORY_BYTES = 1 << 20  # a smaller value lacks its unit: "40" for 40Gi
 
 
 def containers(pod: Object) -> Iterator[tuple[Object, Role, str]]:
-    """All of a Pod in the order in which they start, and where in its spec each stands."""
+    """Yields a Pod's containers in start order, each with its role and path in the spec."""
     spec = pod.get("spec") or {}
     for at, one in enumerate(spec.get("initContainers") or []):
         role: Role = "sidecar" if one.get("restartPolicy") == "Always" else "init"
@@ -40,12 +40,12 @@ def containers(pod: Object) -> Iterator[tuple[Object, Role, str]]:
 
 
 def roles(pod: Object) -> list[tuple[str, Role]]:
-    """Their names and what they are."""
+    """The names and roles of a Pod's containers, in start order."""
     return [(one["name"], role) for one, role, _ in containers(pod)]
 
 
 def asked(container: Object) -> dict[str, object]:
-    """Its limits and requests of ours, by resource. The API server holds both equal."""
+    """Our resources among a container's limits and requests, which the API server keeps equal."""
     resources = container.get("resources") or {}
     return {
         name: value
@@ -56,7 +56,7 @@ def asked(container: Object) -> dict[str, object]:
 
 
 def read_request(pod: Object) -> Request | None:
-    """What it asks for; None: nothing of ours. Raises `PenstockError` for what no device has."""
+    """Reads a Pod's request; None: no resource of ours. Raises `PenstockError` if impossible."""
     asks = tuple(
         _ask(one["name"], role, wanted)
         for one, role, _ in containers(pod)
@@ -86,7 +86,7 @@ def _ask(container: str, role: Role, wanted: Mapping[str, object]) -> Ask:
 
 
 def whole(container: str, name: str, value: object) -> int:
-    """An amount of a resource of ours. Raises `PenstockError` for one that makes no sense."""
+    """Parses a quantity of one of our resources; raises `PenstockError` for an invalid one."""
     what = f"container {container} asks for {name}: {value}"
     try:
         exact = parse_quantity(value)
@@ -122,5 +122,5 @@ _MOST = {
 
 def _fix(name: str) -> str:
     if name == RESOURCE_CORES:
-        return f"for more than one device add {RESOURCE_COUNT}: amounts are of each of them"
+        return f"for more than one device add {RESOURCE_COUNT}: quantities apply to each device"
     return "ask for less"

@@ -1,4 +1,4 @@
-"""Pods, and what makes them, reduced to what policies, scaling and explanations look at."""
+"""Pods and workloads, reduced to the fields that policies, scaling and explanations need."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ STATEFUL_SETS = Kind("apps/v1", "statefulsets")
 AUTOSCALERS = Kind("autoscaling/v2", "horizontalpodautoscalers")
 KINDS = {"Deployment": DEPLOYMENTS, "StatefulSet": STATEFUL_SETS}
 
-# Annotations of what is scaled by requests a second: a page in Prometheus' text format, of each Pod
-# where it has "{pod}" in the place of the address, else of all of them together; and its metric.
+# Annotations of workloads that are scaled by requests a second: the URL of a page in Prometheus'
+# text format, and the metric on it. With "{pod}" in place of the address, each Pod has its own
+# page; otherwise the page is for all of them together.
 QPS_URL = f"{GROUP}/qps-url"
 QPS_METRIC = f"{GROUP}/qps-metric"
 
@@ -35,28 +36,26 @@ class Pod:
     name: str
     uid: str
     labels: Mapping[str, str]
-    policy: str  # that it names; empty: whichever selects it
+    policy: str  # the policy it names; empty: whichever selects it
     asks: Amounts  # by extended resources
-    claims: tuple[tuple[str, str], ...]  # in the Pod's spec, and the claim's; empty: not made yet
+    claims: tuple[tuple[str, str], ...]  # the Pod's name, and the claim's; empty: not created yet
     node: str
     address: str
     on_host: bool  # on its node's network: the address is the node's
     ready: bool
     deleting: bool
-    unsaid: bool  # its containers are ready, and it waits for its node to say that its share runs
-    suspended: str  # what its node said last of its share, where that is suspended
-    waiting: (
-        str  # what the scheduler says of a Pod that it did not place; empty: nothing, or placed
-    )
+    unsaid: bool  # its containers are ready, but its node has not reported that its share runs
+    suspended: str  # the last message of its node about its share, if that is suspended
+    waiting: str  # the scheduler's message about an unplaced Pod; empty: none, or placed
     gates: tuple[str, ...]
     scheduler: str
-    made: str  # when, ISO 8601
-    cpu_request: float | None  # processors, all containers; None: one has none
+    made: str  # creation time, ISO 8601
+    cpu_request: float | None  # processors, all containers; None: a container requests none
     memory_request_bytes: float | None
-    cpu_taken: float  # of its node, as the scheduler reckons: what is not requested is nothing
+    cpu_taken: float  # of its node, as the scheduler counts: no request counts as zero
     memory_taken_bytes: float
-    spec: Object = field(compare=False, repr=False)  # of one that is not placed; else empty
-    version: str = field(default="", compare=False)  # of its object
+    spec: Object = field(compare=False, repr=False)  # of an unplaced Pod; else empty
+    version: str = field(default="", compare=False)  # resourceVersion of its object
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ class Workload:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """Its place."""
+        """Namespace, kind and name."""
         return self.namespace, self.kind, self.name
 
     def __str__(self) -> str:
@@ -87,14 +86,14 @@ class Workload:
 
 @dataclass(frozen=True)
 class Autoscaler:
-    """A HorizontalPodAutoscaler: what it scales."""
+    """A HorizontalPodAutoscaler and its target."""
 
     name: str
     target: tuple[str, str, str]
 
 
 def read_pod(one: Object) -> Pod | None:
-    """None for a Pod that is finished: it holds nothing and nobody waits for it."""
+    """Reads a Pod; None: it is finished, so it holds no share and waits for none."""
     status, spec, metadata = one.get("status") or {}, one.get("spec") or {}, one["metadata"]
     if status.get("phase") in FINISHED:
         return None
@@ -142,7 +141,7 @@ def read_pod(one: Object) -> Pod | None:
 
 
 def read_workload(kind: str, one: Object) -> Workload:
-    """Of either kind."""
+    """Reads a Deployment or StatefulSet."""
     spec, metadata = one["spec"], one["metadata"]
     template = spec.get("template") or {}
     of_pods = template.get("metadata") or {}
@@ -165,7 +164,7 @@ def read_workload(kind: str, one: Object) -> Workload:
 
 
 def read_autoscaler(one: Object) -> Autoscaler:
-    """Of any metric."""
+    """Reads a HorizontalPodAutoscaler, by whichever metric it scales."""
     metadata, target = one["metadata"], one["spec"]["scaleTargetRef"]
     return Autoscaler(metadata["name"], (metadata["namespace"], target["kind"], target["name"]))
 
@@ -203,9 +202,9 @@ def meets(rule: Mapping[str, object], labels: Mapping[str, str]) -> bool:
 
 
 def _requested(spec: Object, resource: str, *, whole: bool = True) -> float | None:
-    """Of containers that run beside each other, sidecars as well.
+    """The sum that main containers and sidecars request of a resource.
 
-    None when one requests none of it and `whole` is asked for: part of it is no measure.
+    With `whole`, None if a container requests none: a partial sum would mislead.
     """
     sidecars = [c for c in spec.get("initContainers") or [] if c.get("restartPolicy") == "Always"]
     found = 0.0
@@ -220,6 +219,6 @@ def _requested(spec: Object, resource: str, *, whole: bool = True) -> float | No
 
 
 def ready_first(pods: Iterable[Pod]) -> list[Pod]:
-    """Those that stay, in an order that does not change by itself."""
+    """The Pods that are not being deleted, ready ones first, in a stable order."""
     staying = [pod for pod in pods if not pod.deleting]
     return sorted(staying, key=lambda pod: (not pod.ready, pod.made, pod.name))

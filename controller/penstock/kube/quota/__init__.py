@@ -1,1 +1,1 @@
-"""QuotaPolicies and QuotaCaps: which hold for a Pod, their strictest bounds, and what counts."""
+"""QuotaPolicies and QuotaCaps: which ones hold for a Pod, their strictest bounds, and usage."""

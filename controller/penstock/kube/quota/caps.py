@@ -1,12 +1,13 @@
-"""Caps of namespaces: never more than `spec.hard`, however many ask at once.
+"""Namespace caps: enforces a QuotaCap's `spec.hard` under concurrent admissions.
 
-A QuotaCap's status is a ledger. Who admits a claim or a Pod first writes its amounts into
-`pending`, under its uid, over the version of the cap that it has read: of two that write at once
-one reads again. The controller moves what it sees in the API into `used`. A Pod whose share is to
-grow is written with the difference alone, under its uid, the version that the growth replaces and
-what is wished: any newer version of the Pod has it, or rules it out. So each object counts
-once at any time, and the sum of both is never below what exists. (The API server counts extended
-resources against a ResourceQuota in the same way; capacity of claims it does not count.)
+A QuotaCap's status is a ledger. Before a webhook admits a claim or a Pod, it writes the object's
+quantities into `pending`, under its uid, over the version of the cap that it has read: of two
+concurrent writers one reads again. The controller moves the objects that it sees in the API into
+`used`. For a Pod whose share is to grow, only the difference is written, under its uid, the version
+that the growth replaces and the requested size: any newer version of the Pod has the growth, or
+rules it out. So each object counts once at any time, and the sum of both is never below what
+exists. (The API server counts extended resources against a ResourceQuota in the same way; it does
+not count the capacity of claims.)
 """
 
 from __future__ import annotations
@@ -46,11 +47,11 @@ if TYPE_CHECKING:
 
 CAPS = Kind(API_VERSION, "quotacaps")
 CLASSES = Kind("resource.k8s.io/v1", "deviceclasses", namespaced=False)
-NAME = "default"  # a namespace has one
-OVER = "/"  # in a ledger: growth of the object of that uid, over that version, to that wish
+NAME = "default"  # a namespace has one cap
+OVER = "/"  # separates uid, replaced version and requested size in a ledger's growth entry
 MOST_TRIES = 30  # to write a ledger that others write as well
-# An admitted object that is never seen was refused after us. The API server gives up on a request
-# after a minute; what comes later than this is no longer on its way.
+# An admitted object that never appears was refused after our review. The API server gives up on a
+# request after a minute, so after this time it will not appear any more.
 UNSEEN_S = 120.0
 
 
@@ -70,7 +71,7 @@ class Cap:
     whole: Object = field(compare=False)
 
     def refusal(self, asked: Amounts, held: Amounts) -> str | None:
-        """Why `asked` cannot be had beside `held`; None: it can."""
+        """Why `asked` does not fit in addition to `held`; None: it fits."""
         parts: list[str] = []
         unsaid: list[str] = []
         for name, hard, wants, has, said in (
@@ -100,7 +101,7 @@ class Cap:
 
 
 def read_cap(one: Object) -> Cap:
-    """As an API server has it."""
+    """Reads a QuotaCap object."""
     hard = one["spec"].get("hard") or {}
     status = one.get("status") or {}
     used = status.get("used")
@@ -127,7 +128,7 @@ class _Asked:
 
 
 class Caps:
-    """For whoever admits: asks the ledger. `run` beside it until it is cancelled."""
+    """The webhook's side: checks and reserves in the ledger. Run `run` alongside."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -137,26 +138,26 @@ class Caps:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
-        """Follows caps and device classes."""
+        """Follows caps and device classes until cancelled."""
         await asyncio.gather(self._caps.run(), self.classes.run())
 
     @property
     def is_ready(self) -> bool:
-        """Whether it can be asked."""
+        """Whether it can check requests."""
         return all(one.is_ready or one.is_unserved for one in (self._caps, self.classes))
 
     def unready(self) -> str:
-        """Why it cannot; empty: it can."""
+        """Why it cannot check requests yet; empty: it can."""
         return "" if self.is_ready else "caps are not known yet"
 
     def our_classes(self) -> set[str]:
-        """Names of the device classes whose devices are ours, or may be."""
+        """Names of the device classes that allocate our devices, or may do so."""
         return {name for (_, name), one in self.classes.objects.items() if one.whose != "theirs"}
 
     async def further(self, request: Object) -> list[str]:
-        """The same for an AdmissionReview's request: reasons against it. May reserve.
+        """Checks the request of an AdmissionReview, and reserves; returns reasons against it.
 
-        Mutating webhooks see an object before it has a uid: only validating ones are counted.
+        Mutating webhooks see an object before it has a uid, so only validating ones count.
         """
         one, resource = request["object"], request["resource"]["resource"]
         if request.get("operation") == "UPDATE" and resource == "pods":
@@ -172,7 +173,7 @@ class Caps:
         return [why] if why else []
 
     async def _growth(self, old: Object, new: Object, request: Object) -> list[str]:
-        """Of a Pod whose share is to grow: what is more than it counts for already."""
+        """Checks a Pod whose share is to grow: reserves what it does not count for already."""
         was, now = of_pod(old), of_pod(new)
         more = Amounts(0, _more(was.memory_bytes, now.memory_bytes), _more(
             was.cores_permille, now.cores_permille
@@ -190,20 +191,23 @@ class Caps:
     async def check(
         self, namespace: str, uid: str, asked: Amounts, *, dry_run: bool = False
     ) -> str | None:
-        """Reserves what the object `uid` of the namespace asks for; else the reason why not.
+        """Reserves what the object `uid` of the namespace requests; returns why not, or None.
 
-        Of a Pod that is `of_pod`, of a claim `of_claim`. Asked again for the same uid it is the
-        same reservation. Raises `PenstockError` when nobody can say: then nothing is admitted.
+        `asked` comes from `of_pod` for a Pod, from `of_claim` for a claim. A repeated check of the
+        same uid is the same reservation.
+
+        Raises:
+            PenstockError: the answer is unknown; the caller must not admit the object.
         """
         if not self.is_ready:
             raise PenstockError(
-                "caps are not known yet", "their list has not come from the API server",
-                "the same request will do in a moment",
+                "caps are not known yet", "the API server has not sent their list",
+                "try the same request again in a moment",
             )  # fmt: skip
         if asked == NOTHING or (namespace, NAME) not in self._caps.objects:
             return None
         one = _Asked(uid, asked, dry_run, asyncio.get_running_loop().create_future())
-        if namespace in self._waiting:  # whoever writes for the namespace takes it along
+        if namespace in self._waiting:  # the task that writes for the namespace includes it
             self._waiting[namespace].append(one)
         else:
             self._waiting[namespace] = [one]
@@ -213,12 +217,12 @@ class Caps:
         return await one.answer
 
     async def _work(self, namespace: str) -> None:
-        """All that wait in one write, and again, until nobody waits."""
+        """Settles all waiting requests in one write, until none waits."""
         while batch := self._waiting[namespace]:
             self._waiting[namespace] = []
             try:
                 answers = await self._settle(namespace, batch)
-            except Exception as error:  # noqa: BLE001 - whoever waits is told, whatever it is
+            except Exception as error:  # noqa: BLE001 - the waiting callers get any error
                 for one in batch:
                     if not one.answer.done():
                         one.answer.set_exception(error)
@@ -246,21 +250,21 @@ class Caps:
             except ApiError as error:
                 if error.status != 409:
                     raise
-                # Somebody else wrote it: not in step with him again.
+                # Another writer was first: wait a random time, so as not to collide again.
                 await asyncio.sleep(random.uniform(0, 0.01 * (attempt + 1)))  # noqa: S311
                 continue
             return answers
         raise PenstockError(
             f"the cap of namespace {namespace} could not be written",
-            f"others wrote it at the same time, {MOST_TRIES} times", "try it again",
+            f"other writers changed it at the same time, {MOST_TRIES} times", "try again",
         )  # fmt: skip
 
 
 def _answers(cap: Cap, batch: list[_Asked]) -> tuple[list[str | None], dict[str, Amounts]]:
-    """Of each that asks, in turn; and what is pending then.
+    """The answer to each request in turn, and the pending entries afterwards.
 
-    An entry is never lowered here: the first word may be that of an object which is stored by now.
-    Only the controller, which sees what is stored, takes entries away.
+    An entry is never lowered here: its first value may belong to an object that is stored by now.
+    Only the controller, which sees the stored objects, removes entries.
     """
     pending = dict(cap.pending)
     answers = []
@@ -279,10 +283,10 @@ def _answers(cap: Cap, batch: list[_Asked]) -> tuple[list[str | None], dict[str,
 
 
 def _same_wish(asked: str, pending: Iterable[str]) -> list[str]:
-    """Growth of that Pod to the same amounts, over an older version of it.
+    """Keys of the same growth of that Pod, over an older version of it.
 
-    The API server asks again when somebody else changed the Pod meanwhile; had the change happened
-    the Pod would have the wish, and nothing more would be asked for.
+    The API server sends a new review when another client changed the Pod meanwhile. If the growth
+    had happened, the Pod would have the requested size, and there would be nothing to reserve.
     """
     uid, _, over = asked.partition(OVER)
     wish = over.partition(OVER)[2]
@@ -294,12 +298,12 @@ def _same_wish(asked: str, pending: Iterable[str]) -> list[str]:
 
 
 async def counted(api: Api, cap: Cap, ours: Iterable[str]) -> Cap:
-    """A cap that nobody has counted for yet, with what its namespace holds now."""
+    """Counts, for a new cap, what its namespace holds now."""
     classes = set(ours)
     try:
         claims, claims_version = await api.list(CLAIMS, cap.namespace)
     except ApiError as error:
-        if error.status != 404:  # a release without claims
+        if error.status != 404:  # 404: a release without claims
             raise
         claims, claims_version = [], ""
     pods, pods_version = await api.list(PODS, cap.namespace)
@@ -309,18 +313,18 @@ async def counted(api: Api, cap: Cap, ours: Iterable[str]) -> Cap:
 
 
 class Counter:
-    """The controller's side: what is seen in the API becomes `used`."""
+    """The controller's side: moves objects seen in the API from `pending` into `used`."""
 
     def __init__(self) -> None:
-        self._first_seen_s: dict[str, float] = {}  # monotonic, of what is pending
-        self._ended: dict[str, float] = {}  # when objects were seen to go, monotonic
+        self._first_seen_s: dict[str, float] = {}  # by pending entry, monotonic
+        self._ended: dict[str, float] = {}  # when objects were seen to be removed, monotonic
 
     def ended(self, uid: str) -> None:
-        """An object was removed: should it be pending still, it is not waited for."""
+        """Notes that an object was removed: its pending entry need not wait any longer."""
         self._ended[uid] = time.monotonic()
 
     def forget(self) -> None:
-        """Drops what is too old to matter. Called every now and then."""
+        """Drops entries that are too old to matter. Call it periodically."""
         since_s = time.monotonic() - 2 * UNSEEN_S
         self._ended = {uid: at for uid, at in self._ended.items() if at > since_s}
         self._first_seen_s = {uid: at for uid, at in self._first_seen_s.items() if at > since_s}
@@ -332,11 +336,11 @@ class Counter:
         versions: Mapping[str, str],
         seen: Mapping[str, str] | None = None,
     ) -> Object | None:
-        """The cap with its new status; None: it stands as it is.
+        """The cap with its new status; None: it does not change.
 
         `held` is what each object of the namespace holds, by uid, as of these versions of claims
-        and Pods: an older look than the last that was written is not written over it. `seen` are
-        the versions of the namespace's Pods, by uid.
+        and Pods. If they are older than those counted last, nothing is written. `seen` are the
+        versions of the namespace's Pods, by uid.
         """
         if any(_older(versions[name], cap.counted.get(name)) for name in versions):
             return None
@@ -359,7 +363,7 @@ class Counter:
 
 
 def _more(was: int | None, now: int | None) -> int:
-    """Of a placed Pod all amounts are known."""
+    """The increase; all quantities of a placed Pod are known."""
     return max(0, (now or 0) - (was or 0))
 
 
@@ -404,14 +408,14 @@ def _amounts(plain: Mapping[str, Any]) -> Amounts:
 
 
 def _older(one: str, other: str | None) -> bool:
-    """Of versions of a list: they are numbers that grow."""
+    """Whether a resourceVersion is older than another: they are growing numbers."""
     if other is None or not (one.isdecimal() and other.isdecimal()):
         return False
     return int(one) < int(other)
 
 
 def _memory(value: object) -> int | None:
-    """A cap that cannot be read lets nothing through: nobody knows what was meant."""
+    """Bytes of a cap's memory; 0 if malformed, as its meaning is unknown: nothing is admitted."""
     try:
         return None if value is None else 0 if value in {0, "0"} else parse_memory(value)
     except QuantityError:
@@ -419,7 +423,7 @@ def _memory(value: object) -> int | None:
 
 
 def _cores(value: object) -> int | None:
-    """Percent of a device: more than a hundred of several."""
+    """Permille of a cap's cores, from percent of a device: above 100 for several devices."""
     if value is None:
         return None
     try:

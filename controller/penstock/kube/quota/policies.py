@@ -1,9 +1,9 @@
-"""QuotaPolicy as a custom resource: which ones hold for a Pod, and what their status says.
+"""QuotaPolicy custom resources: which ones hold for a Pod, and their status.
 
-A policy holds for the Pods of its namespace whose labels its selector names, or that name it
-themselves (annotation `penstock.io/policy`). One without a selector is the namespace's default: it
-holds for Pods with vGPUs that no other policy selects. Where several hold, all do, and the
-strictest word of each counts (`bound`). A workload is scaled by one policy, or not at all.
+A policy holds for the Pods of its namespace that its selector matches, or that name it (annotation
+`penstock.io/policy`). A policy without a selector is the namespace's default: it holds for Pods
+with vGPUs that no other policy selects. If several hold for a Pod, the strictest value of each
+setting counts (`policy_bounds`). A workload is scaled by one policy, or not at all.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Policy:
     uid: str
     version: str
     generation: int
-    labels: Mapping[str, str] | None  # that it selects; None: it is the namespace's default
+    labels: Mapping[str, str] | None  # its selector; None: it is the namespace's default
     spec: Spec | None  # None: it is not valid
     problem: str  # why not
     status: Object = field(compare=False)
@@ -49,7 +49,7 @@ class Policy:
 
 
 def read_policy(one: Object) -> Policy:
-    """As an API server has it; what its schema let through is checked as files are."""
+    """Reads a QuotaPolicy object; beyond the CRD schema it is checked like a policy file."""
     metadata = one["metadata"]
     selector = (one.get("spec") or {}).get("selector") or {}
     spec, problem = None, ""
@@ -82,9 +82,9 @@ def _spec(name: str, plain: object) -> Spec:
 def matching(
     policies: Iterable[Policy], labels: Mapping[str, str], named: str, *, asks: bool
 ) -> list[Policy]:
-    """Those of a namespace that are meant for a workload: by several it is not scaled.
+    """The policies of a namespace that apply to a workload; several policies do not scale it.
 
-    The one that it names goes before those that select it.
+    A policy that the workload names takes precedence over those that select it.
     """
     if named:
         return [one for one in policies if one.name == named]
@@ -102,9 +102,10 @@ def matching(
 def holding(
     policies: Collection[Policy], labels: Mapping[str, str], named: str = ""
 ) -> list[Policy]:
-    """All that hold for a Pod with vGPUs: no word of its own takes one of them away.
+    """All policies that hold for a Pod with vGPUs: the Pod cannot opt out of one.
 
-    Raises `PenstockError`: it names one that is not there.
+    Raises:
+        PenstockError: the Pod names a policy that does not exist.
     """
     found = matching(policies, labels, "", asks=True)
     if not named:
@@ -115,16 +116,16 @@ def holding(
         have = f"there are {', '.join(names[:MOST_NAMES])}" if names else "it has none"
         raise PenstockError(
             f"no QuotaPolicy {named!r} is in this namespace", have,
-            f"did you mean {near}?" if near else "name one of them, or make it first",
+            f"did you mean {near}?" if near else "name one of them, or create it first",
         )  # fmt: skip
     return [*found, *(one for one in policies if one.name == named and one not in found)]
 
 
 @dataclass
 class Reach:
-    """What the policies of one namespace are found to hold for."""
+    """The Pods and workloads for which the policies of one namespace hold."""
 
-    # Names of Pods, sorted, by the policy that alone holds for them.
+    # Names of Pods, sorted, by the only policy that holds for them.
     pods: dict[str, list[str]] = field(default_factory=dict)
     targets: dict[str, list[Workload]] = field(default_factory=dict)
     rivals: dict[str, dict[str, str]] = field(default_factory=dict)  # by policy: rival, an example
@@ -133,7 +134,7 @@ class Reach:
 def reach(
     policies: Sequence[Policy], pods: Iterable[tuple[Pod, bool]], workloads: Iterable[Workload]
 ) -> Reach:
-    """Of a namespace. `pods` come with whether they ask for vGPUs."""
+    """Computes the reach of a namespace's policies; `pods`: with whether they request vGPUs."""
     found = Reach(
         {one.name: [] for one in policies},
         {one.name: [] for one in policies},
@@ -164,7 +165,7 @@ def _note(mine: Sequence[Policy], example: str, found: Reach) -> None:
 
 
 def _always_both(policies: Sequence[Policy], found: Reach) -> None:
-    """Said before the first Pod comes: whatever one of them selects, the other does too."""
+    """Finds conflicts before the first Pod: one policy selects whatever another selects."""
     for one in policies:
         for other in policies:
             if one is other or (one.labels is None) != (other.labels is None):
@@ -174,7 +175,7 @@ def _always_both(policies: Sequence[Policy], found: Reach) -> None:
 
 
 def status_of(policy: Policy, found: Reach, targets: Sequence[Object]) -> Object:
-    """What the policy's status is to be. Times of conditions that stay as they are stay, too."""
+    """The policy's new status. An unchanged condition keeps its transition time."""
     names = found.pods.get(policy.name, [])
     rivals = found.rivals.get(policy.name, {})
     if policy.spec is None:

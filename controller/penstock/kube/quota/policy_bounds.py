@@ -1,6 +1,6 @@
-"""What the QuotaPolicies that hold for a Pod say together: of each thing the strictest word.
+"""Policy bounds: the strictest value of each setting in the QuotaPolicies that hold for a Pod.
 
-So a label, an annotation or a policy more never gives a Pod more.
+So an additional label, annotation or policy never allows a Pod more.
 """
 
 from __future__ import annotations
@@ -8,21 +8,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from penstock.kube.objects.opaque_parameters import STEPS
 from penstock.model import PenstockError
+from penstock.model.limits import STEPS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from penstock.kube.quota.policies import Policy
-    from penstock.node.tenants.grant import Mode, Step
+    from penstock.model.limits import Mode, Step
 
 _Amount = TypeVar("_Amount", int, float)
 
 
 @dataclass(frozen=True)
 class Bound:
-    """Of each device's share: the most, what it is where nothing is said, what follows on excess.
+    """The bound of each device's share: maximum and default quantities, and what follows on excess.
 
     None: not bounded.
     """
@@ -46,17 +46,18 @@ class Bound:
 
 
 def bound_of(policies: Sequence[Policy]) -> Bound | None:
-    """Of all that hold for one Pod; None: there is none.
+    """The strictest bound of all policies that hold for one Pod; None: there is no policy.
 
-    Raises `PenstockError` where nobody can say what is strictest: a policy is not valid, or they
-    bound compute in different units.
+    Raises:
+        PenstockError: the strictest is undefined: a policy is not valid, or they bound compute in
+            different units.
     """
     if not policies:
         return None
     for one in policies:
         if one.spec is None:
             raise PenstockError(
-                f"{one} is not valid", one.problem, "mend it: kubectl describe says the same"
+                f"{one} is not valid", one.problem, "correct it; kubectl describe shows this, too"
             )
     specs = [one.spec for one in policies if one.spec is not None]
     cores = _least(one.limits.cores for one in specs)
@@ -65,7 +66,7 @@ def bound_of(policies: Sequence[Policy]) -> Bound | None:
     if cores is not None and tflops is not None:
         raise PenstockError(
             f"QuotaPolicies {names} hold for this Pod and bound compute in cores and in TFLOPS",
-            "which of them is stricter depends on the device that it will be",
+            "which of them is stricter depends on the device that the Pod gets",
             "have them bound it in the same unit, or narrow their selectors",
         )  # fmt: skip
     return Bound(

@@ -1,5 +1,5 @@
-"""Taking Penstock off a cluster: whether it may go, what it left on a node, what in the API server.
+"""Uninstall: checks that Penstock is unused, then cleans every node and the API server.
 
-The chart's hooks run these in this order: `check` before anything is removed, then, once everything
-is, `node` on every node and `cluster` once. Each may be repeated.
+The chart's hooks run these in this order: `check` before anything is removed, and after the removal
+`node` on every node and `cluster` once. Each may be repeated.
 """

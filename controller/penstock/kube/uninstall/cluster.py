@@ -1,4 +1,4 @@
-"""What the API server keeps of Penstock that no chart made: marks on nodes, slices, leases."""
+"""Cluster cleanup: removes slices, leases and node marks, which the chart does not own."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 DAEMON_SETS = Kind("apps/v1", "daemonsets")
 LOOK_AGAIN_S = 1.0
 FORGET_LOOK_S = 5.0
-QUIET_S = 35.0  # three times what kubelets take to write their status
+QUIET_S = 35.0  # three times the interval at which kubelets write their status
 
 
 async def await_cleaners(api: Api, namespace: str, name: str, within_s: float) -> None:
-    """Until the DaemonSet's Pod on every node says that it is done. Raises `PenstockError`."""
+    """Waits until the DaemonSet's Pod on every node is ready; raises `PenstockError`."""
     until_s = time.monotonic() + within_s
     while True:
         one = await api.get(DAEMON_SETS, name, namespace)
@@ -36,15 +36,15 @@ async def await_cleaners(api: Api, namespace: str, name: str, within_s: float) -
             raise PenstockError(
                 f"{wanted - ready} of {wanted} nodes are not clean",
                 f"after {within_s:g} s the Pods of {namespace}/{name} there are not ready",
-                "see kubectl get pods -o wide, their logs, and whether these nodes are there; "
-                "then uninstall again",
+                "see kubectl get pods -o wide and their logs, check that these nodes exist, and "
+                "uninstall again",
                 reason="not-now",
             )  # fmt: skip
         await asyncio.sleep(LOOK_AGAIN_S)
 
 
 async def clean_cluster(api: Api, namespace: str, leases: Sequence[str]) -> AsyncIterator[str]:
-    """Removes it, with the `leases` of that namespace; tells each thing. Raises `ApiError`."""
+    """Removes slices, marks and the `leases` of the namespace; yields each. Raises `ApiError`."""
     for one in (await api.list(SLICES, fields=f"spec.driver={DRIVER}"))[0]:
         await api.delete(SLICES, one["metadata"]["name"])
         yield f"resourceslice {one['metadata']['name']}"
@@ -57,11 +57,15 @@ async def clean_cluster(api: Api, namespace: str, leases: Sequence[str]) -> Asyn
 
 
 async def forget_capacities(api: Api, within_s: float) -> AsyncIterator[str]:
-    """Removes what kubelets say of our extended resources until they say it no more; tells each.
+    """Removes our extended resources from Nodes until kubelets no longer write them; yields each.
 
-    A kubelet keeps the name of a device plugin's resource for five minutes after it is gone,
-    writes it into its Node's status every ten seconds, and at last once more as 0. Raises
-    `PenstockError` when one still does after `within_s`; 0: removes once and does not look again.
+    A kubelet keeps the name of a device plugin's resource for five minutes after it is gone, writes
+    it into its Node's status every ten seconds, and finally once more as 0.
+
+    `within_s`: how long to wait; 0: removes once and does not check again.
+
+    Raises:
+        PenstockError: a kubelet still writes it after `within_s`.
     """
     began_s = last_s = time.monotonic()
     while True:
@@ -81,7 +85,7 @@ async def forget_capacities(api: Api, within_s: float) -> AsyncIterator[str]:
             return
         if now_s - began_s > within_s:
             raise PenstockError(
-                "kubelets still tell of vGPUs", f"{names or 'one'} did {now_s - last_s:.0f} s ago",
+                "kubelets still report vGPUs", f"{names or 'one'} did {now_s - last_s:.0f} s ago",
                 "wait five minutes after the last device plugin has ended; then uninstall again",
                 reason="not-now",
             )  # fmt: skip
@@ -98,7 +102,7 @@ async def _clean_node(api: Api, node: Object) -> AsyncIterator[str]:
 
 @contextlib.contextmanager
 def _though_gone() -> Iterator[None]:
-    """A node that went meanwhile took all of this with it."""
+    """Ignores a node that was deleted meanwhile: its marks are gone with it."""
     try:
         yield
     except ApiError as error:
@@ -107,7 +111,7 @@ def _though_gone() -> Iterator[None]:
 
 
 def marks(node: Object) -> Object:
-    """The merge patch that takes our annotations, labels and taints off; empty: there are none."""
+    """The merge patch that removes our annotations, labels and taints; empty: none are there."""
     metadata = node["metadata"]
     ours = {
         kind: {key: None for key in metadata.get(kind) or {} if _is_ours(key)}
@@ -119,14 +123,14 @@ def marks(node: Object) -> Object:
     taints = (node.get("spec") or {}).get("taints") or []
     kept = [one for one in taints if not _is_ours(one["key"])]
     if len(kept) < len(taints):
-        # What another wrote meanwhile must not be lost: the version says so.
+        # The version keeps this from overwriting concurrent changes of taints.
         patch["spec"] = {"taints": kept}
         patch.setdefault("metadata", {})["resourceVersion"] = metadata["resourceVersion"]
     return patch
 
 
 def capacities(node: Object) -> Object:
-    """The merge patch that takes our extended resources off, which kubelet leaves there as 0."""
+    """The merge patch that removes our extended resources, which kubelets leave there as 0."""
     status = node.get("status") or {}
     ours = {
         kind: {key: None for key in status.get(kind) or {} if _is_ours(key)}

@@ -1,4 +1,4 @@
-"""What a node keeps of Penstock once its agent is gone: files, and nothing else."""
+"""Node cleanup: removes the files that Penstock leaves on a node when its agent is gone."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ LOOK_AGAIN_S = 0.5
 
 @dataclass(frozen=True)
 class NodeFiles:
-    """Where they lie, as this process sees the node's files."""
+    """The directories with these files, as this process sees them."""
 
     state: Path
     data: Path
-    specs: Path  # of CDI: others have theirs there, too
+    specs: Path  # CDI specs: other vendors have theirs there, too
     kubelet: Path
     device_plugins: Path
 
     def has_agent(self) -> bool:
-        """Whether an agent owns them still."""
+        """Whether an agent still owns the files."""
         return State(self.state).has_agent()
 
     def remove(self) -> Iterator[Path]:
-        """Removes them; tells each. Raises OSError when one cannot be.
+        """Removes the files, and yields each path. Raises OSError if one cannot be removed.
 
-        Containers that have some mounted keep what they have.
+        Containers keep the files that they have mounted.
         """
         for specs in (SpecDirectory(self.specs), SpecDirectory(self.specs, SLOT)):
             for device in specs.devices():
@@ -53,19 +53,19 @@ class NodeFiles:
             with contextlib.suppress(FileNotFoundError):
                 shutil.rmtree(place) if place.is_dir() else place.unlink()
                 yield place
-        with contextlib.suppress(OSError):  # others have specs there, or it never was
+        with contextlib.suppress(OSError):  # other specs are there, or it never existed
             self.specs.rmdir()
             yield self.specs
 
     def _sockets(self) -> Iterator[Path]:
-        """By which kubelet spoke to us: ours begin with the driver's name."""
+        """The sockets for the kubelet: ours begin with the driver's name."""
         plugins, registry = self.kubelet / "plugins", self.kubelet / "plugins_registry"
         for folder in (plugins, registry, self.device_plugins):
             yield from sorted(folder.glob(f"{DRIVER}*"))
 
 
 async def await_no_pods(api: Api, namespace: str, labels: str, node: str, within_s: float) -> None:
-    """Until the node has no such Pod any more. Raises `PenstockError`."""
+    """Waits until the node has no such Pod any more; raises `PenstockError`."""
     until_s = time.monotonic() + within_s
     while True:
         found, _ = await api.list(PODS, namespace, labels=labels, fields=f"spec.nodeName={node}")
@@ -74,7 +74,7 @@ async def await_no_pods(api: Api, namespace: str, labels: str, node: str, within
         if time.monotonic() > until_s:
             raise PenstockError(
                 f"{found[0]['metadata']['name']} on {node} does not end",
-                f"it is still there after {within_s:g} s", "see what kubectl describe says of it",
+                f"it still exists after {within_s:g} s", "see kubectl describe pod",
                 reason="not-now",
             )  # fmt: skip
         await asyncio.sleep(LOOK_AGAIN_S)

@@ -1,4 +1,4 @@
-"""Who has shares now: as long as anybody does, the chart does not go."""
+"""Uninstall check: Pods that have shares now, which block an uninstall of the chart."""
 
 from __future__ import annotations
 
@@ -16,9 +16,12 @@ MOST_NAMED = 10
 
 
 async def check_unused(api: Api, undo: str) -> None:
-    """Raises `PenstockError` while Pods have shares, by claims or by extended resources.
+    """Checks that no Pod has shares, by claims or by extended resources.
 
     `undo`: the command after which the release can be upgraded again.
+
+    Raises:
+        PenstockError: Pods have shares.
     """
     claims, _ = await api.list(CLAIMS)
     pods, _ = await api.list(PODS)
@@ -29,9 +32,9 @@ async def check_unused(api: Api, undo: str) -> None:
     raise PenstockError(
         "Pods have shares of devices",
         ", ".join(users[:MOST_NAMED]) + more,
-        "delete them first, and uninstall again; or keep the release, which helm holds for half "
-        f"gone now and does not upgrade: {undo}; after that an upgrade with --set "
-        "uninstall.force=true lets it go while they run on with nobody to look after them",
+        "delete them first, and uninstall again; or keep the release, which helm now regards as "
+        f"half removed and does not upgrade: {undo}; after that an upgrade with --set "
+        "uninstall.force=true allows the uninstall while they run on without supervision",
         reason="not-now",
     )
 
@@ -42,7 +45,7 @@ def users_of(claims: list[Object], pods: list[Object]) -> list[str]:
 
 
 def _by_claim(claims: list[Object]) -> list[str]:
-    """Each consumer of a claim with a device of ours; of one that nobody consumes, nothing."""
+    """Each Pod for which a claim with one of our devices is reserved."""
     found = []
     for claim in claims:
         status = claim.get("status") or {}

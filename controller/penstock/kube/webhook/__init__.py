@@ -1,6 +1,6 @@
-"""Behind the API server: Pods and claims that ask for vGPUs are checked before they are stored.
+"""Admission webhook: checks Pods and claims that request vGPUs before they are stored.
 
-`pods` and `claims` say what is wrong with one, `surroundings` looks up what they refer to, `review`
-speaks the API server's AdmissionReview, `certificates` and `publish` keep its TLS without anybody's
-doing.
+`pod_review` and `claim_review` find what is wrong with an object, `review_context` looks up what it
+refers to, `admission_review` speaks the API server's AdmissionReview, `certificates` and `publish`
+maintain the TLS certificates automatically.
 """

@@ -1,4 +1,4 @@
-"""AdmissionReviews: what the API server asks, and how it is answered."""
+"""AdmissionReview requests: dispatch to the reviews, and responses to the API server."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ ALLOWED_UNASKED = frozenset({"DELETE", "CONNECT"})
 class Reviewer:
     """Answers reviews of Pods, Bindings, claims and their templates.
 
-    `further`: reasons against a request that others know, such as a namespace's cap. Called with
-    the request (`namespace`, `resource`, `object`, `userInfo`, `dryRun`, …) as it will be stored,
-    once nothing else is wrong; what they raise refuses it for now.
+    `further`: additional checks, such as a namespace's cap, which return reasons against a request.
+    They run when all other checks pass, with the request (`namespace`, `resource`, `object`,
+    `userInfo`, `dryRun`, …) as it will be stored. A `PenstockError` that they raise refuses the
+    request for now.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class Reviewer:
         scheduler_user: str = "",
         floor: Parameters | None = None,
     ) -> None:
-        """`floor`: the mildest `onExceed` that claims may ask for; None: nodes alone bound it."""
+        """`floor`: the mildest `onExceed` that claims may set; None: only nodes bound it."""
         self._around = around
         self._floor = floor
         self._scheduler = scheduler
@@ -51,7 +52,7 @@ class Reviewer:
         self.further: list[Further] = []
 
     async def answer(self, body: bytes, *, may_patch: bool) -> Object:
-        """The AdmissionReview for one; one that cannot be read is refused like any other."""
+        """Answers one AdmissionReview; a malformed one is refused like any other."""
         uid = ""
         try:
             request = json.loads(body)["request"]
@@ -59,14 +60,15 @@ class Reviewer:
             verdict = await self._verdict(request)
             if verdict.patch and not may_patch:
                 verdict.refuse(
-                    "the Pod is not as it was when it was completed",
-                    "what it refers to was made or changed meanwhile, or others changed it",
-                    "make it again",
+                    "the Pod changed after the mutating webhook completed it",
+                    "an object that it refers to was created or changed meanwhile, or another "
+                    "webhook changed the Pod",
+                    "create it again",
                 )
-            if not verdict.refusals and not may_patch:  # others may change it after us
+            if not verdict.refusals and not may_patch:  # other webhooks may change a mutated object
                 for ask in self.further:
                     verdict.refusals += await ask(request)
-        except PenstockError as error:  # the API server does not say what the object refers to
+        except PenstockError as error:  # the objects that it refers to cannot be looked up
             return _review(uid, Verdict([str(error)]), 503)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             why = f"the review cannot be read: {type(error).__name__}: {str(error)[:200]}"

@@ -1,7 +1,7 @@
-"""What the QuotaPolicies that hold for a Pod make of its amounts.
+"""Quantity bounds: applies the limits of QuotaPolicies to the quantities that Pods request.
 
-Requests set amounts; a policy's limits are the most that each device's share may be, and what a
-share is of which nothing is said.
+A policy's limits are the maximum of each device's share, and its default where a Pod requests no
+quantity.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ def bound_claim(
     largest_bytes: int | None,
     verdict: Verdict,
 ) -> None:
-    """The same of a claim; amounts that it leaves out are the device's own default, an eighth.
+    """Refuses claims beyond the policy; omitted quantities default to an eighth of the device.
 
-    `ours`: device classes. `largest_bytes`: memory of the cluster's largest device; None: not
+    `ours`: our device classes. `largest_bytes`: memory of the cluster's largest device; None: not
     known.
     """
     usual = {
@@ -103,7 +103,7 @@ def bound_claim(
 
 
 def filled(container: Object, bound: Bound | None) -> dict[str, str]:
-    """What a container with a share leaves out, as `bound` has it; nothing of others."""
+    """Resources that a container with a share omits, by `bound`; empty for other containers."""
     wanted = asked(container)
     if not wanted:
         return {}
@@ -135,7 +135,7 @@ def _shown(name: str, amount: int) -> str:
 
 
 def _whole(value: object) -> int | None:
-    """None where it is not said, or is nonsense: that is refused with the claim itself."""
+    """The value as an integer; None: absent or malformed, which the claim review refuses."""
     try:
         return None if value is None else int(parse_quantity(value))
     except QuantityError:

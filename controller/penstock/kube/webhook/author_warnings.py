@@ -1,4 +1,4 @@
-"""What a Pod's author has overlooked: it is made, with a warning."""
+"""Author warnings: likely mistakes in a Pod that is admitted anyway."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FOR_PEOPLE = tuple(name.partition("/")[2] for name in (MODE, MODEL, POLICY, RESI
 
 
 def misspelt(annotations: Mapping[str, str]) -> Iterator[str]:
-    """A warning for each annotation of our group that means nothing."""
+    """Yields a warning for each unknown annotation of our group."""
     for name in sorted(annotations):
         if name.startswith(f"{GROUP}/") and name not in KNOWN:
             near = difflib.get_close_matches(name.partition("/")[2], FOR_PEOPLE, n=2)
@@ -39,7 +39,7 @@ def misspelt(annotations: Mapping[str, str]) -> Iterator[str]:
 
 
 def more_devices(who: str, count: int, most: int | None) -> Iterator[str]:
-    """A warning where a share of so many devices fits on no node. `most`: None is not known."""
+    """Yields a warning if no node has so many devices. `most`: None if not known."""
     if most is not None and count > most:
         yield (
             f"{who} asks for shares of {count} devices, and no node here has more than {most}: it "

@@ -1,6 +1,6 @@
-"""What a Pod with a share may not be given: the means to take the quota off, or to end the agent.
+"""Capabilities and host paths that a Pod with a share may not have: they could lift its quota.
 
-Enforcement finds what such a Pod does; better that it cannot.
+Enforcement detects what such a Pod does, but the webhook prevents it.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from penstock.kube.objects.api_client import Object
     from penstock.kube.webhook.verdict import Verdict
 
-# With it a container unmounts what stands before the driver; with the next it loads a module.
+# With SYS_ADMIN a container can unmount what covers the driver; with SYS_MODULE load a module.
 LOOSENING = {"ALL", "SYS_ADMIN", "SYS_MODULE", "SYS_RAWIO", "BPF"}
-# Where the node keeps its tenants, and what its runtime gives to containers: as the chart has it.
+# Directories of the node for tenant state and for the container runtime, as in the chart.
 KEPT = tuple(
     map(
         PurePosixPath,
@@ -44,7 +44,7 @@ def review_powers(pod: Object, verdict: Verdict) -> None:
         if path and (kept := _reached(path)):
             verdict.refuse(
                 f"volume {volume.get('name')} is the node's {path}",
-                f"{kept} is there, by which quotas are set or left",
+                f"it gives access to {kept}, which controls quotas",
                 "mount a directory of your own",
             )
     if spec.get("hostPID"):
@@ -55,9 +55,9 @@ def review_powers(pod: Object, verdict: Verdict) -> None:
 
 
 def _reached(path: str) -> PurePosixPath | None:
-    """The first of the kept directories that lies in `path`, or that it lies in."""
+    """The first protected directory that contains `path` or lies in it."""
     place = PurePosixPath("/", *(part for part in path.split("/") if part not in {"", "."}))
-    if ".." in place.parts:  # the API server refuses it, too
+    if ".." in place.parts:  # the API server refuses such a path, too
         return place
     return next(
         (one for one in KEPT if one.is_relative_to(place) or place.is_relative_to(one)), None

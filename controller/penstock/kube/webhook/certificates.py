@@ -1,8 +1,8 @@
-"""An authority and a server's certificate signed by it, made here and renewed in time.
+"""TLS certificates of the webhook: its own authority and server certificate, renewed in time.
 
-They go through the states of one Secret, so that several replicas share them and each step is
-published before the next one needs it: a new authority is trusted by the API server before a
-server shows a certificate that it signed, and the old one until that has happened.
+All replicas share them through one Secret, and each step of a renewal is published before the next
+one needs it: the API server trusts a new authority before a server uses a certificate signed by it,
+and keeps trusting the old one until then.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BACKDATED = timedelta(minutes=5)  # clocks of API servers differ
 
 @dataclass(frozen=True)
 class Lives:
-    """For how long certificates are made; they are renewed when a third of it is left."""
+    """Lifetimes of certificates; each is renewed when a third of its lifetime is left."""
 
     authority: timedelta = timedelta(days=5 * 365)
     server: timedelta = timedelta(days=90)
@@ -33,7 +33,7 @@ class Lives:
 
 @dataclass(frozen=True)
 class Certificates:
-    """PEM texts. `trusted` has one or more authorities, the one that signs now first."""
+    """PEM texts. `trusted` holds one or more authorities, the signing one first."""
 
     trusted: bytes
     authority_key: bytes
@@ -42,16 +42,18 @@ class Certificates:
 
     @classmethod
     def make(cls, names: Sequence[str], lives: Lives, now: datetime) -> Certificates:
-        """New ones, for a server that is reached by `names`."""
+        """Makes a new authority and a certificate for a server with these names."""
         authority, key = _authority(lives, now)
         server, server_key = _server(names, authority, key, lives, now)
         return cls(_pem(authority), _pem_key(key), _pem(server), _pem_key(server_key))
 
     def renewed(self, names: Sequence[str], lives: Lives, now: datetime) -> Certificates:
-        """One step on, where it is time for one; else the same. The API server trusts `trusted`.
+        """The next step of a renewal if one is due, else the same certificates.
+
+        The API server must trust `trusted` by now.
 
         Raises:
-            ValueError: they cannot be read; whoever holds them makes new ones.
+            ValueError: the certificates cannot be read; make new ones.
         """
         trusted = x509.load_pem_x509_certificates(self.trusted)
         server = x509.load_pem_x509_certificate(self.server)
@@ -86,7 +88,7 @@ def _names(server: x509.Certificate) -> list[str]:
 
 def _authority(lives: Lives, now: datetime) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     key = ec.generate_private_key(ec.SECP256R1())
-    # Each has its own subject: which one signed a server's certificate is told by that.
+    # Each authority has its own subject, which identifies the signer of a server certificate.
     subject = _name(f"penstock-admit-{x509.random_serial_number():x}"[:60])
     made = (
         _builder(subject, subject, key.public_key(), now, lives.authority)
@@ -172,5 +174,5 @@ def _pem_key(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def utc_now() -> datetime:
-    """The time as certificates have it."""
+    """The current time in UTC."""
     return datetime.now(timezone.utc)

@@ -1,4 +1,4 @@
-"""ResourceClaims and their templates: what no device of ours can give, and no user may say."""
+"""Claim review: refuses capacities that no device has, and parameters that users may not set."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ CAPACITIES = (MEMORY, CORES_PERMILLE)
 async def review_claim(
     spec: Object, around: ReviewContext, floor: Parameters | None = None
 ) -> Verdict:
-    """A claim's spec. `floor`: the mildest `onExceed` that users may ask for.
+    """Reviews a claim's spec. `floor`: the mildest `onExceed` that users may set.
 
-    Raises `ApiError`: its classes cannot be looked up.
+    Raises:
+        ApiError: its device classes cannot be looked up.
     """
     verdict = Verdict()
     try:
@@ -55,7 +56,7 @@ async def review_claim(
 
 
 def _count(one: Object) -> int:
-    """Of devices; a claim for all that there are is always enough."""
+    """The number of devices requested; 1 for a request of all devices."""
     count = one.get("count")
     return count if one.get("allocationMode") != "All" and isinstance(count, int) else 1
 
@@ -67,12 +68,12 @@ async def _parameters(
         found = await around.parameters(spec)
     except ApiError:
         raise
-    except PenstockError as error:  # the node would say so, and a claim cannot be changed
+    except PenstockError as error:  # the node would fail later, and a claim cannot be changed
         verdict.refuse_for(error)
         return
     refused = set()
     for said in found:
-        # An administrator's word in the class goes before the chart's values.
+        # Parameters in the class are an administrator's: they override the chart's values.
         allowed = Parameters(
             measured=said.by_class.measured or floor.measured,
             grace_ns=floor.grace_ns if said.by_class.grace_ns is None else said.by_class.grace_ns,
@@ -82,7 +83,7 @@ async def _parameters(
         verdict.refuse(
             f"the claim's parameters say {what}",
             f"here it is {most}: what follows on excess is for administrators to say",
-            "leave it out, or ask for a DeviceClass or a QuotaPolicy that says it",
+            "leave it out, or ask for a DeviceClass or a QuotaPolicy that sets it",
         )
 
 
@@ -109,7 +110,7 @@ def _capacity(
         )  # fmt: skip
     elif name == MEMORY and exact < LEAST_MEMORY_BYTES:
         verdict.refuse(what, f"that is {exact} bytes", f"write it with its unit, such as {value}Gi")
-    elif name == MEMORY and exact > MAX_MEMORY_BYTES:  # the scheduler would count it as nothing
+    elif name == MEMORY and exact > MAX_MEMORY_BYTES:  # the scheduler would count it as zero
         verdict.refuse(what, f"memory is at most {MAX_MEMORY_BYTES} bytes", "ask for less")
     elif name == MEMORY and (largest := around.largest()) and exact > largest[0]:
         verdict.warnings.append(

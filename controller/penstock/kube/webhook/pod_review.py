@@ -1,4 +1,4 @@
-"""Pods that ask for vGPUs: what is wrong with one, and what is filled in."""
+"""Pod review: checks Pods that request vGPUs, and fills in defaults."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from penstock.scheduling.placement.pod_request import Request
 
 DEFAULT_SCHEDULER = "default-scheduler"
-# What people write for it, where the nearest word would be another.
 OF_CLASSES = "deviceclass.resource.kubernetes.io/"  # resources that are claims (KEP-5004)
+# Common mistakes for which the nearest spelling would suggest another resource.
 MEANT = {"cores": RESOURCE_CORES, "gpu": RESOURCE_COUNT, "gpumem": RESOURCE_MEMORY}
 
 
@@ -54,9 +54,10 @@ async def review_new(
     *,
     job_deadline_s: object = None,
 ) -> Verdict:
-    """A Pod that is to be made, by a Job with that deadline.
+    """Reviews a new Pod; `job_deadline_s`: deadline of the Job that creates it.
 
-    Raises `ApiError`: what it refers to cannot be looked up.
+    Raises:
+        ApiError: an object that it refers to cannot be looked up.
     """
     verdict = Verdict()
     annotations = (pod.get("metadata") or {}).get("annotations") or {}
@@ -98,9 +99,9 @@ async def review_new(
 
 
 def _claims_first(missing: Iterable[str], around: ReviewContext, verdict: Verdict) -> None:
-    """Once it is made, a Pod gets neither limits nor its readiness gate any more."""
+    """Refuses missing claims: an existing Pod can get neither limits nor its readiness gate."""
     for name in missing:
-        if around.has_other_drivers:  # it may be for one of them, and none of our business
+        if around.has_other_drivers:  # the claim may be for one of them, and does not concern us
             verdict.warnings.append(
                 f"the Pod's claim {name} is not there yet: should it be for {GROUP}, the Pod will "
                 "not be started; make such a claim before its Pod"
@@ -122,39 +123,39 @@ async def _bound_claims(
             name, spec, bound, ours=await around.ours_of(spec),
             largest_bytes=largest[0] if largest else None, verdict=verdict,
         )  # fmt: skip
-        with contextlib.suppress(PenstockError):  # said when the claim was made
+        with contextlib.suppress(PenstockError):  # reported when the claim was created
             for said in await around.parameters(spec):
                 theirs = Parameters(measured=bound.measured, grace_ns=bound.grace_ns)
                 for what, most in said.by_claim.milder_than(theirs):
                     verdict.refuse(
                         f"claim {name} says {what}", f"{bound} allows {most}",
-                        "make the claim anew without it",
+                        "create the claim again without it",
                     )  # fmt: skip
 
 
 def _goes_nowhere(pod: Object, verdict: Verdict, scheduler: str) -> bool:
-    """Whether it asks in a way that nobody here serves."""
+    """Refuses a Pod that requests shares in a way this cluster does not serve; whether it did."""
     for one, _, _ in containers(pod):
         resources = one.get("resources") or {}
         for name in {**(resources.get("requests") or {}), **(resources.get("limits") or {})}:
             if name.startswith(OF_CLASSES) and name.endswith(f".{GROUP}"):
                 verdict.refuse(
                     f"the Pod asks for {name}",
-                    "Kubernetes makes a claim of that which has no amounts of yours",
-                    "make a ResourceClaim",
+                    "Kubernetes turns that into a claim without the quantities you need",
+                    "create a ResourceClaim",
                 )
                 return True
     if not scheduler:
         verdict.refuse(
             "the Pod asks for penstock.io/… resources",
-            "this cluster gives shares by claims alone",
-            "make a ResourceClaim, or have the chart installed with way: both",
+            "this cluster allocates shares by claims alone",
+            "create a ResourceClaim, or have the chart installed with way: both",
         )
     return not scheduler
 
 
 def _not_yet(annotations: Mapping[str, str], verdict: Verdict) -> None:
-    """What a Pod that is to be made cannot have."""
+    """Refuses annotations that a new Pod cannot have."""
     for name in (PLACED, HELD):
         if name in annotations:
             verdict.refuse(
@@ -163,28 +164,28 @@ def _not_yet(annotations: Mapping[str, str], verdict: Verdict) -> None:
             )  # fmt: skip
     if RESIZE in annotations:
         verdict.refuse(
-            f"annotation {RESIZE}", "it changes what a running Pod has, and this one is new",
-            "write the amounts under limits",
+            f"annotation {RESIZE}", "it resizes a running Pod, and this one is new",
+            "write the quantities under limits",
         )  # fmt: skip
 
 
 def review_change(old: Object, new: Object, user: str, scheduler_user: str) -> Verdict:
-    """A Pod that is changed."""
+    """Reviews a change of a Pod."""
     verdict = Verdict()
     was, now = ((one.get("metadata") or {}).get("annotations") or {} for one in (old, new))
     for name in (PLACED, HELD):
         if was.get(name) != now.get(name) and user != scheduler_user:
             verdict.refuse(
                 f"annotation {name} is not to be changed by {user}",
-                "it says which shares of devices are taken; only the scheduler writes it",
-                f"leave it as it is; to have other amounts write {RESIZE}, to move a Pod delete it",
+                "it records the allocated shares of devices; only the scheduler writes it",
+                f"leave it as it is; to resize a Pod write {RESIZE}, to move a Pod delete it",
             )
     for name in KEPT:
         if was.get(name) != now.get(name):
             verdict.refuse(
                 f"annotation {name} is not to be changed",
-                "it is what its QuotaPolicy said when the Pod was made",
-                "leave it as it is; for another policy make the Pod anew",
+                "it records its QuotaPolicy as of the Pod's creation",
+                "leave it as it is; for another policy create the Pod again",
             )
     if ((old.get("metadata") or {}).get("labels") or {}).get(MANAGED) != "true":
         return verdict
@@ -199,7 +200,7 @@ def review_change(old: Object, new: Object, user: str, scheduler_user: str) -> V
 
 
 def review_binding(binding: Object, user: str, scheduler_user: str) -> Verdict:
-    """A Binding that is to be posted."""
+    """Reviews a Binding that is about to be posted."""
     verdict = Verdict()
     annotations = (binding.get("metadata") or {}).get("annotations") or {}
     written = [name for name in (PLACED, HELD, *KEPT) if name in annotations]
@@ -227,7 +228,7 @@ def _amounts(pod: Object, verdict: Verdict) -> Request | None:
                 verdict.refuse(
                     f"container {one.get('name')} requests {name}: {requests[name]}, with a limit "
                     f"of {limits.get(name, 'nothing')}",
-                    "a share of a device is a quota: both are the same",
+                    "a share of a device is a quota: both must be equal",
                     "write it once, under limits",
                 )
     try:
@@ -241,13 +242,13 @@ def _placing(pod: Object, scheduler: str, verdict: Verdict) -> None:
     spec = pod.get("spec") or {}
     if spec.get("nodeName"):
         verdict.refuse(
-            f"the Pod is put on node {spec['nodeName']}", "nobody would choose its devices",
+            f"the Pod names node {spec['nodeName']}", "no scheduler would choose its devices",
             "use nodeSelector: kubernetes.io/hostname, and leave nodeName to the scheduler",
         )  # fmt: skip
     wanted = spec.get("schedulerName") or DEFAULT_SCHEDULER
     if scheduler and wanted not in {DEFAULT_SCHEDULER, scheduler}:
         verdict.refuse(
-            f"the Pod is left to the scheduler {wanted}", "it does not know devices",
+            f"the Pod names the scheduler {wanted}", "that one cannot place shares of devices",
             f"leave schedulerName out, or write {scheduler}",
         )  # fmt: skip
 
@@ -271,7 +272,7 @@ async def _claims_may_suspend(
                     return True
     except ApiError:
         raise
-    except PenstockError:  # said when the claim was made
+    except PenstockError:  # reported when the claim was created
         pass
     return False
 
@@ -305,7 +306,7 @@ def _warn(request: Request, bound: Bound | None, around: ReviewContext, verdict:
 
 
 def _fill(pod: Object, scheduler: str, bound: Bound | None) -> Iterator[Object]:
-    """What the Pod leaves out. Kubernetes wants a resource's request beside its limit."""
+    """Patches for what the Pod omits. Kubernetes requires a request next to each limit."""
     metadata, spec = pod.get("metadata") or {}, pod.get("spec") or {}
     if "labels" not in metadata:
         yield {"op": "add", "path": "/metadata/labels", "value": {MANAGED: "true"}}

@@ -1,4 +1,4 @@
-"""What the QuotaPolicies that hold for a Pod say, and how its share behaves: words of either."""
+"""Policy annotations of a Pod: the QuotaPolicy it names, its mode, and what follows on excess."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.kube.objects.names import GRACE, MODE, ON_EXCEED, POLICY
-from penstock.kube.objects.opaque_parameters import MODES
 from penstock.kube.quota.policies import holding
 from penstock.kube.quota.policy_bounds import bound_of
 from penstock.kube.webhook.verdict import pointer
 from penstock.model import PenstockError, nearest
+from penstock.model.limits import MODES
 from penstock.model.quantity import format_duration
 
 if TYPE_CHECKING:
@@ -25,9 +25,10 @@ MOST_NAMES = 5
 
 
 def bound_for(pod: Object, namespace: str, around: ReviewContext, verdict: Verdict) -> Bound | None:
-    """What holds for it. A policy that it names and cannot have, or that is not valid, refuses it.
+    """The bound that holds for a Pod; refuses it if a policy is missing or not valid.
 
-    Raises `ApiError`.
+    Raises:
+        ApiError: the policies are not known yet.
     """
     metadata = pod.get("metadata") or {}
     named = (metadata.get("annotations") or {}).get(POLICY)
@@ -50,7 +51,7 @@ def bound_for(pod: Object, namespace: str, around: ReviewContext, verdict: Verdi
 
 @dataclass(frozen=True)
 class Behaviour:
-    """Of a share by extended resources; empty: not said. A claim says its own."""
+    """How a share by extended resources behaves; empty: not set. Claims have parameters instead."""
 
     mode: str
     on_exceed: str = ""
@@ -58,15 +59,15 @@ class Behaviour:
 
     @property
     def may_suspend(self) -> bool:
-        """Whether enforcement may suspend it."""
+        """Whether enforcement may suspend the share."""
         return self.on_exceed == "suspend"
 
     @classmethod
     def of(cls, annotations: Mapping[str, str], bound: Bound | None, verdict: Verdict) -> Behaviour:
-        """The Pod's own words, and the policy's for what it leaves out.
+        """The behaviour by the Pod's annotations, and by its policy for those it omits.
 
-        What follows on excess is the policy's alone where there is one: who could lift that would
-        have no quota.
+        Only the policy decides what follows on excess: a user who could change that would have no
+        quota.
         """
         mode = annotations.get(MODE, "")
         if MODE in annotations and mode not in MODES:
@@ -79,7 +80,7 @@ class Behaviour:
                     verdict.refuse(
                         f"annotation {name}",
                         "what follows on excess is a QuotaPolicy's to say, and none holds here",
-                        "leave it out, or have a policy made that selects the Pod",
+                        "leave it out, or ask for a policy that selects the Pod",
                     )
             return cls(mode)
         theirs = {ON_EXCEED: str(bound.measured), GRACE: format_duration(bound.grace_ns)}
@@ -93,7 +94,7 @@ class Behaviour:
         return cls(mode or usual, theirs[ON_EXCEED], theirs[GRACE])
 
     def patch(self, pod: Object) -> Iterator[Object]:
-        """What the Pod does not say yet."""
+        """Patches for the annotations that the Pod does not have yet."""
         there = (pod.get("metadata") or {}).get("annotations")
         said = {MODE: self.mode, ON_EXCEED: self.on_exceed, GRACE: self.grace}
         missing = {name: word for name, word in said.items() if word and name not in (there or {})}

@@ -1,7 +1,7 @@
-"""Keeps the webhook's certificates in a Secret, and in its configurations how it is asked.
+"""Publishes the webhook's certificates in a Secret, and completes its webhook configurations.
 
-That is what the API server trusts, the word in the paths by which the server knows the API server,
-and which claims are certainly none of ours.
+The configurations hold the authority that the API server trusts, the secret word in the paths that
+identifies the API server, and a condition that skips claims for other drivers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 SECRETS = Kind("v1", "secrets")
-CONFIGURATIONS = {  # and the first part of their paths
+CONFIGURATIONS = {  # with the first part of their paths
     Kind("admissionregistration.k8s.io/v1", plural, namespaced=False): act
     for plural, act in (
         ("mutatingwebhookconfigurations", MUTATE), ("validatingwebhookconfigurations", VALIDATE),
@@ -38,14 +38,14 @@ LEAST_WORD = 64  # characters: 256 bits
 WORD = "word"  # key of the Secret: the last part of the paths
 CLAIMS_HOOK = "claims.penstock.io"
 CONDITION = "not-of-other-drivers-alone"
-MOST_NAMES = 100  # device classes in its expression, which may not become too long
+MOST_NAMES = 100  # device classes in the condition's expression, whose length is limited
 LOOK_S = 10.0
 RETRY_S = 2.0
 
 
 @dataclass(frozen=True)
 class Places:
-    """Where certificates are kept, who trusts them, and what the server is called."""
+    """The Secret for certificates, the webhook configurations, and the server's names."""
 
     namespace: str
     secret: str
@@ -54,9 +54,9 @@ class Places:
 
 
 class Publisher:
-    """One of several replicas that keep the same Secret; whoever writes second reads again.
+    """One of several replicas that maintain the same Secret; after a conflict it reads again.
 
-    `use` is called with certificates that a server is to show: the API server trusts them.
+    It calls `use` with certificates for the server, once the API server trusts them.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Publisher:
         look_s: float = LOOK_S,
         others: Callable[[], set[str] | None] = lambda: None,
     ) -> None:
-        """`others`: device classes that are certainly other drivers'; None: not known yet."""
+        """`others`: returns the device classes of other drivers; None: not known yet."""
         self._api = api
         self._places = places
         self._use = use
@@ -80,16 +80,16 @@ class Publisher:
         self._others = others
         self._due = asyncio.Event()
         self.word = ""
-        """The last part of the paths by which the API server asks; empty: not known yet."""
+        """The last part of the paths that the API server requests; empty: not known yet."""
         self.problem = "its certificates are not published yet"
         """Why the API server may not trust this server; empty: it does."""
 
     def wake(self) -> None:
-        """Has it look now."""
+        """Triggers a check now."""
         self._due.set()
 
     async def run(self) -> None:
-        """Looks again and again until cancelled."""
+        """Checks periodically until cancelled."""
         while True:
             self._due.clear()
             wait_s = await self._looked() * random.uniform(0.5, 1)  # noqa: S311 - no secret
@@ -97,7 +97,7 @@ class Publisher:
                 await asyncio.wait_for(self._due.wait(), wait_s)
 
     async def _looked(self) -> float:
-        """Looks; seconds until the next time."""
+        """Checks once; returns the seconds until the next check."""
         try:
             await self.look()
         except ApiError as error:
@@ -107,7 +107,7 @@ class Publisher:
         return self._look_s
 
     async def look(self) -> None:
-        """One look: what is due is done. Raises `ApiError`."""
+        """Checks once: makes, renews or publishes what is due; raises `ApiError`."""
         stored = await self._stored()
         current = _read(stored)
         if current is None:
@@ -115,7 +115,8 @@ class Publisher:
             await self._write(stored, current, "made")
             stored = await self._stored()
         self.word = await self._worded(stored)
-        # Trusted first: of what is renewed below, nothing is shown before the next look.
+        # Publish the authority first: certificates renewed below are not used before the next
+        # check.
         published = await self._publish(current.trusted)
         self._use(current)
         self.problem = "" if published else "its webhook configurations are not there"
@@ -135,7 +136,7 @@ class Publisher:
                 self._use(renewed)
 
     async def _worded(self, stored: Object | None) -> str:
-        """The word in the Secret, made where there is none."""
+        """The word in the Secret; creates it if there is none."""
         data = (stored or {}).get("data") or {}
         with contextlib.suppress(ValueError):
             found = base64.b64decode(data.get(WORD) or "", validate=True).decode("ascii")
@@ -181,7 +182,7 @@ class Publisher:
         )
 
     async def _publish(self, trusted: bytes) -> bool:
-        """Writes into both configurations how they ask; whether they are there."""
+        """Completes both webhook configurations; returns whether both exist."""
         bundle = base64.b64encode(trusted).decode()
         found = 0
         for kind, act in CONFIGURATIONS.items():
@@ -198,7 +199,7 @@ class Publisher:
         return found == len(CONFIGURATIONS)
 
     def _complete(self, hook: Object, bundle: str, path: str) -> None:
-        """Makes the hook what it is to be."""
+        """Sets the authority, the path and the conditions of a hook."""
         client = hook["clientConfig"]
         client["caBundle"] = bundle
         if "service" in client:
@@ -214,7 +215,7 @@ class Publisher:
 
 
 def _not_of(classes: set[str]) -> str:
-    """Of a claim, or a template of claims: one of its requests names another device class."""
+    """CEL expression: some request of the claim (or template) names a class beyond these."""
     names = json.dumps(sorted(classes)[:MOST_NAMES])  # CEL reads what JSON writes
     return (
         "(has(object.spec.spec) ? object.spec.spec : object.spec).?devices.?requests.orValue([])"

@@ -1,4 +1,4 @@
-"""What the owner of a running Pod may ask its vGPUs to be instead."""
+"""Resize review: checks the resize annotation of a running Pod."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 async def review_resize(old: Object, new: Object, namespace: str, around: ReviewContext) -> Verdict:
-    """A Pod that is changed. Raises `ApiError`: what it refers to cannot be looked up."""
+    """Reviews the resize of a Pod; raises `ApiError` if its objects cannot be looked up."""
     verdict = Verdict()
     annotations = (new.get("metadata") or {}).get("annotations") or {}
     before = ((old.get("metadata") or {}).get("annotations") or {}).get(RESIZE)
@@ -45,7 +45,7 @@ async def review_resize(old: Object, new: Object, namespace: str, around: Review
     if not annotations.get(PLACED):
         verdict.refuse(
             f"annotation {RESIZE}", "the Pod has no device yet, so nothing can grow or shrink",
-            "wait until it is placed, or make it anew with other limits",
+            "wait until it is placed, or create it again with other limits",
         )  # fmt: skip
         return verdict
     try:
@@ -65,7 +65,7 @@ async def review_resize(old: Object, new: Object, namespace: str, around: Review
 
 
 def _growing(before: Placement, after: Placement) -> Iterator[tuple[str, str, Share, Share]]:
-    """Container, device, what it has of it and what it is to have."""
+    """Yields container, device, present share and requested share."""
     for container, shares in after.items():
         for uuid, share in shares.items():
             was = before[container][uuid]
@@ -81,7 +81,7 @@ def _larger_than(
         if device is not None and share.memory_bytes > device.memory_bytes:
             most = human_memory(device.memory_bytes, down=True)
             yield (
-                f"container {container} is to have {human_memory(share.memory_bytes)} of {uuid}",
+                f"container {container} asks for {human_memory(share.memory_bytes)} of {uuid}",
                 f"the device has {most}", "ask for less: a running Pod keeps its devices",
             )  # fmt: skip
 
@@ -89,7 +89,7 @@ def _larger_than(
 def _beyond(
     before: Placement, after: Placement, devices: dict[str, NodeDevice], bound: Bound
 ) -> Iterator[tuple[str, str, str]]:
-    """What grows past the policy's limits. What it has may be more: it was placed before."""
+    """Yields shares that would grow beyond the policy. An older share may exceed it already."""
     for container, uuid, was, share in _growing(before, after):
         cores = bound.cores_permille
         device = devices.get(uuid)
@@ -102,11 +102,11 @@ def _beyond(
         most_bytes = bound.memory_bytes
         if most_bytes is not None and share.memory_bytes > max(was.memory_bytes, most_bytes):
             yield (
-                f"container {container} is to have {human_memory(share.memory_bytes)} of a device",
+                f"container {container} asks for {human_memory(share.memory_bytes)} of a device",
                 f"{bound} allows {human_memory(most_bytes, down=True)}", fix,
             )  # fmt: skip
         if cores is not None and share.cores_permille > max(was.cores_permille, cores):
             yield (
-                f"container {container} is to have {format_cores(share.cores_permille)} % of time",
+                f"container {container} asks for {format_cores(share.cores_permille)} % of time",
                 f"{bound} allows {format_cores(cores)} %", fix,
             )  # fmt: skip

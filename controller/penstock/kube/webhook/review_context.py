@@ -1,4 +1,4 @@
-"""What an object refers to: asked of the API server, where it says more than the object does."""
+"""Review context: looks up the claims, classes, policies and nodes that an object refers to."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 TEMPLATES = Kind("resource.k8s.io/v1", "resourceclaimtemplates")
 CLASSES = Kind("resource.k8s.io/v1", "deviceclasses", namespaced=False)
-MOST_UNKNOWN = 8  # device classes of a claim that are asked for one by one
+MOST_UNKNOWN = 8  # unknown device classes of a claim, each of which takes one request
 
 
 @dataclass(frozen=True)
 class Said:
-    """Of one request of a claim: the parameters of its class, and its own."""
+    """The parameters of one request of a claim: those of its class, and the claim's own."""
 
     request: str
     by_class: Parameters
@@ -37,18 +37,18 @@ class Said:
 
 @dataclass
 class PodClaims:
-    """What is known of a Pod's claims, by the names that the Pod has for them."""
+    """A Pod's claims, by the names that the Pod uses for them."""
 
-    ours: dict[str, Object] = field(default_factory=dict)  # specs of those on devices of ours
-    missing: list[str] = field(default_factory=list)  # nobody has made them yet, or their template
+    ours: dict[str, Object] = field(default_factory=dict)  # specs of claims for our devices
+    missing: list[str] = field(default_factory=list)  # neither claim nor template exists yet
 
 
 class ReviewContext:
-    """Methods raise `ApiError` where the API server does not answer: nothing is then admitted.
+    """Looks up objects. Raises `ApiError` if the API server does not answer: then nothing passes.
 
-    Nodes, policies and device classes are followed, so that a request costs the API server a look
-    at each claim of a Pod and no more; a class that is not known here is asked for, as it may be
-    new. `classes` may be shared with others, who `run` it then.
+    Nodes, policies and device classes are cached, so that a review costs the API server one request
+    per claim of a Pod. An unknown class is requested, as it may be new. A cache of `classes` may be
+    shared; its owner runs it then.
     """
 
     def __init__(self, api: Api, classes: Cache[DeviceClass] | None = None) -> None:
@@ -64,7 +64,7 @@ class ReviewContext:
         await asyncio.gather(*followed, *([self.classes.run()] if self._runs_classes else []))
 
     def unready(self) -> str:
-        """Why it cannot be asked yet; empty: it can."""
+        """Why it cannot serve reviews yet; empty: it can."""
         for name, is_known in (
             ("policies", self._policies.is_ready or self._policies.is_unserved),
             ("device classes", self.classes.is_ready or self.classes.is_unserved),
@@ -79,22 +79,22 @@ class ReviewContext:
             return None
         if not self._policies.is_ready:
             raise ApiError(
-                "policies are not known yet", "their list has not come from the API server",
-                "the same request will do in a moment", 0, "",
+                "policies are not known yet", "the API server has not sent their list",
+                "try the same request again in a moment", 0, "",
             )  # fmt: skip
         return [one for (where, _), one in self._policies.objects.items() if where == namespace]
 
     def devices_of(self, node: str) -> dict[str, NodeDevice]:
-        """Devices that a node says it has, by UUID; none where that is not known here."""
+        """The devices that a node reports, by UUID; empty if they are not known here."""
         seen = self._nodes.objects.get(("", node))
         return {one.uuid: one for one in seen or ()}
 
     async def runtime(self, name: str) -> Object | None:
-        """That RuntimeClass; None: there is none, and the API server refuses such a Pod itself."""
+        """The RuntimeClass; None: it does not exist, and the API server refuses such a Pod."""
         return await find(self._api, RUNTIME_CLASSES, name)
 
     async def claims_of(self, pod: Object, namespace: str) -> PodClaims:
-        """What of the Pod's claims concerns us."""
+        """The Pod's claims for our devices, and those that do not exist yet."""
         found = PodClaims()
         for one in (pod.get("spec") or {}).get("resourceClaims") or []:
             name = str(one.get("name"))
@@ -106,7 +106,7 @@ class ReviewContext:
         return found
 
     async def parameters(self, claim_spec: Object) -> list[Said]:
-        """What is said for each device that a claim may be given. Raises also for wrong ones."""
+        """The parameters of each request of a claim; raises `PenstockError` for invalid ones."""
         configs = [
             {**one, "source": "FromClaim"}
             for one in (claim_spec.get("devices") or {}).get("config") or []
@@ -125,19 +125,20 @@ class ReviewContext:
         return found
 
     async def ours_of(self, claim_spec: Object) -> set[str]:
-        """Those of a claim's device classes that give our devices.
+        """The device classes of a claim that allocate our devices.
 
-        One that names no driver does so where no other driver has a class; elsewhere nobody knows
-        before it is allocated, and the node looks at what was.
+        A class that names no driver counts as ours if no other driver has a class in the cluster.
+        Otherwise this is unknown until the claim is allocated, and the node checks the result.
         """
         sure = {"ours"} if self.has_other_drivers else {"ours", "anybody's"}
         found = await self.classes_of(claim_spec)
         return {name for name, known in found.items() if known.whose in sure}
 
     async def classes_of(self, claim_spec: Object) -> dict[str, DeviceClass]:
-        """Those that a claim names. What does not exist gives nothing.
+        """The device classes that a claim names; one that does not exist allocates nothing.
 
-        Raises `PenstockError` where too many of them do not: each has to be asked for.
+        Raises:
+            PenstockError: too many of them do not exist: each takes a request.
         """
         names = {str(one.get("deviceClassName")) for one in asked_devices(claim_spec)}
         found = {name: known for name in names if (known := self.classes.objects.get(("", name)))}
@@ -159,7 +160,7 @@ class ReviewContext:
 
     @property
     def has_other_drivers(self) -> bool:
-        """Whether a claim of this cluster may be for devices that are certainly not ours."""
+        """Whether the cluster has a device class of another driver."""
         return any(one.whose == "theirs" for one in self.classes.objects.values())
 
     def other_classes(self) -> set[str] | None:
@@ -178,7 +179,7 @@ class ReviewContext:
         return max(one.memory_bytes for one in found), max(one.tflops or 0 for one in found)
 
     def most_devices(self) -> int | None:
-        """Of the node that has most of them; None: not known, or none has any."""
+        """The largest number of devices on one node; None: not known, or no node has any."""
         if not self._nodes.is_ready:
             return None
         return max((len(node) for node in self._nodes.objects.values()), default=0) or None
@@ -194,9 +195,9 @@ class ReviewContext:
 
 
 def asked_devices(claim_spec: Object) -> list[Object]:
-    """All that a claim asks for: each request, or each of its alternatives.
+    """Every request of a claim, or each of its alternatives.
 
-    `reference` is how configurations name it: "main", or "main/small" of an alternative.
+    `reference` is its name in configurations: "main", or "main/small" for an alternative.
     """
     found: list[Object] = []
     for request in (claim_spec.get("devices") or {}).get("requests") or []:
@@ -213,8 +214,8 @@ def asked_devices(claim_spec: Object) -> list[Object]:
 
 
 def _devices(node: Object) -> tuple[NodeDevice, ...] | None:
-    """Those that a Node says it has, in whichever way they are given out."""
+    """The devices that a Node reports, in either allocation mode."""
     try:
         return tuple(read_devices((node["metadata"].get("annotations") or {}).get(DEVICES, "[]")))
-    except PenstockError:  # its agent says that
+    except PenstockError:  # the agent on that node reports it
         return None

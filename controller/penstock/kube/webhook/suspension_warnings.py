@@ -1,4 +1,4 @@
-"""What goes on while a share is suspended, and would end the Pod: warned of, never refused."""
+"""Suspension warnings: probes and deadlines that would end a Pod while its share is suspended."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ PROBES = ("livenessProbe", "startupProbe")
 
 
 def deadlines(pod: Object, claims: frozenset[str], job_deadline_s: object = None) -> Iterator[str]:
-    """Of a Pod whose share may be suspended.
+    """Yields warnings for a Pod whose share may be suspended.
 
     Args:
-        pod: As it is asked for.
-        claims: Those of ours, as the Pod calls them.
-        job_deadline_s: Of the Job that makes it.
+        pod: The Pod as requested.
+        claims: The claims for our devices, by the Pod's names for them.
+        job_deadline_s: Deadline of the Job that creates the Pod.
     """
     spec = pod.get("spec") or {}
     for one, _, _ in containers(pod):

@@ -1,7 +1,7 @@
-"""What makes Pods with shares: who writes it is told what each of its Pods would be told.
+"""Template review: warns authors of workloads whose Pods with shares would be refused.
 
-Only warned: the words come where people read them, with `kubectl apply`, and not with a Pod that a
-controller makes. The Pods themselves are refused or let in on their own.
+Only warnings: people see them at `kubectl apply`, but not the messages about a Pod that a
+controller creates. Each Pod is still reviewed by itself.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TEMPLATED = frozenset({"deployments", "statefulsets", "daemonsets", "jobs", "cro
 async def review_template(
     maker: Object, namespace: str, around: ReviewContext, scheduler: str = SCHEDULER
 ) -> Verdict:
-    """A Deployment, StatefulSet, DaemonSet, Job or CronJob. Raises `ApiError`."""
+    """Reviews a Deployment, StatefulSet, DaemonSet, Job or CronJob; raises `ApiError`."""
     spec = maker.get("spec") or {}
     spec = (spec.get("jobTemplate") or {}).get("spec") or spec
     found = await review_new(

@@ -1,4 +1,4 @@
-"""What admission says of an object."""
+"""Verdict of the webhook on an object: refusals, warnings and a patch."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ if TYPE_CHECKING:
 
 @dataclass
 class Verdict:
-    """Refused for `refusals`, if there are any; else changed by `patch`, a JSON Patch."""
+    """With `refusals` the object is refused; without, `patch` (a JSON Patch) is applied to it."""
 
     refusals: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     patch: list[Object] = field(default_factory=list)
 
     def refuse(self, what: str, why: str, fix: str) -> None:
-        """It is not to be stored."""
+        """Adds a refusal: what failed, why, and what to do next."""
         self.refusals.append(f"{what}: {why}; {fix}")
 
     def refuse_for(self, error: PenstockError) -> None:
-        """The same, as whoever found it says it."""
+        """Adds a refusal with the text of an error."""
         self.refusals.append(str(error))
 
 
 def pointer(*parts: str | int) -> str:
-    """A JSON Pointer: where a patch applies."""
+    """A JSON Pointer to the place where a patch applies."""
     return "".join(f"/{str(part).replace('~', '~0').replace('/', '~1')}" for part in parts)

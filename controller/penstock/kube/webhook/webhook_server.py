@@ -1,4 +1,4 @@
-"""The webhook's HTTPS server, and the certificate that it shows."""
+"""HTTPS server of the admission webhook, and its TLS certificate."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from penstock.kube.webhook.certificates import Certificates
 
 
-MUTATE, VALIDATE = "mutate", "validate"  # the first part of a path; the second is its word
+MUTATE, VALIDATE = "mutate", "validate"  # the first part of a path; the second is the secret word
 
 
 def app(
     reviewer: Reviewer, why_not_ready: Callable[[], str], word: Callable[[], str | None]
 ) -> web.Application:
-    """/mutate/WORD, /validate/WORD and probes.
+    """The application with the routes /mutate/WORD, /validate/WORD and probes.
 
-    Every Pod of a cluster reaches this server, and what it is asked is written into caps: only the
-    API server knows the word, by configurations that no tenant may read. `word`: the one that holds
-    now, empty before it is known; None: there is none, and callers of /mutate and /validate show a
-    certificate.
+    Every Pod of the cluster can reach this server, and its requests are written into caps. So the
+    paths contain a secret word: only the API server knows it, from configurations that no tenant
+    may read. `word` returns the current one, empty before it is known. None: there is no word, and
+    clients of /mutate and /validate must present a certificate.
     """
 
     async def mutate(http: web.Request) -> web.Response:
@@ -45,7 +45,7 @@ def app(
         wanted = word()
         if wanted is None:
             if http.get_extra_info("peercert") is None:
-                raise web.HTTPForbidden(text="show the API server's certificate\n")
+                raise web.HTTPForbidden(text="present the API server's client certificate\n")
         elif not wanted or not hmac.compare_digest(
             http.match_info.get("word", "").encode(), wanted.encode()
         ):
@@ -65,12 +65,13 @@ def _answer(body: object) -> web.Response:
 
 
 class Shown:
-    """The certificate that new connections are shown; those there are go on with theirs."""
+    """The certificate for new connections; existing connections keep theirs."""
 
     def __init__(self, client_ca: Path | None = None) -> None:
-        """`client_ca`: who signs the certificate that the API server shows as a client (PEM).
+        """`client_ca`: authority of the API server's client certificate (PEM).
 
-        Raises `PenstockError`: it cannot be read.
+        Raises:
+            PenstockError: the file cannot be read.
         """
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -82,13 +83,13 @@ class Shown:
                 raise PenstockError(
                     f"--client-ca {client_ca} cannot be used", str(error), "name a PEM file"
                 ) from error
-            self.context.verify_mode = ssl.CERT_OPTIONAL  # kubelets, which probe, show none
+            self.context.verify_mode = ssl.CERT_OPTIONAL  # kubelets send probes without one
 
     def use(self, certificates: Certificates) -> None:
-        """Shows them from now on."""
+        """Uses these certificates from now on."""
         if self._loaded == certificates:
             return
-        # The library takes files only: these are seen by nobody else, and gone at once.
+        # The library takes only files: these are private, and removed at once.
         with tempfile.TemporaryDirectory(prefix="penstock-admit-") as folder:
             certificate, key = Path(folder, "tls.crt"), Path(folder, "tls.key")
             certificate.write_bytes(certificates.server)
@@ -98,15 +99,18 @@ class Shown:
         self._loaded = certificates
 
     def use_files(self, certificate: Path, key: Path) -> bool:
-        """Shows those of two files if they changed; whether they had. Raises `PenstockError`.
+        """Uses the pair in two files if they changed; returns whether they had changed.
 
-        Half of a pair, written just now, is none: what was shown before is shown on.
+        If only one file of a pair has been written yet, the previous pair stays in use.
+
+        Raises:
+            PenstockError: the files cannot be read, or do not match.
         """
         try:
             found = [(one.stat().st_mtime_ns, one.stat().st_ino) for one in (certificate, key)]
             if found == self._loaded:
                 return False
-            # A pair that does not match would leave a context with neither: tried on another.
+            # A mismatched pair would leave the context with neither: try it on another one first.
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
             self.context.load_cert_chain(certificate, key)
         except (OSError, ssl.SSLError) as error:

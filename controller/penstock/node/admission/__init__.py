@@ -1,1 +1,1 @@
-"""Admission: whether a request for shares of devices fits beside what is granted, and its grant."""
+"""Admission: decides whether a request for device shares fits with the existing grants."""

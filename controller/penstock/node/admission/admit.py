@@ -1,4 +1,4 @@
-"""From a request to a grant: devices are chosen, shares are checked against what is left."""
+"""Turns a request into a grant: chooses devices, and checks shares against what is free."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from penstock.model import (
     format_cores,
     human_memory,
 )
+from penstock.model.limits import DEFAULT_GRACE_NS, DEFAULT_STEP, Mode, Step
 from penstock.model.names import name_from_command, printable
 from penstock.node.admission.checks import (
     Free,
@@ -27,7 +28,7 @@ from penstock.node.admission.checks import (
     free_shares,
     roomiest,
 )
-from penstock.node.tenants.grant import DEFAULT_GRACE_NS, DeviceGrant, Grant, Lifetime, Mode, Step
+from penstock.node.tenants.grant import DeviceGrant, Grant, Lifetime
 from penstock.node.tenants.tenant import Tenant, collect, create_tenant, live_grants, tenants_of
 
 if TYPE_CHECKING:
@@ -40,10 +41,10 @@ _Figure = TypeVar("_Figure", int, "int | None")
 
 @dataclass(frozen=True)
 class Request:
-    """What a user asks for. What is not said is all that is free.
+    """A request for shares of devices. An unset quantity means all that is free.
 
-    Memory and cores are one figure for all devices, or one for each of `devices`. At most one of
-    `cores_permille` and `tflops` is given.
+    Memory and cores hold one value for all devices, or one for each of `devices`. At most one of
+    `cores_permille` and `tflops` is set.
     """
 
     command: Sequence[str]
@@ -58,25 +59,25 @@ class Request:
     policy: str | None = None
     allow_unknown: bool = False
     record: bool = False
-    # What only an agent is asked for:
-    candidates: Sequence[str] = ()  # devices to choose from where none is named; none: all
-    user: str | None = None  # whose tenant it is; None: the caller's
+    # Only in requests to an agent:
+    candidates: Sequence[str] = ()  # devices to choose from if none is named; empty: all
+    user: str | None = None  # the tenant's user; None: the user of this process
     uid: int | None = None
     owner_uid: int | None = None
     lifetime: Lifetime = "command"
-    measured: Step = "terminate"
+    measured: Step = DEFAULT_STEP
     grace_ns: int = DEFAULT_GRACE_NS
     labels: Mapping[str, str] = field(default_factory=dict)
-    container: bool = False  # it is offered to containers, and of no use outside them
+    container: bool = False  # for containers only
     request_id: str = ""
-    # Whoever asks does it for somebody whom the node's bounds for users hold against.
+    # The request is made for a user to whom the node's limits for users apply.
     bound_measured: bool = False
     bound_grace: bool = False
 
 
 @dataclass
 class Admitted:
-    """A tenant that may start, and what its user is to be told."""
+    """A tenant that may start, with notes for its user."""
 
     tenant: Tenant
     grant: Grant
@@ -85,7 +86,7 @@ class Admitted:
 
 
 def admit(state: State, request: Request, source: DeviceSource) -> Admitted:
-    """Decides on the request and makes the tenant. Raises `PenstockError`; then nothing is left."""
+    """Decides on the request and creates the tenant. Raises `PenstockError`, and leaves nothing."""
     with state.lock():
         living = collect(state)
         grant, notes = plan(
@@ -110,19 +111,19 @@ def plan(
     names: Sequence[str],
     most: Mapping[str, Free] | None = None,
 ) -> tuple[Grant, list[str]]:
-    """What the request gets beside `grants`, and what is to be said about it; changes nothing.
+    """The grant for a request in view of the existing `grants`, and notes; changes nothing.
 
     Args:
-        request: What is asked for.
+        request: The request.
         devices: All devices of the node.
-        grants: Those in force.
+        grants: The grants in force.
         machine: The simulated machine's file; None: real devices.
-        candidates: Devices to choose from where the request names none.
-        names: Of the tenants that live.
-        most: What whoever asks may have of each device, by UUID; None: all that is free.
+        candidates: Devices to choose from if the request names none.
+        names: Names of the live tenants.
+        most: The requester's limit for each device, by UUID; None: all that is free.
 
     Raises:
-        PenstockError: it does not fit, or makes no sense.
+        PenstockError: the request does not fit, or is invalid.
     """
     notes: list[str] = []
     check_grace(request.grace_ns)
@@ -139,7 +140,7 @@ def plan(
         memory_bytes = room[device.uuid].memory_bytes if wanted_bytes is None else wanted_bytes
         if permille is None and request.tflops is not None:
             permille = _cores_of_tflops(device, request.tflops, notes)  # noqa: PLW2901
-        if permille is None:  # with none free, admission says who has them
+        if permille is None:  # if none is free, admission names the holders
             permille = max(1, room[device.uuid].cores_permille)  # noqa: PLW2901
         share = _share(device, memory_bytes, permille, notes)
         if request.oversubscribe:
@@ -184,7 +185,7 @@ def _within(left: Free, most: Free) -> Free:
 def _with_room(
     devices: Sequence[Device], room: Mapping[str, Free], request: Request
 ) -> Sequence[Device]:
-    """Those that have what is asked for; all of them where they are too few, for their refusal."""
+    """The devices with enough room; all of them if too few have it, so that admission refuses."""
     memory_bytes = max(request.memory_bytes or [0])
     cores_permille = max(request.cores_permille or [1])
     fitting = [
@@ -197,7 +198,7 @@ def _with_room(
 
 
 def _candidates(source: DeviceSource) -> list[Device]:
-    """The devices that $CUDA_VISIBLE_DEVICES leaves. It was not meant for a simulated machine."""
+    """The devices in $CUDA_VISIBLE_DEVICES, which is ignored for a simulated machine."""
     devices = source.devices()
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").strip()
     if not visible or source.machine is not None:
@@ -213,14 +214,14 @@ def _candidates(source: DeviceSource) -> list[Device]:
 def _for_each(
     option: str, figures: Sequence[_Figure], chosen: Sequence[Device], request: Request
 ) -> Sequence[_Figure]:
-    """One figure a device."""
+    """One value for each device."""
     if len(figures) == 1:
         return list(figures) * len(chosen)
     if len(figures) != len(request.devices and chosen):
         which = f"{len(chosen)} devices" if request.devices else "devices that are not named"
         raise PenstockError(
-            f"{option} has {len(figures)} figures for {which}",
-            "it is one for all, or one for each device in the order of --device",
+            f"{option} has {len(figures)} values for {which}",
+            "give one for all, or one for each device in the order of --device",
             "name as many devices, for example --device 0,1 --memory 8Gi,4Gi",
         )
     return figures
@@ -266,7 +267,7 @@ def _cores_of_tflops(device: Device, tflops: float, notes: list[str]) -> int:
 
 
 def user_name() -> str:
-    """Who runs this: the name, or the uid where there is none."""
+    """The name of this process's user, or the uid if there is none."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a uid without a name, as in containers

@@ -1,4 +1,4 @@
-"""Admission: grants on one device never add up to more than the device. Pure decisions."""
+"""Admission checks: grants on one device never add up to more than the device. Pure functions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Held:
-    """What one live tenant holds of a device."""
+    """The share of a device that one live tenant holds."""
 
     tenant: str
     memory_bytes: int
@@ -30,7 +30,7 @@ class Held:
 
 @dataclass(frozen=True)
 class Free:
-    """What is left of a device."""
+    """The free memory and cores of a device, and who holds the rest."""
 
     memory_bytes: int
     cores_permille: int
@@ -38,14 +38,14 @@ class Free:
 
 
 def free_share(device: Device, machine: str | None, grants: Iterable[Grant]) -> Free:
-    """What `grants` leave of `device`. The same UUID on another machine is another device."""
+    """What `grants` leave free on `device`; the same UUID on another machine is another device."""
     return free_shares([device], machine, grants)[device.uuid]
 
 
 def free_shares(
     devices: Iterable[Device], machine: str | None, grants: Iterable[Grant]
 ) -> dict[str, Free]:
-    """What `grants` leave of each of `devices`, by UUID."""
+    """What `grants` leave free on each of `devices`, by UUID."""
     devices = list(devices)
     holders: dict[str, list[Held]] = {device.uuid: [] for device in devices}
     for grant in grants:
@@ -69,34 +69,34 @@ def free_shares(
 
 
 def check_grace(grace_ns: int) -> None:
-    """Raises `PenstockError` for a time that nobody waits: 0 to 24 h may lie before a step up."""
+    """Raises `PenstockError` unless the grace before an enforcement step is 0 to 24 h."""
     if not 0 <= grace_ns <= MOST_GRACE_NS:
         raise PenstockError(
-            f"a grace of {grace_ns / 10**9:g}s makes no sense",
+            f"invalid grace: {grace_ns / 10**9:g}s",
             f"it is the time before the next step, 0s to {format_duration(MOST_GRACE_NS)}",
             "give a time within that, for example 10s",
         )
 
 
 def check_cores(cores_permille: int) -> None:
-    """Raises `PenstockError` for what is no share of a device."""
+    """Raises `PenstockError` unless `cores_permille` is a valid share of a device."""
     if not 1 <= cores_permille <= FULL_DEVICE_PERMILLE:
         raise PenstockError(
-            f"{cores_permille} thousandths of a device make no sense",
+            f"invalid cores: {cores_permille} thousandths of a device",
             f"a share is 1 to {FULL_DEVICE_PERMILLE} thousandths", "ask for such a share",
         )  # fmt: skip
 
 
 def check_size(device: Device, memory_bytes: int) -> None:
-    """No device is granted more memory than it has, oversubscribed or not; none less than a unit.
+    """Raises `PenstockError` unless `memory_bytes` is at least a unit and at most the device's.
 
-    Raises `PenstockError`.
+    This holds for an oversubscribed device, too.
     """
     if memory_bytes < LEAST_MEMORY_BYTES:
         raise PenstockError(
             f"memory {memory_bytes} is too little",
             f"memory is counted in units of {LEAST_MEMORY_BYTES} bytes",
-            f"a figure without a unit is bytes: did you mean {memory_bytes}Gi?",
+            f"a number without a unit is bytes: did you mean {memory_bytes}Gi?",
         )
     if memory_bytes > device.memory_bytes:
         raise PenstockError(
@@ -107,7 +107,7 @@ def check_size(device: Device, memory_bytes: int) -> None:
 
 
 def check_admission(device: Device, free: Free, memory_bytes: int, cores_permille: int) -> None:
-    """Raises `PenstockError`, which names what is free and who holds the rest, when too much."""
+    """Raises `PenstockError`, which names what is free and who holds the rest, if too little is."""
     lacking = []
     if memory_bytes > free.memory_bytes:
         left = human_memory(free.memory_bytes, down=True)
@@ -118,7 +118,7 @@ def check_admission(device: Device, free: Free, memory_bytes: int, cores_permill
         )
     if lacking:
         raise PenstockError(
-            f"{device} has not enough left for {' and '.join(lacking)}",
+            f"{device}: not enough left for {' and '.join(lacking)}",
             listing([str(held) for held in _most_first(free.holders)]),
             "ask for less, wait for a tenant to end, or grant it twice with --oversubscribe",
             reason="not-enough-left",
@@ -133,7 +133,7 @@ def roomiest(devices: Sequence[Device], free: dict[str, Free], count: int) -> li
     """The `count` devices with the most cores left, then the most memory, then the lowest index."""
     if count > len(devices):
         raise PenstockError(
-            f"{count} devices asked for",
+            f"{count} devices requested",
             f"this machine has {len(devices)}",
             "ask for fewer devices",
         )

@@ -1,4 +1,4 @@
-"""Changes the quota of a running tenant: the same admission as for a new one."""
+"""Changes the quota of a running tenant, by the same admission as for a new one."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from penstock.node.tenants.tenant import change_grant, collect, find_tenant, liv
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from penstock.node.tenants.grant import DeviceGrant, Grant, Mode
+    from penstock.model.limits import Mode
+    from penstock.node.tenants.grant import DeviceGrant, Grant
     from penstock.node.tenants.state import State
 
 
 @dataclass(frozen=True)
 class Resize:
-    """What is to change; None: as it is. Without `device`, on all devices of the tenant."""
+    """A change of quota; None keeps a value. Without `device`, it applies to all the devices."""
 
     memory_bytes: int | None = None
     cores_permille: int | None = None
@@ -29,16 +30,15 @@ class Resize:
     device: str | None = None
     oversubscribe: bool = False
     accounted: bool = False
-    """Whoever accounts for the tenant elsewhere accounts for these amounts from now on."""
+    """An external scheduler accounts for these quantities from now on."""
     force: bool = False
-    """Also below what is in use, for which enforcement ends the program after its grace."""
+    """Allow a quota below what is in use; enforcement then ends the program after its grace."""
 
     def check(self) -> None:
-        """Raises `PenstockError` when it changes nothing, or accounts for half a share."""
+        """Raises `PenstockError` if it changes nothing, or accounts for half a share."""
         if self.accounted and (self.memory_bytes is None or self.cores_permille is None):
             raise PenstockError(
-                "it is not said how much is accounted for", "memory or cores are missing",
-                "give both",
+                "the accounted share is incomplete", "memory or cores are missing", "give both",
             )  # fmt: skip
         if self.memory_bytes is None and self.cores_permille is None and self.mode is None:
             raise PenstockError(
@@ -47,7 +47,7 @@ class Resize:
 
 
 def resize(state: State, name: str, change: Resize) -> list[str]:
-    """Admits the change, puts it in force, returns what is to be said. Raises `PenstockError`."""
+    """Admits the change and puts it in force; returns notes. Raises `PenstockError`."""
     change.check()
     with state.lock():
         living = collect(state)
@@ -60,12 +60,12 @@ def resize(state: State, name: str, change: Resize) -> list[str]:
 def resized(
     grant: Grant, change: Resize, others: Callable[[], Iterable[Grant]]
 ) -> tuple[Grant, list[str]]:
-    """The grant after the change, and what is to be said about it.
+    """The grant after the change, and notes for the user.
 
-    `others`: the other grants in force; asked for only when something grows.
+    `others`: returns the other grants in force; called only if something grows.
 
     Raises:
-        PenstockError: `others` leave too little, it is more than was accounted, or makes no sense.
+        PenstockError: `others` leave too little, it exceeds the accounted share, or is invalid.
     """
     notes = []
     chosen = _chosen(grant, change.device)
@@ -78,7 +78,7 @@ def resized(
         new = _resized(share, change)
         device = _as_device(share, grant)
         check_size(device, new.memory_bytes)
-        if change.accounted:  # with the amounts in one file: there is never one without the other
+        if change.accounted:  # written with the quantities in one file, so they always agree
             labels |= [accounted_label(new.uuid, new.memory_bytes, new.cores_permille)]
         check_accounted(grant.tenant, labels, new)
         if change.oversubscribe:
@@ -98,7 +98,7 @@ def resized(
 
 
 def grows(before: Grant, after: Grant) -> bool:
-    """Whether a change gives more of any device."""
+    """Whether a change increases the share of any device."""
     pairs = zip(before.devices, after.devices, strict=True)
     return any(_grows(share, new) for share, new in pairs)
 
@@ -120,12 +120,12 @@ def _resized(share: DeviceGrant, change: Resize) -> DeviceGrant:
 
 
 def _grows(before: DeviceGrant, after: DeviceGrant) -> bool:
-    """Shrinking is always admitted, also where a device is oversubscribed."""
+    """Whether the share grows. Shrinking is always admitted, even on an oversubscribed device."""
     return after.memory_bytes > before.memory_bytes or after.cores_permille > before.cores_permille
 
 
 def _as_device(share: DeviceGrant, grant: Grant) -> Device:
-    """The device as the grant remembers it: it need not be asked again."""
+    """The device as recorded in the grant, without a query to the driver."""
     return Device(
         index=share.index,
         uuid=share.uuid,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
 from penstock.model import PenstockError, format_cores, human_memory, listing
+from penstock.model.limits import DEFAULT_STEP, STEPS, Step
 from penstock.model.quantity import FULL_DEVICE_PERMILLE
 from penstock.node.admission.checks import Free, free_shares
-from penstock.node.tenants.grant import Step
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from penstock.node.agent.principal import Principal
     from penstock.node.tenants.grant import Grant
 
-STEPS: tuple[Step, ...] = get_args(Step)  # from the mildest
 # Metrics are labelled with them: they say that a tenant is somebody's, on the node's word.
 PLACE_LABELS = frozenset({"namespace", "pod", "container"})
 
@@ -31,7 +30,7 @@ class Bounds:
     A user is a person, whatever uids they call by.
     """
 
-    least_step: Step = "terminate"  # of `onExceed.measured`: nothing milder
+    least_step: Step = DEFAULT_STEP  # of `onExceed.measured`: nothing milder
     longest_grace_ns: int = 60 * 10**9  # of `onExceed.grace`
     user_permille: int = FULL_DEVICE_PERMILLE  # of each device, for all tenants of one user
     user_tenants: int = 64  # of one user, those included that end but are held up

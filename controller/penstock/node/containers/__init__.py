@@ -1,7 +1,7 @@
-"""Tenants in containers: a CDI device each, which brings shim, quota and device into any image.
+"""Tenants in containers: a CDI device each, which adds shim, quota and device to any image.
 
-`Containers` is what a node agent calls; to find your way, begin there. docs/decisions/0014 says why
-things lie where they do.
+The node agent calls `Containers`; start reading there. docs/decisions/0014 explains the layout of
+files in containers.
 """
 
 from penstock.node.containers.containers import (

@@ -1,7 +1,7 @@
-"""CDI specs: one file a tenant in the directory that container runtimes read.
+"""CDI specs: one file per tenant in the directory that container runtimes read.
 
-A file appears and goes as a whole. Runtimes read specs of version 0.5.0 and later (podman 4.3 reads
-no newer one), so nothing newer is used.
+A file is written and removed atomically. Runtimes read specs of version 0.5.0 and later (podman 4.3
+reads no newer one), so no newer feature is used.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _WRITABLE = ("rw", "nosuid", "nodev", "noexec", "rbind", "rprivate")
 
 
 def qualified_name(device: str) -> str:
-    """As runtimes are asked for it: `podman run --device penstock.io/vgpu=NAME`."""
+    """The device's qualified name, as in `podman run --device penstock.io/vgpu=NAME`."""
     return f"{KIND}={device}"
 
 
 def spec_of(device: str, mounts: Sequence[tuple[str, str, bool]], hook: Path) -> dict[str, Any]:
-    """The spec with one device.
+    """A CDI spec with one device.
 
-    `mounts` are host path, path in the container, writable.
+    Each of `mounts` is a host path, a path in the container, and whether it is writable.
     """
     libraries = [f"{places.SHIM}/{name}" for name in places.SHIMS.values()]
     edits = {
@@ -63,19 +63,19 @@ def spec_of(device: str, mounts: Sequence[tuple[str, str, bool]], hook: Path) ->
 
 
 class SpecDirectory:
-    """The specs of one kind of ours in one directory, whoever wrote them."""
+    """The CDI specs of one of our kinds in one directory, whoever wrote them."""
 
     def __init__(self, directory: Path, kind: str = KIND) -> None:
         self.directory = directory
         self._kind = kind
-        self._prefix = kind.replace("/", "-") + "_"  # as CDI names files that come and go
+        self._prefix = kind.replace("/", "-") + "_"  # CDI's naming scheme for transient specs
 
     def file_of(self, device: str) -> Path:
-        """Where the spec of this device lies."""
+        """The path of this device's spec."""
         return self.directory / f"{self._prefix}{device}.json"
 
     def devices(self) -> dict[str, Path]:
-        """Every device there is a file for, by name."""
+        """The spec file of every device, by name."""
         try:
             files = sorted(self.directory.glob(f"{self._prefix}*.json"))
         except OSError:
@@ -83,7 +83,7 @@ class SpecDirectory:
         return {file.name.removeprefix(self._prefix).removesuffix(".json"): file for file in files}
 
     def pages_of(self, device: str) -> str | None:
-        """Host path of the quota page that the device's spec mounts; None: no spec, or no good."""
+        """Host path of the quota page that the device's spec mounts; None: no usable spec."""
         spec = self._read(device)
         try:
             edits = spec["devices"][0]["containerEdits"] if spec else {"mounts": []}
@@ -96,9 +96,9 @@ class SpecDirectory:
             return None
 
     def write(self, device: str, spec: dict[str, Any]) -> bool:
-        """Puts the spec in force unless it is already; returns whether it was written.
+        """Writes the spec unless the file already holds it; returns whether it was written.
 
-        Raises `PenstockError` when it cannot be written; the previous one stays in force.
+        Raises `PenstockError` if it cannot be written; the previous one stays in force.
         """
         if self._read(device) == spec:
             return False
@@ -117,7 +117,7 @@ class SpecDirectory:
             with contextlib.suppress(OSError):
                 aside.unlink()
             raise PenstockError(
-                f"no container can be given {self._kind}={device}",
+                f"cannot offer {self._kind}={device} to containers",
                 f"{file} cannot be written: {error.strerror or error}",
                 "container runtimes read /etc/cdi and /var/run/cdi: run the agent as root, or make "
                 "room there",
@@ -126,7 +126,7 @@ class SpecDirectory:
         return True
 
     def remove(self, device: str) -> bool:
-        """Takes the device away; returns whether it was there. Running containers keep theirs."""
+        """Removes the device; returns whether it existed. Running containers keep theirs."""
         try:
             self.file_of(device).unlink()
         except FileNotFoundError:
@@ -134,7 +134,7 @@ class SpecDirectory:
         return True
 
     def remove_leftovers(self) -> None:
-        """Files that a writer killed half-way left behind. For the one writer of our kind."""
+        """Removes files that a killed writer left behind. Only for the one writer of our kind."""
         for aside in self.directory.glob(f".{self._prefix}*.json.*"):
             aside.unlink(missing_ok=True)
 

@@ -1,9 +1,9 @@
-"""The folder of a tenant that its containers see, and who may read and write what in it.
+"""The tenant's folder that is mounted into its containers, and its permissions.
 
-`<tenant>/container/` is mounted read-only at `places.TENANT`, and over its empty files the real
-ones: the quota page read-only, the usage page writable. The agent's handshake socket lies in it,
-too. Containers run as any user, so what they must write is open to all; other users of the node
-cannot get there, as the tenant's directory is closed to them.
+`<tenant>/container/` is mounted read-only at `places.TENANT`. The real files are mounted over its
+empty ones: the quota page read-only, the usage page writable. The agent's handshake socket is in
+it, too. Containers run as any user, so files that they must write are writable for all. Other users
+of the node cannot reach them, because the tenant's directory is closed to them.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from penstock.node.tenants.tenant import Tenant
 
 FOLDER = "container"
-_RELEASE = "shim-release"  # in the tenant's directory: which one it keeps until it ends
-_TAG_BYTES = 63  # that the simulated device keeps of a tag
+_RELEASE = "shim-release"  # in the tenant's directory: the release that it keeps until it ends
+_TAG_BYTES = 63  # how much of a tag the simulated device keeps
 
 
 def kept_release(tenant: Tenant) -> str | None:
-    """The name of the release that the tenant began with; None: it has none yet."""
+    """The name of the shim release that the tenant started with; None: it has none yet."""
     try:
         return (tenant.directory / _RELEASE).read_text(encoding="ascii").strip() or None
     except (FileNotFoundError, UnicodeDecodeError):
@@ -35,19 +35,19 @@ def kept_release(tenant: Tenant) -> str | None:
 
 
 def keep_release(tenant: Tenant, release: Release) -> None:
-    """Writes down which release the tenant has, whole or not at all."""
+    """Records the tenant's shim release, atomically."""
     aside = tenant.directory / f".{_RELEASE}"
     aside.write_text(release.name + "\n", encoding="ascii")
     aside.replace(tenant.directory / _RELEASE)
 
 
 def prepare(tenant: Tenant, machine: Path | None) -> None:
-    """Makes the folder, or completes one that was left half made.
+    """Creates the folder, or completes one that was left half made.
 
     `machine`: the simulated machine's file; None: a real device. Raises OSError, and
-    `PenstockError` when the machine is somebody else's.
+    `PenstockError` if the machine belongs to another user.
     """
-    tenant.directory.chmod(0o700)  # before anything in it is open to all
+    tenant.directory.chmod(0o700)  # before any file in it is writable for all
     folder = tenant.directory / FOLDER
     _folder(folder)
     for name in ("quota", "usage"):
@@ -95,20 +95,20 @@ def _folder(path: Path) -> None:
 
 
 def _place(path: Path) -> None:
-    """An empty file to mount on."""
+    """Creates an empty file to mount on."""
     path.touch(exist_ok=True)
     path.chmod(0o444)
 
 
 def _open_machine(machine: Path) -> None:
-    """A GPU's device node is open to all, and so is the file that stands for one."""
+    """Makes the machine's file writable for all, as a GPU's device node is."""
     if machine.stat().st_mode & 0o666 == 0o666:
         return
     try:
         machine.chmod(0o666)
     except PermissionError as error:
         raise PenstockError(
-            f"the simulated machine {machine} cannot be given to containers",
+            f"cannot mount the simulated machine {machine} in containers",
             "it belongs to another user",
             f"make it writable for all: chmod 666 {machine}, or use one of {os.geteuid()}'s own",
         ) from error

@@ -1,4 +1,4 @@
-"""What a node agent does about containers: offers them tenants, withdraws and adopts these."""
+"""CDI devices of a node's tenants: offers, withdraws and adopts them for the node agent."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ SPECS = Path("/var/run/cdi")
 
 @dataclass(frozen=True)
 class Adopted:
-    """What `Containers.adopt` found, by tenants' names."""
+    """The result of `Containers.adopt`, by tenants' names."""
 
     kept: tuple[str, ...]
-    """Their spec was in order."""
+    """Tenants whose spec was correct."""
     written: tuple[str, ...]
-    """Their spec was missing or another one, and was written again."""
+    """Tenants whose spec was missing or different, and was written again."""
     removed: tuple[str, ...]
     """Specs whose tenants are gone."""
     failed: dict[str, PenstockError]
-    """Those that cannot be offered, and why. Nothing was changed about them."""
+    """Tenants that cannot be offered, and why. They were left unchanged."""
 
 
 class Containers:
     """The CDI devices of one state directory. One writer at a time: the agent.
 
-    Every call may be repeated; one that was killed half-way is completed by the next `adopt`.
+    Every call may be repeated; the next `adopt` completes one that was killed half-way.
     """
 
     def __init__(self, state: State, *, releases: Path = RELEASES, specs: Path = SPECS) -> None:
@@ -56,24 +56,27 @@ class Containers:
         self.release = install_release(releases)
 
     def offer(self, tenant: Tenant) -> str:
-        """Makes the tenant a device that containers can be given; returns its qualified name.
+        """Offers the tenant to containers as a CDI device; returns its qualified name.
 
-        The tenant's quota page must name the libraries that `container_libraries` gives. Raises
-        `PenstockError`; the tenant is not offered then, or as it was before.
+        The tenant's quota page must name the libraries that `container_libraries` returns. Raises
+        `PenstockError`; an earlier offer, if any, is unchanged then.
         """
         self._write(tenant)
         return qualified_name(tenant.name)
 
     def withdraw(self, name: str) -> bool:
-        """No new container gets the tenant; returns whether one could. Running ones keep it."""
+        """Withdraws the tenant from new containers; returns whether it was offered.
+
+        Running containers keep it.
+        """
         if not self._is_ours(name):
             return False
         return self._specs.remove(name)
 
     def adopt(self) -> Adopted:
-        """After a start: offers every tenant that was offered before, forgets those that are gone.
+        """After a start: offers again all tenants offered before, and removes specs of ended ones.
 
-        A tenant keeps the release of the shim that it began with.
+        A tenant keeps the shim release that it started with.
         """
         self._specs.remove_leftovers()
         kept: list[str] = []
@@ -92,13 +95,13 @@ class Containers:
         return Adopted(tuple(kept), tuple(written), tuple(removed), failed)
 
     def offered(self) -> list[str]:
-        """Names of this state directory's tenants that containers can be given."""
+        """Names of this state directory's tenants that are offered to containers."""
         return [name for name in self._specs.devices() if self._is_ours(name)]
 
     def prune(self) -> list[str]:
-        """Removes releases of the shim that no tenant has; returns their names.
+        """Removes shim releases that no tenant uses; returns their names.
 
-        Mounted files live on for the containers that have them.
+        Files that are mounted stay available to their containers.
         """
         used = {container_folder.kept_release(tenant) for tenant in tenants_of(self._state)}
         used.add(self.release.name)
@@ -120,14 +123,14 @@ class Containers:
             raise PenstockError(
                 f"tenant {tenant.name!r} cannot be offered to containers",
                 f"{error.filename or tenant.directory}: {error.strerror or error}",
-                "see that its directory is there and can be written, then ask again",
+                "check that its directory exists and can be written, then try again",
                 reason="unavailable",
             ) from error
         mounts = container_folder.mounts(tenant, release, machine)
         return self._specs.write(tenant.name, spec_of(tenant.name, mounts, release.hook))
 
     def _release_of(self, tenant: Tenant) -> Release:
-        """The one that the tenant began with, so that an upgrade changes nothing for it."""
+        """The release that the tenant started with, so that an upgrade changes nothing for it."""
         name = container_folder.kept_release(tenant)
         if name is None:
             container_folder.keep_release(tenant, self.release)
@@ -136,8 +139,8 @@ class Containers:
         if not release.is_there():
             raise PenstockError(
                 f"tenant {tenant.name!r} cannot be offered to containers",
-                f"it began with the shim in {release.directory}, which is not there",
-                "mount or restore that folder and ask again, or revoke the tenant",
+                f"it started with the shim in {release.directory}, which is missing",
+                "mount or restore that folder and try again, or revoke the tenant",
                 reason="unavailable",
             )
         return release
@@ -147,7 +150,7 @@ class Containers:
         if pages is not None and not self._is_ours(tenant.name) and Path(pages).exists():
             raise PenstockError(
                 f"{qualified_name(tenant.name)} is taken",
-                f"it has the pages in {Path(pages).parent}, of another state directory",
+                f"it mounts the pages in {Path(pages).parent}, of another state directory",
                 "choose another name",
             )
 
@@ -157,11 +160,11 @@ class Containers:
 
 
 def container_libraries(source: DeviceSource, driver_root: Path = Path("/")) -> DriverLibraries:
-    """Where the driver's libraries lie inside containers: for `create_tenant`.
+    """The paths of the driver's libraries inside containers: for `create_tenant`.
 
-    Real ones are mounted there by the vendor's own CDI device, under their full names (with the
-    driver's version) and as they lie below `driver_root`, where the driver was installed. Raises
-    `PenstockError` when there is no driver.
+    The vendor's own CDI device mounts real ones under their full names (with the driver's version)
+    and at their path below `driver_root`, where the driver is installed. Raises `PenstockError` if
+    there is no driver.
     """
     if source.machine is not None:
         return DriverLibraries(f"{places.DRIVER}/{places.CUDA}", f"{places.DRIVER}/{places.NVML}")
@@ -173,7 +176,7 @@ def container_libraries(source: DeviceSource, driver_root: Path = Path("/")) -> 
 
 
 def companions(tenant: Tenant) -> list[str]:
-    """The vendor's CDI devices that a container needs beside ours: libraries and device nodes."""
+    """The vendor's CDI devices that a container also needs: libraries and device nodes."""
     grant = tenant.grant()
     if grant.machine is not None:
         return []
@@ -183,15 +186,15 @@ def companions(tenant: Tenant) -> list[str]:
 def _full_name(library: str, name: str, driver_root: Path) -> str:
     if not library:
         raise PenstockError(
-            f"containers cannot be given a real device: {name} was not found",
-            "its path must be known, as the shim stands in its place there",
+            f"cannot offer a real device to containers: {name} was not found",
+            "its path must be known, because the shim is mounted in its place",
             "install the driver, or see penstock doctor",
         )
     path = Path(library).resolve()
     if path.name == name:
         raise PenstockError(
-            f"containers cannot be given a real device: {library} is no link to a versioned file",
-            f"the shim is mounted as {name}, so the driver needs a name of its own",
+            f"cannot offer a real device to containers: {library} is no link to a versioned file",
+            f"the shim is mounted as {name}, so the driver's file needs another name",
             "install the driver as its vendor does",
         )
     root = driver_root.resolve()
@@ -199,7 +202,7 @@ def _full_name(library: str, name: str, driver_root: Path) -> str:
 
 
 def _check_libraries(tenant: Tenant, machine: Path | None) -> None:
-    """A page made for `penstock run` names paths that no container has."""
+    """Raises `PenstockError` if the page was made for `penstock run`, with paths of the host."""
     if machine is None:
         return
     try:
@@ -211,6 +214,6 @@ def _check_libraries(tenant: Tenant, machine: Path | None) -> None:
     if named != f"{places.DRIVER}/{places.CUDA}":
         raise PenstockError(
             f"tenant {tenant.name!r} cannot be offered to containers",
-            f"its quota page names the driver {named}, which lies outside",
+            f"its quota page names the driver {named}, which is outside the container",
             "start it for containers",
         )

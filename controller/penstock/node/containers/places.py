@@ -1,4 +1,4 @@
-"""Where things lie inside a container. The shim and the hook know these paths too."""
+"""Paths inside a container, which the shim and the hook know too."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ TENANT = MOUNTED_TENANT
 
 DRIVER = f"{TENANT}/driver"
 SHIM = "/run/penstock-shim"
-"""The shim's libraries of one release."""
+"""The shim libraries of one release."""
 PRELOAD = f"{SHIM}/preload"
-"""An empty folder of the release: where the hook keeps the container's /etc/ld.so.preload."""
+"""An empty folder of the release, where the hook keeps the container's /etc/ld.so.preload."""
 
 CUDA, NVML = "libcuda.so.1", "libnvidia-ml.so.1"
 SHIMS = {CUDA: "libpenstock.so", NVML: "libpenstock-nvml.so"}
-"""Which library of the shim stands in the place of which of the driver's."""
+"""The shim library that replaces each driver library."""
 STANDING_IN = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64")
-"""Where images look for the driver: Debian's kin, and the others."""
+"""Where images look for the driver: Debian and its derivatives, and the others."""

@@ -1,6 +1,6 @@
-"""A release of the shim on disk: one folder, named by version and content, never written again.
+"""A shim release on disk: one immutable folder, named by version and content digest.
 
-Containers have its files mounted for as long as they live, over upgrades of what is installed.
+Containers have its files mounted for as long as they live, even across upgrades of Penstock.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Release:
 
     @property
     def shim(self) -> Path:
-        """The folder that containers have as `places.SHIM`."""
+        """The folder that is mounted in containers as `places.SHIM`."""
         return self.directory / "shim"
 
     @property
@@ -47,11 +47,11 @@ class Release:
 
     @property
     def hook(self) -> Path:
-        """The program that container runtimes start."""
+        """The hook program that container runtimes start."""
         return self.directory / _HOOK
 
     def is_whole(self) -> bool:
-        """Whether every file is there, as it was installed."""
+        """Whether every file exists and is as it was installed."""
         try:
             content = {name: self.directory / name for name in _installed_files()}
             return self.name.endswith(_digest(content)) and (self.directory / _PRELOAD).is_dir()
@@ -59,14 +59,14 @@ class Release:
             return False
 
     def is_there(self) -> bool:
-        """Whether containers can be given it; it may be of another version than this program."""
+        """Whether it can be mounted in containers; its version may differ from this program's."""
         return self.hook.is_file() and (self.directory / _PRELOAD).is_dir()
 
 
 def install_release(root: Path) -> Release:
-    """Puts the shim of this installation below `root`, unless it is there already.
+    """Copies the shim of this installation below `root`, unless it is there already.
 
-    Raises `PenstockError` when it cannot be written there, or could not be executed from there.
+    Raises `PenstockError` if it cannot be written to `root`, or not be executed from there.
     """
     content = _installed_files()
     release = Release(root / f"{version('penstock')}-{_digest(content)}")
@@ -77,7 +77,7 @@ def install_release(root: Path) -> Release:
             _install(root, release, content)
     except OSError as error:
         raise PenstockError(
-            f"cannot put the shim for containers into {root}",
+            f"cannot install the shim for containers in {root}",
             error.strerror or str(error),
             "name another folder that this user may write and that containers may execute from",
         ) from error
@@ -91,7 +91,7 @@ def install_release(root: Path) -> Release:
 
 
 def releases_in(root: Path) -> list[Release]:
-    """All releases below `root`, whole or not."""
+    """All releases below `root`, complete or not."""
     try:
         return [Release(found) for found in sorted(root.iterdir()) if found.name[0] != "."]
     except FileNotFoundError:
@@ -99,13 +99,13 @@ def releases_in(root: Path) -> list[Release]:
 
 
 def remove_leftovers(root: Path) -> None:
-    """What a killed installation left behind. Only while no other one is under way."""
+    """Removes what a killed installation left behind. Only while no other one is under way."""
     for aside in root.glob(".new-*"):
         shutil.rmtree(aside, ignore_errors=True)
 
 
 def _installed_files() -> dict[str, Path]:
-    """What a release holds, by its name there."""
+    """The files of a release, by their path in it."""
     simulated = paths.sim_dir()
     return {
         f"shim/{places.SHIMS[places.CUDA]}": paths.so_path(),
@@ -123,17 +123,17 @@ def _digest(content: dict[str, Path]) -> str:
 
 
 def _check_executable(root: Path) -> None:
-    """Libraries are mapped for execution, and a mount inherits its file system's noexec."""
+    """Raises `PenstockError` on a noexec file system: libraries are mapped for execution."""
     if os.statvfs(root).f_flag & os.ST_NOEXEC:
         raise PenstockError(
-            f"the shim for containers cannot lie in {root}",
+            f"cannot install the shim for containers in {root}",
             "that file system is mounted noexec, so no container could load it from there",
             "name a folder on another file system, such as /var/lib/penstock/shim",
         )
 
 
 def _install(root: Path, release: Release, content: dict[str, Path]) -> None:
-    """Makes the release aside, then visible whole. Whoever comes second throws its own away."""
+    """Builds the release aside, then renames it. The loser of a race discards its own copy."""
     aside = root / f".new-{release.name}-{secrets.token_hex(6)}"
     try:
         for name, file in content.items():
@@ -144,7 +144,7 @@ def _install(root: Path, release: Release, content: dict[str, Path]) -> None:
         aside.rename(release.directory)
     except OSError:
         shutil.rmtree(aside, ignore_errors=True)
-        if not release.directory.is_dir():  # another process was not first
+        if not release.directory.is_dir():  # it was not that another process came first
             raise
 
 

@@ -1,1 +1,1 @@
-"""Starting a program as a tenant: what kind of program it is, the child, its supervisor."""
+"""Starting a program as a tenant: its kind of executable, the child process, its supervisor."""

@@ -1,8 +1,8 @@
-"""Runs a command as if it had been started without us: signals, stops, exit code, terminal.
+"""Runs a command transparently: signals, job control, exit code and terminal.
 
 The command stays in our process group, so the terminal's signals and job control reach it directly;
-what only we receive is passed on. All signals are blocked and read from `sigtimedwait`, which is
-also the clock of the supervisor: no handler ever runs.
+signals that only we receive are forwarded. All signals are blocked and read by `sigtimedwait`,
+which is also the clock of the supervisor: no handler ever runs.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ PASSED_ON = (
 # Stops that come from the terminal: when the command stops by one of these, so do we.
 JOB_STOPS = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 _SENT_BY_KERNEL = 0x80  # si_code of the terminal's signals
-_RESET = (signal.SIGPIPE, signal.SIGXFSZ)  # ignored by Python, not by whoever started us
+_RESET = (signal.SIGPIPE, signal.SIGXFSZ)  # ignored by Python, not by our parent
 
 
 def why_not(command: str, error: OSError) -> str:
-    """Why `command` could not be started. The kernel calls a directory a lack of permission."""
+    """Why `command` could not be started. For a directory the kernel says "permission denied"."""
     if error.errno == errno.EACCES and "/" in command and Path(command).is_dir():
         return os.strerror(errno.EISDIR)
     return error.strerror or str(error)
@@ -56,15 +56,15 @@ WATCHED = frozenset({*PASSED_ON, *JOB_STOPS, signal.SIGCHLD})
 
 
 def block_signals() -> set[int]:
-    """Blocks what a `Child` waits for; returns what was blocked before, which is the child's.
+    """Blocks the signals that a `Child` waits for; returns the old mask, which the child gets.
 
-    For programs with threads: one that is started before this would swallow the signals.
+    Call it before the program starts threads: an earlier thread would swallow the signals.
     """
     return signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
 
 
 def unblock_signals(blocked: set[int]) -> None:
-    """Undoes `block_signals`, which returned `blocked`."""
+    """Restores the mask `blocked`, which `block_signals` returned."""
     signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
@@ -79,12 +79,12 @@ class Child:
     ) -> None:
         """Starts `command`. Raises `CommandNotStartedError`.
 
-        Signals stay blocked in this process from here on. `blocked`: those that the command starts
-        with, as `block_signals` returned them; None: those that are blocked now.
+        Signals stay blocked in this process from here on. `blocked`: the command's signal mask, as
+        returned by `block_signals`; None: the current mask.
         """
         watched = set(WATCHED)
         before = block_signals() if blocked is None else blocked
-        # A disposition of "ignore" for SIGCHLD, inherited, would hide the exit code.
+        # An inherited disposition of "ignore" for SIGCHLD would hide the exit code.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         try:
             self.pid = os.posix_spawnp(
@@ -114,7 +114,7 @@ class Child:
         return self._exit_code
 
     def _look_at_child(self) -> None:
-        """Takes in an exit or a stop; children that we did not start (none as a rule) are left."""
+        """Handles an exit or stop of the command; ignores children that we did not start."""
         options = os.WEXITED | os.WSTOPPED | os.WNOHANG
         while self._exit_code is None:
             result = os.waitid(os.P_PID, self.pid, options)
@@ -129,9 +129,9 @@ class Child:
 
     @staticmethod
     def _stop_by(number: int) -> None:
-        """Stops this process by the signal that stopped the command, as a shell is to see it.
+        """Stops this process by the signal that stopped the command, so that the shell sees it.
 
-        The SIGCONT that wakes us stays pending, for it is blocked, and is passed on as others are.
+        The SIGCONT that wakes us stays pending because it is blocked, and is forwarded like others.
         """
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
@@ -139,7 +139,7 @@ class Child:
         signal.pthread_sigmask(signal.SIG_BLOCK, {number})
 
     def _pass_on(self, received: signal.struct_siginfo) -> None:
-        """Passes a signal on, unless the command had it from the terminal or sent it itself."""
+        """Forwards a signal, unless the command got it from the terminal or sent it itself."""
         if received.si_pid == self.pid and received.si_code != _SENT_BY_KERNEL:
             return
         try:

@@ -1,4 +1,4 @@
-"""What a tenant's programs asked the driver for, beside what the shim does with each name."""
+"""Coverage report: the driver functions that a tenant's programs requested, and their handling."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 NOT_SEEN = (
     "names that a program links or looks up by dlsym, and never calls",
     "functions of private tables (cuGetExportTable); what they allocate is charged when first seen",
-    "NVML: what is viewed and what is forwarded stands in docs/coverage.md",
+    "NVML: docs/coverage.md lists which functions show the tenant's view and which are forwarded",
     "programs that cannot be preloaded: static, musl, setuid (see penstock doctor -- COMMAND)",
 )
 _WHY = {
@@ -31,7 +31,7 @@ _FIRST = ("refused", "unknown", "absent", "forwarded")
 
 @dataclass(frozen=True)
 class AskedFor:
-    """One name: what was done, how often, and why."""
+    """One driver function: how the shim handled it, how often, and why."""
 
     name: str
     kind: str
@@ -42,12 +42,12 @@ class AskedFor:
 
 @dataclass(frozen=True)
 class Report:
-    """Everything asked for that the shim did not answer itself, worst first."""
+    """All requested functions that the shim did not answer itself, worst first."""
 
     names: tuple[AskedFor, ...]
     overflow: int  # requests and calls of names that did not fit into the table
-    unfinished: bool  # the command left processes behind, which may ask for more
-    shim_used: bool = True  # a process did something on a device through the shim
+    unfinished: bool  # the command left processes behind, which may request more
+    shim_used: bool = True  # a process used a device through the shim
 
     @property
     def refused(self) -> int:
@@ -67,7 +67,7 @@ class Report:
 
 
 def report(usage_page: Path, *, unfinished: bool) -> Report:
-    """Reads what was asked for from a tenant's page. Raises PageError."""
+    """The coverage report of a tenant, read from its usage page. Raises PageError."""
     asked = read_asked(usage_page)
     table = json.loads(paths.coverage_table().read_text())["cuda"]
     names = [_with_reason(one, table) for one in asked.names]

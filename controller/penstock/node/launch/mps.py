@@ -1,4 +1,4 @@
-"""NVIDIA's Multi-Process Service: whether programs that we start become its clients."""
+"""NVIDIA Multi-Process Service (MPS): whether programs that we start become its clients."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _DEFAULT = "/tmp/nvidia-mps"  # noqa: S108 - its own
 
 
 def pipe_directory() -> Path:
-    """Where programs of this environment look for a control daemon."""
+    """The directory where programs of this environment look for a control daemon's pipe."""
     return Path(os.environ.get(VARIABLE) or _DEFAULT)
 
 
 def has_control_pipe() -> bool:
-    """Whether a control daemon has its pipe there, as the driver and the shim look for it."""
+    """Whether a control daemon's pipe exists where the driver and the shim look for it."""
     try:
         mode = (pipe_directory() / "control").stat().st_mode
     except OSError:

@@ -1,4 +1,4 @@
-"""What kind of program a file is: whether the shim can be preloaded into it."""
+"""Inspects an executable: whether the shim can be preloaded into it."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _MACHINE_X86_64 = 62
 
 
 class NotElfError(Exception):
-    """The file is no ELF file that can be read; says why."""
+    """The file is not a readable ELF file; the message says why."""
 
 
 @dataclass(frozen=True)
 class Elf:
-    """What the headers of an ELF file say."""
+    """The headers of an ELF file."""
 
     path: Path
     bits: int
@@ -37,7 +37,7 @@ class Elf:
 
 @dataclass(frozen=True)
 class Obstacle:
-    """Why a program would run without the shim, or not at all."""
+    """A reason why a program would run without the shim, or not start."""
 
     what: str
     advice: str
@@ -50,7 +50,7 @@ def read_elf(path: Path) -> Elf:
         with path.open("rb") as stream:
             head = stream.read(_HEAD_BYTES)
             if head[:4] != _MAGIC or len(head) < 64:
-                raise NotElfError(f"{path} is no ELF file")
+                raise NotElfError(f"{path} is not an ELF file")
             bits = 64 if head[4] == 2 else 32
             (machine,) = struct.unpack_from("<H", head, 18)
             if bits == 32:
@@ -65,11 +65,11 @@ def read_elf(path: Path) -> Elf:
 
 
 def exported_names(path: Path) -> set[str]:
-    """Names of functions that a 64-bit library exports. Raises `NotElfError`."""
+    """The names of the functions that a 64-bit library exports. Raises `NotElfError`."""
     try:
         data = path.read_bytes()
         if data[:4] != _MAGIC or data[4] != 2:
-            raise NotElfError(f"{path} is no 64-bit ELF library")
+            raise NotElfError(f"{path} is not a 64-bit ELF library")
         offset, size, count = (
             struct.unpack_from("<Q", data, 40)[0], *struct.unpack_from("<HH", data, 58)
         )  # fmt: skip
@@ -92,7 +92,7 @@ def exported_names(path: Path) -> set[str]:
 
 
 def _program_headers(fd: int, head: bytes) -> list[tuple[int, int, int, int]]:
-    """Kind, file offset, address and size in the file of each segment."""
+    """The type, file offset, address and file size of each segment."""
     (offset,) = struct.unpack_from("<Q", head, 32)
     size, count = struct.unpack_from("<HH", head, 54)
     raw = os.pread(fd, size * count, offset)
@@ -129,7 +129,7 @@ def _needed(fd: int, headers: list[tuple[int, int, int, int]]) -> tuple[str, ...
 
 
 def find_program(command: str) -> Path | None:
-    """The file that running `command` would execute; through `#!` lines, the interpreter's."""
+    """The file that running `command` would execute; follows `#!` lines to the interpreter."""
     found = shutil.which(command)
     for _ in range(_LONGEST_SCRIPT_CHAIN):
         if found is None:
@@ -152,24 +152,24 @@ def find_program(command: str) -> Path | None:
 
 
 def obstacles(path: Path) -> list[Obstacle]:
-    """What keeps the shim out of the program at `path`, or keeps the program from starting."""
+    """Why the shim cannot be loaded into the program at `path`, or why it would not start."""
     try:
         elf = read_elf(path)
     except NotElfError:
-        return []  # a script without `#!`, or a file that may only be executed: nothing is known
+        return []  # a script without `#!`, or a file that we may not read: nothing is known
     found = []
     if elf.bits != 64 or elf.machine != _MACHINE_X86_64:
         found.append(
             Obstacle(
-                f"{path} is a {elf.bits}-bit program for another processor than x86-64",
-                "use an x86-64 build: the loader leaves the 64-bit shim out of others",
+                f"{path} is a {elf.bits}-bit program for a processor other than x86-64",
+                "use an x86-64 build: the loader does not load the 64-bit shim into others",
                 fatal=True,
             )
         )
     elif elf.interpreter is None:
         found.append(
             Obstacle(
-                f"{path} is linked statically: nothing can be preloaded, no quota would hold",
+                f"{path} is linked statically: nothing can be preloaded, so no quota would hold",
                 "use a dynamically linked build",
                 fatal=True,
             )
@@ -201,7 +201,7 @@ def _privileges(path: Path) -> list[Obstacle]:
         w for bit, w in ((stat.S_ISUID, "setuid"), (stat.S_ISGID, "setgid")) if info.st_mode & bit
     ]
     if info.st_uid == os.geteuid() and "setuid" in gains:
-        gains.remove("setuid")  # it gains nothing: the loader does not mind
+        gains.remove("setuid")  # it gains nothing, so the loader still preloads
     try:
         os.getxattr(path, "security.capability")
         gains.append("file capabilities")

@@ -1,4 +1,4 @@
-"""Runs the command of a tenant that was admitted, and looks after it as long as it lives."""
+"""Runs the command of an admitted tenant and supervises the tenant until it ends."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from penstock.node.tenants.state import State
     from penstock.node.tenants.tenant import Tenant
 
-MEMBERS_PERIOD_S = 0.5  # how often left-over processes are looked for in /proc
+MEMBERS_PERIOD_S = 0.5  # how often /proc is scanned for processes that the command left behind
 
 
 def run_tenant(
@@ -37,14 +37,14 @@ def run_tenant(
     *,
     at_end: Callable[[Tenant], None] | None = None,
 ) -> int:
-    """Runs `command` to its end; returns its exit code. Left-over children keep the tenant.
+    """Runs `command` to its end; returns its exit code. Processes left behind keep the tenant.
 
-    `announce` is called when the command has started, the last time that we may speak; unless there
-    is an `at_end`, which is called when the command has ended and the tenant is still there.
-    Raises `CommandNotStartedError`; the tenant is gone then.
+    `announce` is called when the command has started. It is the last chance to print, unless there
+    is an `at_end`, which is called when the command has ended and the tenant still exists.
+    Raises `CommandNotStartedError`; the tenant is removed then.
     """
     tenant = admitted.tenant
-    survive_lost_pages()  # whatever the tenant does to its pages, its exit code is handed on
+    survive_lost_pages()  # the exit code is returned whatever the tenant does to its pages
     supervisor = Supervisor(tenant, TenantTable(state), source)
     supervisor.tick()
     try:
@@ -72,10 +72,10 @@ def run_tenant(
 
 
 def _let_go_of_files() -> None:
-    """Points standard input and outputs at /dev/null and closes what else was inherited.
+    """Points stdin, stdout and stderr at /dev/null and closes other inherited descriptors.
 
-    The command has them; a reader of its pipe must see the end when the command closes it, not when
-    we do. What is to be said from here on goes to the tenant's events.
+    The command has its own copies. A reader of its pipe must see the end when the command closes
+    it, not when we do. Messages from here on go to the tenant's events.
     """
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     for stream in (sys.stdout, sys.stderr):
@@ -85,14 +85,14 @@ def _let_go_of_files() -> None:
     for descriptor in (0, 1, 2):
         os.dup2(null, descriptor)
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
-        # Whatever we opened ourselves is not inheritable, so the rest came from whoever started us.
+        # Descriptors that we opened are not inheritable, so the rest came from our parent.
         with contextlib.suppress(OSError):
             if int(name) > 2 and os.get_inheritable(int(name)):
                 os.close(int(name))
 
 
 def _guarded(tick: Callable[[], None], tenant: Tenant) -> Callable[[], None]:
-    """A round that fails is recorded once and never ends the user's command."""
+    """Wraps `tick` so that a failure is recorded once and never ends the user's command."""
     said: set[str] = set()
 
     def say_once(event: str, reason: str) -> None:
@@ -103,7 +103,7 @@ def _guarded(tick: Callable[[], None], tenant: Tenant) -> Callable[[], None]:
     def guarded() -> None:
         try:
             tick()
-        except Exception as error:  # noqa: BLE001 - the command must run on whatever happens here
+        except Exception as error:  # noqa: BLE001 - no failure here may stop the command
             say_once("supervision-failed", f"{type(error).__name__}: {error}")
         if lost_pages():
             say_once(
@@ -116,9 +116,9 @@ def _guarded(tick: Callable[[], None], tenant: Tenant) -> Callable[[], None]:
 
 
 def _keep_in_background(supervisor: Supervisor, tenant: Tenant) -> None:
-    """Goes on supervising in a process of its own session, until the tenant's last process ends.
+    """Continues supervision in a forked process until the tenant's last process ends.
 
-    The child inherits the supervisor's lock; this process returns at once.
+    That process has its own session and inherits the supervisor's lock; this one returns at once.
     """
     if os.fork():
         return

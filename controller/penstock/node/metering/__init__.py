@@ -1,6 +1,6 @@
-"""What tenants used, exactly and across restarts, and what the node tells Prometheus.
+"""Metering of tenants' use, exact across restarts, and the node's Prometheus endpoint.
 
-`Meter` is what the agent calls; `usage` reads what it wrote; `exporter` serves the present. The
-amounts are differences of the usage pages' cumulative counters, kept beside the reading that they
-were taken from: see `account` for the arithmetic and `store` for what a kill can and cannot do.
+The agent calls `Meter`; `usage` reads what it stored; `exporter` serves current values. The
+amounts are differences of the usage pages' cumulative counters, stored with the reading from which
+they were computed: see `account` for the arithmetic and `store` for what a kill can and cannot do.
 """

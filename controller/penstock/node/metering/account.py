@@ -1,8 +1,8 @@
-"""The arithmetic of one account: one tenant's use of one device, from reading to reading.
+"""The arithmetic of an account: one tenant's use of one device, from reading to reading.
 
-Pure: readings and clocks come in, amounts go out. An account is a value that is stored in the same
-transaction as the amounts that led to it, so after a kill the next reading counts on from the last
-one that was stored: never twice, and nothing is left out, for the page's counter is cumulative.
+Pure functions: readings and clocks in, amounts out. An account is stored in the same transaction
+as its amounts, so after a kill the next reading continues from the last stored one. The page's
+counter is cumulative, so nothing is counted twice or left out.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from penstock.node.metering.clock import Moment
     from penstock.node.metering.reading import DeviceReading
 
-LEDGER_BYTES = 1 << 45  # what the ledger's word can hold, and so the most that a page can tell
-GAP_NS = 5 * NS  # readings further apart are a gap: what lies between was not seen
-SLACK_NS = NS  # of two clocks read one after the other, and of charges told ahead of their end
-MOST = 2**63 - 1  # what the store holds; a page may say more
+LEDGER_BYTES = 1 << 45  # capacity of the ledger's word, and so the most that a page can report
+GAP_NS = 5 * NS  # readings further apart leave a gap, in which nothing was observed
+SLACK_NS = NS  # for two clocks read in sequence, and for charges reported before the work ends
+MOST = 2**63 - 1  # the largest value in the store; a page may report more
 _HALF_BYTE_SECONDS = 2 * NS  # remainders are in halves of a byte-nanosecond
 
 SuspicionKind = Literal["runs-backwards", "too-fast", "too-much-memory", "uncharged"]
@@ -27,7 +27,7 @@ SuspicionKind = Literal["runs-backwards", "too-fast", "too-much-memory", "unchar
 
 @dataclass(frozen=True)
 class Suspicion:
-    """A figure of a usage page that cannot be true, or lacks what the device has measured."""
+    """A value of a usage page that cannot be true, or is far below what the device measured."""
 
     kind: SuspicionKind
     device_uuid: str
@@ -36,7 +36,7 @@ class Suspicion:
 
 @dataclass(frozen=True)
 class Account:
-    """The last reading taken into account, and what is carried on to the next one."""
+    """The last reading that was counted, and the remainders carried to the next one."""
 
     boot_id: str
     mono_ns: int
@@ -45,32 +45,32 @@ class Account:
     total_bytes: int
     measured_ns: int | None
     measured_bytes: int | None
-    credit_ns: int  # device time that may still be charged: wall time that was not
+    credit_ns: int  # device time that may still be charged: wall time not charged so far
     byte_carry: int = 0  # below a byte-second, in half byte-nanoseconds
     measured_byte_carry: int = 0
 
 
 @dataclass(frozen=True)
 class Step:
-    """What one reading adds."""
+    """The result of one reading: the new account and the amounts it adds."""
 
     account: Account
     amounts: Amounts
-    elapsed_ns: int  # the stretch that the amounts belong to; it ends at the reading
+    elapsed_ns: int  # the interval that the amounts cover; it ends at the reading
     suspicions: tuple[Suspicion, ...] = ()
 
 
 def is_older(account: Account, at: Moment) -> bool:
-    """Whether a reading of `at` was taken before, or is, the one that the account has counted."""
+    """Whether a reading at `at` is no newer than the one that the account has counted."""
     passed = at.since_ns(account.mono_ns, account.boot_id)
     return passed is not None and passed <= 0
 
 
 def first(at: Moment, reading: DeviceReading) -> Step:
-    """The first reading of a tenant that nobody has metered yet.
+    """The first reading of a tenant that has not been metered yet.
 
-    Its counter began at 0, with its page. It may hold no more device time than has passed since the
-    first launch, where the page names a moment that may have been, else since the machine started.
+    The counter began at 0 with the page. It may hold no more device time than has passed since the
+    first launch, if the page gives a plausible moment for that, else since boot.
     """
     origin = reading.origin_ns
     if origin == 0:
@@ -83,21 +83,21 @@ def first(at: Moment, reading: DeviceReading) -> Step:
         wall_ns=at.wall_ns,
         spent_ns=0,
         total_bytes=0,
-        # The device may count an earlier tenant of that name along: it is measured from here on.
+        # The device may include an earlier tenant of that name, so measurement starts here.
         measured_ns=reading.measured.busy_ns,
         measured_bytes=None,
         credit_ns=passed + SLACK_NS,
     )
-    # Memory held before the first look is not known; the next reading begins the integral.
+    # Memory held before the first reading is not known; the next reading begins the integral.
     step = _step(before, at, reading, elapsed_ns=0)
     return Step(step.account, step.amounts, passed if origin else 0, step.suspicions)
 
 
 def following(account: Account, at: Moment, reading: DeviceReading, *, gap: bool = False) -> Step:
-    """A later reading of the same page. `gap`: the meter itself was away in between."""
+    """A later reading of the same page. `gap`: the meter was not running in between."""
     passed = at.since_ns(account.mono_ns, account.boot_id)
     if passed is None:
-        # Started anew with the page still there: the counter counts on, the time between does not.
+        # Rebooted with the page still there: the counter goes on, the time between is not counted.
         return _step(account, at, reading, elapsed_ns=0, regained_ns=at.mono_ns)
     step = _step(account, at, reading, elapsed_ns=passed)
     step.amounts.metered_ns = passed
@@ -112,7 +112,7 @@ def _step(
     amounts = Amounts()
     suspicions: list[Suspicion] = []
     spent_ns = min(reading.spent_ns or 0, MOST)
-    # One percent more than has passed: the clocks of host and device need not agree to the last.
+    # One percent more than has passed: the clocks of host and device may differ a little.
     credit_ns = account.credit_ns + elapsed_ns + elapsed_ns // 100 + regained_ns
     credit_ns = _charge(
         account,
@@ -160,10 +160,10 @@ def _charge(
     amounts: Amounts,
     suspicions: list[Suspicion],
 ) -> int:
-    """Charges what the counter grew by, as far as that may be; returns the credit that is left."""
+    """Charges the growth of the counter, up to the credit; returns the remaining credit."""
     grown_ns = spent_ns - account.spent_ns
     if grown_ns < 0:
-        # Nothing is given back; from here on growth counts again, and credit bounds it.
+        # Nothing is refunded; growth counts again from here on, bounded by the credit.
         suspicions.append(
             Suspicion(
                 "runs-backwards",
@@ -177,10 +177,11 @@ def _charge(
             Suspicion(
                 "too-fast",
                 uuid,
-                f"{grown_ns} ns of device time were told where at most {credit_ns} can have been",
+                f"the page reports {grown_ns} ns of device time, and at most {credit_ns} are "
+                "possible",
             )
         )
-        # A counter can lie by centuries: what is noted is no more than sums can hold.
+        # A false counter can be off by centuries; the recorded amount is bounded so that sums fit.
         amounts.suspicious_ns = min(grown_ns - credit_ns, elapsed_ns + SLACK_NS)
         grown_ns = credit_ns
     amounts.charged_ns = grown_ns
@@ -189,7 +190,7 @@ def _charge(
 
 
 def _held(reading: DeviceReading, amounts: Amounts, suspicions: list[Suspicion]) -> int:
-    """The ledger's total, within what the device has."""
+    """The ledger's total, limited to the device's memory."""
     limit = min(reading.device_memory_bytes or LEDGER_BYTES, LEDGER_BYTES)
     if reading.total_bytes <= limit:
         return reading.total_bytes
@@ -197,7 +198,7 @@ def _held(reading: DeviceReading, amounts: Amounts, suspicions: list[Suspicion])
         Suspicion(
             "too-much-memory",
             reading.device_uuid,
-            f"{reading.total_bytes} bytes are told on a device of {limit}",
+            f"the page reports {reading.total_bytes} bytes on a device of {limit}",
         )
     )
     amounts.suspicions += 1

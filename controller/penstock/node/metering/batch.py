@@ -1,4 +1,4 @@
-"""What was metered and is not stored yet, in minutes, hours and days of the wall clock."""
+"""A batch of metered amounts to be stored, by minutes, hours and days of the wall clock."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from penstock.node.metering.reading import Identity
 
 UNITS_S = MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86400
-MOST_PIECES = 200  # a longer gap is told in the next coarser unit
-MOST_ROWS = 50_000  # while nothing can be stored: past it, the oldest become coarser
+MOST_PIECES = 200  # a longer gap is recorded in the next coarser unit
+MOST_ROWS = 50_000  # while nothing can be stored; beyond it, the oldest rows become coarser
 Key = tuple[str, str]  # incarnation, device UUID
 
 
 @dataclass
 class Batch:
-    """Stored whole or not at all, and once: `name` tells whether it was."""
+    """Amounts that are stored atomically and only once; `name` shows whether they were."""
 
     name: str = field(default_factory=lambda: secrets.token_hex(8))
     identities: dict[str, Identity] = field(default_factory=dict)  # by incarnation
@@ -34,7 +34,7 @@ class Batch:
         return bool(self.accounts or self.usage)
 
     def put(self, key: Key, identity: Identity, at: Moment, step: Step) -> None:
-        """Takes one step in: its amounts go where its time was."""
+        """Adds one step; its amounts go to the time units that it covers."""
         self.identities[identity.incarnation] = identity
         self.accounts[key] = step.account
         if step.amounts:
@@ -44,7 +44,7 @@ class Batch:
                 self.coarsen()
 
     def coarsen(self) -> None:
-        """Minutes become hours; where those are too many, hours days. No amount changes."""
+        """Merges minutes into hours and, if still too many, hours into days. Sums do not change."""
         for fine_s, coarse_s in ((MINUTE_S, HOUR_S), (HOUR_S, DAY_S)):
             for unit_s, start_s, key in [one for one in self.usage if one[0] == fine_s]:
                 part = self.usage.pop((unit_s, start_s, key))
@@ -62,9 +62,9 @@ class Batch:
 
 
 def _places(wall_ns: int, elapsed_ns: int, amounts: Amounts) -> Iterator[tuple[int, int, Amounts]]:
-    """`amounts` over the stretch that ended at `wall_ns`, by the minutes, hours or days it lay in.
+    """Splits `amounts` of the interval that ended at `wall_ns` into minutes, hours or days.
 
-    The stretch is as long as the monotonic clock says, whatever the wall clock did meanwhile.
+    The monotonic clock gives the interval's length, whatever the wall clock did meanwhile.
     """
     begin_ns = wall_ns - elapsed_ns
     for unit_s in UNITS_S:

@@ -1,4 +1,4 @@
-"""A moment on both clocks: the wall's for the record, the monotonic one for differences."""
+"""A moment on two clocks: wall clock for records, monotonic clock for differences."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class Moment:
     boot_id: str
 
     def since_ns(self, earlier_mono_ns: int, earlier_boot_id: str) -> int | None:
-        """Time passed since then; None: the machine was started anew in between."""
+        """Time passed since `earlier_mono_ns`; None: the machine was rebooted in between."""
         return self.mono_ns - earlier_mono_ns if earlier_boot_id == self.boot_id else None
 
 
 def now() -> Moment:
-    """This moment."""
+    """The current moment."""
     return Moment(time.time_ns(), time.monotonic_ns(), boot_id())

@@ -1,8 +1,7 @@
-"""The Prometheus endpoint: serves what the agent's last round left behind.
+"""The Prometheus endpoint: serves the snapshot of the agent's last reconcile iteration.
 
-One thread serves all scrapes and puts the figures together, at most once a second: a node that
-nobody scrapes pays nothing. Should the loop hang, the endpoint goes on and its heartbeat age says
-so.
+One thread serves all scrapes and builds the page at most once a second: a node that nobody scrapes
+pays nothing. If the loop hangs, the endpoint still answers and the heartbeat age shows it.
 """
 
 from __future__ import annotations
@@ -35,15 +34,13 @@ if TYPE_CHECKING:
 
 DEFAULT_ADDRESS = "127.0.0.1"
 DEFAULT_PORT = 9470
-STUCK_S = (
-    30.0  # rounds that are silent for so long are not coming back: as systemd's watchdog has it
-)
-KEPT_S = 1.0  # a page: rounds that it tells of come no faster
+STUCK_S = 30.0  # a loop that is silent for so long does not recover: the same as systemd's watchdog
+KEPT_S = 1.0  # how long a page is cached
 Of = TypeVar("Of")
 
 
 class Exporter(Collector):
-    """`publish` after each round of the loop; `serve` once."""
+    """The exporter: call `publish` after each iteration of the loop, `serve` once."""
 
     def __init__(self, node: str) -> None:
         """`node`: this node's name, the first label of every metric."""
@@ -55,13 +52,13 @@ class Exporter(Collector):
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
         self._servers: list[PageServer] = []
-        # By kind: after which round, and when, it was made.
+        # By content type: the iteration after which it was built, when, and the page.
         self._pages: dict[str, tuple[float | None, float, Page]] = {}
 
     def publish(self, look: Callable[[], NodeSnapshot], loop_s: float) -> None:
-        """From now on scrapes see what `look` tells, asked in their threads.
+        """Makes scrapes call `look` for the snapshot, in the serving thread.
 
-        The last round took `loop_s`.
+        `loop_s`: the duration of the last iteration.
         """
         self._loop_counts[bisect.bisect_left(metrics.LOOP.bounds_s, loop_s)] += 1
         self._loop_s += loop_s
@@ -74,17 +71,18 @@ class Exporter(Collector):
         port: int = DEFAULT_PORT,
         report: Callable[..., None] = lambda event, **fields: None,  # noqa: ARG005
     ) -> int | None:
-        """Serves /metrics and /healthz by HTTP.
+        """Serves /metrics and /healthz over HTTP.
 
-        There is neither a password nor encryption: beyond loopback, the network must see to that.
+        There is no authentication and no encryption: beyond loopback, the network must provide it.
 
         Args:
-            address: Where.
-            port: 0: a free one.
-            report: Is told, `report(event, **fields)`, that the port is taken, and that it is not.
+            address: The address to listen on.
+            port: The port; 0: any free one.
+            report: Called as `report(event, **fields)` when the port is taken, and when it is free
+                again.
 
-        Returns the port; None: it is taken, and tried again every few seconds. Raises
-        `PenstockError`: there is no such address.
+        Returns the port; None: it is taken, and binding is retried every few seconds. Raises
+        `PenstockError` if there is no such address.
         """
         pages = {"/metrics": self._metrics, "/": self._metrics, "/healthz": self._healthz}
         return self._start(PageServer(pages, report), address, port)
@@ -95,7 +93,7 @@ class Exporter(Collector):
         port: int,
         report: Callable[..., None] = lambda event, **fields: None,  # noqa: ARG005
     ) -> int | None:
-        """Serves /healthz alone, from a thread of its own; otherwise like `serve`."""
+        """Serves /healthz alone, in a separate thread; otherwise like `serve`."""
         return self._start(PageServer({"/healthz": self._healthz}, report), address, port)
 
     def _start(self, server: PageServer, address: str, port: int) -> int | None:
@@ -104,7 +102,7 @@ class Exporter(Collector):
         return found
 
     def health(self) -> str:
-        """Why whoever watches this process should end it; empty: all is well."""
+        """Why a watchdog or probe should restart this process; empty: it is healthy."""
         if self._published_s is None:
             return "no round has ended yet"
         silent_s = time.monotonic() - self._published_s
@@ -116,7 +114,7 @@ class Exporter(Collector):
         return Page(status, "text/plain", f"{problem or 'ok'}\n".encode())
 
     def _metrics(self, accept: str) -> Page:
-        """Put together once after each round, and once a second should there be none."""
+        """The metrics page, built once per iteration, and once a second if the loop hangs."""
         encode, kind = choose_encoder(accept)
         round_s, now_s = self._published_s, time.monotonic()
         of_s, made_s, page = self._pages.get(kind, (None, 0.0, None))
@@ -126,16 +124,16 @@ class Exporter(Collector):
         return page
 
     def close(self) -> None:
-        """Ends serving. May be called twice."""
+        """Stops serving. May be called twice."""
         while self._servers:
             self._servers.pop().close()
 
     def describe(self) -> Iterable[Family]:
-        """Nothing in advance: what is known decides which samples there are."""
+        """No families in advance: the snapshot decides which samples there are."""
         return ()
 
     def collect(self) -> Iterator[Family]:
-        """All families; those without a sample now have their name, type and help."""
+        """All metric families; one without samples has only its name, type and help."""
         if self._look is None:
             return
         snapshot, now_ns = self._look(), time.monotonic_ns()

@@ -1,7 +1,7 @@
-"""A small web server with bounds: whoever reaches its port can take no more than these.
+"""A small HTTP server with fixed bounds on what its clients can take.
 
-One thread serves a few connections, one request each. Whoever connects and says nothing goes first
-when there are too many, so that the next one who has something to say is served.
+One thread serves a few connections, one request each. When there are too many, a connection that
+has sent no request is dropped first, so that a client with a request is served.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
 
 MOST_CONNECTIONS = 64
 BACKLOG = 128
-ACCEPTED_AT_ONCE = 16  # before those that are there are served
+ACCEPTED_AT_ONCE = 16  # new connections before open ones are served
 SPEAKS_WITHIN_S = 5.0
-READS_WITHIN_S = 30.0  # the answer
+READS_WITHIN_S = 30.0  # a client must read the answer
 LONGEST_REQUEST_BYTES = 16 << 10
-AGAIN_S = 5.0  # an address that is taken is tried again
+AGAIN_S = 5.0  # before binding an address that is taken is retried
 _IN_USE = {errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES}
 
 
 class Page(NamedTuple):
-    """An answer."""
+    """An HTTP response."""
 
     status: HTTPStatus
-    kind: str  # as Content-Type says it
+    kind: str  # the Content-Type
     body: bytes
 
 
@@ -49,14 +49,14 @@ class _Connection:
 
 
 class PageServer:
-    """Serves pages by GET from a thread of its own, from `start` to `close`."""
+    """Serves pages by GET in its own thread, from `start` to `close`."""
 
     def __init__(
         self,
         pages: Mapping[str, Callable[[str], Page]],
         report: Callable[..., None] = lambda event, **fields: None,  # noqa: ARG005
     ) -> None:
-        """`pages`: by path, each told the request's Accept header; `report`: tells people."""
+        """`pages`: by path, called with the request's Accept header; `report`: logs events."""
         self._pages = pages
         self._report = report
         self._listener: socket.socket | None = None
@@ -67,9 +67,10 @@ class PageServer:
         self._thread: threading.Thread | None = None
 
     def start(self, address: str, port: int) -> int | None:
-        """Begins to serve; the port (0: a free one), or None: it is taken, and tried again.
+        """Starts serving on `port` (0: any free one); returns the port.
 
-        Raises `PenstockError`: there is no such address.
+        Returns None if the port is taken; binding is retried. Raises `PenstockError` if there is no
+        such address.
         """
         try:
             self._listen(address, port)
@@ -89,7 +90,7 @@ class PageServer:
         return None if self._listener is None else int(self._listener.getsockname()[1])
 
     def close(self) -> None:
-        """Ends serving. May be called twice."""
+        """Stops serving. May be called twice."""
         if self._thread is None:
             return
         self._ending = True
@@ -143,7 +144,7 @@ class PageServer:
         for _ in range(ACCEPTED_AT_ONCE):
             try:
                 made, _ = listener.accept()
-            except OSError:  # nobody waits; or no descriptor is left
+            except OSError:  # no connection waits, or no descriptor is left
                 return
             made.setblocking(False)
             if len(self._connections) >= MOST_CONNECTIONS:
@@ -189,7 +190,7 @@ class PageServer:
         else:
             try:
                 found = page(next(accept, ""))
-            except Exception as error:  # noqa: BLE001 - whatever is wrong with a page, others are served
+            except Exception as error:  # noqa: BLE001 - a failing page must not stop the others
                 found = _plain(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}")
         words = (
             f"HTTP/1.1 {found.status.value} {found.status.phrase}",

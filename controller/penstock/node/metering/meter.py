@@ -1,4 +1,4 @@
-"""The meter: told readings about ten times a second, it stores what was used every ten seconds."""
+"""The meter: takes readings about ten times a second and stores tenants' use every ten seconds."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
     from penstock.node.metering.reading import DeviceReading, Identity, TenantReading
 
-COUNT_PERIOD_NS = NS  # in between, a reading is only kept: the counter is cumulative
-REPEAT_NS = 60 * NS  # how soon a suspicion that stands is told again
-COMPARE_NS = 60 * NS  # the longest stretch over which device time measured and charged are compared
+COUNT_PERIOD_NS = NS  # in between, only the last reading is kept: the counter is cumulative
+REPEAT_NS = 60 * NS  # before a suspicion that still holds is reported again
+COMPARE_NS = 60 * NS  # the longest interval for comparing measured with charged device time
 # Both must be exceeded: charges come a moment before or after the work, and are learned costs.
 UNCHARGED_NS = 5 * NS
 UNCHARGED_TIMES = 1.5
 AGAIN_S = 0.2
-FORGET_NS = 600 * NS  # a tenant that nobody told of for so long; what is stored of it stays
+FORGET_NS = 600 * NS  # without a reading a tenant is dropped after this; its stored use stays
 
 
 @dataclass(frozen=True)
 class TenantSuspicion:
-    """What a usage page told that cannot be true, for the tenant's events."""
+    """An impossible value of a usage page, for the tenant's events."""
 
     tenant: str
     incarnation: str
@@ -47,7 +47,7 @@ class MeterHealth:
     behind_s: float  # age of the oldest reading that is not stored
     pending_rows: int
     failures: int  # of commits, since the meter began
-    problem: str | None  # why the last one failed; None: it did not
+    problem: str | None  # why the last commit failed; None: it did not
     damaged: tuple[Path, ...]  # stores that were set aside since the meter began
 
 
@@ -56,17 +56,17 @@ class _Open:
     """One tenant on one device while it is metered."""
 
     who: Identity
-    account: Account | None = None  # None: what is stored of it is not known yet
-    opening: tuple[Moment, DeviceReading] | None = None  # the first reading, till it is known
-    kept: tuple[Moment, DeviceReading] | None = None  # the newest one, not counted yet
-    away: bool = False  # the meter was away since the account's reading
+    account: Account | None = None  # None: the stored account is not known yet
+    opening: tuple[Moment, DeviceReading] | None = None  # the first reading, until it is known
+    kept: tuple[Moment, DeviceReading] | None = None  # the newest reading, not counted yet
+    away: bool = False  # the meter did not run since the account's reading
     total: Amounts = field(default_factory=Amounts)  # since the meter began
-    told_ns: dict[str, int] = field(default_factory=dict)  # kind of suspicion: when last
-    compared_ns: int = 0  # when the stretch began in which measured and charged are compared …
-    compared: Amounts = field(default_factory=Amounts)  # … and the total then
+    told_ns: dict[str, int] = field(default_factory=dict)  # last report, by kind of suspicion
+    compared_ns: int = 0  # start of the interval for comparing measured with charged time …
+    compared: Amounts = field(default_factory=Amounts)  # … and the total at that time
 
     def as_charged(self, measured: DeviceReading) -> DeviceReading:
-        """A reading without a page: what was charged is as it was read last."""
+        """A reading without a page, completed with the last known charges."""
         newest = self.kept or self.opening
         before = newest[1] if newest else self.account
         return dataclasses.replace(
@@ -77,10 +77,10 @@ class _Open:
 
 
 class Meter:
-    """Counts what tenants use. One thread calls it; another of its own writes.
+    """Counts tenants' use. One thread calls it; its own writer thread stores.
 
-    After a kill at any moment the next meter in the same directory goes on from what was stored:
-    device time to the nanosecond, memory over time with the gap estimated and told apart.
+    After a kill at any moment the next meter in the same directory continues from what was stored:
+    device time to the nanosecond, memory over time with the gap estimated and marked as such.
     """
 
     def __init__(
@@ -90,10 +90,10 @@ class Meter:
         retention: Retention | None = None,
         at: Moment | None = None,
     ) -> None:
-        """Meters into `directory` (default: `default_directory()`), which is made when missing.
+        """Meters into `directory` (default: `default_directory()`), created if missing.
 
         Raises:
-            PenstockError: another process meters there, it is no place to write, or a newer
+            PenstockError: another process meters there, it is not writable, or a newer
                 release wrote it. A full disk is no error.
         """
         self.directory = directory or default_directory()
@@ -105,7 +105,7 @@ class Meter:
         self._stored_to_ns = self._handed_to_ns = (at or now()).mono_ns
 
     def observe(self, at: Moment, readings: Iterable[TenantReading]) -> list[TenantSuspicion]:
-        """Takes in what usage pages say at `at`; readings that are not newer are ignored."""
+        """Counts readings of usage pages at `at`; ignores readings that are not newer."""
         for reading in readings:
             for device in reading.devices:
                 self._take(at, reading.identity, device)
@@ -113,10 +113,10 @@ class Meter:
         return found
 
     def flush(self, at: Moment, wait_s: float = 0.0) -> bool:
-        """Hands what was observed to the thread that stores it.
+        """Passes what was observed to the writer thread.
 
-        Returns whether all of it is stored after about `wait_s` seconds. If it is not, it is kept
-        and tried again: nothing needs to be done about it here.
+        Returns whether all of it is stored after about `wait_s` seconds. If not, it is kept and
+        retried: the caller need not do anything.
         """
         while True:
             for key, one in self._open.items():
@@ -125,7 +125,7 @@ class Meter:
                 self._settle(at)
                 if not self._batch:
                     if any(one.account is None for one in self._open.values()):
-                        return False  # what is stored of them cannot be told yet
+                        return False  # their stored accounts are not known yet
                     self._stored_to_ns = max(self._stored_to_ns, at.mono_ns)
                     return True
                 if self._writer.submit(self._batch):
@@ -136,12 +136,12 @@ class Meter:
     def close_tenant(
         self, at: Moment, reading: TenantReading, wait_s: float = 0.5
     ) -> tuple[bool, list[TenantSuspicion]]:
-        """Takes in the last reading of a tenant whose processes are gone.
+        """Counts the last reading of a tenant whose processes are gone.
 
-        Returns whether it is stored, and suspicions. Remove the tenant's usage page only then: till
-        it is stored, the page is the record. On a full disk the agent may give up waiting; what
-        was used since the last commit is then lost if it is killed before there is room. To close
-        several at once, let `wait_s` be 0, and remove their pages when one `flush` has told True.
+        Returns whether it is stored, and suspicions. Remove the tenant's usage page only once it
+        is: until then the page is the record. On a full disk the agent may give up waiting; use
+        since the last commit is then lost if the agent is killed before there is room. To close
+        several at once, set `wait_s` to 0, and remove their pages after a `flush` returned True.
         """
         for device in reading.devices:
             self._take(at, reading.identity, device)
@@ -155,7 +155,7 @@ class Meter:
         return stored, found
 
     def used(self, incarnation: str, device_uuid: str) -> Amounts:
-        """What was counted of a tenant on a device since this meter began; for counters."""
+        """A tenant's use of a device since this meter began; for counters."""
         one = self._open.get((incarnation, device_uuid))
         return Amounts() if one is None else dataclasses.replace(one.total)
 
@@ -172,12 +172,12 @@ class Meter:
         )
 
     def close(self, at: Moment | None = None, wait_s: float = 5.0) -> bool:
-        """Stores what is left and lets go of the directory; False: it could not in time."""
+        """Stores what is left and releases the directory; False: not all was stored in time."""
         at, deadline_s = at or now(), time.monotonic() + wait_s
         while not (stored := self.flush(at, max(0.0, deadline_s - time.monotonic()))):
             if time.monotonic() >= deadline_s:
                 break
-            time.sleep(AGAIN_S)  # a disk that was full a moment ago is tried once a second
+            time.sleep(AGAIN_S)  # the writer retries a full disk once a second
         return self._writer.close(wait_s) and stored
 
     def _take(self, at: Moment, who: Identity, reading: DeviceReading) -> None:
@@ -195,7 +195,7 @@ class Meter:
             if at.mono_ns <= kept_at.mono_ns and at.boot_id == kept_at.boot_id:
                 return
             if _memory(kept) != _memory(reading):
-                self._count_kept(key, one)  # the stretch in which it was the same ends here
+                self._count_kept(key, one)  # the interval with that memory ends here
         account = one.account
         if account is None or is_older(account, at):
             return
@@ -212,7 +212,7 @@ class Meter:
         self._apply(key, one, at, following(account, at, reading, gap=one.away))
 
     def _opens(self, key: Key, one: _Open, at: Moment, reading: DeviceReading) -> bool:
-        """Whether it is known now what is stored of it; else the reading is kept."""
+        """Whether the stored account is known now; else the reading is kept."""
         if one.opening is None:
             one.opening = (at, reading)
         if self._begin(key, one):
@@ -221,7 +221,7 @@ class Meter:
         return False
 
     def _begin(self, key: Key, one: _Open) -> bool:
-        """Finds out what is stored of an account; False: that cannot be told yet."""
+        """Looks up the stored account; False: it is not known yet."""
         if one.opening is None:
             return False
         is_known, account = self._writer.account(key)
@@ -260,7 +260,7 @@ class Meter:
                 self._found.append(TenantSuspicion(one.who.tenant, key[0], suspicion))
 
     def _settle(self, at: Moment) -> None:
-        """What was handed over is stored."""
+        """Updates the state once the submitted batch is stored."""
         self._stored_to_ns = max(self._stored_to_ns, self._handed_to_ns)
         for key in list(self._ending):
             one = self._open.get(key)
@@ -277,7 +277,7 @@ class Meter:
 
 
 def _uncharged(one: _Open, at: Moment, uuid: str) -> Suspicion | None:
-    """Whether the device worked by far more for the tenant than its page says."""
+    """A suspicion if the device measured far more work for the tenant than its page charged."""
     measured_ns = one.total.measured_ns - one.compared.measured_ns
     charged_ns = one.total.charged_ns - one.compared.charged_ns
     passed_ns = at.mono_ns - one.compared_ns

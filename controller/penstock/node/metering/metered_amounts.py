@@ -1,4 +1,4 @@
-"""What was used in one stretch of time, as whole numbers that add up exactly."""
+"""Metered amounts of one time interval: integers that add up exactly."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ NS = 1_000_000_000
 
 @dataclass
 class Amounts:
-    """Use of one tenant on one device. Field names are the store's columns."""
+    """One tenant's use of one device. Field names are the store's columns."""
 
     charged_ns: int = 0  # device time, by the usage page's counter
     measured_ns: int = 0  # device time, by the device itself
     byte_seconds: int = 0  # the ledger's total over time
     measured_byte_seconds: int = 0  # memory over time, by the device itself
-    metered_ns: int = 0  # time in which the tenant was looked at
-    estimated_ns: int = 0  # of it, gaps: memory there is the mean of both ends
-    suspicious_ns: int = 0  # device time that the page told and that cannot have been: not charged
-    suspicions: int = 0  # how often a figure of the page could not be true
+    metered_ns: int = 0  # time in which the tenant was observed
+    estimated_ns: int = 0  # of that, gaps: memory in them is the mean of both ends
+    suspicious_ns: int = 0  # device time that the page reported but is impossible: not charged
+    suspicions: int = 0  # how often a value of the page could not be true
 
     def add(self, other: Amounts) -> None:
-        """Adds `other` to this. Written out: hundreds of tenants a second come through here."""
+        """Adds `other` to this. Unrolled: this runs for hundreds of tenants a second."""
         self.charged_ns += other.charged_ns
         self.measured_ns += other.measured_ns
         self.byte_seconds += other.byte_seconds
@@ -36,7 +36,7 @@ class Amounts:
         return self != _NOTHING
 
     def split(self, weights: list[int]) -> list[Amounts]:
-        """Parts in proportion to `weights` that add up to this to the last unit."""
+        """Parts in proportion to `weights` that add up to this exactly."""
         parts = [Amounts() for _ in weights]
         total = sum(weights)
         for name in FIELDS:

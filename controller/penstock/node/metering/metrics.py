@@ -1,6 +1,6 @@
-"""Every metric: its name, unit, labels, what it says, and where its value is in a snapshot.
+"""The table of all metrics: name, unit, labels, description, and how to read a snapshot's value.
 
-One table: the exporter, `docs/metrics.md` and the tests of dashboard and alerts are made from it.
+The exporter, `docs/metrics.md` and the tests of dashboard and alerts are all made from it.
 Names are in base units (`_bytes`, `_seconds`, `_ratio` from 0 to 1), counters end in `_total`.
 """
 
@@ -26,7 +26,7 @@ TENANT = ("node", "namespace", "pod", "container", "tenant")
 SHARE = ("node", "device_uuid", "namespace", "pod", "container", "tenant")
 
 Of = TypeVar("Of")
-# A number; None: not known, no sample. By value of the last label, where there is one more.
+# A number; None: not known, so no sample; a mapping by the values of the additional labels.
 Value = float | None | Mapping[str, float] | Mapping[tuple[str, ...], float]
 
 
@@ -44,7 +44,7 @@ class Metric(Generic[Of]):
 
 @dataclass(frozen=True)
 class Histogram:
-    """The one family whose samples are counted by the exporter itself."""
+    """The one family whose samples the exporter itself counts."""
 
     name: str
     unit: str
@@ -55,7 +55,7 @@ class Histogram:
 LOOP = Histogram(
     "penstock_agent_loop_seconds",
     "seconds",
-    "How long rounds of the agent's loop took, without the pause between them.",
+    "Duration of the iterations of the agent's loop, without the pause between them.",
     (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5),
 )
 
@@ -79,11 +79,11 @@ AGENT: tuple[Metric[tuple[NodeSnapshot, int]], ...] = (
     ),
     Metric(
         "penstock_agent_start_time_seconds", "gauge", "seconds",
-        "When the agent began, since 1970, UTC.", lambda of: of[0].began_wall_ns / NS,
+        "When the agent started, since 1970, UTC.", lambda of: of[0].began_wall_ns / NS,
     ),
     Metric(
         "penstock_agent_heartbeat_age_seconds", "gauge", "seconds",
-        "Time since the agent's loop ended a round, told by another thread of it.",
+        "Time since the agent's loop last ended an iteration, reported by another thread.",
         lambda of: max(0, of[1] - of[0].at_mono_ns) / NS,
     ),
     Metric(
@@ -101,16 +101,16 @@ AGENT: tuple[Metric[tuple[NodeSnapshot, int]], ...] = (
     ),
     Metric(
         "penstock_meter_pending_rows", "gauge", "",
-        "Amounts that are metered and not stored on disk yet.", lambda of: of[0].meter.pending_rows,
+        "Metered rows that are not stored on disk yet.", lambda of: of[0].meter.pending_rows,
     ),
     Metric(
         "penstock_meter_failures_total", "counter", "",
-        "Times that readings could not be stored; they are kept and tried again.",
+        "Failed attempts to store readings, which are kept and retried.",
         lambda of: of[0].meter.failures,
     ),
     Metric(
         "penstock_meter_damaged_stores_total", "counter", "",
-        "Files of readings that were found damaged and set aside.",
+        "Meter databases that were found damaged and set aside.",
         lambda of: len(of[0].meter.damaged),
     ),
 )  # fmt: skip
@@ -122,16 +122,16 @@ DEVICES: tuple[Metric[DeviceSnapshot], ...] = (
     ),
     Metric(
         "penstock_device_available", "gauge", "",
-        "1 while the device answers, 0 when it is lost.", lambda of: float(of.available),
+        "1 while the device responds, 0 when it is lost.", lambda of: float(of.available),
     ),
     Metric(
         "penstock_device_healthy", "gauge", "",
-        "0 while the device is lost or needs a reset: nothing more of it is granted.",
+        "0 while the device is lost or needs a reset: no more of it is granted.",
         lambda of: None if of.healthy is None else float(of.healthy),
     ),
     Metric(
         "penstock_device_xid_errors_total", "counter", "",
-        "XID errors that the driver reported since the agent began, those of programs included.",
+        "XID errors that the driver reported since the agent started, those of programs included.",
         lambda of: of.xids, ("xid",),
     ),
     Metric(
@@ -145,7 +145,7 @@ DEVICES: tuple[Metric[DeviceSnapshot], ...] = (
     ),
     Metric(
         "penstock_device_memory_used_bytes", "gauge", "bytes",
-        "Memory in use, as the device itself tells, whoever uses it.",
+        "Memory in use by any process, as reported by the device.",
         lambda of: of.memory_used_bytes,
     ),
     Metric(
@@ -154,18 +154,18 @@ DEVICES: tuple[Metric[DeviceSnapshot], ...] = (
     ),
     Metric(
         "penstock_device_utilisation_ratio", "gauge", "ratio",
-        "Share of the device's recent time in which it worked, as it tells itself.",
+        "Share of recent time in which the device was busy, as reported by the device.",
         lambda of: _ratio(of.busy_permille),
     ),
     Metric(
         "penstock_device_cores_granted_ratio", "gauge", "ratio",
-        "Sum of the quotas of the device's time.", lambda of: _ratio(of.cores_granted_permille),
+        "Sum of the device time quotas.", lambda of: _ratio(of.cores_granted_permille),
     ),
 )  # fmt: skip
 
 TENANTS: tuple[Metric[TenantSnapshot], ...] = (
     Metric(
-        "penstock_tenant_info", "gauge", "", "1; the labels say whose tenant it is.",
+        "penstock_tenant_info", "gauge", "", "1; the labels name user, policy and mode.",
         lambda of: _one(of.identity.user, of.identity.policy, of.mode),
         ("user", "policy", "mode"),
     ),
@@ -179,12 +179,12 @@ TENANTS: tuple[Metric[TenantSnapshot], ...] = (
     ),
     Metric(
         "penstock_tenant_events_total", "counter", "",
-        "Events by kind, since the agent began: deny, throttle, suspend, terminate and others.",
+        "Events by kind, since the agent started: deny, throttle, suspend, terminate and others.",
         lambda of: of.events, ("kind",),
     ),
     Metric(
         "penstock_tenant_findings", "gauge", "",
-        "What stands against the tenant now, by kind: use past the shim, use beyond the quota.",
+        "Open findings by kind: use that bypasses the shim, use beyond the quota.",
         lambda of: of.findings, ("kind",),
     ),
 )  # fmt: skip
@@ -199,12 +199,12 @@ SHARES: tuple[Metric[ShareSnapshot], ...] = (
         lambda of: of.memory_used_bytes,
     ),
     Metric(
-        "penstock_tenant_memory_peak_bytes", "gauge", "bytes", "Most memory ever charged.",
+        "penstock_tenant_memory_peak_bytes", "gauge", "bytes", "Highest memory ever charged.",
         lambda of: of.memory_peak_bytes,
     ),
     Metric(
         "penstock_tenant_memory_measured_bytes", "gauge", "bytes",
-        "Memory that the device itself sees in use by the tenant.",
+        "Memory in use by the tenant, as measured by the device.",
         lambda of: of.memory_measured_bytes,
     ),
     Metric(
@@ -213,7 +213,7 @@ SHARES: tuple[Metric[ShareSnapshot], ...] = (
     ),
     Metric(
         "penstock_tenant_cores_allowance_ratio", "gauge", "ratio",
-        "Share allowed now: above the quota while an elastic tenant uses what is idle.",
+        "Share allowed now: above the quota while an elastic tenant uses idle device time.",
         lambda of: _ratio(of.allowance_permille),
     ),
     Metric(
@@ -223,7 +223,7 @@ SHARES: tuple[Metric[ShareSnapshot], ...] = (
     ),
     Metric(
         "penstock_tenant_measured_device_seconds_total", "counter", "seconds",
-        "Device time by the device's own account, where it keeps one.",
+        "Device time as measured by the device, where it does so.",
         lambda of: _seconds(of.used.measured_ns),
     ),
     Metric(
@@ -232,12 +232,12 @@ SHARES: tuple[Metric[ShareSnapshot], ...] = (
     ),
     Metric(
         "penstock_tenant_estimated_seconds_total", "counter", "seconds",
-        "Gaps between readings, over which memory is taken for the mean of both ends.",
+        "Gaps between readings, in which memory is taken as the mean of both ends.",
         lambda of: _seconds(of.used.estimated_ns),
     ),
     Metric(
         "penstock_tenant_suspicious_readings_total", "counter", "",
-        "Figures of the usage page that cannot be true; they are not charged.",
+        "Values of the usage page that cannot be true; they are not charged.",
         lambda of: of.used.suspicions,
     ),
     Metric(
@@ -250,7 +250,7 @@ SHARES: tuple[Metric[ShareSnapshot], ...] = (
     ),
     Metric(
         "penstock_tenant_wait_seconds_total", "counter", "seconds",
-        "Time that launches waited, all threads together.", lambda of: _seconds(of.waited_ns),
+        "Time that launches waited, summed over all threads.", lambda of: _seconds(of.waited_ns),
     ),
     Metric(
         "penstock_tenant_debts_total", "counter", "",
@@ -267,19 +267,19 @@ SHARES: tuple[Metric[ShareSnapshot], ...] = (
     ),
     Metric(
         "penstock_tenant_copied_bytes_total", "counter", "bytes",
-        "What copy engines moved: counted, not limited.", lambda of: of.copied_bytes,
+        "Bytes that copy engines moved: counted, not limited.", lambda of: of.copied_bytes,
     ),
     Metric(
         "penstock_tenant_host_functions_total", "counter", "",
-        "Calls of the host queued on streams: not limited.", lambda of: of.host_functions,
+        "Host functions queued on streams: not limited.", lambda of: of.host_functions,
     ),
 )  # fmt: skip
 
-# Of a page's age: agent rounds that reached it.
+# The age of a page's heartbeat, which the agent's iterations renew.
 PAGES: tuple[Metric[tuple[TenantSnapshot, int]], ...] = (
     Metric(
         "penstock_tenant_heartbeat_age_seconds", "gauge", "seconds",
-        "Time since the tenant's quota page got a heartbeat.",
+        "Time since the last heartbeat in the tenant's quota page.",
         lambda of: None if of[0].heartbeat_ns is None
         else max(0, of[1] - of[0].heartbeat_ns) / NS,
     ),

@@ -1,4 +1,4 @@
-"""What the agent hands to the exporter after each round of its loop: values that never change."""
+"""Immutable snapshots that the agent passes to the exporter after each reconcile iteration."""
 
 from __future__ import annotations
 
@@ -39,47 +39,47 @@ class ShareSnapshot:
 
 @dataclass(frozen=True)
 class TenantSnapshot:
-    """One tenant. Never its processes: a label for each would be a series for each."""
+    """One tenant, without its processes: a label for each would make a series for each."""
 
     identity: Identity
     mode: str
     suspended: bool
     processes: int | None
     shares: tuple[ShareSnapshot, ...]
-    events: Mapping[str, int] = field(default_factory=dict)  # kind: how many since the agent began
-    findings: Mapping[str, int] = field(default_factory=dict)  # kind: how many stand now
-    heartbeat_ns: int | None = None  # CLOCK_MONOTONIC of the last one that its quota page got
+    events: Mapping[str, int] = field(default_factory=dict)  # by kind, since the agent started
+    findings: Mapping[str, int] = field(default_factory=dict)  # by kind, open now
+    heartbeat_ns: int | None = None  # CLOCK_MONOTONIC of the quota page's last heartbeat
 
 
 @dataclass(frozen=True)
 class DeviceSnapshot:
-    """One device. None: it does not tell."""
+    """One device. None: not reported."""
 
     device_uuid: str
     name: str
     simulated: bool
-    available: bool  # False: lost, or it stopped answering
+    available: bool  # False: lost, or it stopped responding
     memory_capacity_bytes: int | None
     memory_used_bytes: int | None
     memory_granted_bytes: int
     busy_permille: int | None
     cores_granted_permille: int
-    healthy: bool | None = None  # False: lost, or a fault that only a reset puts right
-    xids: Mapping[str, int] = field(default_factory=dict)  # XID errors since the agent began
-    foreign_processes: int | None = None  # on it, of no tenant
+    healthy: bool | None = None  # False: lost, or a fault that only a reset clears
+    xids: Mapping[str, int] = field(default_factory=dict)  # XID errors since the agent started
+    foreign_processes: int | None = None  # untracked processes: on the device, of no tenant
 
 
 @dataclass(frozen=True)
 class NodeSnapshot:
-    """The node after one round."""
+    """The node after one iteration."""
 
-    at_mono_ns: int  # when the round ended
-    began_wall_ns: int  # when the agent began, since 1970
+    at_mono_ns: int  # when the iteration ended
+    began_wall_ns: int  # when the agent started, since 1970
     version: str
     devices: tuple[DeviceSnapshot, ...]
     tenants: tuple[TenantSnapshot, ...]
     meter: MeterHealth
-    damaged_tenants: int = 0  # whose grant or pages cannot be read
+    damaged_tenants: int = 0  # tenants whose grant or pages cannot be read
 
 
 def share_snapshots(
@@ -91,7 +91,7 @@ def share_snapshots(
     meter: Meter,
     measured_bytes: Mapping[str, int | None] | None = None,
 ) -> tuple[ShareSnapshot, ...]:
-    """The shares of a tenant from what the agent has read already; pages may be None: damaged."""
+    """Share snapshots of a tenant, from pages that the agent has read (None: damaged)."""
     allowed = {one.uuid: one.allowance for one in limits.devices} if limits else {}
     measured = measured_bytes or {}
     found = []

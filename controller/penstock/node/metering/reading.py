@@ -1,4 +1,4 @@
-"""What the meter is told: who a tenant is, and what its usage page says at one moment."""
+"""Meter readings: a tenant's identity and the values of its usage page at one moment."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Identity:
-    """A tenant from its grant to its end. Another one of the same name has another incarnation."""
+    """A tenant from its grant to its end. A later tenant of that name has another incarnation."""
 
-    incarnation: str  # tells apart the usage pages that ever were on this node
+    incarnation: str  # unique among all usage pages that were ever on this node
     tenant: str
     user: str = ""
     policy: str = ""
@@ -29,22 +29,22 @@ class Identity:
 
 @dataclass(frozen=True)
 class Measured:
-    """The device's own figures of one tenant: never what a shim reports. None: it does not tell."""
+    """The device's own figures of one tenant, never a shim's report. None: not reported."""
 
-    busy_ns: int | None = None  # cumulative; where it falls, the device forgot an ended process
-    busy_permille: int | None = None  # recent use, where only that is known
+    busy_ns: int | None = None  # cumulative; falls when the device drops an ended process
+    busy_permille: int | None = None  # recent use, if only that is known
     memory_bytes: int | None = None
 
 
 @dataclass(frozen=True)
 class DeviceReading:
-    """What a usage page says of one device. The tenant wrote it: nothing of it is trusted."""
+    """A usage page's values for one device. The tenant wrote them, so none is trusted."""
 
     device_uuid: str
     spent_ns: int | None  # cumulative device time charged; None: the page cannot be read
     total_bytes: int  # the memory ledger's total now
     origin_ns: int | None = None  # CLOCK_MONOTONIC of the first launch; 0: none; None: not known
-    device_memory_bytes: int | None = None  # what the device has: no tenant holds more
+    device_memory_bytes: int | None = None  # the device's memory: no tenant holds more
     measured: Measured = Measured()
 
 
@@ -57,17 +57,17 @@ class TenantReading:
 
 
 def incarnation_of(tenant: Tenant, grant: Grant) -> str:
-    """Names this very usage page: when it was granted, and which file it is.
+    """A name for this very usage page: the time of the grant, and the file's device and inode.
 
-    The time alone could come again after a clock jump, the inode alone as soon as it is free.
-    Raises OSError when the page is gone.
+    The time alone could recur after a clock jump, the inode alone as soon as it is free.
+    Raises OSError if the page is gone.
     """
     found = tenant.usage_page.lstat()
     return f"{grant.created}/{found.st_dev:x}:{found.st_ino:x}"
 
 
 def identity_of(tenant: Tenant, grant: Grant, where: Mapping[str, str] | None = None) -> Identity:
-    """Who is metered; `where`: namespace, pod and container, where it has them. Raises OSError."""
+    """The tenant's identity; `where`: its namespace, pod and container, if any. Raises OSError."""
     where = where or {}
     return Identity(
         incarnation=incarnation_of(tenant, grant),
@@ -88,7 +88,7 @@ def reading_of(
 ) -> TenantReading:
     """A reading from a page just read; `measured`: the device's own figures by device UUID.
 
-    Of a page that cannot be read (None) the device's figures are all there is.
+    If the page cannot be read (`usage` is None), it holds the device's figures only.
     """
     measured = measured or {}
     if usage is None:
@@ -113,7 +113,7 @@ def reading_of(
 
 
 def measured_of(own: Sequence[DeviceProcess]) -> Measured:
-    """The device's figures of a tenant's processes, `own`, ended ones too where it knows them."""
+    """The device's figures for a tenant's processes `own`, ended ones included if known."""
     alive = [process for process in own if process.alive]
     busy = [process.busy_ns for process in own]
     shares = [process.busy_permille for process in alive]
@@ -126,6 +126,6 @@ def measured_of(own: Sequence[DeviceProcess]) -> Measured:
 
 
 def _sum(amounts: Sequence[int | None]) -> int | None:
-    """None as soon as one is not known: part of a sum would pass for the whole."""
+    """The sum; None if any value is not known: a partial sum would pass for the whole."""
     known = [amount for amount in amounts if amount is not None]
     return sum(known) if len(known) == len(amounts) else None

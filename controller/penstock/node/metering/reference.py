@@ -9,23 +9,23 @@ from penstock.node.metering import metrics
 
 _HEAD = """# Metrics
 
-Written by `make gen` from `penstock.node.metering.metrics`. `penstock agent` serves them at
-`http://127.0.0.1:9470/metrics`. Units are base units; a ratio goes from 0 to 1. Where something is
-not known, there is no sample. Counters begin at 0 with the agent (those of a usage page: with the
-tenant); `penstock usage` tells what was used before, exactly.
+Written by `make gen` from `controller/penstock/node/metering/metrics.py`. `penstock agent` serves
+the metrics at `http://127.0.0.1:9470/metrics`. Units are base units; a ratio goes from 0 to 1. A
+value that is not known has no sample. Counters start at 0 with the agent (those of a usage page:
+with the tenant); `penstock usage` reports exactly what was used before.
 
 Scrape with `honor_labels: true` (`deploy/prometheus/scrape.yaml`): `namespace`, `pod` and
 `container` are the tenant's, empty outside Kubernetes, and not those of the agent's own Pod. There
-is no label for a process, nor will there be.
+is no label for a process, and there will be none.
 """
 
 
 def reference() -> str:
-    """The page's text."""
+    """The text of `docs/metrics.md`."""
     lines = [_HEAD]
     for title, labels, described in metrics.GROUPS:
         lines += [f"## {title}", "", f"Labels: {_listed(labels)}.", ""]
-        lines += ["| metric | type | unit | what it says |", "|---|---|---|---|"]
+        lines += ["| metric | type | unit | description |", "|---|---|---|---|"]
         rows: list[tuple[str, str, str, str, tuple[str, ...]]] = [
             (one.name, one.kind, one.unit, one.help, one.more_labels) for one in described
         ]

@@ -1,10 +1,10 @@
-"""How long amounts stay as fine as they were, and how much room they may take.
+"""Retention of metered amounts: how long they keep their resolution, and how many rows they take.
 
-Where there are too many rows, those go whose owner has most of them, until each has no more than
-any other that gave some up: nobody's many tenants push out what is kept of others.
+If there are too many rows, the owners with the most lose rows, down to an equal share each: one
+owner's many tenants do not push out the records of others.
 
-Age is counted in minutes, hours and days that hold anything, newest first, never by asking what
-time it is: a clock that jumps ahead by ten years makes nothing old.
+Age is counted in minutes, hours and days that have rows, newest first, never by the current time:
+a clock that jumps ahead by ten years makes nothing old.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from penstock.node.metering.store import Store
 
 _SUMS = ", ".join(f"SUM({name})" for name in FIELDS)
-# A user's, in a namespace. Users of digits alone have no account: all of these are one.
+# An owner is a user in a namespace. Users named by digits alone have no account and count as one.
 _OWNER = "(CASE WHEN user GLOB '*[^0-9]*' THEN user ELSE '' END || ' ' || namespace)"
 _OWNED = f"SELECT account.id FROM account JOIN tenant ON tenant.id = tenant_id WHERE {_OWNER} = ?"  # noqa: S608
 _ADDS = ", ".join(f"{name} = {name} + excluded.{name}" for name in FIELDS)
@@ -30,22 +30,22 @@ _ADDS = ", ".join(f"{name} = {name} + excluded.{name}" for name in FIELDS)
 
 @dataclass(frozen=True)
 class Retention:
-    """How many are kept of each. Raises `PenstockError` for less than one."""
+    """How many of each unit are kept. Raises `PenstockError` for less than one."""
 
-    minutes: int = 24 * 60  # then they are told by the hour
-    hours: int = 60 * 24  # then by the day
-    days: int = 400  # then they are deleted
-    rows: int = 1_000_000  # of each kind at most, of all users: some 100 MB
+    minutes: int = 24 * 60  # older ones are merged into hours
+    hours: int = 60 * 24  # older ones are merged into days
+    days: int = 400  # older ones are deleted
+    rows: int = 1_000_000  # at most of each unit, for all users: some 100 MB
 
     def __post_init__(self) -> None:
         if min(self.minutes, self.hours, self.days, self.rows) < 1:
             raise PenstockError(
-                "meter readings would be kept for no time at all", str(self), "keep at least 1"
+                "invalid retention: meter readings would not be kept", str(self), "keep at least 1"
             )
 
 
 def roll_up(store: Store, keep: Retention) -> None:
-    """Makes old amounts coarser and deletes the oldest days. Raises `sqlite3.Error`: as before."""
+    """Merges old amounts and deletes the oldest days. Raises `sqlite3.Error`, changing nothing."""
     with store.transaction() as connection:
         for unit_s, coarse_s, count in (
             (MINUTE_S, HOUR_S, keep.minutes),
@@ -60,7 +60,7 @@ def roll_up(store: Store, keep: Retention) -> None:
 
 
 def _oldest_of(connection: sqlite3.Connection, unit_s: int, count: int) -> int | None:
-    """Start of the oldest of the last `count`; None: there are no more than that."""
+    """Start of the oldest of the last `count` units; None: there are no more than that."""
     starts = connection.execute(
         "SELECT DISTINCT start_s FROM usage WHERE unit_s = ? ORDER BY start_s DESC LIMIT ?",
         (unit_s, count + 1),
@@ -71,14 +71,14 @@ def _oldest_of(connection: sqlite3.Connection, unit_s: int, count: int) -> int |
 def _over_their_share(
     connection: sqlite3.Connection, unit_s: int, rows: int
 ) -> list[tuple[str, int]]:
-    """Owners who have more rows than there is room for, and how many each may keep."""
+    """Owners that have more rows than their share, and how many each may keep."""
     held = connection.execute(
         f"SELECT COUNT(*), {_OWNER} AS owner FROM usage JOIN account ON account.id = account_id "  # noqa: S608
         "JOIN tenant ON tenant.id = tenant_id WHERE unit_s = ? GROUP BY owner ORDER BY 1",
         (unit_s,),
     ).fetchall()
     left = rows
-    for at, (count, _) in enumerate(held):  # whoever has least is given all first
+    for at, (count, _) in enumerate(held):  # the owners with the fewest rows come first
         share = left // (len(held) - at)
         if count > share:
             return [(str(owner), share) for _, owner in held[at:]]
@@ -89,7 +89,7 @@ def _over_their_share(
 def _oldest_within(
     connection: sqlite3.Connection, unit_s: int, owner: str, most: int
 ) -> int | None:
-    """Start of the oldest that the owner keeps of `most` rows. The newest is always kept."""
+    """Start of the oldest unit that the owner keeps with `most` rows; keeps at least the newest."""
     rows = 0
     oldest_s: int | None = None
     for start_s, held in connection.execute(
@@ -111,7 +111,7 @@ def _shorten(
     oldest_s: int | None,
     owner: str | None = None,
 ) -> None:
-    """What is older than `oldest_s` becomes coarser, or is deleted. `owner`: of that one alone."""
+    """Merges or deletes what is older than `oldest_s`. `owner`: of that owner alone."""
     if oldest_s is None:
         return
     which = ""
@@ -132,7 +132,7 @@ def _shorten(
         (unit_s, oldest_s, *of_whom),
     )
     if coarse_s is None:
-        # What was counted of a tenant that lives must stay known, or it counts again from 0.
+        # A live tenant's account must stay, or its use would be counted again from 0.
         connection.execute(
             "DELETE FROM account WHERE id NOT IN (SELECT account_id FROM usage) "  # noqa: S608 - as above
             f"AND wall_ns < ? * 1000000000 {which.replace('account_id', 'id')}",

@@ -1,8 +1,8 @@
-"""The SQLite file that amounts are kept in, and with them the readings that they came from.
+"""The SQLite store of metered amounts and the readings from which they were computed.
 
-One transaction stores both, in a write-ahead log that is synced: after a kill, a power cut or a
-full disk the file holds a batch whole or not at all. A commit can fail and yet turn out to be there
-once the file is opened again, so each batch has a name, and one that is there is left alone.
+One transaction stores both, in a synced write-ahead log: after a kill, a power cut or a full disk
+the file holds a batch whole or not at all. A commit can fail and still turn out to be in the file
+when it is reopened, so each batch has a name, and a batch that is already there is not repeated.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ACCOUNT = (
     *("measured_bytes", "credit_ns", "byte_carry", "measured_byte_carry"),
 )
 _AMOUNT_COLUMNS = ",\n  ".join(f"{name} INTEGER NOT NULL" for name in FIELDS)
-# Each takes the file from the version of its index to the next one. Never changed, only added to.
+# Each migrates the file from the version of its index to the next one. Append only.
 MIGRATIONS = (
     f"""
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -89,7 +89,7 @@ _SQLITE_CORRUPT, _SQLITE_NOTADB = 11, 26  # Python names them since 3.11
 
 
 class StoreDamagedError(Exception):
-    """The file is no database any more, or one with holes."""
+    """The file is no longer a valid database."""
 
 
 def default_directory() -> Path:
@@ -101,22 +101,22 @@ def default_directory() -> Path:
 
 
 class WriterLock:
-    """Held by the one process that writes; the kernel drops the lock of a killed one."""
+    """The lock of the single writer; the kernel drops the lock of a killed process."""
 
     def __init__(self, directory: Path) -> None:
-        """Makes a missing directory. Raises `PenstockError` when another process holds the lock."""
+        """Creates a missing directory. Raises `PenstockError` if another process has the lock."""
         self._file = directory / "meter.lock"
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             found = directory.stat()
             if found.st_uid != os.geteuid() or found.st_mode & 0o022:
-                # Who can write there could have us write into a file of theirs, or change the sums.
-                raise PermissionError(0, "it is not this user's, or others can write there")
+                # A user who can write there could redirect our writes, or change the sums.
+                raise PermissionError(0, "this user does not own it, or others can write there")
             self._fd = take(self._file)
         except BlockingIOError as error:
             pid = self._file.read_text(errors="replace")[:32].strip() or "unknown"
             raise PenstockError(
-                f"{directory} is metered into already", f"pid {pid} writes there",
+                f"another process already meters into {directory}", f"pid {pid} writes there",
                 "end that process, or name another directory",
             ) from error  # fmt: skip
         except OSError as error:
@@ -125,7 +125,7 @@ class WriterLock:
                 error.strerror or str(error),
                 "check its permissions, or name another directory",
             ) from error
-        with contextlib.suppress(OSError):  # a full disk: the lock holds without the pid
+        with contextlib.suppress(OSError):  # on a full disk the lock holds without the pid
             os.ftruncate(self._fd, 0)
             os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
 
@@ -140,7 +140,7 @@ class Store:
     """An open store. One thread at a time uses it; errors of the file are `sqlite3.Error`."""
 
     def __init__(self, path: Path) -> None:
-        """Opens for writing, makes a missing file, brings an older one up to this version.
+        """Opens the file for writing; creates a missing one, and migrates an older one.
 
         Raises:
             PenstockError: a newer release, or another program, wrote the file.
@@ -148,7 +148,7 @@ class Store:
             sqlite3.Error: it cannot be opened now: a full disk, no permission.
         """
         self.path = path
-        try:  # ours alone from the start; the log files beside it get the same mode
+        try:  # private from the start; SQLite gives the log files beside it the same mode
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         except FileExistsError:
             pass
@@ -173,7 +173,7 @@ class Store:
         empty = run("SELECT COUNT(*) FROM sqlite_master").fetchone()[0] == 0
         if (not empty or version) and owner != APPLICATION_ID:
             raise PenstockError(
-                f"{self.path} is not a file of penstock's", "another program made it",
+                f"{self.path} is not a file of penstock", "another program made it",
                 "move it away, or name another directory",
             )  # fmt: skip
         if version > len(MIGRATIONS):
@@ -182,7 +182,7 @@ class Store:
                 f"it has version {version}, this release knows up to {len(MIGRATIONS)}",
                 "install that release again, or name another directory",
             )
-        run("PRAGMA auto_vacuum = INCREMENTAL")  # heeded before the first table alone
+        run("PRAGMA auto_vacuum = INCREMENTAL")  # takes effect only before the first table
         run("PRAGMA journal_mode = WAL")
         run("PRAGMA synchronous = FULL")
         run("PRAGMA journal_size_limit = 4194304")
@@ -196,7 +196,7 @@ class Store:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """All of what is done inside, or nothing."""
+        """A transaction: commits everything done inside, or nothing."""
         self._connection.execute("BEGIN IMMEDIATE")
         try:
             yield self._connection
@@ -208,7 +208,7 @@ class Store:
             raise
 
     def commit(self, batch: Batch) -> None:
-        """Stores `batch` unless it is there already. Raises `sqlite3.Error`: nothing changed."""
+        """Stores `batch` unless it is there already. Raises `sqlite3.Error`, changing nothing."""
         with self.transaction() as connection:
             run = connection.execute
             last = run("SELECT value FROM meta WHERE key = 'batch'").fetchone()
@@ -233,7 +233,7 @@ class Store:
             )
 
     def accounts(self, incarnation: str) -> dict[str, Account]:
-        """What is kept of a tenant, by device UUID. Raises `sqlite3.Error`."""
+        """The stored accounts of a tenant, by device UUID. Raises `sqlite3.Error`."""
         rows = self._connection.execute(
             f"SELECT device_uuid, {', '.join(_ACCOUNT)} FROM account "  # noqa: S608 - names of ours
             "WHERE tenant_id = (SELECT id FROM tenant WHERE incarnation = ?)",
@@ -274,7 +274,7 @@ def _put_tenant(connection: sqlite3.Connection, who: Identity) -> int:
 
 
 def told_apart(error: Exception) -> Exception:
-    """`error`, or `StoreDamagedError` where the file itself is what is wrong."""
+    """`error`, or a `StoreDamagedError` if it means that the file itself is damaged."""
     if not isinstance(error, sqlite3.DatabaseError):
         return error
     code = getattr(error, "sqlite_errorcode", None)  # since Python 3.11
@@ -287,7 +287,7 @@ def told_apart(error: Exception) -> Exception:
 
 
 def set_aside(path: Path) -> Path:
-    """Moves a damaged file out of the way, for people to look at; returns where it is now."""
+    """Moves a damaged file out of the way, for later inspection; returns its new path."""
     aside = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
     for suffix in ("-wal", "-shm", ""):
         with contextlib.suppress(FileNotFoundError):
@@ -296,15 +296,15 @@ def set_aside(path: Path) -> Path:
 
 
 def open_readonly(path: Path) -> sqlite3.Connection:
-    """For commands that only read, beside the writer. Raises `PenstockError`."""
+    """Opens the store read-only, alongside the writer. Raises `PenstockError`."""
     if not path.exists():
         raise PenstockError(
             f"there are no meter readings in {path.parent}", f"{path.name} is not there",
             "start penstock agent, or name the directory that it meters into with --meter-dir",
         )  # fmt: skip
     problem: Exception | None = None
-    # A log needs its index beside it, which a read-only file system has no room for: there, nobody
-    # writes either.
+    # A write-ahead log needs an index file beside it, which cannot be made on a read-only file
+    # system; but nobody writes there either.
     for mode in ("mode=ro", "mode=ro&immutable=1"):
         if mode != "mode=ro" and path.with_name(f"{path.name}-wal").exists():
             break

@@ -1,4 +1,4 @@
-"""What the stored amounts come to: sums of a time, by tenant, user, policy or device."""
+"""Usage report (`penstock usage`): sums of a time range by tenant, user, policy or device."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _GROUPS: dict[By, tuple[str, ...]] = {
     "policy": ("policy",),
     "device": ("device_uuid",),
 }
-# A sum of a fleet's years does not fit into 64 bits: both halves are summed, and put together here.
+# The sum of a fleet's years does not fit into 64 bits: both halves are summed, and joined here.
 _SUMS = ", ".join(f"SUM(usage.{name} >> 24), SUM(usage.{name} & 16777215)" for name in FIELDS)
 
 
@@ -34,7 +34,7 @@ class UsageRow:
     amounts: Amounts
 
     def as_dict(self) -> dict[str, object]:
-        """Plain values in base units; whole nanoseconds beside, where seconds would round."""
+        """Plain values in base units, with whole nanoseconds where seconds would be rounded."""
         amounts = self.amounts
         return {
             **self.group,
@@ -53,10 +53,10 @@ class UsageRow:
 
 @dataclass(frozen=True)
 class Usage:
-    """What was used from `since_s` to `until_s` (seconds since 1970, UTC).
+    """Use from `since_s` to `until_s` (seconds since 1970, UTC).
 
-    Amounts are kept by the minute, older ones by the hour, then by the day: one that lies in the
-    time only in part counts whole. `covered_since_s` says where the first of them begins.
+    Amounts are kept by the minute, older ones by the hour, then by the day. One that is only partly
+    in the range counts whole. `covered_since_s` is the start of the first of them.
     """
 
     since_s: int
@@ -73,9 +73,9 @@ def read_usage_since(
     tenant: str | None = None,
     directory: Path | None = None,
 ) -> Usage:
-    """Sums what was used in a time, most device time first.
+    """Sums use over a time range, most device time first.
 
-    Raises `PenstockError` when there are no readings, they cannot be read, or the tenant has none.
+    Raises `PenstockError` if there are no readings, they cannot be read, or the tenant has none.
     """
     if since_s >= until_s:
         raise PenstockError(

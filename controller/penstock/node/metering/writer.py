@@ -1,4 +1,4 @@
-"""The thread that stores batches: a slow or stuck disk must not hold up the agent's loop."""
+"""The meter's writer thread: stores batches so that a slow disk cannot block the agent's loop."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ if TYPE_CHECKING:
 
 ROLL_UP_PERIOD_S = 600.0
 RETRY_S = 1.0
-WAITS_S = 0.05  # whoever asks, for a disk that answers; one that hangs is waited for now and then
+WAITS_S = 0.05  # how long a caller waits for the disk; after a time-out, only now and then
 ASK_AGAIN_S = 1.0
-MOST_TOLD = 65536  # answers that nobody took
+MOST_TOLD = 65536  # answers that no caller has collected
 
 
 class Writer:
-    """Stores one batch at a time, and tries again until it is stored.
+    """Stores one batch at a time, and retries until it is stored.
 
-    Only the thread touches the file: whoever asks never waits for the disk.
+    Only the thread touches the file: a caller is never blocked by the disk.
     """
 
     def __init__(self, directory: Path, retention: Retention) -> None:
-        """Raises `PenstockError` where the directory is no place to write, or a newer one wrote it.
+        """Raises `PenstockError` if the directory is not writable, or a newer release wrote it.
 
-        A file that cannot be opened now is not an error: it is tried again.
+        A file that cannot be opened now is not an error: opening is retried.
         """
         self._path = directory / FILE
         self._retention = retention
@@ -51,7 +51,7 @@ class Writer:
         self._rolled_up_s = 0.0
         self._batch: Batch | None = None
         self._wanted: dict[Key, None] = {}
-        self._patient_s = 0.0  # of time.monotonic(): from then on an answer is waited for
+        self._patient_s = 0.0  # time.monotonic() from which callers wait for an answer
         self._told: dict[Key, Account | None] = {}
         self._ending = False
         self._changed = threading.Condition()
@@ -69,7 +69,7 @@ class Writer:
         self._thread.start()
 
     def submit(self, batch: Batch) -> bool:
-        """Takes a batch over; False while the one before is not stored yet."""
+        """Accepts a batch; False while the previous one is not stored yet."""
         with self._changed:
             if self._batch is not None:
                 return False
@@ -79,18 +79,19 @@ class Writer:
 
     @property
     def idle(self) -> bool:
-        """Whether all that was submitted is stored, and all that was asked is told."""
+        """Whether every submitted batch is stored and every query is answered."""
         return self._batch is None and not self._wanted
 
     def wait(self, timeout_s: float) -> bool:
-        """Waits until `idle`; False: it is not yet."""
+        """Waits until `idle`; False on a time-out."""
         with self._changed:
             return self._changed.wait_for(lambda: self.idle, timeout_s)
 
     def account(self, key: Key) -> tuple[bool, Account | None]:
-        """Whether it is known what the store has of a tenant on a device, and that.
+        """Whether the stored account of a tenant on a device is known, and the account.
 
-        The thread finds out, mostly at once: ask again where it does not. It is told once.
+        The thread looks it up, mostly at once; call again if it is not known yet. Each answer is
+        returned once.
         """
         with self._changed:
             if key not in self._told and key not in self._wanted:
@@ -137,9 +138,9 @@ class Writer:
         return self._ending or self._batch is not None or self._store is None or bool(self._wanted)
 
     def _try(self, batch: Batch | None, wanted: Iterable[Key]) -> dict[Key, Account | None] | None:
-        """Opens the store, where it is not, stores `batch`, where there is one, and reads `wanted`.
+        """Opens the store if needed, stores `batch` if there is one, and reads `wanted`.
 
-        None: it could not.
+        Returns None on failure.
         """
         try:
             store = self._open()
@@ -157,7 +158,7 @@ class Writer:
         for key, account in told.items():
             self._wanted.pop(key, None)
             self._told[key] = account
-        while len(self._told) > MOST_TOLD:  # who asked has ended meanwhile
+        while len(self._told) > MOST_TOLD:  # the caller has ended meanwhile
             del self._told[next(iter(self._told))]
 
     def _open(self) -> Store:
@@ -174,13 +175,13 @@ class Writer:
         self.problem = f"{self._path}: {error}"
         error = told_apart(error)
         if self._store is not None:
-            self._store.close()  # opened anew, it shows what was stored after all
+            self._store.close()  # reopened, it shows what was stored after all
             self._store = None
         if isinstance(error, StoreDamagedError):
             self._set_aside()
 
     def _set_aside(self) -> None:
-        with contextlib.suppress(OSError):  # where nothing can be renamed, it is tried again
+        with contextlib.suppress(OSError):  # if the rename fails, it is retried
             self.damaged.append(set_aside(self._path))
 
     def _tidy(self) -> None:

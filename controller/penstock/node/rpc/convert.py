@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from penstock.devices.inventory import known
 from penstock.model import PenstockError
+from penstock.model.limits import DEFAULT_GRACE_NS, DEFAULT_STEP
 from penstock.node.admission.admit import Request
 from penstock.node.admission.checks import check_grace
 from penstock.node.admission.resize import Resize
 from penstock.node.rpc.message_bounds import KEPT_COMMAND_BYTES, check_request, shortened
-from penstock.node.tenants.grant import DEFAULT_GRACE_NS
 from penstock_api.v1 import agent_pb2 as pb
 
 if TYPE_CHECKING:
@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 
     from google.protobuf.timestamp_pb2 import Timestamp
 
+    from penstock.model.limits import Mode, Step
     from penstock.node.agent import TenantView
     from penstock.node.agent.view import DeviceView, NodeView
-    from penstock.node.tenants.grant import Lifetime, Mode, Step
+    from penstock.node.tenants.grant import Lifetime
 
 MODES: dict[int, Mode] = {pb.MODE_STRICT: "strict", pb.MODE_ELASTIC: "elastic"}
 LIFETIMES: dict[int, Lifetime] = {
@@ -71,7 +72,7 @@ def request_of(message: pb.GrantRequest) -> Request:
         allow_unknown=message.allow_unknown,
         candidates=tuple(message.candidates),
         lifetime=_word("lifetime", LIFETIMES, message.lifetime, "until-revoked"),
-        measured=_word("measured", STEPS, message.measured, "terminate"),
+        measured=_word("measured", STEPS, message.measured, DEFAULT_STEP),
         grace_ns=grace_ns(message),
         labels=dict(message.labels),
         container=message.container,

@@ -1,1 +1,1 @@
-"""Supervision of running tenants: their use and limits, elastic allowances, use past the shim."""
+"""Supervision of running tenants: use, limits, elastic allowances, use that bypasses the shim."""

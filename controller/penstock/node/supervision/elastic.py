@@ -1,7 +1,7 @@
-"""Elastic allowance: what others leave idle goes to elastic tenants. A pure function.
+"""Elastic allowance: device time that others leave idle goes to elastic tenants. Pure functions.
 
-Every supervisor works it out for all tenants of a device from the same figures and applies its own
-part, so no process decides for others.
+Every supervisor computes it for all tenants of a device from the same figures and applies its own
+tenant's part, so no process decides for others.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from penstock.model.quantity import FULL_DEVICE_PERMILLE
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# Kept above recent use for a tenant that asks for no more, so that growth is seen as growth.
+# Kept above the recent use of a tenant that asks for no more, so that its growth shows.
 HEADROOM_PERMILLE = 20
-# A device that several tenants keep busy loses time to switching between them. Allowances that add
-# up to more than it can give would take the whole loss from whoever has most.
+# A device that several tenants keep busy loses time to switching between them. If allowances added
+# up to more than the device can give, the tenant with the most would bear the whole loss.
 MOST_LOST_PERMILLE = 50
-PROBE_PERMILLE = 5  # above what it gave in the last second, so that a larger capacity is found
+PROBE_PERMILLE = 5  # above the use of the last second, so that a larger capacity is found
 
 
 @dataclass(frozen=True)
@@ -30,12 +30,12 @@ class Demand:
     cores_permille: int
     elastic: bool
     used_permille: int  # over about the last second
-    asking: bool  # launches waited, or work was queued, in the last moments
+    asking: bool  # launches waited, or work was queued, a moment ago
     active: bool  # any work in the last second
 
     @property
     def need_permille(self) -> int:
-        """What it could use now: everything while it asks, else a little above its use."""
+        """Permille that it could use now: everything while it asks, else a little above its use."""
         if self.asking:
             return FULL_DEVICE_PERMILLE if self.elastic else self.cores_permille
         return self.used_permille + HEADROOM_PERMILLE if self.active else 0
@@ -44,8 +44,8 @@ class Demand:
 def allowances(demands: Sequence[Demand]) -> dict[str, int]:
     """Permille that each tenant may use right now; never below its cores, above only if elastic.
 
-    A tenant keeps its cores free while it can use them; the moment it asks, all of them. What
-    remains is shared among elastic tenants by cores, none beyond its need.
+    A tenant reserves as many of its cores as it can use, and all of them from the moment it asks.
+    The rest is shared among elastic tenants in proportion to cores, none beyond its need.
     """
     kept = {d.tenant: min(d.cores_permille, d.need_permille) for d in demands}
     spare = max(0, _capacity(demands) - sum(kept.values()))
@@ -68,7 +68,7 @@ def _capacity(demands: Sequence[Demand]) -> int:
 
 
 def _share_out(spare: int, elastic: Sequence[Demand]) -> dict[str, int]:
-    """`spare` by weight; what one cannot use goes to the others (water-filling)."""
+    """Shares `spare` by weight; the part that one cannot use goes to the others (water-filling)."""
     room = {d.tenant: max(0, d.need_permille - d.cores_permille) for d in elastic}
     weight = {d.tenant: d.cores_permille for d in elastic}
     given = dict.fromkeys(room, 0)
@@ -77,7 +77,7 @@ def _share_out(spare: int, elastic: Sequence[Demand]) -> dict[str, int]:
         total = sum(weight[tenant] for tenant in thirsty)
         portions = {t: min(room[t] - given[t], spare * weight[t] // total) for t in thirsty}
         if not any(portions.values()):
-            # Less than one permille each: the heaviest has it.
+            # Less than one permille each: the heaviest gets it.
             given[max(thirsty, key=lambda t: (weight[t], t))] += spare
             break
         for tenant, portion in portions.items():

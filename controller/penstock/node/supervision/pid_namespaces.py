@@ -1,8 +1,8 @@
-"""Which of a tenant's processes in other pid namespaces have died.
+"""Detects dead processes of a tenant in other pid namespaces, so that their slots are reaped.
 
-Processes look after each other's slots, but only within one pid namespace: elsewhere a pid tells
+Processes reap each other's slots, but only within one pid namespace: in another one a pid means
 nothing. The supervisor sees the namespaces that were made inside its own (`unshare`, containers
-that a tenant's program starts), with their processes' pids there.
+that a tenant's program starts), with the pids that their processes have there.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ if TYPE_CHECKING:
 
 _START_BITS = 28  # of the start time, as many as an owner word holds
 _INODE_BITS = 32
-MOST_ENDED = 20_000  # are remembered
-_HIDDEN = -1  # the pid namespace of a process that does not let us look
+MOST_ENDED = 20_000  # ended processes that are remembered
+_HIDDEN = -1  # the pid namespace of a process that we may not inspect
 _FIRST_NAMESPACE = 0xEFFFFFFC  # the kernel's number of the namespace that holds all others
 Identity = tuple[int, int, int]  # pid namespace, pid there, start time
 
 
 class NamespacedProcesses:
-    """Remembers where it saw whom, and which namespaces.
+    """Remembers processes of other pid namespaces, and the namespaces seen so far.
 
-    One that it never saw may be where we cannot look; from the machine's first namespace all others
-    are seen.
+    A namespace that was never seen may be hidden from us. All are visible from the machine's first
+    namespace.
     """
 
     def __init__(self, *, sees_all: bool | None = None, scan_period_ns: int = 0) -> None:
-        """`scan_period_ns`: how often, at most, all processes of the machine are looked at."""
+        """`scan_period_ns`: the shortest time between two scans of all processes."""
         self._own = _namespace("self")
         if sees_all is None:  # a /proc that hides processes hides the first one too
             sees_all = self._own == _FIRST_NAMESPACE and Path("/proc/1").exists()
         self._sees_all = sees_all
         self._seen: set[int] = set()
-        self._pids: dict[Identity, int] = {}  # of living processes, as of the last scan
-        self._ended: dict[Identity, None] = {}  # that earlier scans saw, and the last ones did not
+        self._pids: dict[Identity, int] = {}  # of live processes, as of the last scan
+        self._ended: dict[Identity, None] = {}  # seen by an earlier scan, gone in a later one
         self._met: dict[int, None] = {}
         self._scan_period_ns = scan_period_ns
         self._scanned_ns: int | None = None
@@ -50,13 +50,13 @@ class NamespacedProcesses:
         """Slots in other pid namespaces whose processes have ended.
 
         Args:
-            slots: Read from a page just now: who is not there has ended since.
-            now_ns: CLOCK_MONOTONIC; before the next scan is due, nobody new is found dead.
+            slots: Just read from a page, so a process that a later scan misses has ended.
+            now_ns: CLOCK_MONOTONIC; no new death is detected before the next scan is due.
         """
         lost = [slot for slot in slots if self.watches(slot) and not self._is_where_it_was(slot)]
         if not lost:
             return []
-        # One scan is for all tenants: whose turn comes after it must not wait for the next one.
+        # One scan serves all tenants: those checked after it must not wait for the next one.
         fresh = self._scan(now_ns)
         return [
             slot
@@ -70,16 +70,16 @@ class NamespacedProcesses:
         ]
 
     def meet(self, owner: int) -> None:
-        """The process with that owner word lay where scans see it, though it may have ended since.
+        """Records that scans can see the process with that owner word; it may have ended since.
 
-        Else one that lived too short for any scan would be taken for one that nobody here can see.
+        Otherwise a process too short-lived for any scan would be taken for one hidden from us.
         """
         self._met[owner] = None
         if len(self._met) > MOST_ENDED:
             del self._met[next(iter(self._met))]
 
     def watches(self, slot: SlotUsage) -> bool:
-        """Whether it is of a process in another pid namespace."""
+        """Whether the slot belongs to a process in another pid namespace."""
         return slot.state == "live" and slot.pid_namespace not in {None, self._own}
 
     def _is_where_it_was(self, slot: SlotUsage) -> bool:
@@ -90,7 +90,7 @@ class NamespacedProcesses:
             return True
 
     def _scan(self, now_ns: int) -> bool:
-        """Looks at all processes; False: not again so soon, or some cannot be told."""
+        """Scans all processes; False: it is too soon, or some cannot be inspected."""
         if self._scanned_ns is not None and now_ns < self._scanned_ns + self._scan_period_ns:
             return False
         self._scanned_ns = now_ns
@@ -107,13 +107,16 @@ class NamespacedProcesses:
 
 
 def _identities(slot: SlotUsage) -> tuple[Identity, Identity]:
-    """Under which a process of the slot is known."""
+    """The identities under which the slot's process may be known."""
     rest = (slot.pid, slot.start_ticks)
     return (slot.pid_namespace or 0, *rest), (_HIDDEN, *rest)
 
 
 def _namespace(process: str) -> int | None:
-    """None: it ended. Raises TimeoutError: it is there, and keeps that from being told."""
+    """The pid namespace of a process; None: it ended.
+
+    Raises TimeoutError if the process exists but blocks the read.
+    """
     try:
         inode = namespace_of(process, "pid")
     except TimeoutError:
@@ -126,9 +129,9 @@ def _namespace(process: str) -> int | None:
 
 
 def _start_ticks(pid: int) -> int | None:
-    """When the process began, as an owner word holds it; None: it has ended, or is hidden.
+    """The process's start time as an owner word holds it; None: it has ended, or is hidden.
 
-    Raises TimeoutError: it is there, and keeps it from being told.
+    Raises TimeoutError if the process exists but blocks the read.
     """
     try:
         stat = read_proc_text(pid, "stat")
@@ -137,7 +140,7 @@ def _start_ticks(pid: int) -> int | None:
     except OSError:
         return None
     fields = stat.rpartition(")")[2].split()  # from the third on: state, parent, …
-    # Its first thread may have ended while others live on, and hold what they were given.
+    # Its first thread may have ended while others live on and hold what they were granted.
     if fields[0] in {"Z", "X"} and int(fields[17]) <= 1:
         return None
     return int(fields[19]) & (1 << _START_BITS) - 1
@@ -149,9 +152,9 @@ def _keep(pid: int, before: Mapping[int, Identity], found: dict[Identity, int]) 
 
 
 def _namespaced(own: int | None, before: Mapping[int, Identity]) -> dict[Identity, int] | None:
-    """Living processes of other namespaces, and their pids here. None: some cannot be told.
+    """Live processes of other namespaces and their pids here. None: some cannot be inspected.
 
-    `before`: as they were found last, for those who keep it from being told when they began.
+    `before`: the identities found last, for processes that block the read of their start time.
     """
     found: dict[Identity, int] = {}
     for entry in os.listdir("/proc"):  # noqa: PTH208

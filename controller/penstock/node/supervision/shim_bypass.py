@@ -1,7 +1,7 @@
-"""What a tenant takes of a device past its shim: programs that lost the preload, or go round it.
+"""Detects use of a device that bypasses a tenant's shim: a lost preload, or direct driver calls.
 
-The device's own figures are compared with what was charged. Nothing is done about it here; it is
-said, in the tenant's events and by `penstock ps`.
+It compares the device's own figures with what was charged. It only reports, in the tenant's events
+and in `penstock ps`; enforcement is elsewhere.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ if TYPE_CHECKING:
     from penstock.devices import DeviceProcess
     from penstock_shim.pages import UsageSnapshot
 
-FILE = "uncharged"  # in the tenant's directory, while it lasts: what to tell the user
-CONFIRM_NS = 1_000_000_000  # figures of two sources are never of one moment
+FILE = "uncharged"  # in the tenant's directory while the finding holds: the text for the user
+CONFIRM_NS = 1_000_000_000  # two sources are never read at the same moment
 WINDOW_NS = 4_000_000_000
 SLACK_BYTES = 64 << 20
 SLACK_PERMILLE = 50
 _ADVICE = "keep LD_PRELOAD and PENSTOCK_* in its environment, or see SECURITY.md"
-# Of a process that has the shim the figures alone do not tell which.
+# For a process that has the shim, the figures alone do not show which of the two it is.
 _EITHER = (
-    "either a program reaches the driver past the shim (SECURITY.md lists how that happens by "
-    "accident), or Penstock charged its calls too little; if it does none of the former, please "
+    "either a program bypasses the shim (SECURITY.md lists how that happens by accident), or "
+    "Penstock charged its calls too little; if the program does nothing on that list, please "
     "report it with the program and this line"
 )
 
 
 def belongs(pid: int, directory: Path, supervisor: int) -> bool:
-    """Whether `pid` runs under the tenant: by its environment or that of a process it came from.
+    """Whether `pid` runs under the tenant, by its own environment or that of an ancestor.
 
-    A program that was given a fresh environment is told by its ancestors, as long as they live.
+    A program with a fresh environment is recognised by its ancestors, as long as they live.
     """
     for _ in range(64):
         if pid <= 1:
@@ -52,17 +52,17 @@ def belongs(pid: int, directory: Path, supervisor: int) -> bool:
 
 
 def _parent(pid: int) -> int:
-    """0: it ended."""
+    """The parent's pid; 0 if the process has ended."""
     return int(_status(pid, "PPid", "0").split()[0])
 
 
 def _inner_pid(pid: int) -> int:
-    """Its pid in its own pid namespace, as it claims its slot with."""
+    """The process's pid in its own pid namespace, with which it claims its slot."""
     return int(_status(pid, "NSpid", str(pid)).split()[-1])
 
 
 def _status(pid: int, name: str, default: str) -> str:
-    """A field of /proc/PID/status, which waits for nothing that the process holds."""
+    """A field of /proc/PID/status; reading it never waits for a lock that the process holds."""
     try:
         status = read_proc_text(pid, "status")
     except OSError:
@@ -80,9 +80,9 @@ class _Sample:
 
 @dataclass
 class Watch:
-    """Watches one tenant on one device. `look` is called now and then, about once a second."""
+    """Watches one tenant on one device. `look` is called about once a second."""
 
-    since_ns: int | None = None  # when the excess of memory, or the first stranger, was first seen
+    since_ns: int | None = None  # when excess memory, or a process without a slot, was first seen
     samples: deque[_Sample] = field(default_factory=deque)
     done: dict[int, tuple[int, int]] = field(default_factory=dict)  # slot: done, since
 
@@ -97,16 +97,16 @@ class Watch:
         context_bytes: int,
         allowed_permille: int,
     ) -> str | None:
-        """What the tenant takes uncharged, as a sentence; None: nothing that is sure.
+        """The tenant's unaccounted use, as a sentence; None: none, or not confirmed.
 
         Args:
             now_ns: CLOCK_MONOTONIC.
             usage: The tenant's usage page.
-            index: Of the device in the grant.
-            own: The tenant's processes as the device sees them, ended ones too.
+            index: The device's index in the grant.
+            own: The tenant's processes as the device reports them, ended ones too.
             charged_bytes: The most that was charged at about the time of `own`.
-            context_bytes: What the context of one process takes.
-            allowed_permille: What the tenant may use of the device's time now.
+            context_bytes: Memory of one process's context.
+            allowed_permille: Share of the device's time that the tenant may use now.
         """
         alive = [process for process in own if process.alive]
         strangers = _without_slot(alive, usage)
@@ -129,14 +129,14 @@ class Watch:
         allowed_permille: int,
     ) -> str | None:
         if not own or any(process.busy_ns is None for process in own):
-            return None  # only real devices' recent utilisation is known: no total to compare
+            return None  # real devices report recent utilisation only: there is no total to compare
         sample = _Sample(
             max(process.at_ns for process in own),
             sum(process.busy_ns or 0 for process in own),
             usage.devices[index].spent_ns,
         )
         if self.samples and sample.busy_ns < self.samples[-1].busy_ns:
-            self.samples.clear()  # the device forgot a process that ended
+            self.samples.clear()  # the device no longer counts a process that ended
         self.samples.append(sample)
         while len(self.samples) > 2 and sample.at_ns - self.samples[1].at_ns >= WINDOW_NS:
             self.samples.popleft()
@@ -157,7 +157,7 @@ class Watch:
         )
 
     def _pending_ns(self, now_ns: int, usage: UsageSnapshot, index: int) -> int:
-        """For how long something may have run that is charged when it ends."""
+        """How long the work in flight, which is charged when it ends, may have run."""
         pending_ns = 0
         done = {}
         for slot in usage.slots:
@@ -215,12 +215,12 @@ def _pids(processes: Iterable[DeviceProcess]) -> str:
 def own_processes(
     seen: Iterable[DeviceProcess], tenant: str, is_member: Callable[[int], bool]
 ) -> list[DeviceProcess]:
-    """Those of the device's processes that are the tenant's: by its tag, or by who started them."""
+    """The device's processes that belong to the tenant, by its tag or by `is_member`."""
     return [p for p in seen if p.tag == tenant or (p.alive and is_member(p.pid))]
 
 
 def write_finding(directory: Path, found: str | None) -> None:
-    """Leaves the finding where `penstock ps` reads it, or takes it away. A full disk loses it."""
+    """Writes the finding for `penstock ps`, or removes it (None). On a full disk it is lost."""
     file = directory / FILE
     aside = directory / f".{FILE}.{os.getpid()}"
     try:
@@ -234,7 +234,7 @@ def write_finding(directory: Path, found: str | None) -> None:
 
 
 def read_finding(directory: Path) -> str | None:
-    """What the supervisor found last; None: nothing."""
+    """The supervisor's present finding; None: nothing."""
     try:
         text = read_record(directory / FILE, errors="replace")[:2000]
     except OSError:

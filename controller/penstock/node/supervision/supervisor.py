@@ -1,7 +1,7 @@
-"""The supervisor of one tenant: about ten times a second, while the tenant has processes.
+"""The supervisor of one tenant; it runs about ten times a second while the tenant has processes.
 
-It renews the heartbeat, reaps slots of dead processes, tells the tenant how many share its devices,
-works out its elastic allowance, and writes down refusals. It decides for its own tenant only.
+It renews the heartbeat, reaps slots of dead processes, publishes how many tenants share the
+devices, computes the elastic allowance, and records refusals. It decides for its own tenant only.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ if TYPE_CHECKING:
 
 PERIOD_S = 0.1
 PAGE_PERIOD_NS = 10_000_000_000
-# So soon a tenant that does nothing is told how many others are at work.
+# How soon an idle tenant's page shows a change in the number of tenants at work.
 IDLE_PERIOD_NS = 1_000_000_000
-DEVICE_PERIOD_NS = 1_000_000_000  # how often the device's own figures are asked for
+DEVICE_PERIOD_NS = 1_000_000_000  # how often the device's own figures are read
 
 
 class Held(Protocol):
-    """Something that is kept back of what a tenant was granted."""
+    """A reduction of a tenant's limits below its grant, such as throttling."""
 
     def applied(self, limits: Limits) -> Limits:
-        """The limits without it."""
+        """The limits with the reduction applied."""
 
 
 class Supervisor:
-    """Looks after one tenant. `tick` does one round; `close` lets go of the pages."""
+    """Supervises one tenant. `tick` does one iteration; `close` releases the pages."""
 
     def __init__(
         self,
@@ -51,15 +51,15 @@ class Supervisor:
         adopted: bool = False,
         reap_period_ns: int = 0,
     ) -> None:
-        """Raises `PageError`: its quota page cannot be used. A usage page may be mended later.
+        """Raises `PageError` if the quota page is unusable. A usage page may be repaired later.
 
         Args:
-            tenant: Whom to look after.
-            tenant_table: Its own part and that of others.
-            source: Tells the device's own figures; without it nothing is compared with them.
-            adopted: It was looked after before: what it was refused then is on record.
-            reap_period_ns: How often it is looked for processes in other pid namespaces that have
-                ended. Those in this one are told by the tenant table. 0: in every round.
+            tenant: The tenant to supervise.
+            tenant_table: The table of all tenants, with this one and its co-tenants.
+            source: Reports the device's own figures; None: they are not compared.
+            adopted: It was supervised before, so its earlier refusals are on record.
+            reap_period_ns: How often to look for dead processes in other pid namespaces; the tenant
+                table reports those in this one. 0: in every iteration.
         """
         self._reap_period_ns = reap_period_ns
         self._reaped_ns = 0
@@ -67,37 +67,37 @@ class Supervisor:
         self._source = source
         self._watches: dict[str, Watch] = {}  # by device UUID
         self._looked_at_ns = 0
-        self.finding: str | None = None  # what it takes uncharged
+        self.finding: str | None = None  # its unaccounted use
         self._tenant_table = tenant_table
         self._quota = QuotaWriter.open(tenant.quota_page)
         self._usage: UsagePage | None = None
-        self.usage: UsageSnapshot | None = None  # as of the last round …
+        self.usage: UsageSnapshot | None = None  # as of the last iteration …
         self.page_problem: str | None = None  # … or why it cannot be read
-        self.limits: Limits | None = None  # as this wrote them last
-        self.held: Held | None = None  # what is kept back of the grant for now
+        self.limits: Limits | None = None  # as this supervisor last wrote them
+        self.held: Held | None = None  # the reduction below the grant, for now
         self._published: object = None
         self._published_ns = 0
         self._shares: list[Shared] = []  # as they were published
-        self._changes = -1  # of the tenant table, up to which these are the same
+        self._changes = -1  # of the tenant table; `_shares` is current up to this count
         self._held: Held | None = None  # as it was published
         self._looked_after_ns = 0
-        self._due_ns = 0  # when there is something to do in any case
-        self._kept: CoTenant | None = None  # who has its heartbeat renewed
+        self._due_ns = 0  # when an iteration is due in any case
+        self._kept: CoTenant | None = None  # the entry that renews the heartbeat
         self._refusals: dict[str, int] | None = None if adopted else {}
         self._asked_changes = 0
         self._asked: dict[str, int] = {}  # refused names, how often
         self._damaged = False
 
     def tick(self) -> None:
-        """One round, of a tenant that is supervised alone: the neighbours are looked at as well."""
+        """One iteration for a tenant that is supervised alone; samples its co-tenants too."""
         now_ns = time.monotonic_ns()
         self._tenant_table.look(now_ns)
         self.look_after(now_ns)
 
     def look_after(self, now_ns: int) -> None:
-        """One round, after the tenant table was looked at.
+        """One iteration, after `TenantTable.look`.
 
-        A usage page that was damaged is recorded once and never stops the tenant.
+        A damaged usage page is recorded once and never stops the tenant.
         """
         me = self._tenant_table.of(self.tenant.directory)
         if me is None:
@@ -129,9 +129,9 @@ class Supervisor:
         self._due_ns = now_ns + (min(period_ns, DEVICE_PERIOD_NS) if self._source else period_ns)
 
     def newest(self) -> UsageSnapshot | None:
-        """The usage page as of the last round, also in `usage`.
+        """The usage page as of the last iteration, also in `usage`.
 
-        Once it cannot be read any more, what was read last; `page_problem` tells why.
+        If it has become unreadable, the last good snapshot; `page_problem` says why.
         """
         me = self._tenant_table.of(self.tenant.directory)
         if me is not None:
@@ -153,13 +153,13 @@ class Supervisor:
         return [self._tenant_table.shared(grant.machine, d.uuid) for d in grant.devices]
 
     def close(self) -> None:
-        """Lets go of the pages; they stay as they are."""
+        """Releases the pages; they stay as they are."""
         self._tenant_table.close_quota(self._quota)
         if self._usage is not None:
             self._usage.close()
 
     def _reap(self, me: CoTenant, usage: UsageSnapshot, now_ns: int) -> None:
-        """Takes back what dead processes hold."""
+        """Reclaims what dead processes hold."""
         due = bool(usage.slots) and now_ns - self._reaped_ns >= self._reap_period_ns
         if not due and not me.part.gone:
             return
@@ -174,7 +174,7 @@ class Supervisor:
             self._damage(str(error))
 
     def _page(self) -> UsagePage:
-        """Open since it was needed first: its user may have kept it shut. Raises PageError."""
+        """The usage page, opened at first use; its user can prevent that. Raises PageError."""
         if self._usage is None:
             self._usage = UsagePage.open(self.tenant.usage_page)
         return self._usage
@@ -210,7 +210,7 @@ class Supervisor:
             self._record_refused_names()
 
     def _record_refused_names(self) -> None:
-        """Functions that a program asked the driver for and was told "not found" by the shim."""
+        """Records driver functions that a program requested and the shim refused as "not found"."""
         try:
             names = self._page().asked().names
         except PageError as error:
@@ -230,7 +230,7 @@ class Supervisor:
                 self._asked[one.name] = one.requests
 
     def _compare(self, grant: Grant) -> None:
-        """Holds the device's own figures of this tenant against what was charged."""
+        """Compares the device's own figures of this tenant with what was charged."""
         if self._source is None:
             return
         try:
@@ -255,7 +255,7 @@ class Supervisor:
                 usage,
                 index,
                 own,
-                # What is charged goes before on the way up and behind on the way down.
+                # A charge precedes an allocation, and follows a release.
                 charged_bytes=max(
                     before.devices[index].total_bytes, usage.devices[index].total_bytes
                 ),
@@ -272,7 +272,7 @@ class Supervisor:
         self.finding = finding
 
     def _publish(self, me: CoTenant, grant: Grant, now_ns: int) -> None:
-        """Writes what was granted, sharers and allowances into the page when they changed."""
+        """Writes the grant, the sharers and the allowances into the page when they have changed."""
         shares = self._shares_of(grant)
         name = self.tenant.name
         wanted = (
@@ -280,16 +280,16 @@ class Supervisor:
             [(one.sharers, one.busy_sharers, one.allowances.get(name)) for one in shares],
             self.held,
         )
-        # Somebody else may have written into the page: it is looked at now and then all the same.
+        # Another process may have written to the page, so it is checked now and then anyway.
         self._shares = shares
         if wanted == self._published and now_ns - self._published_ns < PAGE_PERIOD_NS:
             return
 
         def edit(limits: Limits) -> Limits:
             # An order writes the grant, then the page. Read under the page's lock, the grant is
-            # never older than the page: an order is never undone here, and is finished if whoever
-            # carried it out was killed half-way.
-            with contextlib.suppress(OSError, PenstockError):  # lost or damaged: as it was known
+            # never older than the page: an order is never undone here, and is completed if the
+            # process that carried it out was killed half-way.
+            with contextlib.suppress(OSError, PenstockError):  # lost or damaged: use the last one
                 me.refresh()
             grant = me.grant
             if grant is None:

@@ -1,4 +1,4 @@
-"""What tenants use, beside what they were granted and what the device itself has measured."""
+"""Tenant report (`penstock ps`): use by the shim, by the device itself, and the quota."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ class Row:
     allowance_permille: int | None  # what an elastic tenant may use right now
     refusals: int | None
     waits: int | None
-    processes: tuple[tuple[int, str], ...] | None  # with a slot: pid and name
+    processes: tuple[tuple[int, str], ...] | None  # pid and name of those that hold a slot
     members: tuple[int, ...] | None  # all processes of the tenant
-    device_memory_bytes: int | None  # as the device sees it
+    device_memory_bytes: int | None  # as the device itself measures it
     device_cores_permille: int | None
     supervised: bool
     problem: str | None = None
-    told_processes: int | None = None  # how many hold a slot, where `processes` is not known
+    told_processes: int | None = None  # how many hold a slot, if `processes` is not known
 
     @property
     def process_count(self) -> int | None:
@@ -108,14 +108,14 @@ def _percent(permille: int | None) -> float | None:
 
 @dataclass
 class _Meter:
-    """Running figures of one tenant on one device, from which recent use is told."""
+    """Cumulative figures of one tenant on one device, from which recent use is computed."""
 
     use: RecentUse = field(default_factory=RecentUse)
     seen: tuple[int, int] | None = None  # at_ns, busy_ns by the device's record
     device_permille: int | None = None
 
     def device_busy(self, at_ns: int, busy_ns: int) -> None:
-        """Takes in the device's own total of busy time."""
+        """Updates the meter with the device's own total of busy time."""
         if self.seen and at_ns > self.seen[0]:
             busy, elapsed = busy_ns - self.seen[1], at_ns - self.seen[0]
             self.device_permille = max(0, min(1000, busy * 1000 // elapsed))
@@ -123,7 +123,7 @@ class _Meter:
 
 
 class Reporter:
-    """Reads all tenants of a state directory. Rates need two calls of `rows`, some time apart."""
+    """Reports all tenants of a state directory. Rates need two calls of `rows`, some time apart."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -141,7 +141,7 @@ class Reporter:
             try:
                 rows += self._rows_of(tenant, members, seen)
             except (PenstockError, OSError) as error:
-                if tenant.directory.exists():  # else it ended meanwhile
+                if tenant.directory.exists():  # else it has ended meanwhile
                     rows.append(_damaged(tenant, members, str(error)))
         return rows
 
@@ -220,18 +220,18 @@ class Reporter:
         return seen[key]
 
     def _source(self, machine: str | None) -> DeviceSource | None:
-        """The devices of `machine`; None where they cannot be asked any more."""
+        """The devices of `machine`; None if they can no longer be queried."""
         if machine not in self._sources:
             try:
                 source = open_machine(Path(machine)) if machine else open_devices()
-            except Exception:  # noqa: BLE001 - device figures are an extra; N/A is a value
+            except Exception:  # noqa: BLE001 - device figures are optional; N/A is a value
                 source = None
             self._sources[machine] = source
         return self._sources[machine]
 
 
 def _damaged(tenant: Tenant, members: tuple[int, ...], problem: str) -> Row:
-    """The row of a tenant whose grant cannot be read: who it is, and which processes it has."""
+    """The row of a tenant whose grant cannot be read: its name and its processes."""
     try:
         usage = read_usage(tenant.usage_page)
     except PageError:
@@ -265,7 +265,7 @@ def _damaged(tenant: Tenant, members: tuple[int, ...], problem: str) -> Row:
 def _slots(
     usage: UsageSnapshot | None, hosts: Mapping[int, int] = MappingProxyType({})
 ) -> tuple[tuple[int, str], ...]:
-    """`hosts`: pids on this machine, by slot; of others the pid that they have for themselves."""
+    """Pid and name of each slot's process, by host pid where `hosts` (by slot) has it."""
     if usage is None:
         return ()
     return tuple((hosts.get(slot.slot, slot.pid), slot.command) for slot in usage.slots)
@@ -274,7 +274,7 @@ def _slots(
 def _measured(
     meter: _Meter, tenant: str, members: tuple[int, ...], processes: list[DeviceProcess] | None
 ) -> tuple[int | None, int | None]:
-    """Memory and recent cores of a tenant as the device sees it."""
+    """Memory and recent cores of a tenant as the device itself measures them."""
     if processes is None:
         return None, None
     own = [p for p in processes if (p.tag == tenant if p.tag is not None else p.pid in members)]

@@ -1,8 +1,8 @@
-"""All tenants of a state directory: their grants and recent use, looked at once a round.
+"""The tenant table: grants and recent use of all tenants in a state directory, sampled together.
 
-Whoever supervises a tenant needs its neighbours' figures for what it is lent, and the agent, which
-supervises all of them, looks once for all. Most tenants do nothing most of the time, and a round
-costs next to nothing for them: one native look, and no more.
+A supervisor needs the figures of its tenant's co-tenants to compute the elastic allowance. The
+agent supervises all tenants and samples them once for all. Most tenants are idle most of the time
+and cost next to nothing in an iteration: they share one native sample, and no more.
 """
 
 from __future__ import annotations
@@ -33,36 +33,36 @@ if TYPE_CHECKING:
     from penstock_shim.recent import RecentUse
 
 Key = tuple["str | None", str]  # of a device: machine, UUID
-# So many grant files are looked at in a round for having been replaced; whoever replaces one here
-# says so.
+# How many grant files are checked for replacement in an iteration. Code in this process that
+# replaces one calls `TenantTable.granted`.
 GRANTS_A_ROUND = 25
 
 
 class CoTenant:
-    """A tenant as last seen. What cannot be read any more stands as it was."""
+    """A tenant as last seen. Files that have become unreadable keep their last value."""
 
     def __init__(
         self, directory: Path, survey: Survey, renewed: Callable[[CoTenant], None]
     ) -> None:
-        """`renewed` is told when it has another grant; its page has to be opened then."""
+        """`renewed` is called when the grant has changed; the page must be reopened then."""
         self.directory = directory
         self.stamp = (0, 0)  # of the grant's file
         self.grant: Grant | None = None
         self.use: dict[str, RecentUse] = {}  # by device UUID
         self.usage: UsageSnapshot | None = None  # as it was read last
         self.problem: str | None = None  # why its usage page cannot be read
-        self.stirred = True  # in the last round something came to be that its supervisor acts on
+        self.stirred = True  # the last iteration found something that its supervisor acts on
         self.part = Part()
         self._survey = survey
         self._renewed = renewed
-        self._lock = threading.Lock()  # of the page and what is read of it
+        self._lock = threading.Lock()  # guards the page and what is read from it
         self._page: UsagePage | None = None
         self._inode = 0  # of the page
         self._read_digest = 0
         survey.add(self.part)
 
     def refresh(self) -> bool:
-        """Reads the grant again when its file was replaced; whether it was.
+        """Reads the grant again if its file was replaced; returns whether it was.
 
         Raises OSError or `PenstockError`.
         """
@@ -73,10 +73,10 @@ class CoTenant:
         return True
 
     def take(self, grant: Grant, stamp: tuple[int, int]) -> None:
-        """Goes by this grant from now on."""
+        """Uses this grant from now on."""
         self.grant, self.stamp = grant, stamp
         self.use = {device.uuid: self.part.use(index) for index, device in enumerate(grant.devices)}
-        self._let_go_of_page()  # the name may stand for another tenant by now
+        self._let_go_of_page()  # the name may belong to another tenant by now
         self._renewed(self)
 
     def open(self) -> bool:
@@ -95,18 +95,18 @@ class CoTenant:
         return True
 
     def settle(self) -> bool:
-        """After a look that found something in it; False: its page has to be opened anew."""
+        """Handles what the last sample found; False: the page must be reopened."""
         self.stirred = True
         if self.part.notable:
             self.problem = None
             return True
         if self._page is not None:
             self.newest()  # says what is wrong with it
-            self._let_go_of_page()  # scribbled over or truncated: by name it may be a new one
+            self._let_go_of_page()  # damaged or truncated: there may be a new file by that name
         return False
 
     def newest(self) -> UsageSnapshot | None:
-        """The usage page as of the last round at least. From any thread."""
+        """The usage page, at least as of the last iteration. Thread-safe."""
         with self._lock:
             digest = self.part.digest
             if self._page is None or self.grant is None or digest == self._read_digest != 0:
@@ -116,15 +116,15 @@ class CoTenant:
                 self._read_digest = digest
             except PageError as error:
                 self.problem = str(error)
-                self.part.tell_again()  # it may be whole again by then
+                self.part.tell_again()  # the page may be readable again by then
             return self.usage
 
     def beat(self, quota: QuotaWriter) -> None:
-        """Renews the heartbeat of this page in each round, till `TenantTable.close_quota`."""
+        """Renews the heartbeat of `quota` in each iteration, until `TenantTable.close_quota`."""
         self._survey.beat(self.part, quota)
 
     def close(self) -> None:
-        """Lets go of all pages."""
+        """Releases all pages."""
         self._survey.remove(self.part)
         self._let_go_of_page()
 
@@ -139,7 +139,7 @@ class CoTenant:
 
 @dataclass(frozen=True)
 class Shared:
-    """How one device is shared at a moment."""
+    """How one device is shared at one moment."""
 
     sharers: int = 1
     busy_sharers: int = 0
@@ -150,36 +150,36 @@ ALONE = Shared()
 
 
 class TenantTable:
-    """Every tenant of `state`. `look` does one round."""
+    """All tenants of `state`. `look` does one iteration."""
 
     def __init__(self, state: State, namespaced: NamespacedProcesses | None = None) -> None:
         self._state = state
         self._survey = Survey()
         self._neighbours: dict[Path, CoTenant] = {}
         self._by_part: dict[Part, CoTenant] = {}
-        self._stirred: list[CoTenant] = []  # by the last look
-        self._unread: set[CoTenant] = set()  # whose grant or page has to be opened
+        self._stirred: list[CoTenant] = []  # as of the last sample
+        self._unread: set[CoTenant] = set()  # their grant or page must be opened
         self._directories: Iterable[Path] | None = None
         self._told: deque[tuple[Path, Grant | None]] = deque()
-        self._sharers: Counter[Key] | None = None  # None: to be counted anew
+        self._sharers: Counter[Key] | None = None  # None: must be counted again
         self._shared: dict[Key, Shared] = {}
         self._round = 0
         self.concerned: set[Path] = set()
-        """Whose supervisors have something to do after the last look; others may wait a second."""
+        """Tenants whose supervisors have work after the last `look`; others may wait a second."""
         self.changes = 0
         """How often the sharing of any device has changed."""
         self.namespaced = namespaced or NamespacedProcesses()
-        """Tells who has died of those in other pid namespaces; one for all."""
+        """Detects dead processes in other pid namespaces; one for all tenants."""
 
     def granted(self, directory: Path, grant: Grant | None) -> None:
-        """Says that a grant was just written, or (None) that the tenant has ended.
+        """Notifies the table that a grant was just written or (None) that the tenant has ended.
 
-        It is taken in with the next look. From any thread.
+        The next `look` applies it. Thread-safe.
         """
         self._told.append((directory, grant))
 
     def look(self, now_ns: int, directories: tuple[Path, ...] | None = None) -> None:
-        """Takes in grants and recent use of all tenants, or of those in `directories`."""
+        """Updates grants and recent use of all tenants, or of those in `directories`."""
         self._round += 1
         self._hear()
         self._follow(directories)
@@ -196,25 +196,25 @@ class TenantTable:
         self.concerned = {one.directory for one in self._stirred} | self._share_out(at_work, now_ns)
 
     def of(self, directory: Path) -> CoTenant | None:
-        """The tenant of `directory`; None: it was not there in the last round."""
+        """The tenant of `directory`; None: it was not there in the last iteration."""
         return self._neighbours.get(directory)
 
     def __iter__(self) -> Iterator[CoTenant]:
         return iter(list(self._neighbours.values()))
 
     def shared(self, machine: str | None, uuid: str) -> Shared:
-        """How the device `uuid` of `machine` is shared, as of the last round.
+        """How the device `uuid` of `machine` is shared, as of the last iteration.
 
-        The same object as long as nothing changes.
+        Returns the same object as long as nothing changes.
         """
         return self._shared.get((machine, uuid), ALONE)
 
     def close_quota(self, quota: QuotaWriter) -> None:
-        """Closes a page whose heartbeat may be renewed here. From any thread."""
+        """Closes a page whose heartbeat may be renewed here. Thread-safe."""
         self._survey.close_quota(quota)
 
     def close(self) -> None:
-        """Lets go of all pages."""
+        """Releases all pages."""
         for directory in list(self._neighbours):
             self._drop(directory)
 
@@ -232,13 +232,13 @@ class TenantTable:
             except OSError:
                 if not directory.is_dir():
                     continue  # it has ended meanwhile
-                stamp = (0, 0)  # its grant was lost, and is known all the same
+                stamp = (0, 0)  # the file was lost, but the grant is known
             if known is None:
                 known = self._make(directory)
             known.take(grant, stamp)
 
     def _follow(self, directories: tuple[Path, ...] | None) -> None:
-        """Looks at these from now on, and at no others."""
+        """Follows exactly these tenants from now on."""
         if directories is not None and directories is self._directories:
             return
         self._directories = directories
@@ -253,7 +253,7 @@ class TenantTable:
     def _make(self, directory: Path) -> CoTenant:
         made = CoTenant(directory, self._survey, self._renew)
         self._neighbours[directory] = self._by_part[made.part] = made
-        self._stirred.append(made)  # so it was made
+        self._stirred.append(made)  # as it was constructed
         self._unread.add(made)
         return made
 
@@ -269,7 +269,7 @@ class TenantTable:
         self._sharers = None
 
     def _refresh(self) -> None:
-        """Those without a grant at once, some of the others in turn."""
+        """Reads missing grants at once, and checks some of the others in rotation."""
         turns = max(1, len(self._neighbours) // GRANTS_A_ROUND)
         everybody = list(self._neighbours.values())
         unknown = [neighbour for neighbour in self._unread if neighbour.grant is None]
@@ -278,7 +278,7 @@ class TenantTable:
                 neighbour.refresh()
 
     def _share_out(self, active: Iterable[CoTenant], now_ns: int) -> set[Path]:
-        """Who is at work on a device whose sharing has changed."""
+        """Recomputes the sharing of devices; returns tenants at work where it has changed."""
         concerned: set[Path] = set()
         if self._sharers is None:
             shares = (share for one in self._neighbours.values() for share in _shares(one))
@@ -311,7 +311,7 @@ def _shares(neighbour: CoTenant) -> list[tuple[Key, DeviceGrant]]:
 def _shared(
     sharers: int, at_work: list[tuple[CoTenant, DeviceGrant]], uuid: str, now_ns: int
 ) -> Shared:
-    """Who is not at work needs nothing now, and changes nothing for the others."""
+    """The sharing of one device. An idle tenant needs nothing and changes nothing for others."""
     demands = []
     for neighbour, share in at_work:
         use = neighbour.use[uuid]
@@ -328,6 +328,6 @@ def _shared(
     return Shared(
         sharers=max(1, sharers),
         busy_sharers=sum(demand.active for demand in demands),
-        # Only of elastic tenants they are other than what was granted.
+        # An allowance differs from the grant only for elastic tenants.
         allowances=allowances(demands) if any(demand.elastic for demand in demands) else {},
     )

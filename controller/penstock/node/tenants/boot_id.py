@@ -1,4 +1,4 @@
-"""What lasts for one boot of the machine, and is of no use after the next one."""
+"""Boot identity, and the clean-up of tenants that an earlier boot left behind."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 @cache
 def boot_id() -> str:
-    """This boot's identity as the kernel gives it; empty: it tells none."""
+    """The kernel's boot id; empty where it cannot be read."""
     try:
         return _BOOT_ID.read_text(encoding="ascii").strip()
     except OSError:
@@ -28,20 +28,20 @@ def boot_id() -> str:
 
 
 def end_former_boot(state: State) -> list[str]:
-    """Ends the tenants that are left of a former boot; returns their names.
+    """Removes the tenants of an earlier boot; returns their names.
 
-    Usually a state directory lies where nothing outlives a boot. On a disk, however, all that it
-    holds would mean something else now: its pids and the times (CLOCK_MONOTONIC) that gates wait
-    for. Simulated devices go for the same reason.
+    A state directory usually lies on a file system that a reboot empties. On a disk it survives,
+    but its pids and CLOCK_MONOTONIC times (which gates wait for) are no longer valid. Simulated
+    devices are removed for the same reason.
 
-    Raises `PenstockError`: the directory cannot be written.
+    Raises `PenstockError` if the directory cannot be written.
     """
     mark = state.directory / "boot"
     with state.lock():
         try:
             marked = mark.read_text(encoding="utf-8")
         except FileNotFoundError:
-            marked = ""  # new, or of a release that made no mark: the latter is of this boot
+            marked = ""  # new, or made in this boot by a release that wrote no mark
         ended: list[str] = []
         if marked == boot_id():
             return ended

@@ -1,4 +1,4 @@
-"""What a program needs in its environment to run as a tenant."""
+"""Environment variables that make a program run as a tenant: the preload, devices, directory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PRELOAD = "LD_PRELOAD"
 def tenant_variables(
     state: State, tenant: Tenant, grant: Grant, source: DeviceSource
 ) -> dict[str, str]:
-    """The variables that make a program the tenant's. Raises `PenstockError`."""
+    """The environment variables for a program of `tenant`. Raises `PenstockError`."""
     libraries = [_preloadable(state, paths.so_path()), _preloadable(state, paths.nvml_so_path())]
     return {
         **source.environment(tenant.name),
@@ -35,9 +35,9 @@ def tenant_variables(
 
 
 def program_environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """Our own environment with `variables` put in.
+    """This process's environment with `variables` added.
 
-    The user's own preloads go behind the shim, which must be asked first.
+    The user's own preloads come after the shim: the shim must be first in symbol lookup.
     """
     libraries = variables[_PRELOAD].split(":")
     own = os.environ.get(_PRELOAD, "").replace(":", " ").split()
@@ -46,15 +46,15 @@ def program_environment(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def _preloadable(state: State, library: Path) -> str:
-    """`library` by a path without blanks and colons, which LD_PRELOAD cannot hold."""
+    """A path to `library` without blanks and colons, which LD_PRELOAD cannot hold."""
     if not any(character in str(library) for character in " :\t"):
         return str(library)
     link = state.directory / library.name
     if any(character in str(link) for character in " :\t"):
         raise PenstockError(
             f"cannot preload {library}",
-            "LD_PRELOAD holds no path with a blank or a colon",
-            "name a --state-dir without them",
+            "LD_PRELOAD cannot hold a path with a blank or a colon",
+            "use a --state-dir without them",
         )
     aside = link.with_name(f".{link.name}.{os.getpid()}")
     aside.symlink_to(library)

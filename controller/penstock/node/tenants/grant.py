@@ -1,4 +1,4 @@
-"""grant.yaml: what was granted to a tenant, by which policy; the record that survives us."""
+"""grant.yaml: the persistent record of a tenant's grant: devices, quotas, policy and lifetime."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from penstock.model import (
     parse_duration_ns,
     parse_memory,
 )
+from penstock.model.limits import DEFAULT_GRACE, DEFAULT_GRACE_NS, DEFAULT_STEP, Mode, Step
 from penstock.node.tenants.json_files import read_record
 
 if TYPE_CHECKING:
@@ -23,14 +24,10 @@ if TYPE_CHECKING:
 
 FILE = "grant.yaml"
 API_VERSION = "penstock.io/v1alpha1"
-Mode = Literal["strict", "elastic"]
-# Until when a tenant stays: as long as its command, or any process that it left behind; as long as
-# its caller or any of its processes; until it is revoked.
+# When a tenant ends: with its command and every process that the command left behind; with its
+# caller and the last of its processes; or when it is revoked.
 Lifetime = Literal["command", "processes", "until-revoked"]
-# What is done, at the most, about use beyond the grant that the device has measured.
-Step = Literal["deny", "throttle", "suspend", "terminate"]
-DEFAULT_GRACE_NS = 10 * 10**9
-# What reading a file of random content raises beside the parser's own errors.
+# What reading a file of arbitrary content may raise, apart from the parser's own errors.
 _MALFORMED = (ValueError, KeyError, TypeError, OverflowError, RecursionError)
 
 
@@ -60,21 +57,22 @@ class Grant:
     policy: str | None = None  # "name (file:line)"
     machine: str | None = None  # the simulated machine's file; None: real devices
     oversubscribed: bool = False
-    allow_unknown: bool = False  # driver names that the shim does not know are passed on
-    record: bool = False  # names that the shim only forwards are counted
-    uid: int | None = None  # whose processes may use it, where an agent granted it to a user
-    owner_uid: int | None = None  # whose limits it counts to, where that is another: of a user
-    # namespace, of a subordinate uid
+    allow_unknown: bool = False  # the shim forwards driver functions that it does not know
+    record: bool = False  # the shim also counts functions that it only forwards
+    uid: int | None = None  # the user whose processes may use it, if an agent granted it to a user
+    owner_uid: int | None = None  # the user whose limits it counts against, if not `uid`: the owner
+    # of a user namespace or of a subordinate uid
     lifetime: Lifetime = "command"
-    measured: Step = "terminate"
+    measured: Step = DEFAULT_STEP
     grace_ns: int = DEFAULT_GRACE_NS
     labels: dict[str, str] = field(default_factory=dict)
     suspended: bool = False  # by an order: launches wait
-    suspended_by: str = ""  # the administrator who did, and only one lifts it; empty: its own user
-    request_id: str = ""  # of whoever asked: asking again is no second grant
+    suspended_by: str = ""  # the administrator who suspended it (only an administrator may resume
+    # it); empty: its own user
+    request_id: str = ""  # the requester's idempotency key: a repeated request is no second grant
 
     def to_yaml(self) -> str:
-        """The file's text: amounts as quantities, exact."""
+        """The file's text; quantities are exact."""
         import yaml
 
         document = {
@@ -104,7 +102,7 @@ class Grant:
 
 
 def read_grant(directory: Path) -> Grant:
-    """The grant of the tenant in `directory`. Raises `PenstockError` if none can be read."""
+    """The grant of the tenant in `directory`. Raises `PenstockError` if it cannot be read."""
     import yaml
 
     file = directory / FILE
@@ -124,7 +122,7 @@ def read_grant(directory: Path) -> Grant:
 
 
 def _why(error: Exception) -> str:
-    """What is wrong with a grant, in one line and without the words of Python."""
+    """What is wrong with a grant, in one line and without Python's exception jargon."""
     if isinstance(error, OSError):
         return error.strerror or str(error)
     if isinstance(error, KeyError):
@@ -133,9 +131,9 @@ def _why(error: Exception) -> str:
 
 
 def write_grant(directory: Path, grant: Grant) -> None:
-    """Replaces the file whole or not at all, also when the machine loses power in between.
+    """Replaces grant.yaml atomically, also across a power loss.
 
-    Raises OSError: the file is as it was.
+    Raises OSError; the old file is intact then.
     """
     file = directory / FILE
     aside = directory / f".{FILE}.{os.getpid()}"
@@ -149,7 +147,7 @@ def write_grant(directory: Path, grant: Grant) -> None:
         with contextlib.suppress(OSError):
             aside.unlink(missing_ok=True)
         raise
-    with contextlib.suppress(OSError):  # it is in force; only a loss of power may undo it
+    with contextlib.suppress(OSError):  # the grant is in force; only a power loss may undo it
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
@@ -158,13 +156,13 @@ def write_grant(directory: Path, grant: Grant) -> None:
 
 
 def _loader() -> Any:  # noqa: ANN401 - one of two loader classes
-    """The parser in C where PyYAML was built with it: `penstock ps` reads many grants."""
+    """PyYAML's C parser where it is built in: `penstock ps` reads many grants."""
     import yaml
 
     return getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-def _dumper() -> Any:  # noqa: ANN401 - likewise
+def _dumper() -> Any:  # noqa: ANN401 - one of two dumper classes
     import yaml
 
     return getattr(yaml, "CSafeDumper", yaml.SafeDumper)
@@ -221,8 +219,8 @@ def _from_plain(document: Any) -> Grant:  # noqa: ANN401 - parsed YAML
         uid=None if spec.get("uid") is None else int(spec["uid"]),
         owner_uid=None if spec.get("ownerUid") is None else int(spec["ownerUid"]),
         lifetime=_word(spec.get("lifetime", "command"), get_args(Lifetime)),
-        measured=_word(exceed.get("measured", "terminate"), get_args(Step)),
-        grace_ns=parse_duration_ns(exceed.get("grace", "10s"), or_none=True),
+        measured=_word(exceed.get("measured", DEFAULT_STEP), get_args(Step)),
+        grace_ns=parse_duration_ns(exceed.get("grace", DEFAULT_GRACE), or_none=True),
         labels={str(key): str(value) for key, value in spec.get("labels", {}).items()},
         suspended=bool(spec.get("suspended", False)),
         suspended_by=str(spec.get("suspendedBy", "")),

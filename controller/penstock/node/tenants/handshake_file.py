@@ -1,7 +1,7 @@
-"""processes.json: which processes of a tenant shook hands, by their pids on this machine.
+"""processes.json: the processes of a tenant that completed the handshake, with their host pids.
 
-The agent writes it; the next agent and `penstock ps` read it. Slots know a process by the pid that
-it has for itself, which in a container is another one.
+The agent writes it; the next agent and `penstock ps` read it. A slot holds the pid that a process
+has in its own pid namespace, which in a container differs from the host pid.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ FILE = "processes.json"
 
 @dataclass(frozen=True)
 class Handshake:
-    """A process that the kernel named at its tenant's socket, and the slot that it says it has."""
+    """A peer of the tenant's socket, identified by the kernel, and the slot that it claims."""
 
-    pid: int  # on this machine, by the kernel
-    start_ticks: int  # field 22 of /proc/PID/stat, likewise
-    inner_pid: int  # that it has for itself
+    pid: int  # on the host, from the kernel
+    start_ticks: int  # field 22 of /proc/PID/stat, from the kernel
+    inner_pid: int  # in its own pid namespace
     slot: int
-    owner: int  # the slot's owner word: another process in that slot has another one
-    library: str  # release of its shim
+    owner: int  # the slot's owner word, which differs for each process that takes the slot
+    library: str  # the release of its shim
     abi_version: int
 
 
 def write_handshakes(directory: Path, known: Iterable[Handshake]) -> None:
-    """Replaces the record whole or not at all. Raises OSError."""
+    """Replaces the record atomically. Raises OSError."""
     document = {"boot": boot_id(), "processes": [asdict(one) for one in known]}
     aside = directory / f".{FILE}.{os.getpid()}"
     try:
@@ -51,9 +51,9 @@ def write_handshakes(directory: Path, known: Iterable[Handshake]) -> None:
 
 
 def read_handshakes(directory: Path) -> list[Handshake]:
-    """Those on record since the machine was started, of processes that may have ended meanwhile.
+    """The handshakes recorded since boot; their processes may have ended since.
 
-    None where there is no record, or none that can be used.
+    Empty if there is no usable record.
     """
     try:
         document = json.loads(read_record(directory / FILE))
@@ -65,7 +65,7 @@ def read_handshakes(directory: Path) -> list[Handshake]:
 
 
 def host_pids(directory: Path, slots: Iterable[SlotUsage]) -> Mapping[int, int]:
-    """The pids on this machine of the processes in `slots`, by slot; others never shook hands."""
+    """Host pids of the processes in `slots`, by slot; none for those without a handshake."""
     owners = {slot.owner: slot.slot for slot in slots}
     known = read_handshakes(directory) if owners else []
     return {owners[one.owner]: one.pid for one in known if one.owner in owners}

@@ -1,4 +1,4 @@
-"""Small files of a tenant's directory, read whatever stands in their place."""
+"""Safe reads of small files in a tenant's directory: no pipes, no links, no huge files."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-MOST_BYTES = 4 << 20  # of a record; more is none
+MOST_BYTES = 4 << 20  # of a record; a larger file is rejected
 
 
 def read_record(file: Path, *, errors: str = "strict") -> str:
-    """Its text. Never waits for the other end of a pipe, never follows a link.
+    """The text of `file`. Never waits for the other end of a pipe, never follows a link.
 
-    Raises OSError (also for what is no regular file, or too large a one) and UnicodeDecodeError.
+    Raises OSError (also if the file is not regular, or is too large) and UnicodeDecodeError.
     """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
     descriptor = os.open(file, flags)
@@ -32,6 +32,6 @@ def read_record(file: Path, *, errors: str = "strict") -> str:
 
 
 def check_regular(descriptor: int, file: Path) -> None:
-    """Raises OSError unless the open `file` is a regular one."""
+    """Raises OSError unless the open `file` is a regular file."""
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         raise OSError(errno.EINVAL, "it is not a regular file", str(file))

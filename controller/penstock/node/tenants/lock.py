@@ -1,8 +1,8 @@
-"""Locks of files that end with their holder, also with one that was killed and hangs in the kernel.
+"""File locks that outlive no holder, not even a killed one that hangs in the kernel.
 
-The kernel drops a lock when the last thread of its holder has ended. One that waits for a disk, or
-for something that a user holds, may never end. It runs nothing any more once it was sent SIGKILL:
-its lock is taken then, on a new file in the place of the old one.
+The kernel drops a lock when the last thread of its holder has ended. A thread that waits for a
+disk, or for something that a user holds, may never end. Once it has been sent SIGKILL it runs no
+more code, so its lock is taken over, on a new file in place of the old one.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _SIGKILL_BIT = 1 << 8
 
 
 def take(file: Path) -> int:
-    """Locks `file`, made when missing, while the descriptor is open.
+    """Locks `file`, created if missing, for as long as the returned descriptor is open.
 
-    Raises `BlockingIOError`: another process has it.
+    Raises `BlockingIOError` if another process holds the lock.
     """
     try:
         return _take(file)
@@ -32,7 +32,7 @@ def take(file: Path) -> int:
 
 
 def wait_for(file: Path) -> int:
-    """The same, after all who have it now."""
+    """Like `take`, but waits for the present holders."""
     try:
         return take(file)
     except BlockingIOError:
@@ -44,7 +44,7 @@ def _take(file: Path, way: int = fcntl.LOCK_NB) -> int:
         descriptor = _open(file)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | way)
-            if _is_at(descriptor, file):  # and was not replaced meanwhile
+            if _is_at(descriptor, file):  # the file was not replaced meanwhile
                 return descriptor
         except BaseException:
             os.close(descriptor)
@@ -63,9 +63,9 @@ def _is_at(descriptor: int, file: Path) -> bool:
 
 
 def _take_from_dead(file: Path) -> int | None:
-    """The lock on a new file in the place of one whose holders run nothing; None: they do.
+    """The lock on a new file, if all holders of the old one are dead; else None.
 
-    One at a time does so: else the second would take away what the first has just made.
+    One process at a time does this: a second one would remove the file that the first just made.
     """
     if not _is_held_by_dead(file):
         return None
@@ -87,7 +87,7 @@ def _is_held_by_dead(file: Path) -> bool:
 
 
 def _holders(file: Path) -> set[int]:
-    """Pids of those who have locked it, as the kernel has them; 0: in another pid namespace."""
+    """Pids of the processes that hold the lock; 0 for one in another pid namespace."""
     found = file.stat()
     place = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
     try:
@@ -99,7 +99,7 @@ def _holders(file: Path) -> set[int]:
 
 
 def _hangs_dead(pid: int) -> bool:
-    """Whether all of it was killed, and some of it has not ended: else another has its lock."""
+    """Whether every thread was killed and some have not ended (else others hold its lock)."""
     if pid <= 0:
         return False
     try:

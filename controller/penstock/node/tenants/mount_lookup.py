@@ -1,11 +1,11 @@
-"""Whose usage page a process has mounted where containers have their tenant's.
+"""Finds the tenant of a containerised process by the usage page that is mounted into it.
 
-The kernel's list of a process's mounts tells, and no path is looked up: what lies in another mount
-namespace is whatever a user put there, and a file system of a user's may never answer a lookup.
+The kernel's list of the process's mounts answers this, without a path lookup: another mount
+namespace holds whatever a user put there, and a user's file system may never answer a lookup.
 
-A mount alone does not tell whose a process is. A user makes a mount namespace of its own and mounts
-there what it likes, also another tenant's folder, though it may not look into it. So a mount counts
-only if root can have made it, or the user whose page it is.
+A mount alone does not prove which tenant a process belongs to. A user can make a mount namespace
+and mount anything there, even another tenant's folder that it may not read. So a mount counts only
+if it can have been made by root or by the user who owns the page.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ if TYPE_CHECKING:
 
 _NS_GET_USERNS = 0xB701  # include/uapi/linux/nsfs.h
 _NS_GET_OWNER_UID = 0xB704
-# A container has some dozens of mounts, its tenant's among the first. A user may make 100,000, each
-# of which the kernel writes out anew for each of its processes: a tenth of a millisecond for these.
+# A container has some dozens of mounts, the tenant's page among the first. A user may make 100,000,
+# which the kernel formats again for each process. Reading this much takes a tenth of a millisecond.
 _MOST_BYTES, _MOST_BYTES_OF_A_USER = 1 << 18, 1 << 16
 _MOST_PAGES = 16  # mounted one over the other
 _PAGE = "usage"
 _FOLDER_POINT = os.fsencode(MOUNTED_TENANT)
 _PAGE_POINT = _FOLDER_POINT + b"/" + _PAGE.encode()
-# As words of a line: neither has a character that the kernel escapes.
+# As they stand in a line: neither has a character that the kernel escapes.
 _FOLDER_WORD, _PAGE_WORD = b" %s " % _FOLDER_POINT, b" %s " % _PAGE_POINT
 _ESCAPED = re.compile(rb"\\([0-7]{3})")
 
 
 class PageId(NamedTuple):
-    """What tells usage pages apart, by whatever mounts they are seen."""
+    """Identifies a usage page, independent of the mount through which it is seen."""
 
     device: bytes  # of the file system, as lists of mounts name it: major:minor
     path: bytes  # below the file system's own root
 
 
 class Page(NamedTuple):
-    """A tenant's usage page, and whose it is."""
+    """A tenant's usage page and its owner."""
 
     identity: PageId
     uid: int
@@ -56,18 +56,18 @@ class Page(NamedTuple):
 
 @dataclass(frozen=True)
 class MountedPages:
-    """What a process has mounted in the places of a container's page: mostly one, if any."""
+    """The usage pages mounted at a container's usual paths: at most one, as a rule."""
 
     identities: tuple[PageId, ...]
-    mounted_by: int  # who can have mounted it, by uid
+    mounted_by: int  # uid of the user who can have mounted them
 
     @property
     def by_root(self) -> bool:
-        """Whether nobody but root, or the agent's own user, can have."""
+        """Whether only root, or the agent's own user, can have mounted them."""
         return self.mounted_by == os.geteuid()
 
     def tells_of(self, page: Page) -> bool:
-        """Whether the process is the tenant's whose page that is."""
+        """Whether the process belongs to the tenant of `page`."""
         return page.identity in self.identities and (self.by_root or self.mounted_by == page.uid)
 
 
@@ -75,26 +75,26 @@ class MountedPages:
 class _Mount:
     number: bytes
     device: bytes
-    root: bytes  # what of the file system is mounted
-    point: bytes  # where
+    root: bytes  # the mounted path within the file system
+    point: bytes  # the mount point
 
 
 class _Namespace(NamedTuple):
     """A mount namespace, and the user namespace that it belongs to."""
 
     number: int
-    thread: int  # that is in it
-    users: int  # -1: none of ours
-    maker: int  # of that: a uid
+    thread: int  # a thread in it
+    users: int  # inode of the user namespace; -1: not one that we can see
+    maker: int  # uid of the user namespace's creator
 
 
 def page_of(usage_page: Path) -> Page | None:
-    """The page of a tenant of ours; None: it is gone. Looks up a path of ours alone."""
+    """The identity of one of our tenants' usage pages; None: it is gone."""
     return pages_of([usage_page])[0]
 
 
 def pages_of(usage_pages: Sequence[Path]) -> list[Page | None]:
-    """The same for many, in their order: our own mounts are read once."""
+    """Like `page_of`, for many pages in order: reads our own mounts once."""
     with open("/proc/self/mountinfo", "rb") as stream:  # noqa: PTH123
         mounts = {one.number: one for one in map(_mount_of, stream)}
     return [_page_in(mounts, path) for path in usage_pages]
@@ -116,13 +116,13 @@ def _page_in(mounts: Mapping[bytes, _Mount], usage_page: Path) -> Page | None:
 def mounted_pages(
     pid: int, is_asked_for: Callable[[int], bool] = lambda _: True
 ) -> MountedPages | None:
-    """What a process in a container has mounted where its tenant's page should be; None: nothing.
+    """The usage pages mounted into a process in a container; None: none.
 
-    A process that sees the mounts that we see is in no container.
+    A process in our own mount namespace is not in a container.
 
     Args:
-        pid: Of the process.
-        is_asked_for: Whether its mounts are read, by the uid of who can have made them.
+        pid: The process.
+        is_asked_for: Whether to read mounts that the user of a given uid can have made.
     """
     try:
         namespace = _namespace(pid)
@@ -152,7 +152,7 @@ def _pages(lines: Iterator[bytes]) -> Iterator[PageId]:
 
 
 def _lines(descriptor: int, most_bytes: int) -> Iterator[bytes]:
-    """Whole lines of a list of mounts, as far as it is read."""
+    """Whole lines of a mount list, up to `most_bytes`."""
     rest, left = b"", most_bytes
     while left > 0 and (piece := os.read(descriptor, min(left, 1 << 16))):
         left -= len(piece)
@@ -175,9 +175,9 @@ def _join(folder: bytes, name: bytes) -> bytes:
 
 
 def _namespace(pid: int) -> _Namespace:
-    """Of a living thread: the first one may end before others, and tells nothing then.
+    """The mount namespace of a living thread of `pid` (the first may have ended before others).
 
-    Raises OSError: none is, or it cannot be told.
+    Raises OSError if no thread lives or the namespace cannot be read.
     """
     if os.geteuid() == 0 and pid != os.getpid():
         return _Namespace(*map(int, PROCESSES.read(pid, "ns/mnt").split()))
@@ -189,7 +189,7 @@ def _namespace(pid: int) -> _Namespace:
 
 
 def _users(namespace: int) -> tuple[int, int]:
-    """The user namespace that it belongs to, and who made that; -1: none of ours."""
+    """Its user namespace and the uid of that one's creator; -1 if we cannot see it."""
     try:
         users = fcntl.ioctl(namespace, _NS_GET_USERNS)
     except OSError:
@@ -202,9 +202,9 @@ def _users(namespace: int) -> tuple[int, int]:
 
 
 def _owner(namespace: _Namespace) -> int | None:
-    """Who can mount there: whoever made the user namespace that owns it. None: a stranger."""
+    """The uid that can mount there: the creator of the owning user namespace. None: not known."""
     if namespace.users == _own_number("user"):
-        return os.geteuid()  # made by root, or by one who could do as much here
+        return os.geteuid()  # made by root, or by a user with the same rights here
     return None if namespace.maker < 0 else namespace.maker
 
 
@@ -222,7 +222,7 @@ def _own_number(kind: str) -> int:
 
 
 def _mount_number(descriptor: int) -> bytes:
-    """Of the mount that the open file lies in, as lists of mounts have it."""
+    """The id of the mount that holds the open file, as mount lists show it."""
     with open(f"/proc/self/fdinfo/{descriptor}", "rb") as stream:  # noqa: PTH123
         words = (line.split() for line in stream.read(4096).splitlines())
         return next((value for name, value in words if name == b"mnt_id:"), b"")

@@ -1,4 +1,4 @@
-"""A tenant whose grant.yaml cannot be read: what its pages still tell of it."""
+"""Recovery of a tenant whose grant.yaml cannot be read, from its quota and usage pages."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 def grant_of_pages(tenant: Tenant, machine: str | None, devices: Iterable[Device]) -> Grant:
-    """Stands in for the grant: the limits in force, and whose the usage page is.
+    """A substitute grant: the limits in force, and the owner of the usage page as its user.
 
-    It stays until it is revoked: how long it was meant to stay is not known. `devices`: the node's,
-    which the tenant's are taken for. Raises `PageError`: the pages tell nothing either.
+    It stays until it is revoked, for its lifetime is not known. `devices` are the node's, with
+    which the tenant's are matched by UUID. Raises `PageError` if the pages cannot be read either.
     """
     limits = read_quota(tenant.quota_page).limits
     try:

@@ -1,4 +1,4 @@
-"""Simulated machines of this state directory: one for each specification, shared by its users."""
+"""Simulated machines of a state directory: one per specification, shared by its tenants."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def simulated_machine(state: State, spec: str, place: str = "") -> DeviceSource:
-    """The machine for `spec` ("h200,2"), fresh when nobody uses it. Call without the state's lock.
+    """The simulated machine for `spec` ("h200,2"), made anew if unused. Call it without the lock.
 
-    With a `place`, such as the name of a node, no machine of another place has the same UUIDs.
+    With a `place`, such as a node's name, its UUIDs differ from those of every other place.
 
     Raises the simulator's error for a profile that does not exist.
     """
@@ -29,7 +29,7 @@ def simulated_machine(state: State, spec: str, place: str = "") -> DeviceSource:
             path.unlink()
         source = open_machine(path, spec, place)
         if state.is_shared():
-            path.chmod(0o666)  # a GPU's device node is open to all, and so is what stands for one
+            path.chmod(0o666)  # a GPU's device node is open to all, so its stand-in is too
         return source
 
 
@@ -37,13 +37,13 @@ def _in_use(state: State, machine: Path) -> bool:
     try:
         if any(grant.machine == str(machine) for grant in live_grants(collect(state))):
             return True
-    except PenstockError:  # a grant that cannot be read may be on it
+    except PenstockError:  # an unreadable grant may be on this machine
         return True
     return any(v[MACHINE_VARIABLE] == str(machine) for v in environments(MACHINE_VARIABLE).values())
 
 
 def _key(spec: str) -> str:
-    """A file name for `spec`; a profile file's name carries a digest of what it says."""
+    """A file name for `spec`; for a profile file it carries a digest of the content."""
     profile, _, count = spec.partition(",")
     key = f"{Path(profile).stem}x{count.strip() or 1}"
     if Path(profile).is_file():

@@ -1,4 +1,4 @@
-"""The state directory: where tenants, simulated machines and the lock of admission live."""
+"""The state directory: tenants, simulated machines, the admission lock and the agent's sockets."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def default_directory() -> Path:
 
 
 class State:
-    """An open state directory: ours, and not writable by others."""
+    """An open state directory: owned by this user and not writable by others."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -37,9 +37,10 @@ class State:
 
     @classmethod
     def open(cls, directory: Path | None = None, *, shared: bool = False) -> State:
-        """Makes a missing directory. Raises `PenstockError` when it cannot be trusted.
+        """Opens the directory, and creates it if missing.
 
-        `shared`: other users have tenants there; they may enter, and see what is their own.
+        `shared`: other users have tenants there; they may enter and see their own tenants. Raises
+        `PenstockError` if the directory cannot be trusted.
         """
         state = cls(_absolute(directory or default_directory()))
         for folder in (state.directory, state.tenants, state.machines):
@@ -50,10 +51,10 @@ class State:
 
     @classmethod
     def read(cls, directory: Path | None = None) -> State:
-        """For commands that start nothing: makes nothing.
+        """Opens the directory for commands that only read; creates nothing.
 
-        The default directory may be missing, which means that there are no tenants. Raises
-        `PenstockError` when the named `directory` is missing, or when it cannot be trusted.
+        A missing default directory means that there are no tenants. Raises `PenstockError` if the
+        named `directory` is missing or cannot be trusted.
         """
         state = cls(_absolute(directory or default_directory()))
         if os.path.lexists(state.directory):
@@ -63,28 +64,28 @@ class State:
         elif directory is not None:
             raise PenstockError(
                 f"there is no state directory {state.directory}",
-                "no penstock run was ever given it",
+                "no penstock run has used it",
                 "check its spelling, or leave --state-dir out to see the default one",
             )
         return state
 
     @property
     def agent_lock(self) -> Path:
-        """Held by the agent that owns this directory."""
+        """The lock that the agent of this directory holds."""
         return self.directory / "agent.lock"
 
     @property
     def agent_socket(self) -> Path:
-        """Where that agent takes orders."""
+        """The socket at which the agent takes orders."""
         return self.directory / "agent.sock"
 
     @property
     def admin_socket(self) -> Path:
-        """Where it takes those of administrators, in a directory that nobody else may enter."""
+        """The agent's socket for administrators, in a directory that nobody else may enter."""
         return self.directory / ".agent" / "agent.sock"
 
     def is_shared(self) -> bool:
-        """Whether other users have tenants here, as `open` was once told."""
+        """Whether other users have tenants here: `open` was once called with `shared`."""
         return bool(self.machines.stat().st_mode & 0o001)
 
     def has_agent(self) -> bool:
@@ -93,16 +94,19 @@ class State:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """One process at a time decides about grants. The kernel drops the lock of a killed one."""
+        """The admission lock: one process at a time decides about grants.
+
+        The kernel drops the lock of a killed process.
+        """
         with locked(self.directory / "lock"):
             yield
 
 
-SYSTEM_DIRECTORY = Path("/run/penstock")  # of the agent that serves all users of a machine
+SYSTEM_DIRECTORY = Path("/run/penstock")  # of the agent that serves all users of a node
 
 
 def agent_sockets(directory: Path | None) -> list[Path]:
-    """Where an agent may take orders: that of `directory`, else the user's own or the system's."""
+    """Agent sockets that exist: of `directory`, else of the user's own and the system's agent."""
     named = State(directory or default_directory()).agent_socket
     system = State(SYSTEM_DIRECTORY).agent_socket
     found = [named] if directory or os.environ.get("PENSTOCK_STATE_DIR") else [named, system]
@@ -111,7 +115,7 @@ def agent_sockets(directory: Path | None) -> list[Path]:
 
 @contextmanager
 def locked(file: Path) -> Iterator[None]:
-    """Exclusive flock on `file`, which is made when missing."""
+    """Exclusive flock on `file`, which is created if missing."""
     descriptor = wait_for(file)
     try:
         yield
@@ -120,7 +124,7 @@ def locked(file: Path) -> Iterator[None]:
 
 
 def is_locked(file: Path) -> bool:
-    """Whether a process holds `file` by flock. A missing file is held by nobody."""
+    """Whether a process holds an flock on `file`; False if the file is missing."""
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
@@ -168,15 +172,15 @@ def _check_own(folder: Path) -> None:
         raise _unusable(folder, error) from error
     if found.st_uid == 0 != os.geteuid() and (folder / "agent.sock").exists():
         raise PenstockError(
-            f"{folder} is the node's agent's, and no agent answers there",
+            f"{folder} belongs to the node's agent, which does not answer",
             "it is being started, or it was stopped",
             "ask an administrator (systemctl status penstock-agent), or try again",
             reason="unavailable",
         )
-    # Somebody else's directory under a guessable name could feed us their quota pages.
+    # Another user's directory under a guessable name could feed us forged quota pages.
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
         raise PenstockError(
             f"{folder} cannot be trusted as a state directory",
-            "it is not a directory of this user's that only this user can write",
+            "it is not a directory that this user owns and only this user can write",
             "name another one with --state-dir or $PENSTOCK_STATE_DIR",
         )

@@ -1,4 +1,4 @@
-"""A tenant's directory: grant.yaml, quota and usage pages, events, the supervisor's lock."""
+"""A tenant's directory: grant.yaml, quota and usage pages, events and the supervisor's lock."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ if TYPE_CHECKING:
     from penstock.devices import DriverLibraries
 
 SUPERVISOR_LOCK = "supervisor.lock"
-# Of a directory that another user enters. Nobody else may list it: who lists one into memory
-# that waits for a file system of his own keeps all others from making or removing a file in it.
+# The mode of a directory that another user may enter, but not list: a user who lists a directory
+# into memory backed by a stalled file system of his own blocks all changes of that directory.
 ENTERED = 0o711
-AWAITED_NS = 24 * 3600 * 10**9  # how long an agent that ended is expected back
+AWAITED_NS = 24 * 3600 * 10**9  # how long a tenant waits for an agent that ended to come back
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,11 +56,11 @@ class Tenant:
 
     @property
     def name(self) -> str:
-        """The tenant's name: its directory's."""
+        """The tenant's name, which is its directory's name."""
         return self.directory.name
 
     def grant(self) -> Grant:
-        """What was granted. Raises `PenstockError`."""
+        """Reads the tenant's grant. Raises `PenstockError`."""
         return read_grant(self.directory)
 
     @property
@@ -74,13 +74,13 @@ class Tenant:
         return self.directory / "usage"
 
     def is_supervised(self) -> bool:
-        """Whether a `penstock run` looks after it."""
+        """Whether a `penstock run` or an agent supervises it."""
         return is_locked(self.directory / SUPERVISOR_LOCK)
 
     def remove(self) -> None:
-        """Deletes the directory; its name is free at once. Its last events are kept for a while.
+        """Deletes the directory; the name is free at once. Its last events are kept for a while.
 
-        Raises OSError: it cannot be renamed, and the tenant is as it was.
+        Raises OSError if it cannot be renamed; the tenant is unchanged then.
         """
         owner = None
         with contextlib.suppress(PenstockError):
@@ -96,7 +96,7 @@ class Tenant:
 
 
 def _remove(folder: Path) -> None:
-    """Whoever writes its usage page may hold that as long as he likes: then it goes later."""
+    """Deletes `folder`, later if the user of its usage page holds that open for now."""
     if os.geteuid() == 0:
         with contextlib.suppress(OSError):
             FILES.remove(folder)
@@ -105,7 +105,7 @@ def _remove(folder: Path) -> None:
 
 
 def limits_of(grant: Grant) -> Limits:
-    """The grant as the quota page holds it, before any supervisor has looked at the neighbours."""
+    """The grant as quota page limits, before a supervisor has taken co-tenants into account."""
     return Limits(
         devices=tuple(
             DeviceLimit(
@@ -123,17 +123,17 @@ def limits_of(grant: Grant) -> Limits:
 
 
 def create_tenant(state: State, grant: Grant, libraries: DriverLibraries) -> tuple[Tenant, int]:
-    """Makes the tenant's directory whole, then visible. Call it under `state.lock()`.
+    """Builds the tenant's directory aside, then renames it. Call it under `state.lock()`.
 
-    A grant to another user gets a directory that this user may enter, a usage page of its own.
+    For a grant to another user, that user may enter the directory and owns the usage page.
 
-    Returns the tenant and a descriptor that holds the supervisor's lock until it is closed by all
-    who inherited it. Raises `PenstockError` when a tenant of that name lives.
+    Returns the tenant and a descriptor that holds the supervisor's lock until every process that
+    inherited it has closed it. Raises `PenstockError` if a tenant of that name exists.
     """
     directory = state.tenants / grant.tenant
     if os.path.lexists(directory):
         raise PenstockError(
-            f"tenant {grant.tenant!r} exists already",
+            f"tenant {grant.tenant!r} already exists",
             f"{directory} is there",
             "choose another name",
             reason="exists",
@@ -174,7 +174,7 @@ def create_tenant(state: State, grant: Grant, libraries: DriverLibraries) -> tup
 
 
 def _cause(error: BaseException, state: State, directory: Path) -> BaseException:
-    """What kept a tenant from being made, in words for the caller; `error` itself where it says."""
+    """Why a tenant could not be created, worded for the user; `error` itself if that is clear."""
     if isinstance(error, UnicodeEncodeError):
         return PenstockError(
             f"cannot make a tenant in {state.directory!a}",
@@ -184,14 +184,14 @@ def _cause(error: BaseException, state: State, directory: Path) -> BaseException
     if isinstance(error, ValueError):  # a path that is longer than its field of the page
         return PenstockError("cannot write the quota page", str(error))
     if isinstance(error, PageError) and isinstance(error.__context__, OSError):
-        error = error.__context__  # no page is damaged: there is no room for one
+        error = error.__context__  # the page is not damaged: the disk has no room for it
     if isinstance(error, OSError):
-        error.filename = error.filename or str(directory)  # calls on descriptors name no file
+        error.filename = error.filename or str(directory)  # a call on a descriptor names no file
     return error
 
 
 def tenants_of(state: State) -> list[Tenant]:
-    """All tenants on disk, by name, living or not. Files and links there are nobody's, and stay."""
+    """All tenants on disk, by name, live or not. Other files and links there are ignored."""
     try:
         entries = sorted(state.tenants.iterdir())
     except FileNotFoundError:  # nothing was ever started there
@@ -206,7 +206,7 @@ def _is_folder(path: Path) -> bool:
 
 
 def find_tenant(state: State, name: str) -> Tenant:
-    """The tenant called `name`. Raises `PenstockError` that lists those there are."""
+    """The tenant called `name`. Raises `PenstockError`, which lists the existing tenants."""
     tenants = {tenant.name: tenant for tenant in tenants_of(state)}
     if name in tenants:
         return tenants[name]
@@ -220,10 +220,10 @@ def find_tenant(state: State, name: str) -> Tenant:
 
 
 def collect(state: State) -> list[Tenant]:
-    """Removes tenants whose processes and supervisor are gone; returns those that live.
+    """Removes tenants whose processes and supervisor are gone; returns the live ones.
 
     Call it under `state.lock()`. This is how the tenants of a killed `penstock run` end. An agent's
-    are left for a day to the next agent, which meters what they used last.
+    tenants wait for a day for the next agent, which meters their last use.
     """
     tenants = tenants_of(state)
     unsupervised = [tenant for tenant in tenants if not tenant.is_supervised()]
@@ -239,7 +239,7 @@ def collect(state: State) -> list[Tenant]:
 
 
 def remove_leftovers(state: State) -> None:
-    """What those left who were killed while they made or removed a tenant.
+    """Removes what a killed process left of a tenant that it was creating or removing.
 
     Call it under `state.lock()`.
     """
@@ -249,16 +249,16 @@ def remove_leftovers(state: State) -> None:
 
 
 def _stays(tenant: Tenant) -> bool:
-    """Whether it waits, without processes, for its agent to be started again."""
+    """Whether it stays without processes until its agent is started again."""
     try:
         return tenant.grant().lifetime == "until-revoked"
     except PenstockError:
-        # Nobody can tell: a tenant is not given up because its record is damaged.
+        # The lifetime is not known. A damaged record is no reason to give up a tenant.
         return any(os.path.lexists(tenant.directory / page) for page in (GRANT_FILE, "quota"))
 
 
 def _is_awaited(tenant: Tenant) -> bool:
-    """Whether an agent may still come that has not metered its end."""
+    """Whether an agent may still come and meter its last use."""
     try:
         since_ns = time.monotonic_ns() - read_quota(tenant.quota_page).heartbeat_ns
         return tenant.grant().lifetime == "processes" and since_ns < AWAITED_NS
@@ -267,7 +267,7 @@ def _is_awaited(tenant: Tenant) -> bool:
 
 
 def collect_if_writable(state: State) -> None:
-    """For commands that only read: they work in a state directory on a read-only disk too."""
+    """Like `collect`, for commands that only read: a read-only state directory is no error."""
     if not state.tenants.is_dir():
         return
     try:
@@ -283,9 +283,9 @@ def has_processes(
     found: Mapping[int, Mapping[str, str]] | None = None,
     uid: int | None = None,
 ) -> bool:
-    """Whether any process runs under the tenant: by its environment, or by a live slot.
+    """Whether any process runs under the tenant, by its environment or by a live slot.
 
-    `uid`: whose environments count; None: everybody's.
+    `uid`: the user whose environments count; None: all users.
     """
     found = environments(TENANT_VARIABLE) if found is None else found
     if of_user(members_of(found, tenant.directory), uid):
@@ -295,24 +295,24 @@ def has_processes(
             usage.reap()
             return bool(usage.snapshot().slots)
     except PageError:
-        return False  # scribbled over: what the environment says is all there is
+        return False  # the page is damaged: only environments can tell
 
 
 def live_grants(tenants: list[Tenant]) -> list[Grant]:
-    """The grants of `tenants`. A grant that cannot be read is an error: admission must count it."""
+    """The grants of `tenants`. An unreadable grant is an error: admission must count it."""
     grants = []
     for tenant in tenants:
         try:
             grants.append(tenant.grant())
-        except PenstockError as error:  # noqa: PERF203 - one at a time is what is wanted
+        except PenstockError as error:  # noqa: PERF203 - each tenant has its own error
             if not tenant.directory.exists():
-                continue  # it ended meanwhile
+                continue  # it has ended meanwhile
             raise PenstockError(error.what, error.why, _how_to_end(tenant)) from error
     return grants
 
 
 def _how_to_end(tenant: Tenant) -> str:
-    """What to do about a tenant whose grant cannot be counted: names its processes."""
+    """How to end a tenant whose grant cannot be read; names its processes."""
     pids = set(members_of(environments(TENANT_VARIABLE), tenant.directory))
     with contextlib.suppress(PageError):
         pids |= {slot.pid for slot in read_usage(tenant.usage_page).slots}
@@ -322,7 +322,7 @@ def _how_to_end(tenant: Tenant) -> str:
 
 
 def open_quota(tenant: Tenant) -> QuotaWriter:
-    """Its quota page, to be changed. Raises `PenstockError`: it is damaged or gone."""
+    """Opens its quota page for writing. Raises `PenstockError` if it is damaged or gone."""
     try:
         return QuotaWriter.open(tenant.quota_page)
     except PageError as error:
@@ -335,17 +335,17 @@ def open_quota(tenant: Tenant) -> QuotaWriter:
 
 
 def change_grant(tenant: Tenant, grant: Grant) -> list[str]:
-    """Puts `grant` in force for a running tenant; returns what is to be said about it.
+    """Puts `grant` in force for a running tenant; returns notes for the user.
 
-    Call it under `state.lock()`, after admission. The grant is written first: should we be killed
-    in between, the tenant's supervisor finishes the change.
+    Call it under `state.lock()`, after admission. The grant is written first: if this process is
+    killed before it writes the page, the tenant's supervisor finishes the change.
     """
     notes = []
     try:
         used_bytes = [device.total_bytes for device in read_usage(tenant.usage_page).devices]
     except PageError as error:
         used_bytes = []
-        notes.append(f"what {tenant.name} uses cannot be told: {error}")
+        notes.append(f"cannot read what {tenant.name} uses: {error}")
     for device, used in zip(grant.devices, used_bytes, strict=False):
         if used > device.memory_bytes:
             notes.append(
@@ -353,7 +353,7 @@ def change_grant(tenant: Tenant, grant: Grant) -> list[str]:
                 f"{device.memory_bytes}; new allocations are refused until enough is freed"
             )
     with open_quota(tenant) as writer:
-        _change_to(grant)(writer.limits)  # a page that cannot be changed is found out first
+        _change_to(grant)(writer.limits)  # find out first if the page cannot be changed
         try:
             write_grant(tenant.directory, grant)
         except OSError as error:
@@ -365,8 +365,8 @@ def change_grant(tenant: Tenant, grant: Grant) -> list[str]:
             ) from error
         try:
             writer.change(_change_to(grant))
-        except PageError as error:  # what was granted holds: the supervisor writes the page again
-            notes.append(f"the quota of {tenant.name} is in force as soon as its page can be "
+        except PageError as error:  # the grant holds: the supervisor writes the page later
+            notes.append(f"the quota of {tenant.name} takes effect once its page can be "
                          f"written: {error}")  # fmt: skip
     shares = [
         {"device": d.uuid, "memory_bytes": d.memory_bytes, "cores_permille": d.cores_permille}
@@ -377,7 +377,7 @@ def change_grant(tenant: Tenant, grant: Grant) -> list[str]:
 
 
 def _change_to(grant: Grant) -> Callable[[Limits], Limits]:
-    """Edits a page's limits to `grant`, keeping what the supervisor maintains."""
+    """A function that sets a page's limits to `grant` and keeps what the supervisor maintains."""
 
     def edit(limits: Limits) -> Limits:
         devices = tuple(

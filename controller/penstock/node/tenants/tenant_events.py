@@ -1,4 +1,4 @@
-"""events.jsonl: what happened to a tenant, one JSON object a line, append-only, bounded."""
+"""events.jsonl: a tenant's event log, one JSON object per line, append-only and bounded."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ MAX_BYTES = 1 << 20
 
 
 def record_event(directory: Path, event: str, **fields: object) -> None:
-    """Appends one event. Past `MAX_BYTES` the file makes room: the one before is kept as `.1`.
+    """Appends one event; past `MAX_BYTES` the file is rotated to `.1`.
 
-    A full disk loses the event, never the tenant.
+    On a full disk the event is lost, never the tenant.
     """
     line = json.dumps(
         {
@@ -32,7 +32,7 @@ def record_event(directory: Path, event: str, **fields: object) -> None:
     try:
         if file.exists() and file.stat().st_size > MAX_BYTES:
             file.replace(directory / f"{FILE}.1")
-        # Without a reader a pipe in its place cannot be opened so, and nobody waits.
+        # Opened this way, a pipe in its place without a reader fails instead of blocking.
         ways = os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | ways, 0o600)
         try:
@@ -45,7 +45,7 @@ def record_event(directory: Path, event: str, **fields: object) -> None:
 
 
 def read_events(directory: Path) -> list[dict[str, object]]:
-    """All events kept, oldest first; a line cut by a full disk is left out."""
+    """All recorded events, oldest first; skips lines that a full disk cut short."""
     events = []
     for file in (directory / f"{FILE}.1", directory / FILE):
         try:

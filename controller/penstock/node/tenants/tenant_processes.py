@@ -1,4 +1,4 @@
-"""Who belongs to a tenant: told from /proc alone, so that it holds after any of us was killed."""
+"""The processes of a tenant, found in /proc alone: works after any Penstock process was killed."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ MACHINE_VARIABLE = "PENSTOCK_SIM_MACHINE"
 
 
 def environments(*names: str) -> dict[int, dict[str, str]]:
-    """For every process that was started with one of `names` set: those variables, by pid.
+    """The variables `names` of every process that was started with one of them, by pid.
 
-    Zombies and other users' processes tell nothing and are left out. The environment is the one a
-    process was started with: a child of a fork has its parent's.
+    Leaves out zombies and other users' processes, whose environment cannot be read. It is the
+    environment that a process was started with; a forked child has its parent's.
     """
     wanted = [os.fsencode(name) + b"=" for name in names]
     found: dict[int, dict[str, str]] = {}
     unclear = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]  # noqa: PTH208
     own = os.getpid()
-    # A process in the middle of execve shows an empty environment for a moment: look again.
+    # A process in the middle of execve shows an empty environment for a moment: read it again.
     for attempt in range(3):
         if attempt:
             time.sleep(0.002)
@@ -47,28 +47,28 @@ def environments(*names: str) -> dict[int, dict[str, str]]:
 
 
 def started_with(pid: int, name: str) -> str | None:
-    """The variable that process was started with; None: none, or its environment is not ours."""
+    """The variable `name` that `pid` was started with; None: unset, or we may not read it."""
     return _matching(_read_environment(pid) or b"", [os.fsencode(name) + b"="]).get(name)
 
 
 def started_in(pids: Collection[int], name: str) -> dict[int, str | None]:
-    """The same of many, for each of them."""
+    """Like `started_with`, for each of `pids`."""
     found = read_proc_of(pids, "environ")
     wanted = [os.fsencode(name) + b"="]
     return {pid: _matching(found.get(pid, b""), wanted).get(name) for pid in pids}
 
 
 def members(tenant_directory: Path, uid: int | None = None) -> list[int]:
-    """Pids of the processes that run under the tenant of `tenant_directory`, containers' too.
+    """Pids of the tenant's processes, those in containers included.
 
-    `uid`: whose processes may say by their environment that they do; None: anybody's.
+    `uid`: the user whose processes may claim membership by their environment; None: any user.
     """
     found = of_user(members_of(environments(TENANT_VARIABLE), tenant_directory), uid)
     return sorted({*found, *_contained(tenant_directory)})
 
 
 def _contained(tenant_directory: Path) -> list[int]:
-    """Those in containers that have the tenant's page mounted."""
+    """Pids of processes in containers that have the tenant's page mounted."""
     page = page_of(tenant_directory / "usage")
     if page is None:
         return []
@@ -82,22 +82,22 @@ def _contained(tenant_directory: Path) -> list[int]:
 
 
 def members_of(found: Mapping[int, Mapping[str, str]], tenant_directory: Path) -> list[int]:
-    """Those of `found` (from `environments`) that run under the tenant."""
+    """The pids in `found` (from `environments`) that run under the tenant."""
     return sorted(
         pid for pid, v in found.items() if v.get(TENANT_VARIABLE) == str(tenant_directory)
     )
 
 
 def of_user(pids: Iterable[int], uid: int | None) -> list[int]:
-    """Those that run as `uid`, or did before they took another; None: all.
+    """The pids that run as `uid`, or did before they changed it; None: all.
 
-    Anybody can put a tenant's directory into an environment of his own.
+    Any user can put a tenant's directory into the environment of his own process.
     """
     return [pid for pid in pids if uid is None or uid in uids_of(pid)]
 
 
 def uids_of(pid: int) -> set[int]:
-    """Real, effective, saved and of files. A file of /proc has root's where a process hides."""
+    """Real, effective, saved and file system uids; files in /proc may show root instead."""
     try:
         with open(f"/proc/{pid}/status", "rb", buffering=0) as stream:  # noqa: PTH123
             status = stream.read(8192)

@@ -1,8 +1,8 @@
-"""What happened to tenants that have ended: their last events, kept for a while.
+"""The last events of ended tenants, kept for a while so that users can ask why a command ended.
 
-<state>/ended/NAME-TIME.OWNER.jsonl, a file a tenant; OWNER is a uid, or missing. Where there are
-too many, whoever has most gives up the oldest of theirs. Who asks why a command was ended asks when
-its tenant is gone. A tenant of which nothing was recorded but its grant leaves nothing.
+<state>/ended/NAME-TIME.OWNER.jsonl, one file per tenant; OWNER is a uid, or missing. Where there
+are too many files, the owner with the most loses the oldest. A tenant with no event other than its
+grant leaves no file.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ if TYPE_CHECKING:
 
 FOLDER = "ended"
 MOST_FILES = 200
-MOST_EVENTS = 200  # of a tenant, the last ones
+MOST_EVENTS = 200  # per tenant, the last ones
 KEPT_NS = 7 * 24 * 3600 * 10**9
 _PLAIN = {"granted", "adopted"}
 
 
 def keep_events(directory: Path, name: str, state: Path, owner: int | None = None) -> None:
-    """Before the `directory` of a tenant goes. A full disk loses them, never more than that.
+    """Keeps a tenant's last events; call it before its `directory` is deleted.
 
-    `owner`: the uid of whoever had it; None: nobody knows.
+    On a full disk only the events are lost. `owner`: the uid of the tenant's owner; None: not
+    known.
     """
     events = read_events(directory)
     if all(one.get("event") in _PLAIN for one in events):
@@ -45,7 +46,7 @@ def keep_events(directory: Path, name: str, state: Path, owner: int | None = Non
 
 
 def read_ended(state: Path, name: str) -> list[dict[str, object]]:
-    """Events of the last tenant called `name` that has ended, oldest first; none: not kept."""
+    """Events of the most recently ended tenant called `name`, oldest first; empty: not kept."""
     found = [(one.at_ns, one.file) for one in _files(state / FOLDER) if one.name == name]
     for _, file in sorted(found, reverse=True)[:1]:
         with contextlib.suppress(OSError, ValueError):

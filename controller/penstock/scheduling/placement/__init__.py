@@ -1,6 +1,6 @@
-"""Which shares of which devices a Pod gets on a node, and in words why it gets none.
+"""Placement: which shares of which devices a Pod gets on a node, or why it gets none.
 
-Pure: no clock, no files, no Kubernetes. `device` is what a node has and what of it is taken, `ask`
-what containers want, `fit` brings both together, `reasons` says for many nodes what is missing,
-`preempt` who would have to go.
+Pure: no clock, no files, no Kubernetes. `device_state` holds a node's devices and what is allocated
+of them, `pod_request` what containers request; `fit` matches both, `feasibility` does so for many
+nodes, `reasons` explains what they lack, and `preempt` chooses the Pods to evict.
 """

@@ -1,4 +1,4 @@
-"""Devices of a node, and what of each is taken."""
+"""The devices of a node and their allocated shares."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOTHING = Share(0, 0)
 
 @dataclass(frozen=True)
 class Device:
-    """One device that shares are given of."""
+    """One device of which shares are allocated."""
 
     uuid: str
     model: str
@@ -36,9 +36,9 @@ class Device:
 
 
 class Node:
-    """The devices of a node. What is taken of a device that is gone stands until it comes back.
+    """The devices of a node. Allocations on a device that is gone are kept until it comes back.
 
-    Lists run in step with `devices`: they are looked at for every node and every Pod.
+    The lists are parallel to `devices`, for speed: they are read for every node and every Pod.
     """
 
     __slots__ = (
@@ -51,37 +51,37 @@ class Node:
         self.set_devices(devices)
 
     def set_devices(self, devices: Iterable[Device]) -> None:
-        """What the node has from now on; what is taken stays taken."""
+        """Replaces the devices; allocations stay."""
         self.devices = tuple(devices)
         self._at = {one.uuid: at for at, one in enumerate(self.devices)}
         self.free_bytes = [0] * len(self.devices)
-        """Below 0 where more is taken than the device has: it may have shrunk."""
+        """Below 0 if more is allocated than the device has: it may have shrunk."""
         self.free_permille = [0] * len(self.devices)
         for at in range(len(self.devices)):
             self._reckon(at)
         self._weigh()
 
     def take(self, shares: Mapping[str, Share]) -> None:
-        """Counts them as taken, by device UUID."""
+        """Allocates `shares`, by device UUID."""
         self._add(shares, 1)
 
     def give_back(self, shares: Mapping[str, Share]) -> None:
-        """They are free again."""
+        """Frees `shares`, by device UUID."""
         self._add(shares, -1)
 
     def copy(self) -> Node:
-        """Of its own from now on, to try things on."""
+        """An independent copy, to try placements on."""
         other = Node()
         other.set_devices(self.devices)
         other.take(self._taken)
         return other
 
     def taken(self, uuid: str) -> Share:
-        """What is taken of a device."""
+        """The allocated part of a device."""
         return self._taken.get(uuid, NOTHING)
 
     def left(self, uuid: str) -> Share | None:
-        """What is free of a device that may be given work, below 0 as above; None: it is none."""
+        """The free part of a healthy device, which may be below 0; None: there is none such."""
         at = self._at.get(uuid)
         if at is None or not self.devices[at].healthy:
             return None
@@ -89,12 +89,12 @@ class Node:
 
     @property
     def is_over(self) -> bool:
-        """Whether more of a device is taken than it has."""
+        """Whether more of any device is allocated than it has."""
         return any(free < 0 for free in (*self.free_bytes, *self.free_permille))
 
     @property
     def is_untaken(self) -> bool:
-        """Whether nothing of any device is taken."""
+        """Whether nothing is allocated on any device."""
         return not self._taken
 
     def _add(self, shares: Mapping[str, Share], sign: int) -> None:
@@ -119,10 +119,10 @@ class Node:
         self.free_permille[at] = device.cores_permille - taken.cores_permille
 
     def _weigh(self) -> None:
-        """What is asked of a node hundreds of times between two changes of it.
+        """Caches values that are read hundreds of times between two changes of the node.
 
-        `used`: 0 to 1, how full the node is, by whatever is scarcer on each device. The most that
-        is free on a healthy device (`best_*`), the most that one has (`largest_*`); 0 without any.
+        `used`: how full the node is, 0 to 1, by the scarcer resource of each device. `best_*`: the
+        most that is free on a healthy device. `largest_*`: the most that one has. 0 without any.
         """
         healthy = [at for at, device in enumerate(self.devices) if device.healthy]
         self.best_bytes = max((self.free_bytes[at] for at in healthy), default=0)

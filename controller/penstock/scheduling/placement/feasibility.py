@@ -1,4 +1,4 @@
-"""Many nodes for one Pod: those where it fits, and what the others lack."""
+"""Feasibility of one Pod on many nodes: the nodes where it fits, and what the others lack."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 def survey(
     nodes: Mapping[str, Node], request: Request, known: Known | None = None
 ) -> tuple[list[str], dict[str, list[str]]]:
-    """The nodes where the request fits, and in words what others lack, with their names.
+    """The nodes where the request fits, and the names of the others by what they lack, in words.
 
     Args:
         nodes: By name.
-        request: What a Pod asks for.
-        known: What an earlier survey for the same request found, but of nodes that changed since;
-            what is found is added to it.
+        request: The Pod's request.
+        known: Results of an earlier survey for the same request, without nodes that have changed
+            since; new results are added to it.
     """
     ask = request.asks[0]
     if (
@@ -48,7 +48,7 @@ def survey(
 def _of_one_share(
     nodes: Mapping[str, Node], memory_bytes: int, permille: int
 ) -> tuple[list[str], dict[str, list[str]]]:
-    """The same for what nearly all Pods ask, without an object a node: it runs for each Pod."""
+    """`survey` for the request of nearly all Pods, without an object per node, for speed."""
     groups: dict[Kind, list[str]] = {}
     for name, node in nodes.items():
         groups.setdefault(_kind(node, memory_bytes, permille), []).append(name)
@@ -70,7 +70,7 @@ def _of_one_share(
 
 
 def _nearest(kind: Kind, nodes: list[Node], memory_bytes: int, permille: int) -> Shortage:
-    """What the node lacks that lacks least."""
+    """The shortage of the node that lacks least."""
     return Shortage(
         kind,
         memory_bytes=memory_bytes - max(node.best_bytes for node in nodes),
@@ -80,7 +80,7 @@ def _nearest(kind: Kind, nodes: list[Node], memory_bytes: int, permille: int) ->
 
 
 def _kind(node: Node, memory_bytes: int, permille: int) -> Kind:
-    """What the node lacks; "said": nothing; "search": it is to be looked at closely."""
+    """What the node lacks; "said": nothing; "search": it needs a detailed check."""
     if permille > node.largest_permille:
         return "search"
     if memory_bytes > node.best_bytes:

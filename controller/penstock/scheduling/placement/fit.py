@@ -1,4 +1,4 @@
-"""A request on a node: the shares that it gets, or what is missing."""
+"""Fits a Pod's request on a node: the shares that it gets, or what is missing; node scores."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from penstock.scheduling.placement.device_state import Node, Placement
     from penstock.scheduling.placement.pod_request import Ask, Request
 
-# Of devices: the fullest that will do, or the emptiest.
+# Prefer the fullest device that fits, or the emptiest.
 Policy = Literal["binpack", "spread"]
-MOST_TRIES = 2000  # for Pods of several containers; one container is tried everywhere
+MOST_TRIES = 2000  # for Pods with several containers; a single one is tried on all devices
 
 
 def why_not(node: Node, request: Request) -> Shortage | None:
@@ -33,7 +33,7 @@ def why_not(node: Node, request: Request) -> Shortage | None:
 
 
 def fits(node: Node, request: Request) -> bool:
-    """The same as a yes or no, which takes less time."""
+    """Whether the request fits; faster than `why_not`."""
     if len(request.asks) == 1:
         ask = request.asks[0]
         free = (_free(node, at, ask, request.model, {}) for at in range(len(node.devices)))
@@ -44,14 +44,14 @@ def fits(node: Node, request: Request) -> bool:
 def place(node: Node, request: Request, policy: Policy) -> Placement | Shortage:
     """The shares of each container, or what is missing.
 
-    One container is placed whenever that is possible. Several are tried in at most `MOST_TRIES`
-    ways: devices are few, and so are containers that ask for them.
+    A single container is placed whenever that is possible. For several, at most `MOST_TRIES`
+    combinations are tried: devices are few, and so are containers that request them.
     """
     return _Search(node, request, policy).run()
 
 
 def score(nodes: Sequence[Node], policy: Policy, best: int) -> list[int]:
-    """How much each of the nodes is preferred: 0 to `best`, the best always `best`."""
+    """The preference for each node, from 0 to `best`; the best node always has `best`."""
     used = [node.used for node in nodes]
     if not used:
         return []
@@ -68,7 +68,7 @@ _Taken = dict[int, Share]  # by position of the device
 
 
 class _Search:
-    """Containers in turn, the devices that the policy prefers first, back where one finds none."""
+    """Backtracking search over containers, with the devices that the policy prefers first."""
 
     def __init__(self, node: Node, request: Request, policy: Policy) -> None:
         self._node = node
@@ -100,12 +100,12 @@ class _Search:
             del self._placed[ask.container]
             if self._tries >= MOST_TRIES:
                 return False
-        if self._missing is None:  # of the first that found none: the largest
+        if self._missing is None:  # report the first container that fails, which is the largest
             self._missing = _missing(self._node, ask, self._request.model, beside)
         return False
 
     def _beside(self, ask: Ask) -> _Taken:
-        """What others of the Pod have of each device while this one runs."""
+        """What the Pod's other containers hold of each device while this one runs."""
         if ask.role == "init":
             names = [name for name, _ in self._roles]
             earlier = set(names[: names.index(ask.container)])
@@ -137,7 +137,7 @@ class _Search:
                 node.free_bytes[at] / device.memory_bytes,
                 node.free_permille[at] / device.cores_permille,
             )
-            # What ends before the others start costs nothing where they will be.
+            # An init container ends before the others start, so it costs nothing on their devices.
             elsewhere = ask.role == "init" and device.uuid not in own
             return elsewhere, sign * left, at
 
@@ -147,7 +147,7 @@ class _Search:
 
 
 def _free(node: Node, at: int, ask: Ask, model: str, beside: _Taken) -> Share | None:
-    """The share of the device there that is asked for, if it is to be had."""
+    """The requested share of the device at `at`, if that is free."""
     device = node.devices[at]
     if not device.healthy or model not in {"", device.model}:
         return None
@@ -163,7 +163,7 @@ def _free(node: Node, at: int, ask: Ask, model: str, beside: _Taken) -> Share | 
 
 
 def _missing(node: Node, ask: Ask, model: str, beside: _Taken) -> Shortage:
-    """Why too few of the node's devices will do: the first of the causes that holds."""
+    """Why too few of the node's devices fit: the first cause that applies."""
     of_model = [at for at, one in enumerate(node.devices) if model in {"", one.model}]
     if not of_model:
         return Shortage("model" if model else "health")
@@ -177,7 +177,7 @@ def _missing(node: Node, ask: Ask, model: str, beside: _Taken) -> Shortage:
 
 
 def _too_large(node: Node, ask: Ask, healthy: list[int]) -> Shortage | None:
-    """Whether even empty devices are too small."""
+    """The shortage if even empty devices are too small, else None."""
     devices = [node.devices[at] for at in healthy]
     memory = sum(one.memory_bytes >= (ask.memory_bytes or 0) for one in devices)
     if memory < ask.count:
@@ -194,7 +194,7 @@ def _too_large(node: Node, ask: Ask, healthy: list[int]) -> Shortage | None:
 
 
 def _too_full(node: Node, ask: Ask, healthy: list[int], beside: _Taken) -> Shortage:
-    """How much more would have to be free on the device that is short of least."""
+    """How much more would have to be free on the device that lacks least."""
     memory_short, cores_short, fitting = [], [], 0
     for at in healthy:
         share = ask.share(node.devices[at])
@@ -206,7 +206,7 @@ def _too_full(node: Node, ask: Ask, healthy: list[int], beside: _Taken) -> Short
         fitting += memory <= 0 and cores <= 0
         memory_short.append(memory)
         cores_short.append(cores)
-    least = ask.count - 1  # as many devices have to do: the last of them decides
+    least = ask.count - 1  # `count` devices must fit, so the last of them decides
     memory, cores = sorted(memory_short)[least], sorted(cores_short)[least]
     if memory > 0 and cores > 0:
         return Shortage("memory-and-cores", memory_bytes=memory, cores_permille=cores)

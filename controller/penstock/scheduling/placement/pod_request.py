@@ -1,4 +1,4 @@
-"""What the containers of a Pod ask for."""
+"""A Pod's request for device shares, by container."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
     from penstock.scheduling.placement.device_state import Device, Placement
 
-# A container that runs beside all others, one that starts before them and stays, one that ends
+# A container that runs alongside all others; one that starts before them and stays; one that ends
 # before the next one starts.
 Role = Literal["main", "sidecar", "init"]
 
 
 @dataclass(frozen=True)
 class Ask:
-    """What one container asks for, of each of `count` devices. What is not said is all of it."""
+    """One container's request for each of `count` devices. An unset quantity means all of it."""
 
     container: str
     role: Role = "main"
@@ -30,7 +30,7 @@ class Ask:
     tflops: int | None = None  # instead of cores
 
     def share(self, device: Device) -> Share | None:
-        """How much of this device that is; None: nobody can say, or more TFLOPS than it has."""
+        """The share of `device`; None: its TFLOPS are not known, or less than requested."""
         memory_bytes = device.memory_bytes if self.memory_bytes is None else self.memory_bytes
         if self.tflops is None:
             cores = device.cores_permille if self.cores_permille is None else self.cores_permille
@@ -45,20 +45,20 @@ class Ask:
 
 @dataclass(frozen=True)
 class Request:
-    """What a Pod asks for: `asks` in the order in which its containers start."""
+    """A Pod's request: `asks` in the order in which its containers start."""
 
     asks: tuple[Ask, ...]
     model: str = ""  # of the devices; empty: any
 
     @property
     def together(self) -> list[Ask]:
-        """Those that run at the same time, the largest first: they are the hardest to place."""
+        """Asks of containers that run at the same time, the largest (hardest to place) first."""
         both = [ask for ask in self.asks if ask.role != "init"]
         return sorted(both, key=_size, reverse=True)
 
     @property
     def inits(self) -> list[Ask]:
-        """Those that run alone, beside the sidecars before them."""
+        """The asks of init containers, each of which runs alone with the sidecars before it."""
         return [ask for ask in self.asks if ask.role == "init"]
 
 
@@ -73,12 +73,12 @@ def _size(ask: Ask) -> tuple[float, float, float]:
 
 
 def totals(placement: Placement, roles: Iterable[tuple[str, Role]]) -> dict[str, Share]:
-    """What a Pod holds of each device: the most at any moment, as Kubernetes reckons.
+    """What a Pod holds of each device: the maximum at any moment, by the rules of Kubernetes.
 
     Args:
         placement: The shares of its containers.
-        roles: Its containers in the order in which they start. One that is placed but not named
-            here counts as running all the time.
+        roles: Its containers in start order. A container that is placed but not named here counts
+            as running all the time.
     """
     order = [(name, role) for name, role in roles if name in placement]
     named = {name for name, _ in order}

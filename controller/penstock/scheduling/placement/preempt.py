@@ -1,7 +1,7 @@
-"""Who has to go so that a Pod of a higher priority has room on a node: as few as will do.
+"""Preemption: chooses the fewest Pods to evict from a node for a Pod of a higher priority.
 
-The lowest priority that will do is decided first, then the fewest of it, then the youngest: what a
-cluster calls more important stays, even where two less important Pods go in its stead.
+The lowest sufficient priority is chosen first, then the fewest Pods of it, then the youngest. So a
+more important Pod stays even if two less important ones are evicted instead.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
     from penstock.scheduling.placement.pod_request import Ask, Request
 
-MOST_TRIES = 200  # sets of Pods that are looked at on one device before a set that will do is taken
+MOST_TRIES = 200  # sets of Pods tried on one device before any sufficient set is accepted
 
 
 @dataclass(frozen=True)
 class Holder:
-    """A Pod that holds shares of a node's devices and may be asked to go."""
+    """A Pod that holds shares of a node's devices and may be evicted."""
 
     uid: str
     priority: int
-    since_s: float  # by any clock: the greater the younger
+    since_s: float  # by any clock; the greater, the younger
     shares: Mapping[str, Share] = field(hash=False)  # by device UUID
-    budgets: tuple[str, ...] = ()  # of which each allows only so many to go
+    budgets: tuple[str, ...] = ()  # disruption budgets, each of which limits evictions
 
 
 def choose(
@@ -43,15 +43,15 @@ def choose(
     allowed: Mapping[str, int],
     best: Sequence[Holder] | None = None,
 ) -> tuple[Holder, ...] | None:
-    """Those without whom `request` fits: none, where it fits already; None: nobody's going helps.
+    """The Pods to evict so that `request` fits; empty: it fits already; None: no eviction helps.
 
     Args:
-        node: Its devices with what is taken of them, by `holders` as well.
-        request: What the Pod asks for.
-        priority: Of the Pod: only those of a lower one are ever chosen.
-        holders: Who is there.
-        allowed: By budget, how many of its Pods may go.
-        best: Known from elsewhere; nothing worse is looked for.
+        node: The node's devices with all allocations, those of `holders` included.
+        request: The Pod's request.
+        priority: The Pod's priority: only Pods of a lower one are chosen.
+        holders: The Pods on the node.
+        allowed: How many Pods of each budget may be evicted.
+        best: The best choice on other nodes; only a better one is returned.
     """
     if fits(node, request):
         return ()
@@ -70,7 +70,7 @@ def choose(
 
 
 def rank(victims: Sequence[Holder]) -> tuple[int, int, int, float]:
-    """Of two choices the one with the lesser rank is the better."""
+    """The rank of a choice of victims; of two choices, the lower rank is better."""
     priorities = [one.priority for one in victims]
     if not priorities:
         return -(1 << 40), 0, 0, 0.0
@@ -81,7 +81,7 @@ def rank(victims: Sequence[Holder]) -> tuple[int, int, int, float]:
 def _parts(
     node: Node, request: Request, lower: list[Holder], best: Sequence[Holder] | None
 ) -> Iterator[tuple[Node, list[Holder]]]:
-    """What can be looked at by itself: each device, where one is enough; else all of them."""
+    """The independent parts of the problem: each device if one is enough, else all together."""
     ask = request.asks[0]
     if len(request.asks) > 1 or ask.count > 1:
         yield _copy(node), lower
@@ -101,7 +101,7 @@ def _parts(
 def _may_do(
     node: Node, at: int, ask: Ask, some: list[Holder], best: Sequence[Holder] | None
 ) -> bool:
-    """Whether anything better than `best` may be found on that device: most are told by sums."""
+    """Whether the device may yield a choice better than `best`; sums rule most devices out."""
     device = node.devices[at]
     share = ask.share(device)
     if share is None or not device.healthy:
@@ -116,7 +116,7 @@ def _may_do(
 
     if best is None:
         return would_do([one.shares[device.uuid] for one in some], len(some))
-    limit = rank(best)[0]  # of a lower priority any number is better, of this one as many at most
+    limit = rank(best)[0]  # any number of a lower priority is better; of this one, at most as many
     lower = [one.shares[device.uuid] for one in some if one.priority < limit]
     if would_do(lower, len(lower)):
         return True
@@ -169,7 +169,7 @@ def _fewest(
 def _spare(
     node: Node, request: Request, pool: list[Holder], allowed: Mapping[str, int]
 ) -> tuple[Holder, ...] | None:
-    """Too many to try all sets: all go but those who need not, the most important spared first."""
+    """For too many sets to try: evicts all, then spares those it can, the most important first."""
     going: list[Holder] = []
     for one in pool:
         if _are_allowed([*going, one], allowed):
@@ -189,7 +189,7 @@ def _are_allowed(several: Iterable[Holder], allowed: Mapping[str, int]) -> bool:
 
 
 def _fits_without(node: Node, request: Request, several: Iterable[Holder]) -> bool:
-    """`node` is ours to change, and is as it was afterwards."""
+    """Whether the request fits without `several`. Changes `node`, and restores it."""
     gone: dict[str, Share] = {}
     here = {device.uuid for device in node.devices}
     for one in several:

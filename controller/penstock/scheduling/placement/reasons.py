@@ -1,7 +1,7 @@
-"""Why a Pod fits on no node: what each node lacks, and many nodes in one sentence.
+"""Reasons why a Pod fits on no node: what each node lacks, and one sentence for many nodes.
 
-"6 nodes: memory short by 2Gi at best; 2 nodes: cordoned". Nodes that lack the same thing are told
-together, with the figure of the one that comes nearest: five hundred figures help nobody.
+"6 nodes: memory short by 2Gi at best; 2 nodes: cordoned". Nodes that lack the same thing are
+grouped, with the value of the one that comes nearest: five hundred values help nobody.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ Kind = Literal[
     "cores",
     "memory-and-cores",
     "apart",  # enough of both, on different devices
-    "devices",  # fewer than are asked for have so much free
-    "too-few",  # the node has fewer devices than are asked for
+    "devices",  # fewer devices than requested have so much free
+    "too-few",  # the node has fewer devices than requested
     "memory-of-device",  # more than any of its devices has
     "cores-of-device",
     "tflops-of-device",
     "tflops-unknown",
     "model",
     "health",
-    "search",  # several containers: none of the ways tried fits
-    "said",  # whatever `text` says
+    "search",  # several containers: no combination that was tried fits
+    "said",  # the reason is in `text`
 ]
 
 
@@ -40,14 +40,14 @@ class Shortage:
     kind: Kind
     memory_bytes: int = 0
     cores_permille: int = 0
-    count: int = 0  # devices that would do
-    wanted: int = 0  # devices asked for
+    count: int = 0  # devices that fit
+    wanted: int = 0  # devices requested
     most: int = 0  # bytes, permille or TFLOPS of its largest device
     text: str = ""
 
 
 def together(shortages: Iterable[tuple[str, Shortage | None]]) -> dict[str, list[str]]:
-    """In words what is lacking, with the nodes that lack it; None: a node lacks nothing."""
+    """The nodes by what they lack, in words; a node with None lacks nothing and is left out."""
     groups: dict[tuple[Kind, str], tuple[list[Shortage], list[str]]] = {}
     for node, one in shortages:
         if one is not None:
@@ -61,20 +61,20 @@ def together(shortages: Iterable[tuple[str, Shortage | None]]) -> dict[str, list
 
 
 def grouped(shortages: Mapping[str, Shortage]) -> dict[str, str]:
-    """By node: in words what it lacks; the same words for all nodes that lack the same thing."""
+    """What each node lacks, in words; the same words for all nodes that lack the same thing."""
     found = {name: why for why, names in together(shortages.items()).items() for name in names}
     return {name: found[name] for name in shortages}
 
 
 def sentence(reasons: Iterable[str]) -> str:
-    """One reason a node → "6 nodes: memory short by 2Gi at best; 1 node: cordoned"."""
+    """One reason per node → "6 nodes: memory short by 2Gi at best; 1 node: cordoned"."""
     counted = Counter(reasons)
     ordered = sorted(counted.items(), key=lambda item: (-item[1], item[0]))
     return "; ".join(f"{count} node{'s' * (count > 1)}: {why}" for why, count in ordered)
 
 
 def words(members: Sequence[Shortage]) -> str:
-    """What nodes lack that lack the same, with the figure of the one that comes nearest."""
+    """What nodes of the same shortage lack, with the value of the one that comes nearest."""
     kind = members[0].kind
     memory_bytes = min(one.memory_bytes for one in members)
     permille = min(one.cores_permille for one in members)
@@ -98,6 +98,6 @@ def words(members: Sequence[Shortage]) -> str:
         "tflops-unknown": "the TFLOPS of its devices are not known: ask for cores",
         "model": "no device of the model that is asked for",
         "health": "no healthy device",
-        "search": "the shares of several containers do not fit beside each other",
+        "search": "the shares of several containers do not fit together",
         "said": members[0].text,
     }[kind]

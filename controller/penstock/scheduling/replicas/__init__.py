@@ -1,1 +1,1 @@
-"""Numbers of replicas: how many there should be, from samples and a policy."""
+"""Replica counts: how many replicas there should be, from samples and a policy."""

@@ -1,7 +1,7 @@
-"""How many replicas there should be, and why. Pure: time, samples and history are arguments.
+"""Decides how many replicas there should be. Pure: time, samples and history are arguments.
 
-Grow when *any* metric is above `up`, shrink when *all* are below `down`. How many follows from the
-total of each metric, as Kubernetes' HPA reckons: total / threshold, rounded up. ADR 17 says why.
+Grow when *any* metric is above `up`, shrink when *all* are below `down`. The count follows from the
+total of each metric, as in Kubernetes' HPA: total / threshold, rounded up. ADR 17 says why.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from penstock.policy.schema import Scale, Threshold
 
 Metric = Literal["cpu", "memory", "cores", "vgpu_memory", "qps"]
-# In the policy's order, with the words that people read.
+# In the policy's order, with the names shown to users.
 METRIC_NAMES: dict[Metric, str] = {
     "cpu": "cpu",
     "memory": "memory",
@@ -24,18 +24,18 @@ METRIC_NAMES: dict[Metric, str] = {
     "vgpu_memory": "vGPU memory",
     "qps": "qps",
 }
-MAX_AGE_NS = 30 * 10**9  # an older figure says nothing of now
-# Shrinking may load those that stay up to this part of `up`: noise must not make them grow again.
+MAX_AGE_NS = 30 * 10**9  # an older value counts as not known
+# Shrinking may load the rest up to this part of `up`: noise must not make them grow again.
 HEADROOM = 0.9
-GROWTH_FACTOR, GROWTH_STEP = 2, 4  # one step at most doubles, or adds four where that is more
-# After a change, figures need this part of the stabilisation window to speak of the new count.
+GROWTH_FACTOR, GROWTH_STEP = 2, 4  # one step at most doubles, or adds four if that is more
+# After a change, values need this part of the stabilisation window to reflect the new count.
 SETTLE_PARTS = 4
-_ENOUGH = 10**9  # more replicas than anything asks for; keeps arithmetic on absurd figures finite
+_ENOUGH = 10**9  # more replicas than any policy allows; keeps arithmetic on absurd values finite
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One figure: percent for utilisations, requests a second for qps."""
+    """One value: percent for utilisations, requests per second for qps."""
 
     at_ns: int  # on the clock of `Observation.at_ns`
     value: float
@@ -43,7 +43,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class ReplicaSample:
-    """What is known of one replica. A metric that is not in `figures` is not known."""
+    """The values of one replica. A metric that is not in `figures` is not known."""
 
     ready: bool
     figures: Mapping[Metric, Sample] = field(default_factory=dict)
@@ -51,30 +51,30 @@ class ReplicaSample:
 
 @dataclass(frozen=True)
 class Observation:
-    """Everything measured at one time.
+    """All measurements of one time.
 
-    `totals` are demands measured outside the replicas (requests a second at a load balancer): they
-    are divided by the replicas that are ready, and are known also while there is none.
+    `totals` are demands measured outside the replicas (requests per second at a load balancer).
+    They are divided by the number of ready replicas, and are known even while there is none.
     """
 
     at_ns: int  # monotonic
-    replicas: Sequence[ReplicaSample]  # as many as were asked for last, ready or not
+    replicas: Sequence[ReplicaSample]  # as many as were last decided, ready or not
     totals: Mapping[Metric, Sample] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class History:
-    """What earlier decisions leave for later ones. Begin with `History()`.
+    """State that earlier decisions pass on to later ones. Start with `History()`.
 
     The clock is our own: it never runs backwards, and an observation moves it by at most a part of
-    the stabilisation window, so that a clock that leaps ends no window that nobody watched.
+    the stabilisation window, so that a clock jump cannot end a window that was not observed.
     """
 
     clock_ns: int = 0
     observed_ns: int | None = None  # the last observation's time, on the caller's clock
     recommended: tuple[tuple[int, int], ...] = ()  # (clock_ns, replicas), over the window
-    settled_ns: int = 0  # until then growth waits
-    ready: int = 0  # at the last observation
+    settled_ns: int = 0  # growth waits until then
+    ready: int = 0  # ready replicas at the last observation
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,8 @@ class _Load:
 
     metric: Metric
     threshold: Threshold
-    mean: float | None  # over ready replicas with a figure
-    total_at_least: float  # replicas without a figure count as 0
+    mean: float | None  # over ready replicas with a value
+    total_at_least: float  # replicas without a value count as 0
     total_at_most: float | None  # ... as at `up`; None: nothing is known
     mean_at_most: float | None
 
@@ -104,20 +104,20 @@ class _Load:
 
     @property
     def is_high(self) -> bool:
-        """Above `up`, by what is known."""
+        """Whether the known values are above `up`."""
         return self.mean is not None and self.mean > self.threshold.up
 
     @property
     def is_low(self) -> bool:
-        """Below `down`, whatever is not known."""
+        """Whether it is below `down`, whatever the unknown values are."""
         return self.mean_at_most is not None and self.mean_at_most < self.threshold.down
 
 
 def decide(observation: Observation, scale: Scale, history: History) -> tuple[Decision, History]:
-    """The number of replicas for what was observed, and the history for the next call.
+    """The number of replicas for an observation, and the history for the next call.
 
-    Figures that are missing, too old, negative or not finite count as not known: 0 when growing,
-    as at the upper threshold when shrinking.
+    Values that are missing, too old, negative or not finite count as not known: as 0 when growing,
+    as the upper threshold when shrinking.
     """
     current = len(observation.replicas)
     loads = _loads(observation, scale)
@@ -144,12 +144,12 @@ def decide(observation: Observation, scale: Scale, history: History) -> tuple[De
 
 
 def floor_of(scale: Scale) -> int:
-    """The fewest replicas ever. None at all only where demand is measured from outside (qps)."""
+    """The minimum of replicas. 0 only if demand is measured outside the replicas (qps)."""
     return scale.min if scale.metrics.qps is not None else max(1, scale.min)
 
 
 def thresholds_of(scale: Scale) -> dict[Metric, Threshold]:
-    """The metrics that the policy names."""
+    """The metrics that the policy names, with their thresholds."""
     named: dict[Metric, Threshold | None] = {
         "cpu": scale.metrics.cpu,
         "memory": scale.metrics.memory,
@@ -163,7 +163,7 @@ def thresholds_of(scale: Scale) -> dict[Metric, Threshold]:
 def _recommend(
     current: int, observation: Observation, scale: Scale, loads: list[_Load]
 ) -> tuple[int, str]:
-    """What the figures of this moment ask for, within bounds, and why."""
+    """The count that the present values call for, within bounds, and why."""
     if not scale.min <= current <= scale.max:
         which = f"fewer than min ({scale.min})" if current < scale.min else f"max is {scale.max}"
         return min(max(current, scale.min), scale.max), which
@@ -180,17 +180,17 @@ def _recommend(
 
 
 def _of_the_unknown(current: int, scale: Scale, loads: list[_Load]) -> str:
-    """What follows from a figure that is missing; one replica may be there only for want of it."""
+    """The reason for no change if a value is missing; one replica may exist only because of it."""
     demand = next((load for load in loads if load.metric == "qps"), None)
     if current == 1 and floor_of(scale) == 0 and demand and demand.mean_at_most is None:
         return "one replica is kept until demand is known"
-    return "what is not known changes nothing"
+    return "unknown values change nothing"
 
 
 def _shrunk(
     current: int, observation: Observation, scale: Scale, loads: list[_Load]
 ) -> tuple[int, str]:
-    """The fewest that stay below `up`, with headroom."""
+    """The smallest count that stays below `up`, with headroom."""
     floor = floor_of(scale)
     needs = {
         load.metric: _count(load.total_at_most, load.threshold.up * HEADROOM) for load in loads
@@ -214,7 +214,7 @@ def _shrunk(
 def _grown(
     current: int, observation: Observation, scale: Scale, loads: list[_Load]
 ) -> tuple[int, str]:
-    """As many as the neediest metric that is high asks for, in steps."""
+    """The count that the most demanding high metric calls for, in steps."""
     high = [load for load in loads if load.is_high]
     needs = {load.metric: _count(load.total_at_least, load.threshold.up) for load in high}
     driver = max(high, key=lambda load: needs[load.metric])
@@ -235,7 +235,7 @@ def _grown(
 
 
 def _from_nothing(scale: Scale, loads: list[_Load]) -> tuple[int, str]:
-    """With no replica only demand from outside says anything."""
+    """The count if there is no replica: it follows from demand measured outside alone."""
     demand = next((load for load in loads if load.metric == "qps"), None)
     if demand is None or demand.total_at_most is None:
         return min(1, scale.max), "demand is not known: one replica is kept"
@@ -243,19 +243,17 @@ def _from_nothing(scale: Scale, loads: list[_Load]) -> tuple[int, str]:
         return 0, "no demand"
     needed = max(1, _count(demand.total_at_least, demand.threshold.up))
     wanted = min(needed, GROWTH_STEP, scale.max)
-    return wanted, f"{demand.total_at_least:.4g} requests a second ask for {needed}"
+    return wanted, f"{demand.total_at_least:.4g} requests per second need {needed}"
 
 
 def _held(window: Sequence[tuple[int, int]], held: int, scale: Scale) -> str:
     asked = max(at for at, count in window if count >= held)
     left_s = max(0.0, (asked + scale.stabilization - window[-1][0]) / 1e9)
-    return (
-        f"so many were right within the last {scale.stabilization / 1e9:g} s ({left_s:.1f} s to go)"
-    )
+    return f"needed within the last {scale.stabilization / 1e9:g} s ({left_s:.1f} s to go)"
 
 
 def _no_demand(observation: Observation) -> bool:
-    """Whether demand from outside is known to be nothing."""
+    """Whether demand measured outside is known to be zero."""
     total = _known(observation.totals.get("qps"), observation.at_ns)
     return total == 0
 
@@ -274,7 +272,7 @@ def _load(
     total = _known(observation.totals.get(metric), observation.at_ns)
     if total is not None:
         mean = total / len(ready) if ready else None
-        # Shrinking looks at all that were asked for: those that start will take their part.
+        # Shrinking counts all decided replicas: those that are starting will take their part.
         most = total / max(1, len(observation.replicas))
         return _Load(metric, threshold, mean, total, total, max(most, mean or 0.0))
     figures = [_known(replica.figures.get(metric), observation.at_ns) for replica in ready]
@@ -283,7 +281,7 @@ def _load(
         return _Load(metric, threshold, None, 0.0, None, None)
     at_least = math.fsum(known) if max(known) < math.inf / 2 else math.inf
     at_most = at_least + (len(ready) - len(known)) * threshold.up
-    # Replicas that are not ready are left out of the mean, so the total is drawn up to all.
+    # Replicas that are not ready are left out of the mean, so the total is extrapolated to all.
     mean_at_most = at_most / len(ready)
     return _Load(
         metric,
@@ -296,16 +294,16 @@ def _load(
 
 
 def _known(sample: Sample | None, now_ns: int) -> float | None:
-    """The figure, when it is one: recent, finite, not negative."""
+    """The value if it is usable (recent, finite, not negative), else None."""
     if sample is None or abs(now_ns - sample.at_ns) > MAX_AGE_NS:
         return None
     value = sample.value
-    # Nothing measured is as large: such a figure is a fault of whoever measured.
+    # No real value is that large: it is a measurement error.
     return value if math.isfinite(value) and 0 <= value < 1e15 else None
 
 
 def _count(total: float | None, each: float) -> int:
-    """Replicas that hold `total` with at most `each`; a rounding error makes no replica."""
+    """How many replicas carry `total` with at most `each`; a rounding error adds no replica."""
     if total is None or each <= 0:
         return _ENOUGH
     ratio = total / each
@@ -313,11 +311,11 @@ def _count(total: float | None, each: float) -> int:
 
 
 def _advance(history: History, observation: Observation, scale: Scale, current: int) -> History:
-    """Moves our clock on, forgets what lies before the window, notes replicas newly ready."""
+    """Advances our clock, drops entries before the window, and notes newly ready replicas."""
     before = history.observed_ns
     elapsed = 0 if before is None else observation.at_ns - before
     clock_ns = history.clock_ns + max(0, min(elapsed, scale.stabilization // SETTLE_PARTS))
-    # At the start nothing is known of the time before: the count found was right then.
+    # At the start nothing is known of the time before: assume that the present count was right.
     recommended = history.recommended or ((clock_ns, current),)
     since_ns = clock_ns - scale.stabilization
     kept = tuple(entry for entry in recommended if entry[0] > since_ns)
@@ -336,7 +334,7 @@ def _advance(history: History, observation: Observation, scale: Scale, current: 
 
 
 def _thinned(window: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
-    """Only what can still be the highest: a recommendation counts until a later one reaches it."""
+    """Keeps entries that can still be the maximum: those that no later one reaches."""
     kept: list[tuple[int, int]] = []
     for entry in window:
         while kept and kept[-1][1] <= entry[1]:

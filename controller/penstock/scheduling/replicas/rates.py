@@ -1,4 +1,4 @@
-"""Totals that grow, as rates."""
+"""Rates of growing totals over a time window."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Rate:
-    """A total that grows, as a rate over a window. A total that falls has begun anew."""
+    """The rate of a growing total over a window. A total that falls has been reset."""
 
     window_ns: int
     totals: deque[tuple[int, float]] = field(default_factory=deque)
 
     def add(self, at_ns: int, total: float) -> None:
-        """Takes in a total; one at an earlier time than the last, or lower, begins anew."""
+        """Adds a total; one that is earlier or lower than the last one starts a new series."""
         if self.totals and (at_ns <= self.totals[-1][0] or total < self.totals[-1][1]):
             self.totals.clear()
         self.totals.append((at_ns, total))
@@ -23,7 +23,7 @@ class Rate:
 
     @property
     def per_second(self) -> float | None:
-        """None until half a window has been seen."""
+        """The rate per second; None until half a window has passed."""
         if len(self.totals) < 2:
             return None
         (since_ns, first), (at_ns, last) = self.totals[0], self.totals[-1]
