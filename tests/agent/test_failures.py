@@ -215,8 +215,6 @@ def test_a_socket_that_was_taken_away_is_made_again(node):
     node.tenant("t")
     for spoil in (node.socket.unlink, lambda: (node.socket.unlink(), node.socket.touch())):
         spoil()
-        done = node("suspend", "t")
-        assert done.returncode == 2 or node.socket.is_socket(), "the agent may have been quicker"
         wait_until(node.socket.is_socket)
         with node.client() as agent:
             assert [tenant.name for tenant in agent.tenants()] == ["t"]

@@ -11,7 +11,7 @@ import sys
 
 
 def main() -> None:
-    """Run the command line; errors that a user can put right are one message and exit code 2."""
+    """Run the command line; a user error prints one message and exits with code 2."""
     from penstock.cli.app import command_line
     from penstock.cli.errors import user_message
     from penstock.cli.say import say
@@ -22,7 +22,7 @@ def main() -> None:
             command_line(*sys.argv[1:2])()
         finally:
             if sys.stdout is not None:
-                sys.stdout.flush()  # what cannot be written is an error, not a traceback at exit
+                sys.stdout.flush()  # a failed write is reported here, not at exit
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:
@@ -43,13 +43,13 @@ def main() -> None:
 
 
 def _fill_closed_descriptors() -> None:
-    """A file of ours must not become a standard stream that was closed. Nobody inherits these."""
-    descriptor = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)  # takes the lowest free number
+    """Opens /dev/null on closed standard streams, so that no file of ours takes their numbers."""
+    descriptor = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)  # the lowest free number
     while descriptor <= 2:
         descriptor = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     os.close(descriptor)
 
 
 def _give_up_output() -> None:
-    """Lets Python's last flush succeed, which would say more and change the exit code."""
+    """Points stdout at /dev/null: a failing last flush would print more and change the exit code."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -1,4 +1,4 @@
-"""Where to listen, as the command line has it."""
+"""Parser for HOST:PORT addresses on the command line."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from penstock.model import PenstockError
 
 
 def read_address(text: str) -> tuple[str, int]:
-    """HOST:PORT. Raises `PenstockError`."""
+    """Host and port of `HOST:PORT`. Raises `PenstockError`."""
     host, _, port = text.rpartition(":")
     if not host or not port.isdigit() or int(port) > 65535:
         raise PenstockError(
-            f"{text!r} is no address", "it is written HOST:PORT", "for example 127.0.0.1:9470"
+            f"invalid address {text!r}", "the format is HOST:PORT", "for example 127.0.0.1:9470"
         )
     return host.strip("[]"), int(port)

@@ -1,4 +1,4 @@
-"""`penstock agent`: runs a node; `install` and `uninstall` make it a service."""
+"""`penstock agent`: run the node agent; `install` and `uninstall` manage it as a service."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from penstock.node.rpc.tls import Tls
 
 STOPPING = (signal.SIGTERM, signal.SIGINT)
-MOST_FILES = 65536  # as the unit for systemd says
+MOST_FILES = 65536  # the same limit as in the systemd unit
 
-app = typer.Typer(help="Run this node; as a service: penstock agent install.")
+app = typer.Typer(help="Run the node agent. To run it as a service: penstock agent install.")
 app.command()(install.install)
 app.command()(install.uninstall)
 
@@ -36,21 +36,21 @@ def agent(
     node: Annotated[str | None, typer.Option(help="Name of the node (default: host name).")] = None,
     listen: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="Take orders over TCP as well, with mutual TLS."),
+        typer.Option(metavar="HOST:PORT", help="Also serve the API over TCP, with mutual TLS."),
     ] = None,
     tls_cert: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The agent's certificate (PEM).")
     ] = None,
-    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Its key (PEM).")] = None,
+    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="The private key of --tls-cert (PEM).")] = None,
     tls_ca: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Who signed callers' certificates (PEM)."),
+        typer.Option(metavar="FILE", help="The CA that signs client certificates (PEM)."),
     ] = None,
     meter_dir: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Where use is metered (default: /var/lib/penstock for root, "
+            help="Directory of the usage records (default: /var/lib/penstock for root, "
             "$XDG_STATE_HOME/penstock).",
         ),
     ] = None,
@@ -58,17 +58,17 @@ def agent(
         str,
         typer.Option(
             metavar="STEP",
-            help="The least step that users' tenants come to for use beyond their quota: deny, "
-            "throttle, suspend or terminate.",
+            help="The mildest last enforcement step that users may choose for use beyond the "
+            "quota: deny, throttle, suspend or terminate.",
         ),
     ] = DEFAULT_STEP,
     longest_grace: Annotated[
-        str, typer.Option(metavar="TIME", help="The longest grace that users may ask for.")
+        str, typer.Option(metavar="TIME", help="The longest grace that users may request.")
     ] = "60s",
     user_limit: Annotated[
         str,
         typer.Option(
-            metavar="PERCENT", help="The most of each device that one user's tenants may hold."
+            metavar="PERCENT", help="The most of each device that one user's tenants may hold in total."
         ),
     ] = "100",
     user_tenants: Annotated[
@@ -77,28 +77,29 @@ def agent(
     ] = 64,
     metrics: Annotated[
         str,
-        typer.Option(metavar="HOST:PORT", help="Where Prometheus finds metrics; empty: nowhere."),
+        typer.Option(metavar="HOST:PORT", help="Address of the Prometheus metrics; empty: none."),
     ] = "127.0.0.1:9470",
     probes: Annotated[
         str,
         typer.Option(
             metavar="HOST:PORT",
-            help="Where /healthz says, apart from metrics, whether rounds go on; empty: nowhere.",
+            help="Separate address of /healthz, which reports whether the reconcile loop runs; "
+            "empty: none.",
         ),
     ] = "",
     cdi_dir: Annotated[
         Path,
-        typer.Option(metavar="DIR", help="Where container runtimes look for CDI devices."),
+        typer.Option(metavar="DIR", help="Directory in which container runtimes look for CDI devices."),
     ] = Path("/var/run/cdi"),
     shim_dir: Annotated[
         Path,
-        typer.Option(metavar="DIR", help="Where the shim is kept for containers, by release."),
+        typer.Option(metavar="DIR", help="Directory of the shim releases for containers."),
     ] = Path("/var/lib/penstock/shim"),
     state_dir: StateDir = None,
 ) -> None:
-    """Run this node: grant quotas, look after tenants, until SIGTERM or Ctrl-C.
+    """Run the node agent: grant quotas and supervise tenants until SIGTERM or Ctrl-C.
 
-    Tenants run on when it stops, under their last quota; started again, it takes them up.
+    When the agent stops, tenants keep running under their last quota; a restarted agent adopts them.
     """
     if context.invoked_subcommand:
         return
@@ -114,10 +115,10 @@ def agent(
     log = log_as("penstock agent")
     tls = _tls(listen, tls_cert, tls_key, tls_ca)
     bounds = _bounds(measured, longest_grace, user_limit, user_tenants)
-    signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)  # before any thread: all inherit it
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)  # before any thread starts: all inherit it
     _allow_many_files()
     state = State.open(state_dir, shared=os.geteuid() == 0)
-    rebooted = end_former_boot(state)  # before simulated devices are looked at
+    rebooted = end_former_boot(state)  # before simulated devices are opened
     one = Agent(state, open_source(state, simulate, node or ""), node)
     one.report = log
     one.bounds = bounds
@@ -158,7 +159,7 @@ def agent(
 
 
 def _allow_many_files() -> None:
-    """Each tenant takes some ten descriptors; shells allow enough for a hundred tenants."""
+    """Raises the limit on open files: a tenant takes about ten, shells allow for a hundred tenants."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(MOST_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -174,21 +175,23 @@ def _bounds(measured: str, longest_grace: str, user_limit: str, user_tenants: in
     step = next((one for one in STEPS if one == measured), None)
     if step is None:
         raise PenstockError(
-            f"--measured {measured!r} is no step", f"steps are {', '.join(STEPS)}", "name one"
+            f"invalid step {measured!r} for --measured",
+            f"valid steps are {', '.join(STEPS)}",
+            "choose one of them",
         )
     try:
         grace_ns = parse_duration_ns(longest_grace, or_none=True)
     except QuantityError as error:
         raise PenstockError(
-            f"--longest-grace {longest_grace!r} cannot be used", str(error), "for example 60s"
+            f"invalid value {longest_grace!r} for --longest-grace", str(error), "for example 60s"
         ) from error
     check_grace(grace_ns)
     try:
         return Bounds(step, grace_ns, parse_cores(user_limit), user_tenants)
     except QuantityError as error:
         raise PenstockError(
-            f"--user-limit {user_limit!r} cannot be used", "it is a percentage from 0.1 to 100",
-            "for example 50",
+            f"invalid value {user_limit!r} for --user-limit",
+            "it must be a percentage from 0.1 to 100", "for example 50",
         ) from error  # fmt: skip
 
 
@@ -202,7 +205,7 @@ def _tls(
     if listen is None:
         if any(files.values()):
             raise PenstockError(
-                "certificates are given, but no address", "--listen is missing",
+                "certificates are given without an address", "--listen is missing",
                 "add --listen HOST:PORT",
             )  # fmt: skip
         return None
@@ -210,15 +213,15 @@ def _tls(
         missing = ", ".join(option for option, file in files.items() if file is None)
         raise PenstockError(
             "--listen needs mutual TLS", f"{missing} is missing",
-            "whoever can give orders owns the node's devices: give all three files",
+            "any client that can connect controls the node's devices: give all three files",
         )  # fmt: skip
     return Tls(listen, certificate, key, authority)
 
 
 class Watchdog:
-    """A periodic task of the rounds: tells systemd that they go on, where it asks for that.
+    """Periodic task: notifies systemd's watchdog that the reconcile loop runs, if it is enabled.
 
-    systemd kills an agent that was silent for $WATCHDOG_USEC: it is told four times as often.
+    systemd kills an agent that is silent for $WATCHDOG_USEC; this notifies four times as often.
     """
 
     def __init__(self) -> None:
@@ -228,7 +231,7 @@ class Watchdog:
         self._told_ns = 0
 
     def __call__(self, now_ns: int) -> bool:
-        """One round."""
+        """One iteration."""
         if self._period_ns is not None and now_ns - self._told_ns >= self._period_ns:
             self._told_ns = now_ns
             _notify("WATCHDOG=1")
@@ -236,7 +239,7 @@ class Watchdog:
 
 
 def _notify(state: str) -> None:
-    """Tells systemd (sd_notify), if it started us."""
+    """Notifies systemd (sd_notify) if it started this process."""
     address = os.environ.get("NOTIFY_SOCKET")
     if not address:
         return

@@ -54,17 +54,17 @@ SUB_COMMANDS: dict[str, Callable[..., None] | typer.Typer] = {
     "demo": demo.demo,
     "doctor": doctor.doctor,
 }
-WRAPPERS = {"run", "simulate", "doctor"}  # of another command
+WRAPPERS = {"run", "simulate", "doctor"}  # their last arguments are another command
 
 
 def command_line(word: str = "") -> typer.Typer:
-    """The command line that begins with `word`.
+    """The Typer app for a command line that begins with `word`.
 
-    If that is a sub-command no other is made: making all of them takes as long as many a command.
+    If `word` is a sub-command, only that one is built: building all takes as long as many commands.
     """
     app = typer.Typer(
         name="penstock",
-        help="Apportions AI compute: slices of accelerators with hard memory and compute quotas.",
+        help="Share AI accelerators between programs, with hard quotas on memory and compute time.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
@@ -92,4 +92,4 @@ def root(
         typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
-    """Apportions AI compute: slices of accelerators with hard memory and compute quotas."""
+    """Share AI accelerators between programs, with hard quotas on memory and compute time."""

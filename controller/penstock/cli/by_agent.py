@@ -1,4 +1,4 @@
-"""`penstock run` where an agent runs: it makes the tenant and looks after it."""
+"""`penstock run` through the agent, which grants and supervises the tenant."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from penstock.node.launch.child import Child
     from penstock.node.rpc import AgentClient, EventMessage, GrantedMessage, TenantMessage
 
-LOOK_S = 3600.0  # nothing is to be looked after here: only signals wake us
+LOOK_S = 3600.0  # the agent supervises the tenant: only signals wake this process
 AWAITED_S, AWAITED_LOOK_S = 3.0, 0.05
-# What an agent does that ends a program, and how that is told to who started it.
+# Agent events that end a program, and the words for the user who started it.
 ENDINGS = {
     "terminate": "ended by the agent (SIGTERM)",
     "kill": "ended by the agent (SIGKILL)",
@@ -29,25 +29,25 @@ ENDINGS = {
 }
 KILLED = {128 + signal.SIGTERM, 128 + signal.SIGKILL}
 LATELY_S = 2.0
-RECORDED_LOOKS = 6  # what was done is recorded a moment after it
+RECORDED_LOOKS = 6  # polls: an event is recorded a moment after the action
 ENDING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
 
 
 def run_by_agent(state_dir: Path | None, request: Request, *, quiet: bool) -> int | None:
-    """Runs the command as a tenant of the agent's; its exit code. None: there is no agent.
+    """Runs the command as a tenant of the agent; returns its exit code, or None without an agent.
 
-    Raises `PenstockError`: the agent does not grant it.
+    Raises `PenstockError` if the agent does not grant it.
     """
     from penstock.node.launch.child import CommandNotStartedError, block_signals, unblock_signals
     from penstock.node.tenants.state import agent_sockets
 
-    if not agent_sockets(state_dir):  # found out without loading gRPC
+    if not agent_sockets(state_dir):  # checked without loading gRPC
         return None
-    blocked = block_signals()  # before gRPC has threads, which would swallow them
+    blocked = block_signals()  # before gRPC starts threads, which would take them
     from penstock.node.rpc import find_agent
 
     agent = find_agent(state_dir)
-    # One that was killed leaves its socket, and is back in a moment where somebody starts it anew.
+    # A killed agent leaves its socket, and is back in a moment if a service manager restarts it.
     deadline = time.monotonic() + AWAITED_S
     while agent is None and agent_sockets(state_dir) and time.monotonic() < deadline:
         if (received := signal.sigtimedwait(ENDING, AWAITED_LOOK_S)) is not None:
@@ -56,7 +56,7 @@ def run_by_agent(state_dir: Path | None, request: Request, *, quiet: bool) -> in
     if agent is None:
         unblock_signals(blocked)
         for file in agent_sockets(state_dir):
-            say(f"no agent answers at {file} within {AWAITED_S:g} s: going on without one")
+            say(f"no agent answered at {file} within {AWAITED_S:g} s: continuing without one")
         return None
     with agent:
         try:
@@ -66,7 +66,7 @@ def run_by_agent(state_dir: Path | None, request: Request, *, quiet: bool) -> in
             return error.exit_code
     for line in [] if quiet else [*granted.notes, _summary(granted.tenant)]:
         say(line)
-    # The agent sees us end, and ends the tenant with its last process.
+    # The agent notices our exit, and ends the tenant with its last process.
     code = child.wait(lambda: None, LOOK_S)
     if code != 0 and (why := _why_ended(state_dir, granted.tenant.name, code)):
         say(why)
@@ -74,7 +74,7 @@ def run_by_agent(state_dir: Path | None, request: Request, *, quiet: bool) -> in
 
 
 def _why_ended(state_dir: Path | None, name: str, code: int) -> str | None:
-    """What the agent did to the tenant last that ended it just now; None: nothing."""
+    """The agent's last action that has just ended the tenant, in words; None if there is none."""
     from penstock.model import PenstockError
     from penstock.node.rpc import find_agent
 
@@ -89,33 +89,33 @@ def _why_ended(state_dir: Path | None, name: str, code: int) -> str | None:
                 if found:
                     break
                 time.sleep(AWAITED_LOOK_S)
-    except PenstockError:  # it is being started anew; what happened is on record there
+    except PenstockError:  # the agent is restarting; the event stays on record
         return None
     if not found:
         return None
     last = found[-1]
     return (
         f"tenant {name}: {ENDINGS[last.event]}{f': {last.reason}' if last.reason else ''}; "
-        f"penstock events {name} tells all of it"
+        f"see penstock events {name}"
     )
 
 
 def _has_just_ended(event: EventMessage, code: int) -> bool:
-    """Whether it can be why a command ended: one that ended a child long ago is not."""
+    """Whether `event` can explain the exit: an older one that ended a child cannot."""
     if event.event not in ENDINGS:
         return False
     return code in KILLED or time.time() - event.time.ToNanoseconds() / 1e9 < LATELY_S
 
 
 def agent_of_another(state_dir: Path | None) -> AgentClient | None:
-    """An agent of another user's, as a rule root's: its files are not ours to read.
+    """The agent of another user, usually root, whose files this user cannot read.
 
-    None: there is none, or it is our own.
+    None if there is no agent, or if it is our own.
     """
     from penstock.node.tenants.state import agent_sockets
 
     if all(file.lstat().st_uid == os.geteuid() for file in agent_sockets(state_dir)):
-        return None  # found out without loading gRPC
+        return None  # checked without loading gRPC
     from penstock.node.rpc import AgentClient, find_agent_socket
 
     found = find_agent_socket(state_dir)
@@ -125,9 +125,9 @@ def agent_of_another(state_dir: Path | None) -> AgentClient | None:
 
 
 def resize_by_agent(state_dir: Path | None, name: str, change: Resize) -> list[str] | None:
-    """Changes the quota of a tenant of the agent's; what is to be said. None: it is not an agent's.
+    """Resizes a tenant of the agent; returns lines to print, or None if no agent owns the tenant.
 
-    Raises `PenstockError`: the agent does not change it.
+    Raises `PenstockError` if the agent refuses.
     """
     from penstock.model import PenstockError
     from penstock.node.tenants.state import agent_sockets
@@ -143,7 +143,7 @@ def resize_by_agent(state_dir: Path | None, name: str, change: Resize) -> list[s
         try:
             answer = agent.resize(name, change)
         except PenstockError as error:
-            if error.reason == "not-now":  # its own penstock run looks after it
+            if error.reason == "not-now":  # its own penstock run supervises it
                 return None
             raise
     return [*answer.notes, _summary(answer.tenant)]
@@ -152,10 +152,13 @@ def resize_by_agent(state_dir: Path | None, name: str, change: Resize) -> list[s
 def start_by_agent(
     agent: AgentClient, request: Request, blocked: set[int]
 ) -> tuple[Child, GrantedMessage]:
-    """The running command of a new tenant, and what the agent said of it.
+    """Requests a tenant and starts its command; returns the child and the agent's answer.
 
-    `blocked`: as `block_signals` returned them. Raises `PenstockError`: the agent does not grant
-    it; `CommandNotStartedError`, and there is no tenant.
+    `blocked`: the signals that `block_signals` returned.
+
+    Raises:
+        PenstockError: the agent does not grant the tenant.
+        CommandNotStartedError: the command could not be started; the tenant is revoked.
     """
     from penstock.node.launch.child import Child, CommandNotStartedError
     from penstock.node.tenants.environment import program_environment

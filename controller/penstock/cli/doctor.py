@@ -1,4 +1,4 @@
-"""`penstock doctor`: is everything there that a quota needs?"""
+"""`penstock doctor`: check whether everything that a quota needs is present."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _COLOURS = {"ok": "green", "warning": "yellow", "failure": "red"}
 def doctor(
     command: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[-- COMMAND]", help="A program to look at; it is not run."),
+        typer.Argument(metavar="[-- COMMAND]", help="A program to examine; it is not run."),
     ] = None,
     simulate: Simulate = None,
     output: OutputFormat = Output.table,
     state_dir: StateDir = None,
 ) -> None:
-    """Check driver, versions, names, preload, pages and machine; say what to do about each fault.
+    """Check driver, versions, names, preload, pages and machine; print advice for each fault.
 
-    Exit code 0 when nothing failed (warnings may remain), 1 otherwise. A program that is built with
+    Exit code 0 if nothing failed (warnings may remain), 1 otherwise. A program that is built with
     AddressSanitizer needs ASAN_OPTIONS=verify_asan_link_order=0 in a tenant.
     """
     from penstock.diagnostics import examine

@@ -1,4 +1,4 @@
-"""Which exceptions are a user's to put right, and how they read on one line or a few."""
+"""Messages for user errors: which exceptions get one, and its text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ADVICE = {
 
 
 def user_message(error: BaseException) -> str | None:
-    """The text for a user error; None for what is a fault of Penstock's own."""
+    """The message for a user error; None for a bug in Penstock."""
     if isinstance(error, (PenstockError, QuantityError)):
         return str(error)
     if isinstance(error, OSError):  # disk full, no permission, a file that is gone
@@ -28,7 +28,7 @@ def user_message(error: BaseException) -> str | None:
         advice = _ADVICE.get(error.errno or 0)
         return f"{what}: {error.strerror or error}" + (f"; {advice}" if advice else "")
     # Errors of the shim's binding (pages, simulator) carry the same kind of text. Their module is
-    # asked for by name, so that commands that need no shim do not load it.
+    # compared by name, so that commands that need no shim do not import it.
     if any(kind.__module__.startswith("penstock_shim.") for kind in type(error).__mro__):
         return str(error)
     return None

@@ -1,4 +1,4 @@
-"""`penstock explain pod/NAME`: why a Pod waits, what it has, what keeps it back."""
+"""`penstock explain pod/NAME`: why a Pod waits, or which shares it has."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def explain(
     ] = None,
     output: OutputFormat = Output.table,
 ) -> None:
-    """Why a Pod on Kubernetes waits, each cause with its figure; what one that runs has."""
+    """Explain why a Pod on Kubernetes waits, each cause with its number, or list its shares."""
     import asyncio
 
     from penstock.cli.kube import need_kubernetes
@@ -35,7 +35,7 @@ def explain(
     kind, _, name = what.rpartition("/")
     if kind not in {"", "pod", "pods", "po"} or not name:
         raise PenstockError(
-            f"{what!r} cannot be explained", "Pods are what waits for devices",
+            f"cannot explain {what!r}", "only Pods wait for devices",
             "write penstock explain pod/NAME",
         )  # fmt: skip
     _print(asyncio.run(account(kubeconfig, namespace, name)), output)
@@ -64,6 +64,6 @@ def _print(found: Account, output: Output) -> None:
     for line in (*found.shares, *found.why.causes, *found.why.told):
         print(f"  {line}")
     if not (found.why.causes or found.why.told or found.why.said):
-        print("  nothing is known against it")
+        print("  no obstacle is known")
     for said in found.why.said:
-        print(f"  said by others: {said}")
+        print(f"  reported by others: {said}")

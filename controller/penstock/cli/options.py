@@ -31,20 +31,20 @@ class Output(str, Enum):
 
 
 def check_command(command: list[str]) -> None:
-    """Raises `PenstockError` for a command without a name, which nothing can start."""
+    """Raises `PenstockError` if the command's name is empty."""
     from penstock.model import PenstockError
 
     if not command[0]:
         raise PenstockError(
-            "the command's name is empty", "perhaps a variable of the shell is not set",
+            "the command's name is empty", "perhaps a shell variable is not set",
             "write penstock run … -- COMMAND",
         )  # fmt: skip
 
 
 def finite(value: float) -> float:
-    """A number of seconds that is one: not nan, not inf."""
+    """Callback for a number of seconds: rejects nan and inf."""
     if not math.isfinite(value):
-        raise typer.BadParameter(f"{value} is not a time")
+        raise typer.BadParameter(f"{value} is not a finite number of seconds")
     return value
 
 
@@ -52,7 +52,7 @@ Choice = TypeVar("Choice", bound=Enum)
 
 
 def one_of(kind: type[Choice]) -> Callable[[str], Choice]:
-    """A parser of the words of `kind`, which knows what somebody most likely meant."""
+    """A parser for the words of `kind`; its error suggests the nearest word."""
 
     def parse(word: str) -> Choice:
         from penstock.model import nearest
@@ -69,19 +69,19 @@ def one_of(kind: type[Choice]) -> Callable[[str], Choice]:
 
 
 def directory(name: str) -> Path:
-    """A directory's path; the empty name, which would be the current one, is none."""
+    """Parser for a directory; rejects the empty name, which would mean the current directory."""
     if not name:
-        raise typer.BadParameter("its name is empty; perhaps a variable of the shell is not set")
+        raise typer.BadParameter("its name is empty; perhaps a shell variable is not set")
     return Path(name)
 
 
-# What an option means is said once, here; what it defaults to is said by each command.
+# The meaning of an option is stated once, here; its default is stated by each command.
 StateDir = Annotated[
     Path | None,
     typer.Option(
         metavar="DIR",
         parser=directory,
-        help="Where tenants are kept (default: $PENSTOCK_STATE_DIR, /run/penstock for root, "
+        help="State directory (default: $PENSTOCK_STATE_DIR, /run/penstock for root, "
         "$XDG_RUNTIME_DIR/penstock).",
     ),
 ]
@@ -91,17 +91,22 @@ OutputFormat = Annotated[
         "--output", "-o", parser=one_of(Output), metavar="FORMAT", help="table, json or yaml."
     ),
 ]
-TenantName = Annotated[str, typer.Argument(metavar="TENANT", help="As penstock ps names it.")]
+TenantName = Annotated[str, typer.Argument(metavar="TENANT", help="Name, as listed by penstock ps.")]
 Memory = Annotated[
-    str | None, typer.Option(metavar="QUANTITY", help="Device memory: 8Gi; 8Gi,4Gi on two.")
+    str | None,
+    typer.Option(metavar="QUANTITY", help="Device memory: 8Gi; for two devices: 8Gi,4Gi."),
 ]
 Cores = Annotated[
     str | None,
-    typer.Option(metavar="PERCENT", help="Share of device time: 0.1 to 100; 30,50 on two."),
+    typer.Option(
+        metavar="PERCENT", help="Share of device time, 0.1 to 100: 30; for two devices: 30,50."
+    ),
 ]
 Devices = Annotated[
     list[str] | None,
-    typer.Option("--device", metavar="WHICH", help="Index, UUID or start of one; 0,1 is two."),
+    typer.Option(
+        "--device", metavar="WHICH", help="Device index, UUID or start of a UUID; several: 0,1."
+    ),
 ]
 ModeChoice = Annotated[
     Mode | None,
@@ -117,16 +122,19 @@ PolicyFile = Annotated[
     typer.Option(
         "--policy",
         metavar="FILE",
-        help="QuotaPolicy; options override it (default: the node's, /etc/penstock/policies).",
+        help="QuotaPolicy file; options override it (default: the policy in "
+        "/etc/penstock/policies that matches).",
     ),
 ]
 Simulate = Annotated[
     str | None,
-    typer.Option("--simulate", metavar="PROFILE[,N]", help="On a simulated GPU: h200, l4,2."),
+    typer.Option(
+        "--simulate", metavar="PROFILE[,N]", help="Use a simulated GPU: h200; two of them: l4,2."
+    ),
 ]
 Oversubscribe = Annotated[
-    bool, typer.Option("--oversubscribe", help="Grant what is granted already; warns.")
+    bool, typer.Option("--oversubscribe", help="Grant more than is free; prints a warning.")
 ]
 Grace = Annotated[
-    str, typer.Option(metavar="TIME", help="Between SIGTERM and SIGKILL: 10s, 1m; 0.")
+    str, typer.Option(metavar="TIME", help="Time from SIGTERM to SIGKILL: 10s, 1m or 0.")
 ]

@@ -1,4 +1,4 @@
-"""`penstock ps`: tenants, once."""
+"""`penstock ps`: list tenants once."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
     from penstock.node.supervision.tenant_report import Row
 
-WINDOW_S = 0.5  # rates need two looks
+WINDOW_S = 0.5  # rates need two samples
 
 
 def ps(output: OutputFormat = Output.table, state_dir: StateDir = None) -> None:
-    """List tenants with what they use beside their quota, by the shim and by the device."""
+    """List tenants with their quota and usage, as counted by the shim and by the device."""
     rows = _rows_by_agent(state_dir)
     if rows is None:
         rows = _rows_by_files(state_dir)
@@ -38,9 +38,9 @@ def ps(output: OutputFormat = Output.table, state_dir: StateDir = None) -> None:
 
 
 def _rows_by_agent(state_dir: Path | None) -> list[Row] | None:
-    """What an agent of another user tells of its tenants, whose files are not ours to read.
+    """Tenants of another user's agent, whose files this user cannot read.
 
-    None: there is no such agent. Raises `PenstockError`: it does not answer.
+    None if there is no such agent. Raises `PenstockError` if it does not answer.
     """
     from penstock.cli.by_agent import agent_of_another
 

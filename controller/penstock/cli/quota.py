@@ -1,4 +1,4 @@
-"""`penstock quota set|show`: a running tenant's quota."""
+"""`penstock quota set|show`: change or show a running tenant's quota."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ def set_(
     mode: ModeChoice = None,
     device: Annotated[
         str | None,
-        typer.Option(metavar="WHICH", help="Only this device of the tenant's (index, UUID)."),
+        typer.Option(metavar="WHICH", help="Change only this device of the tenant (index or UUID)."),
     ] = None,
     oversubscribe: Oversubscribe = False,
     force: Annotated[
         bool,
         typer.Option(
             "--force",
-            help="Shrink below what is in use, too: the agent ends the program after its grace.",
+            help="Also shrink below what is in use: the agent ends the program after its grace.",
         ),
     ] = False,
     state_dir: StateDir = None,
 ) -> None:
-    """Change the quota of a running tenant. It holds from the next launch and allocation on.
+    """Change the quota of a running tenant; it applies from the next launch and allocation on.
 
-    An agent refuses less memory than is in use. Without an agent nobody ends a program: it keeps
-    what it has and gets no more.
+    An agent refuses less memory than is in use. Without an agent no program is ended: it keeps what
+    it has and gets no more.
     """
     from penstock.cli.by_agent import resize_by_agent
     from penstock.model import parse_cores, parse_memory
@@ -71,7 +71,7 @@ def set_(
             say(line)
         return
     state = State.read(state_dir)
-    find_tenant(state, tenant)  # where nothing was ever started, there is not even a lock
+    find_tenant(state, tenant)  # a directory without tenants has no lock either
     for note in resize(state, tenant, change):
         say(note)
     _show(state, tenant, Output.table)
@@ -83,7 +83,7 @@ def show(
     output: OutputFormat = Output.table,
     state_dir: StateDir = None,
 ) -> None:
-    """Show what a tenant was granted, and what holds right now."""
+    """Show a tenant's granted quota and what it may use right now."""
     from penstock.cli.by_agent import agent_of_another
     from penstock.model import PenstockError
     from penstock.node.tenants.state import State
@@ -121,14 +121,14 @@ def _show(state: State, name: str, output: Output) -> None:
 
 
 def _show_told(agent: AgentClient, name: str, output: Output) -> None:
-    """As an agent of another user's tells it."""
+    """Prints the quota as reported by another user's agent."""
     from penstock.model import PenstockError, format_cores, format_memory
     from penstock.node.rpc import mode_of
 
     tenants = {tenant.name: tenant for tenant in agent.tenants()}
     if name not in tenants:
         raise PenstockError(
-            f"the agent has no tenant {name!r}", "it has ended, or never was", "see penstock ps",
+            f"the agent has no tenant {name!r}", "it has ended, or never existed", "see penstock ps",
             reason="no-such-tenant",
         )  # fmt: skip
     tenant = tenants[name]

@@ -1,4 +1,4 @@
-"""From a command's options to a request for a tenant, for every command that starts one."""
+"""Builds a tenant request from command-line options, for every command that starts a tenant."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def refuse_inside_a_tenant() -> None:
-    """Raises `PenstockError` when this process runs under a quota already."""
+    """Raises `PenstockError` if this process already runs under a quota."""
     from penstock.model import PenstockError
     from penstock.node.tenants.tenant_processes import TENANT_VARIABLE
 
@@ -26,14 +26,14 @@ def refuse_inside_a_tenant() -> None:
         raise PenstockError(
             "this is already a tenant",
             f"${TENANT_VARIABLE} is {os.environ[TENANT_VARIABLE]}, and quotas do not nest",
-            "start it from outside, or change this tenant with penstock quota set",
+            "run it outside the tenant, or change this tenant with penstock quota set",
         )
 
 
 def open_source(state: State, simulate: str | None, place: str = "") -> DeviceSource:
-    """The simulated machine that was asked for, else the real devices. Raises `PenstockError`.
+    """The simulated machine if one is requested, else the real devices. Raises `PenstockError`.
 
-    `place`: simulated devices have other UUIDs than those of another place.
+    `place`: simulated devices of different places have different UUIDs.
     """
     if simulate is not None:
         from penstock.node.tenants.simulated_machines import simulated_machine
@@ -45,23 +45,23 @@ def open_source(state: State, simulate: str | None, place: str = "") -> DeviceSo
 
 
 def policy_of(file: Path, command: str) -> LoadedPolicy:
-    """The policy of `file` for this command of this user. Raises `PenstockError`."""
+    """The policy in `file` for this command and user. Raises `PenstockError`."""
     from penstock.node.admission.admit import user_name
     from penstock.policy import load_files, policy_for_command
 
     return policy_for_command(load_files([file]), command, user_name(), os.getuid())
 
 
-POLICIES = Path("/etc/penstock/policies")  # of the node, for who says neither policy nor quota
+POLICIES = Path("/etc/penstock/policies")  # the node's policies, for a request without policy and quota
 
 
 def chosen_policy(
     file: Path | None, command: str, memory: str | None, cores: str | None
 ) -> LoadedPolicy | None:
-    """The policy of `file`; without one, and without a whole quota, the node's for this command.
+    """The policy in `file`; without it and without a complete quota, the node's for this command.
 
-    The node's lie in $PENSTOCK_POLICIES or /etc/penstock/policies. None: there is none. Raises
-    `PenstockError`.
+    The node's policies are in $PENSTOCK_POLICIES or /etc/penstock/policies. None if none matches.
+    Raises `PenstockError`.
     """
     if file is not None:
         return policy_of(file, command)
@@ -90,9 +90,10 @@ def request_of(
     *,
     all_by_default: bool = False,
 ) -> Request:
-    """Options over policy over defaults. Raises `PenstockError` when a limit is missing.
+    """A request from options, policy and defaults, in this order of precedence.
 
-    `all_by_default`: what is not said is all that is free.
+    `all_by_default`: a limit that is not given is all that is free. Raises `PenstockError` if a
+    limit is missing.
     """
     from penstock.model import PenstockError, parse_cores, parse_memory
     from penstock.model.limits import DEFAULT_GRACE_NS, DEFAULT_STEP
@@ -115,7 +116,7 @@ def request_of(
     if missing and not all_by_default:
         where = f"neither given nor in policy {loaded}" if loaded else "no policy is given"
         fix = f"add {' and '.join(missing)} (cores are percent of one device)"
-        raise PenstockError("a quota has memory and cores", where, fix)
+        raise PenstockError("a quota needs memory and cores", where, fix)
     return Request(
         command=command,
         memory_bytes=memory_bytes,
@@ -134,7 +135,7 @@ def request_of(
 
 
 def summary(grant: Grant) -> str:
-    """One line: what was granted, and how strong that is."""
+    """One-line summary of a grant and of how strictly it is enforced."""
     from penstock.model import format_cores, human_memory
 
     shares = "; ".join(
@@ -144,12 +145,12 @@ def summary(grant: Grant) -> str:
     )
     return (
         f"tenant {grant.tenant}: {shares}, {grant.mode}; cooperative: without a root agent, a "
-        "program of yours could undo it"
+        "program of yours could undo the quota"
     )
 
 
 def warn_of_obstacles(command: str) -> None:
-    """What keeps the shim out of a program (its children may have a quota), or CUDA out of it."""
+    """Warns if a program cannot load the shim (its children may), or if MPS makes CUDA fail."""
     from penstock.node.launch.mps import has_control_pipe, pipe_directory
     from penstock.node.launch.program import find_program, obstacles
 
@@ -158,6 +159,6 @@ def warn_of_obstacles(command: str) -> None:
         say(f"{one.what}; {one.advice}")
     if has_control_pipe():
         say(
-            f"MPS runs here ({pipe_directory()}): with less than all of a device's time CUDA "
-            "answers CUDA_ERROR_NOT_SUPPORTED; see penstock doctor"
+            f"MPS runs here ({pipe_directory()}): with a quota below all of a device's time CUDA "
+            "returns CUDA_ERROR_NOT_SUPPORTED; see penstock doctor"
         )

@@ -30,7 +30,7 @@ from penstock.cli.say import say
 
 
 def run(
-    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND…", help="What to run.")],
+    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND…", help="The command to run.")],
     memory: Memory = None,
     cores: Cores = None,
     device: Devices = None,
@@ -38,19 +38,19 @@ def run(
     policy: PolicyFile = None,
     simulate: Simulate = None,
     name: Annotated[
-        str | None, typer.Option(help="Name of the tenant (default: the command's).")
+        str | None, typer.Option(help="Name of the tenant (default: the command's name).")
     ] = None,
     oversubscribe: Oversubscribe = False,
     no_agent: Annotated[
         bool,
-        typer.Option("--no-agent", help="Look after the tenant here, though an agent runs."),
+        typer.Option("--no-agent", help="Supervise the tenant in this process even if an agent runs."),
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
     state_dir: StateDir = None,
 ) -> None:
     """Run a command and all its children under a memory and compute quota.
 
-    The exit code is the command's, 128+n when signal n ended it. Signals are passed on.
+    The exit code is the command's, or 128+n if signal n ended it. Signals are forwarded to it.
     """
     from penstock.cli.by_agent import run_by_agent
     from penstock.model import PenstockError
@@ -73,7 +73,7 @@ def run(
     if state.has_agent():
         raise PenstockError(
             f"an agent owns {state.directory}",
-            "two would grant the same devices twice",
+            "without it the same devices would be granted twice",
             "leave --no-agent and --simulate out, or name another --state-dir",
         )
     source = open_source(state, simulate)

@@ -31,16 +31,16 @@ def top(
         typer.Option(min=0.1, max=86400, callback=finite, help="Seconds between updates."),
     ] = 1.0,
     output: OutputFormat = Output.table,
-    once: Annotated[bool, typer.Option("--once", help="Print one picture and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print one snapshot and exit.")] = False,
     watch: Annotated[
-        bool, typer.Option("--watch", help="With -o json: a line every interval, until stopped.")
+        bool, typer.Option("--watch", help="With -o json: print a line every interval until stopped.")
     ] = False,
     state_dir: StateDir = None,
 ) -> None:
-    """Show devices and tenants live: who uses what beside its quota. q or Ctrl-C ends it.
+    """Show devices and tenants live, with quota and usage. q or Ctrl-C quits.
 
-    Where an agent runs, every user sees what it tells; else one's own tenants are shown. c, m and n
-    sort by cores, memory and name.
+    With an agent, every user sees the tenants that it reports; without one, your own are shown. c,
+    m and n sort by cores, memory and name.
     """
     from penstock.cli.feed import open_feed
 
@@ -72,13 +72,13 @@ def _print_data(feed: Feed, output: Output, interval_s: float, *, watch: bool) -
 
 
 def _show(feed: Feed, interval_s: float) -> None:
-    """Live until q, Ctrl-C or a signal; the terminal is given back as it was, also to Ctrl-Z."""
+    """Draws until q, Ctrl-C or a signal; restores the terminal, also on Ctrl-Z."""
     asked: list[int] = []
 
     def ask(number: int, _frame: FrameType | None) -> None:
         asked.append(number)
 
-    for size in ("COLUMNS", "LINES"):  # a shell may export what the terminal's size once was
+    for size in ("COLUMNS", "LINES"):  # a shell may export an outdated terminal size
         os.environ.pop(size, None)
     ending = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     for number in (*ending, signal.SIGTSTP, signal.SIGWINCH):
@@ -94,11 +94,11 @@ def _show(feed: Feed, interval_s: float) -> None:
         if signal.SIGTSTP not in asked:
             return
         asked.clear()
-        os.kill(os.getpid(), signal.SIGSTOP)  # here we wait for `fg`
+        os.kill(os.getpid(), signal.SIGSTOP)  # stopped here until `fg`
 
 
 def _draw(feed: Feed, interval_s: float, order: str, asked: list[int]) -> str:
-    """Draws until q or a signal that is not the terminal's new size; the order chosen last."""
+    """Draws until q or a signal other than SIGWINCH; returns the last sort order."""
     from rich.live import Live
 
     from penstock.cli.screen import screen
@@ -129,7 +129,7 @@ def _draw(feed: Feed, interval_s: float, order: str, asked: list[int]) -> str:
 
 @contextlib.contextmanager
 def _keys() -> Iterator[list[int]]:
-    """What to wait for: keys as they are typed, where there is a keyboard, and signals."""
+    """Descriptors to wait for: signals, and unbuffered keys if stdin is a terminal."""
     import termios
     import tty
 

@@ -1,4 +1,4 @@
-"""`penstock usage`: what was used over a time, by tenant, user, policy or device."""
+"""`penstock usage`: metered usage over a time range, by tenant, user, policy or device."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NS = 1_000_000_000
 
 
 class By(str, Enum):
-    """What amounts are summed by."""
+    """What usage is grouped by."""
 
     value: Literal["tenant", "user", "policy", "device"]
     tenant = "tenant"
@@ -29,31 +29,31 @@ class By(str, Enum):
 
 
 def usage(
-    tenant: Annotated[str | None, typer.Argument(help="This tenant alone.")] = None,
+    tenant: Annotated[str | None, typer.Argument(help="Show only this tenant.")] = None,
     since: Annotated[
-        str, typer.Option(metavar="TIME", help="How long ago (1h, 30m), or a date (2026-05-01).")
+        str, typer.Option(metavar="TIME", help="Start: how long ago (1h, 30m), or a date (2026-05-01).")
     ] = "1h",
     until: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Likewise; without it, until now.")
+        str | None, typer.Option(metavar="TIME", help="End, written like --since (default: now).")
     ] = None,
     by: Annotated[
-        By, typer.Option(parser=one_of(By), metavar="WHAT", help="tenant, user, policy, device.")
+        By, typer.Option(parser=one_of(By), metavar="WHAT", help="tenant, user, policy or device.")
     ] = By.tenant,
     output: OutputFormat = Output.table,
     meter_dir: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Read these readings, with or without an agent (default: the running agent is "
-            "asked; without one, /var/lib/penstock for root, $XDG_STATE_HOME/penstock).",
+            help="Read the usage records in DIR, with or without an agent (default: from the "
+            "running agent; without one, /var/lib/penstock for root, $XDG_STATE_HOME/penstock).",
         ),
     ] = None,
     state_dir: StateDir = None,
 ) -> None:
-    """Show what tenants used: device time and memory over time, as the agent metered it.
+    """Show tenants' usage as metered by the agent: device time, and memory over time.
 
-    Amounts lie in minutes, older ones in hours, then days; one that lies in the time only in part
-    counts whole. Times without a zone are local.
+    Usage is stored per minute, older usage per hour, then per day; an interval that is only partly
+    in the time range counts in full. Times without a zone are local.
     """
     now_s = time.time()
     since_s = _time_of("--since", since, now_s)
@@ -62,8 +62,8 @@ def usage(
         from penstock.model import PenstockError
 
         raise PenstockError(
-            "no time lies between since and until",
-            f"{_iso(since_s)} is not before {_iso(until_s)}",
+            "empty time range",
+            f"its start {_iso(since_s)} is not before its end {_iso(until_s)}",
             "give an earlier --since, or a later --until",
         )  # fmt: skip
     found = _used(int(since_s), int(until_s), by, tenant, state_dir, meter_dir)
@@ -82,7 +82,7 @@ def usage(
         print_data(data, output)
         return
     if not found.rows:
-        print(f"nothing was used since {_iso(found.since_s)}")
+        print(f"no usage since {_iso(found.since_s)}")
         return
     from penstock.cli.table import console, usage_table
 
@@ -97,10 +97,10 @@ def _used(
     state_dir: Path | None,
     meter_dir: Path | None,
 ) -> Usage:
-    """By the running agent, which knows where it meters, unless a directory is named."""
+    """Usage from the running agent, which knows its directory, unless `meter_dir` is given."""
     from penstock.node.tenants.state import agent_sockets
 
-    if meter_dir is None and agent_sockets(state_dir):  # found out without loading gRPC
+    if meter_dir is None and agent_sockets(state_dir):  # checked without loading gRPC
         from penstock.node.rpc import find_agent
 
         agent = find_agent(state_dir)
@@ -128,12 +128,12 @@ def _time_of(option: str, text: str, now_s: float) -> float:
     except QuantityError:
         pass
     try:
-        # Python 3.10 does not read the Z that everybody writes.
+        # Python 3.10 does not parse the suffix Z.
         moment = datetime.fromisoformat(text.strip().replace("Z", "+00:00"))
         return moment.timestamp()
     except (ValueError, OverflowError, OSError):
         raise PenstockError(
-            f"{option} {text!r} is not a time", "it is neither a duration nor a date",
+            f"invalid time {text!r} for {option}", "it is neither a duration nor a date",
             "write it like 90m, 1h, 7d, 2026-05-01 or 2026-05-01T12:00:00Z",
         ) from None  # fmt: skip
 
