@@ -1,4 +1,4 @@
-"""The shim's Python side: library paths, the tenant's pages, the simulated machine.
+"""Python binding of the shim: library paths, a tenant's pages, the simulated machine.
 
-Nothing here is ever loaded into a tenant's program; that is `libpenstock.so` alone.
+None of it is ever loaded into a tenant's program; only `libpenstock.so` is.
 """

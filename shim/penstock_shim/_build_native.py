@@ -1,6 +1,6 @@
-"""Writes the C source of `penstock_shim._native`: the cffi view of pages, ledger, gate, machine.
+"""Generates the C source of `penstock_shim._native`: cffi bindings of the shim's C code.
 
-Run by CMake as ``python _build_native.py <shim/native> <output.c>``. The declarations are the very
+Run by CMake as ``python _build_native.py <shim/native> <output.c>``. The declarations are the
 headers that the C code includes, so layout and prototypes have one source.
 """
 
@@ -32,7 +32,7 @@ HEADERS = (
 
 
 def declarations(text: str) -> str:
-    """`text` as cffi's cdef reads it: without comments, includes, pragmas and string constants."""
+    """`text` in cffi's cdef syntax: without comments, includes, pragmas and string constants."""
     text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
     text = re.sub(r"//[^\n]*", "", text)
     kept = []

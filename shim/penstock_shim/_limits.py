@@ -1,4 +1,4 @@
-"""What a tenant is granted, as validated values."""
+"""A tenant's limits as validated values."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MODES: dict[Mode, int] = {
 
 
 def uuid_to_bytes(uuid: str) -> bytes:
-    """16 bytes of a device's name, "GPU-" or "MIG-" and a UUID. Raises ValueError."""
+    """16 bytes of a device UUID such as "GPU-…" or "MIG-…". Raises ValueError."""
     prefix, _, rest = uuid.partition("-")
     if prefix not in {"GPU", "MIG"} or len(rest) != 36:
         raise ValueError(
@@ -42,13 +42,13 @@ def uuid_to_bytes(uuid: str) -> bytes:
 
 
 def uuid_from_bytes(raw: bytes, *, is_mig: bool = False) -> str:
-    """The name of 16 bytes as drivers print it: GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx."""
+    """A device UUID as drivers print it: GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx."""
     return f"{'MIG' if is_mig else 'GPU'}-{uuid_module.UUID(bytes=raw)}"
 
 
 @dataclass(frozen=True)
 class DeviceLimit:
-    """Limits on one device. Raises ValueError when a figure is out of its bounds."""
+    """Limits on one device. Raises ValueError if a value is out of bounds."""
 
     uuid: str
     memory_bytes: int
@@ -62,7 +62,7 @@ class DeviceLimit:
     sharers: int = 1
     """Tenants with a grant on this device, this one included."""
     busy_sharers: int = 0
-    """Of those, with work in the last second, this one included; 0: unknown."""
+    """Those of them with work in the last second, this one included; 0: unknown."""
 
     def __post_init__(self) -> None:
         uuid_to_bytes(self.uuid)
@@ -81,18 +81,18 @@ class DeviceLimit:
 
 @dataclass(frozen=True)
 class Limits:
-    """A tenant's limits on all its devices. Raises ValueError when they make no sense."""
+    """A tenant's limits on all its devices. Raises ValueError if they are invalid."""
 
     devices: tuple[DeviceLimit, ...]
     mode: Mode = "strict"
     suspended: bool = False
     """Launches wait until this is cleared."""
     allow_unknown: bool = False
+    """Unknown allocation- and launch-like driver names are passed on."""
     record: bool = False
     """Names that are only forwarded are counted too."""
-    """Unknown allocation- and launch-like driver names are passed on."""
     generation: int = dataclasses.field(default=0, compare=False)
-    """Grows with every change; set by the writer."""
+    """Increases with every change; set by the writer."""
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.devices) <= MAX_DEVICES:
@@ -104,7 +104,7 @@ class Limits:
 
 
 def _within(name: str, value: int, low: int, high: int) -> None:
-    # A float would be cut without a word by the C struct.
+    # The C struct would silently truncate a float.
     if type(value) is not int or not low <= value <= high:
         raise ValueError(f"{name} is {value!r}: expected a whole number from {low} to {high}")
 
@@ -157,7 +157,7 @@ def _device_from_struct(struct: CData) -> DeviceLimit:
         memory_bytes=struct.memory_bytes,
         context_reserve_bytes=struct.context_reserve_bytes,
         cores_permille=cores,
-        # None follows when cores are changed.
+        # None: the allowance follows a change of cores.
         allowance_permille=(
             None if struct.allowance_permille == cores else struct.allowance_permille
         ),

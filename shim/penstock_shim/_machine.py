@@ -1,4 +1,4 @@
-"""An open simulated machine: its devices, what they really did, faults to inject."""
+"""An open simulated machine: its devices, their record, and fault injection."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _FAULTS: dict[str, int] = {
 
 
 class MachineError(RuntimeError):
-    """A machine file that cannot be made, opened or used."""
+    """A machine file that cannot be created, opened or used."""
 
 
 @dataclass(frozen=True)
 class MigInstance:
-    """A part of a divided device: what NVML lists. Nothing runs on it."""
+    """A MIG instance of a device: NVML lists it, but nothing runs on it."""
 
     profile: str  # "1g.18gb"
     memory_bytes: int
@@ -43,7 +43,7 @@ class MigInstance:
 
 @dataclass(frozen=True)
 class Device:
-    """A simulated device as it was made, and its state now."""
+    """A simulated device: its fixed properties and its current state."""
 
     index: int
     uuid: str  # "GPU-…", as NVML spells it; the same for the n-th device of a kind everywhere
@@ -57,17 +57,17 @@ class Device:
     time_slice_ns: int
     sample_period_ns: int
     lost: bool  # a device-lost fault was injected
-    wants_reset: bool  # an XID error that only a reset puts right: `lift` is one
+    wants_reset: bool  # an XID error that only a reset clears; `lift` is a reset
     xid_count: int  # XID errors ever reported
     xids: tuple[int, ...]  # the newest of them, oldest first
     mig: tuple[MigInstance, ...]  # empty: MIG is off
 
 
 class ProcessRecord(NamedTuple):
-    """One process on one device since the machine was made, ended processes included."""
+    """Record of one process on one device since the machine was created; it may have ended."""
 
     device: int
-    at_ns: int  # CLOCK_MONOTONIC; every figure is exact at this time
+    at_ns: int  # CLOCK_MONOTONIC; all values are exact at this time
     pid: int  # in the pid namespace of the process itself
     pid_namespace: int  # that namespace's inode; 0: not known
     alive: bool
@@ -82,16 +82,16 @@ class ProcessRecord(NamedTuple):
     launches: int
     copies: int
     pending: int  # operations submitted and not completed
-    refused: int  # allocations that the device had no memory for
+    refused: int  # allocations that failed for lack of device memory
     calls: int  # driver calls while the process had a context here
 
 
 @dataclass(frozen=True)
 class DeviceUsage:
-    """A device as a whole since the machine was made."""
+    """Usage of a whole device since the machine was created."""
 
     device: int
-    at_ns: int  # CLOCK_MONOTONIC; every figure is exact at this time
+    at_ns: int  # CLOCK_MONOTONIC; all values are exact at this time
     created_ns: int
     busy_ns: int
     copy_ns: int
@@ -105,7 +105,7 @@ class DeviceUsage:
 
 @dataclass(frozen=True)
 class Sample:
-    """Running sums at one of the device's sample times."""
+    """Cumulative sums at one of the device's sample times."""
 
     at_ns: int
     busy_ns: int
@@ -120,7 +120,7 @@ class Machine:
         """Open the machine at `path`.
 
         Raises:
-            MachineError: there is none, or the file is not one.
+            MachineError: the file does not exist, or is not a machine.
         """
         self.path = Path(path).absolute()
         error = ffi.new("char[]", lib.SIM_ERROR_BYTES)
@@ -141,7 +141,7 @@ class Machine:
         self.close()
 
     def close(self) -> None:
-        """Let go of the machine; the file stays. Closing twice does nothing."""
+        """Close the machine; the file stays. A second call does nothing."""
         if self._machine != ffi.NULL:
             lib.sim_machine_close(self._machine)
             self._machine = ffi.NULL
@@ -159,7 +159,7 @@ class Machine:
         return bool(self._info(self._checked(device)).lost)
 
     def usage(self, device: int = 0) -> DeviceUsage:
-        """What the device as a whole has done so far.
+        """Usage of the whole device so far.
 
         Raises:
             IndexError: no such device.
@@ -181,9 +181,9 @@ class Machine:
         )
 
     def record(self, device: int | None = None) -> list[ProcessRecord]:
-        """Every process that the device (default: each) has seen: the ground truth.
+        """Records of every process on the device (default: on each): the ground truth.
 
-        The figures of one device are taken in one instant.
+        The values of one device are taken at one instant.
 
         Raises:
             IndexError: no such device.
@@ -221,15 +221,15 @@ class Machine:
         Args:
             kind: which fault.
             device: the device that has it.
-            pid: the process it happens to; 0: any.
-            skip: calls that are let through first.
-            count: calls that are hit; 0: all until `lift`.
+            pid: the process that it affects; 0: any.
+            skip: number of calls that succeed first.
+            count: number of calls that it affects; 0: all until `lift`.
             delay_ns: for ``slow``: how much longer a driver call takes.
             call: glob over the driver function's base name; empty: every call that fits the kind.
 
         Raises:
             IndexError: no such device.
-            MachineError: the machine refused.
+            MachineError: the machine rejected the fault.
         """
         if kind not in get_args(FaultKind):
             raise MachineError(f"{kind!r} is no fault; there are {', '.join(get_args(FaultKind))}")
@@ -248,7 +248,7 @@ class Machine:
         self._inject(device, ffi.new("sim_fault *"))
 
     def report_xid(self, xid: int, *, device: int = 0) -> None:
-        """The driver reports XID error `xid` of the device; see `Device.wants_reset`.
+        """Make the driver report XID error `xid` of the device; see `Device.wants_reset`.
 
         Raises:
             IndexError: no such device.
@@ -256,7 +256,7 @@ class Machine:
         lib.sim_machine_report_xid(self._open(), self._checked(device), xid)
 
     def shift_clock(self, ns: int, *, device: int = 0) -> None:
-        """Move the device's clock on by `ns` at once: an hour of drift, say, without the hour.
+        """Advance the device's clock by `ns` at once, to simulate long drift.
 
         Raises:
             IndexError: no such device.
@@ -295,9 +295,9 @@ class Machine:
             yield _process(device, at_ns, room[number])
 
     def raw_record(self, device: int, room: CData) -> tuple[int, CData, int]:
-        """The time, the device's records as they are in memory, and how many there are.
+        """The time, the device's raw records, and their number.
 
-        They lie in `room`, or in a larger one where that is too small.
+        The records are in `room`, or in a larger buffer if `room` is too small.
 
         Raises:
             IndexError: no such device.
@@ -320,7 +320,7 @@ class Machine:
             yield self._info(index)
 
     def has_devices_of(self, other: Machine) -> bool:
-        """True when the devices of both are the same in number and profile, wherever they are."""
+        """Whether both machines have the same devices in number and profile; places may differ."""
         return self._fingerprint() == other._fingerprint()
 
     def _fingerprint(self) -> list[bytes]:
@@ -344,8 +344,8 @@ class Machine:
         return self._machine
 
     def _check_file(self) -> None:
-        """A look at a mapping whose file was cut would end this process (SIGBUS)."""
-        now = _identity(self.path)  # removed or replaced: the mapping keeps what it had
+        """Raises `MachineError` if the file was truncated: reading it would raise SIGBUS."""
+        now = _identity(self.path)  # if removed or replaced, the mapping stays valid
         if now[:2] == self._file[:2] and now[2] < self._file[2]:
             raise MachineError(f"the simulated machine {self.path} was truncated; create it again")
 
@@ -356,7 +356,7 @@ class Machine:
 
 
 class RecordReader:
-    """Reads one device's record again and again: what has not moved since is not made anew."""
+    """Reads one device's record repeatedly and reuses the objects of unchanged entries."""
 
     def __init__(self, machine: Machine, device: int) -> None:
         self._machine = machine
@@ -366,9 +366,9 @@ class RecordReader:
         self._records: list[ProcessRecord] = []
 
     def read(self) -> tuple[int, list[ProcessRecord]]:
-        """The time, and all records; one that is as it was before is the same object, of that time.
+        """The time, and all records; an unchanged record is the same object, with its old time.
 
-        The same list as before where all are.
+        If all are unchanged, the list is the same object too.
         """
         at_ns, self._room, count = self._machine.raw_record(self._device, self._room)
         raw = bytes(ffi.buffer(self._room, count * ffi.sizeof("sim_process_record")))
@@ -411,7 +411,7 @@ def _process(device: int, at_ns: int, record: CData) -> ProcessRecord:
 
 
 def _identity(file: Path) -> tuple[int, int, int]:
-    """Device, inode and size; zeros for one that is gone."""
+    """Device, inode and size of `file`; zeros if it does not exist."""
     try:
         found = file.stat()
     except OSError:
@@ -451,5 +451,5 @@ def text(chars: CData) -> str:
 
 
 def put(struct: CData, field: str, value: str, size: int) -> None:
-    """Store `value` in a char array, cut to its size."""
+    """Store `value` in a char array, truncated to its size."""
     setattr(struct, field, value.encode()[: size - 1])

@@ -1,4 +1,4 @@
-"""Page files: created whole or not at all, checked before use, never replaced."""
+"""Page files: created completely or not at all, checked before use, never replaced."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _ADVICE = {
 _ELSEWHERE = "keep tenants elsewhere (--state-dir, $PENSTOCK_STATE_DIR)"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _DEFAULT_ADVICE = "let the tenant end, remove its directory and start it again"
-ADVICES = frozenset({*_ADVICE.values(), _DEFAULT_ADVICE})  # for who has a shell on the machine
+ADVICES = frozenset({*_ADVICE.values(), _DEFAULT_ADVICE})  # for users with a shell on the machine
 
 
 class PageError(Exception):
-    """A quota or usage page that cannot be used: what happened, why, and what to do."""
+    """An unusable quota or usage page: what happened, why, and what to do."""
 
     def __init__(self, path: Path, what: str, advice: str | None = None) -> None:
         self.path = path
@@ -44,31 +44,31 @@ class PageError(Exception):
 
 
 def survive_lost_pages() -> None:
-    """From now on this process goes on when a mapped page is gone: truncated, or no room for it.
+    """Makes this process survive the loss of a mapped page: truncated, or without storage.
 
-    SIGBUS would end it; it sees an empty page instead. For processes that have more to do than to
-    look at pages; what they write there is lost.
+    SIGBUS would end the process; instead it sees an empty page. For processes that do more than
+    read pages; what they write there is lost.
     """
     lib.penstock_survive_lost_pages()
 
 
 def lost_pages() -> int:
-    """How many were replaced so."""
+    """Number of mapped pages that were replaced by empty ones."""
     return int(lib.penstock_lost_pages())
 
 
 def page_size(kind: Kind) -> int:
-    """Bytes of a page of this kind."""
+    """Size in bytes of a page of this kind."""
     return int(ffi.sizeof(f"penstock_{kind}_page"))
 
 
 def page_bytes() -> int:
-    """What the pages of one tenant take together."""
+    """Size in bytes of all pages of one tenant."""
     return page_size("quota") + page_size("usage")
 
 
 def usage_page_bytes() -> int:
-    """What a usage page takes."""
+    """Size in bytes of a usage page."""
     return page_size("usage")
 
 
@@ -94,7 +94,7 @@ def open_page(path: Path, kind: Kind, *, writable: bool) -> int:
 
 
 def check_page(fd: int, path: Path, kind: Kind) -> None:
-    """Checks magic, version and size, with the shim's own code. Raises PageError."""
+    """Checks magic, version and size with the shim's own code. Raises PageError."""
     code = lib.penstock_binding_page_check(fd, kind == "quota")
     if code != 0:
         what = text_of(lib.penstock_binding_error_text(code))
@@ -106,7 +106,7 @@ def check_page(fd: int, path: Path, kind: Kind) -> None:
 
 
 def _versions(fd: int) -> str:
-    """Which version the page has, and which one this release reads."""
+    """The version of the page and the versions that this release reads, in words."""
     (found,) = struct.unpack_from("=I", os.pread(fd, 16, 0), 8)
     oldest, newest = int(lib.PENSTOCK_ABI_OLDEST), int(lib.PENSTOCK_ABI_VERSION)
     if oldest <= found <= newest:
@@ -116,7 +116,7 @@ def _versions(fd: int) -> str:
 
 
 def text_of(pointer: CData) -> str:
-    """A NUL-terminated C string or char array, unprintable characters replaced."""
+    """A NUL-terminated C string or char array with unprintable characters replaced."""
     raw = ffi.string(pointer)
     text = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else str(raw)
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
@@ -124,7 +124,7 @@ def text_of(pointer: CData) -> str:
 
 @contextlib.contextmanager
 def mapped(fd: int, kind: Kind, *, writable: bool = True) -> Iterator[CData]:
-    """The page as a C struct, mapped for the length of the block."""
+    """The page as a C struct, mapped for the duration of the block."""
     view = Mapping(fd, kind, writable=writable)
     try:
         yield view.page
@@ -155,19 +155,19 @@ def create_page(
     *,
     mode: int,
 ) -> None:
-    """Creates a page file under its name only when it is complete.
+    """Creates a page file, which gets its name only when it is complete.
 
-    All of it gets its disk or memory now: a full file system is an error here, never a SIGBUS in a
-    program that stores into its page later. (Without such a call, glibc writes into each block.)
+    All its storage is allocated now: a full file system is an error here, never a later SIGBUS in a
+    program that writes to its page. (Without such a system call, glibc writes into each block.)
 
     Args:
-        path: Where; the directory is made (0700) if it is missing.
-        kind: Which page.
+        path: Path of the file; a missing directory is created (0700).
+        kind: Kind of page.
         fill: Initialises the zeroed page.
         mode: Permission bits of the file, whatever the umask.
 
     Raises:
-        PageError: it exists already, or it cannot be written.
+        PageError: the page exists already or cannot be written.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     spare = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
@@ -178,7 +178,7 @@ def create_page(
             with mapped(fd, kind) as page:
                 fill(page)
             os.fchmod(fd, mode)
-            # A page is never replaced while somebody may have it mapped: link, not rename.
+            # A page is never replaced while a process may have it mapped: link, not rename.
             os.link(spare, path)
         finally:
             os.close(fd)

@@ -1,4 +1,4 @@
-"""The quota page: what a tenant is granted, written by its supervisor."""
+"""The quota page: a tenant's limits, written by its supervisor."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class Quota:
     tenant: str
     limits: Limits
     driver_path: str
-    """The driver's libcuda below the shim; empty: searched."""
+    """The driver's libcuda that the shim loads; empty: searched."""
     nvml_path: str
     heartbeat_ns: int
-    """CLOCK_MONOTONIC when the writer last showed that it lives; 0: never."""
+    """CLOCK_MONOTONIC of the writer's last heartbeat; 0: none yet."""
 
 
 def read_quota(path: Path) -> Quota:
@@ -47,8 +47,8 @@ def read_quota(path: Path) -> Quota:
     fd = open_page(path, "quota", writable=False)
     try:
         page = ffi.new("penstock_quota_page *")
-        # The copy in force is rewritten only by the change after the next: a page whose index moved
-        # while it was read is read again.
+        # The copy in force is rewritten only by the change after the next one: read the page again
+        # if its index moved during the read.
         for _ in range(16):
             _pread_into(fd, page, path)
             before = page.current & 1
@@ -83,18 +83,18 @@ def _decode(page: CData, path: Path) -> Quota:
 
 
 class QuotaWriter:
-    """Writes a quota page. Several writers of one page, in any process, do not disturb each other.
+    """Writer of a quota page; a page may have several writers, in any process.
 
-    A change is complete or has not happened: the spare copy is filled, then the index flips, then
-    sleepers are woken. `QuotaWriter.create` makes a page, `QuotaWriter.open` goes on with one.
-    Any thread may write and any may close: who writes after that is told by `PageError`.
+    A change is atomic: the spare copy is filled, then the index flips, then sleepers are woken.
+    `QuotaWriter.create` makes a page, `QuotaWriter.open` opens an existing one. Any thread may
+    write or close; writing after `close` raises `PageError`.
     """
 
     def __init__(self, path: Path, fd: int, lock_fd: int) -> None:
         self.path = path
         self._fd = fd
         self._lock_fd = lock_fd
-        self._using = threading.Lock()  # the page and both files stay open while it is held
+        self._using = threading.Lock()  # while held, the page and both files stay open
         self._mapping = Mapping(fd, "quota")
 
     @classmethod
@@ -127,11 +127,11 @@ class QuotaWriter:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Goes on with an existing page, for instance after a restart. Raises PageError."""
+        """Opens an existing page, for instance after a restart. Raises PageError."""
         fd = open_page(path, "quota", writable=True)
         lock_path = path.with_name(path.name + ".lock")
         try:
-            # Beside the page: whoever may read the page could hold a lock on the page itself.
+            # Not the page itself: any process that may read the page could hold a lock on it.
             lock_fd = os.open(
                 lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
             )
@@ -142,7 +142,7 @@ class QuotaWriter:
 
     @property
     def limits(self) -> Limits:
-        """The limits in force. Raises PageError if they were scribbled over."""
+        """The limits in force. Raises PageError if they were overwritten."""
         return self.read().limits
 
     def read(self) -> Quota:
@@ -154,12 +154,12 @@ class QuotaWriter:
 
         Raises:
             ValueError: the devices are not the page's devices in the page's order.
-            PageError: it was closed, or another writer holds the lock for more than five seconds.
+            PageError: the page was closed, or another writer held the lock for over five seconds.
         """
         return self.change(lambda _: limits)
 
     def change(self, edit: Callable[[Limits], Limits]) -> int:
-        """Reads the limits, puts `edit` of them in force, as one step. Raises as `update`."""
+        """Atomically replaces the limits by `edit` of them. Raises like `update`."""
         with self._locked() as page:
             try:
                 before = _limits.from_struct(page.copies[page.current & 1])
@@ -175,19 +175,19 @@ class QuotaWriter:
             return int(lib.penstock_quota_publish(page, _limits.to_struct(after)))
 
     def heartbeat(self) -> int:
-        """Says that the writer lives; CLOCK_MONOTONIC nanoseconds as written. Raises PageError."""
+        """Writes a heartbeat; returns its CLOCK_MONOTONIC nanoseconds. Raises PageError."""
         with self._using:
             return int(lib.penstock_quota_heartbeat(self._page()))
 
     def words(self) -> CData:
-        """The page as a C struct, for whoever writes heartbeats natively; NULL after `close`."""
+        """The page as a C struct, for native code that writes heartbeats; NULL after `close`."""
         page = self._mapping.page
         return ffi.NULL if page is None else page
 
     def mark_dead(self, slot: int, owner: int) -> None:
-        """Says that the process with owner word `owner` (0: none) in `slot` is dead.
+        """Marks the process with owner word `owner` (0: none) in `slot` as dead.
 
-        Raises ValueError for a slot that cannot be, `PageError` once it was closed.
+        Raises ValueError for an invalid slot, `PageError` after `close`.
         """
         if not 0 <= slot < _limits.MAX_SLOTS:
             raise ValueError(f"slot {slot}: expected 0 to {_limits.MAX_SLOTS - 1}")
@@ -195,7 +195,7 @@ class QuotaWriter:
             lib.penstock_quota_mark_dead(self._page(), slot, owner)
 
     def close(self) -> None:
-        """Ends writing, after whoever is at it; the page stays as it is. May be called twice."""
+        """Closes the page after a write in progress; its content stays. May be called twice."""
         with self._using:
             if self._fd >= 0:
                 self._mapping.close()
@@ -215,7 +215,7 @@ class QuotaWriter:
         self.close()
 
     def _page(self) -> CData:
-        """While `_using` is held."""
+        """The mapped page; call it with `_using` held."""
         if self._mapping.page is None:
             raise PageError(self.path, "was closed by its writer", "open it anew")
         return self._mapping.page

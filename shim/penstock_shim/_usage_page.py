@@ -1,6 +1,6 @@
-"""The usage page: what a tenant uses, written by the tenant's shims.
+"""The usage page: a tenant's usage, written by the tenant's shims.
 
-Nothing in it is trusted: it is read by `pread` (a truncated mapping would kill the reader), and
+Its content is not trusted: it is read by `pread` (a truncated mapping would kill the reader), and
 every field is kept within its bounds.
 """
 
@@ -47,11 +47,11 @@ _ASKED_OFFSET: int = ffi.offsetof("penstock_usage_page", "asked")
 
 @dataclass(frozen=True)
 class DeviceUsage:
-    """What a tenant uses on one device, all its processes together."""
+    """A tenant's usage of one device, summed over all its processes."""
 
     total_bytes: int
     peak_bytes: int
-    """Highest total ever seen."""
+    """Highest total so far."""
     refusals: int
     """Requests answered "out of memory" by the ledger."""
     refused_bytes: int
@@ -66,15 +66,15 @@ class DeviceUsage:
     waited_ns: int
     debts: int
     copied_bytes: int
-    """What copy engines moved: metered, not gated."""
+    """Bytes moved by copy engines: metered, not gated."""
     copies: int
     host_functions: int
-    """Calls of the host queued on streams: not gated."""
+    """Host functions queued on streams: not gated."""
 
 
 @dataclass(frozen=True)
 class SlotUsage:
-    """What one process holds and has in flight, by device."""
+    """Memory and work in flight of one process, by device."""
 
     slot: int
     state: Literal["live", "reaping"]
@@ -100,32 +100,32 @@ class UsageSnapshot:
     """A usage page as read at about one moment."""
 
     devices: tuple[DeviceUsage, ...]
-    """One for each device that was asked for: by default of the layout, granted or not."""
+    """One for each requested device: by default all of the layout, granted or not."""
     slots: tuple[SlotUsage, ...]
     """Slots in use."""
     asked_changes: int = 0
-    """Grows whenever a name is asked for that the shim does not answer itself: see `read_asked`."""
+    """Increases with each request for a name that the shim does not handle: see `read_asked`."""
 
 
 @dataclass(frozen=True)
 class AskedName:
-    """A driver name that a program asked for and that the shim did not answer itself."""
+    """A driver name that a program requested and that the shim did not handle itself."""
 
     name: str
     kind: AskedKind
     requests: int
-    """Times asked of cuGetProcAddress."""
+    """Requests through cuGetProcAddress."""
     calls: int
-    """Calls; of an absent name at least one a process."""
+    """Calls; for an absent name at least one per process."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """All such names of a tenant, by name."""
+    """All names that a tenant requested and the shim did not handle, sorted."""
 
     names: tuple[AskedName, ...]
     overflow: int
-    """How often a name did not fit into the table."""
+    """Number of names that did not fit into the table, with repetitions."""
     ever_used: bool = True
     """Whether any process ever claimed a slot, as the first context does."""
 
@@ -133,8 +133,8 @@ class Asked:
 class UsagePage:
     """A tenant's usage page, open.
 
-    `snapshot` is safe on anybody's page. `reap` maps it and is for tenants of one's own: a tenant
-    that truncates the file meanwhile kills whoever has it mapped.
+    `snapshot` is safe on any user's page. `reap` maps the page and is for the user's own tenants:
+    truncating the file meanwhile kills the process that has it mapped.
     """
 
     def __init__(self, path: Path, fd: int) -> None:
@@ -146,7 +146,7 @@ class UsagePage:
         """Creates an empty page.
 
         Args:
-            path: Where; a missing directory gets 0700.
+            path: Path of the file; a missing directory is created (0700).
             mode: Permission bits; the tenant must be able to write.
 
         Raises:
@@ -161,19 +161,19 @@ class UsagePage:
         return cls(path, open_page(path, "usage", writable=True))
 
     def snapshot(self, devices: int = MAX_DEVICES) -> UsageSnapshot:
-        """Reads the page, of its first `devices` devices. Raises PageError if it was damaged."""
+        """Reads the page for its first `devices` devices. Raises PageError if it is damaged."""
         return _snapshot(self._fd, self.path, devices)
 
     def fileno(self) -> int:
-        """The open file, for whoever reads it natively; it goes with `close`."""
+        """The open file, for native readers; `close` closes it."""
         return self._fd
 
     def asked(self) -> Asked:
-        """Names asked for that the shim did not answer itself. Raises PageError."""
+        """Requested names that the shim did not handle itself. Raises PageError."""
         return _asked(self._fd, self.path)
 
     def reap(self, quota: Path | None = None) -> int:
-        """Takes back what dead processes hold; returns how many slots were freed.
+        """Frees the slots of dead processes and what they hold; returns how many were freed.
 
         Args:
             quota: The quota page, for marks of dead owners; by default the one beside this page, if
@@ -216,7 +216,7 @@ class UsagePage:
 
 
 def read_usage(path: Path) -> UsageSnapshot:
-    """Reads a page with nothing but read permission. Raises PageError."""
+    """Reads a page; needs only read permission. Raises PageError."""
     fd = open_page(path, "usage", writable=False)
     try:
         return _snapshot(fd, path)
@@ -225,7 +225,7 @@ def read_usage(path: Path) -> UsageSnapshot:
 
 
 def read_asked(path: Path) -> Asked:
-    """Names that the tenant's programs asked for, with read permission alone. Raises PageError."""
+    """Names that the tenant's programs requested; needs only read permission. Raises PageError."""
     fd = open_page(path, "usage", writable=False)
     try:
         return _asked(fd, path)
@@ -238,7 +238,7 @@ def _asked(fd: int, path: Path) -> Asked:
     page = ffi.new("penstock_usage_page *")
     _read_range(fd, page, 0, ffi.offsetof("penstock_usage_page", "pid_namespaces"), path)
     _read_range(fd, page, _ASKED_OFFSET, page_size("usage") - _ASKED_OFFSET, path)
-    # An entry without a kind was claimed by a process that was killed before it wrote the name.
+    # An entry without a kind: its process was killed before it wrote the name.
     found = [
         AskedName(text_of(one.name), _ASKED_KINDS[one.kind], one.requests, one.calls)
         for one in page.asked
@@ -269,7 +269,7 @@ def _snapshot(fd: int, path: Path, devices: int = MAX_DEVICES) -> UsageSnapshot:
 
 
 def _scratch() -> CData:
-    """Room for a page, one a thread: only what was read into it is looked at afterwards."""
+    """A page buffer, one per thread; only the ranges read into it may be used afterwards."""
     if not hasattr(_rooms, "page"):
         _rooms.page = ffi.new("penstock_usage_page *")
     return _rooms.page

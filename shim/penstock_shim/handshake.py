@@ -1,4 +1,4 @@
-"""What a process says at its tenant's handshake socket (`shim/native/abi/handshake.h`)."""
+"""Messages on a tenant's handshake socket (`shim/native/abi/handshake.h`)."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ MESSAGE_BYTES = int(ffi.sizeof("penstock_handshake"))
 
 @dataclass(frozen=True)
 class Hello:
-    """A well-formed message. All of it is the sender's word."""
+    """A well-formed message; its content is the sender's claim."""
 
     slot: int
     owner: int  # the slot's owner word
-    pid: int  # as the sender sees it
-    start_ticks: int  # likewise; 0: not known
+    pid: int  # in the sender's pid namespace
+    start_ticks: int  # as the sender sees it; 0: not known
     abi_version: int
     library: str  # release of the shim
 
 
 def parse(raw: bytes) -> Hello:
-    """Raises ValueError, in words, for what is no such message."""
+    """Decodes a handshake. Raises ValueError with the reason if `raw` is none."""
     if len(raw) != MESSAGE_BYTES:
         raise ValueError(f"{len(raw)} bytes, and a handshake has {MESSAGE_BYTES}")
     message = ffi.cast("penstock_handshake *", ffi.from_buffer(raw))

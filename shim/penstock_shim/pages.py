@@ -1,7 +1,7 @@
-"""A tenant's two pages: `quota` (what it is granted) and `usage` (what it uses).
+"""A tenant's two pages: `quota` (its limits) and `usage` (its usage).
 
-`QuotaWriter` and `UsagePage` are the supervisor's; `read_quota` and `read_usage` need nothing but
-read permission. The layout is one C header for all, `shim/native/abi/`.
+Supervisors use `QuotaWriter` and `UsagePage`; `read_quota` and `read_usage` need only read
+permission. The C headers in `shim/native/abi/` define the layout for both sides.
 """
 
 from penstock_shim._limits import (

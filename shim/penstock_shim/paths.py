@@ -1,11 +1,11 @@
-"""Where the installed libraries lie."""
+"""Paths of the installed libraries and programs."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 MOUNTED_TENANT = "/run/penstock-tenant"  # also in shim/native/common/tenant_directory.h
-"""Where a container has its tenant's pages, and below `driver` the simulated driver."""
+"""Directory in a container with its tenant's pages and, below `driver`, the simulated driver."""
 _PACKAGE = Path(__file__).resolve().parent
 
 
@@ -30,22 +30,22 @@ def nvml_so_path() -> Path:
 
 
 def sim_dir() -> Path:
-    """Where the simulated `libcuda.so.1` and `libnvidia-ml.so.1` lie. Raises FileNotFoundError."""
+    """Folder of the simulated `libcuda.so.1` and `libnvidia-ml.so.1`. Raises FileNotFoundError."""
     return _installed("sim")
 
 
 def container_hook_path() -> Path:
-    """What a container runtime starts for every container of ours. Raises FileNotFoundError."""
+    """The hook that container runtimes run for our containers. Raises FileNotFoundError."""
     return _installed("bin/penstock-container-hook")
 
 
 def aside_path() -> Path:
-    """What does for another process what may never end. Raises FileNotFoundError."""
+    """The helper program for operations that may never return. Raises FileNotFoundError."""
     return _installed("bin/penstock-aside")
 
 
 def coverage_table() -> Path:
-    """What the shim does with every symbol, as JSON. Raises FileNotFoundError."""
+    """The JSON table of how the shim handles each symbol. Raises FileNotFoundError."""
     return _installed("coverage.json")
 
 

@@ -1,4 +1,4 @@
-"""Recent use of a device by one tenant, from samples of its usage page."""
+"""A tenant's recent use of a device, from samples of its usage page."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ if TYPE_CHECKING:
 
 
 class RecentUse:
-    """What one tenant did on one device over about the last second."""
+    """One tenant's use of one device over about the last second."""
 
     def __init__(self, owner: CData | None = None, words: CData | None = None) -> None:
-        """Without arguments its samples come by `add`.
+        """Without arguments, `add` supplies the samples.
 
         Args:
             owner: Keeps `words` in memory.
-            words: Samples that are taken elsewhere.
+            words: Samples that other code takes.
         """
         self._owner = owner
         self._words = ffi.new("penstock_recent *") if words is None else ffi.addressof(words)
 
     def add(self, at_ns: int, usage: UsageSnapshot, device: int) -> None:
-        """Takes in a snapshot of the tenant's usage page; `device` is the index of its grant."""
+        """Adds a snapshot of the tenant's usage page; `device` is the index in its grant."""
         figures = usage.devices[device]
         in_flight = any(slot.submitted[device] != slot.done[device] for slot in usage.slots)
         lib.penstock_recent_add(
@@ -42,5 +42,5 @@ class RecentUse:
         return bool(lib.penstock_recent_is_active(self._words, at_ns))
 
     def is_asking(self, at_ns: int) -> bool:
-        """Whether its launches had to wait lately, or it has just begun and use tells nothing."""
+        """Whether its launches waited recently, or it is too new for its use to be meaningful."""
         return bool(lib.penstock_recent_is_asking(self._words, at_ns))

@@ -1,8 +1,8 @@
-"""The simulated machine from Python: make one, read what its devices really did, inject faults.
+"""Simulated machines: create one, read what its devices really did, inject faults.
 
 A machine is one file. `create_machine` makes it from device profiles, the simulated `libcuda.so.1`
-and `libnvidia-ml.so.1` find it through `environment`, and `Machine.record` is the ground truth that
-benchmarks compare with: what the devices did, in their own words, not what a shim thinks.
+and `libnvidia-ml.so.1` find it through `environment`, and `Machine.record` is the ground truth for
+benchmarks: what the devices recorded, not what a shim counted.
 """
 
 from __future__ import annotations
@@ -72,19 +72,19 @@ MAX_DEVICES = int(lib.SIM_MAX_DEVICES)
 
 
 class SpecError(ValueError):
-    """A machine specification that cannot be meant: says what is wrong and what would be right."""
+    """An invalid machine specification; the message says what is wrong and what is valid."""
 
 
 @dataclass(frozen=True)
 class Spec:
-    """``PROFILE[,N]``: `count` devices, all as `profile` says."""
+    """``PROFILE[,N]``: `count` devices, all of `profile`."""
 
     profile: Profile
     count: int
 
 
 def parse_spec(text: str) -> Spec:
-    """Read ``PROFILE[,N]``: a profile's name or YAML file, and how many such devices (default 1).
+    """Parse ``PROFILE[,N]``: a profile's name or YAML file, and the number of devices (default 1).
 
     Raises:
         SpecError: not of that form, or N is not 1…16.
@@ -109,22 +109,22 @@ def parse_spec(text: str) -> Spec:
 def create_machine(path: str | os.PathLike[str], spec: str | Spec, place: str = "") -> Machine:
     """Open the machine at `path`, making it first if there is none.
 
-    Machines made with different `place`s, such as names of nodes, have devices of different UUIDs;
-    one that is there already keeps those that it has.
+    Machines made with different `place`s, such as names of nodes, have devices with different
+    UUIDs; an existing machine keeps its own.
 
-    Several processes may do so at once. A machine that is already there is used as it is, with all
-    that it has recorded, provided that it has the devices that `spec` asks for.
+    Several processes may call this at once. An existing machine is used as it is, with all that it
+    has recorded, provided that it has the devices that `spec` requests.
 
     Raises:
-        SpecError, ProfileError: `spec` cannot be understood.
+        SpecError, ProfileError: `spec` is invalid.
         MachineError: the file cannot be made or read, or is a machine of other devices.
     """
     wanted = parse_spec(spec) if isinstance(spec, str) else spec
     path = Path(path)
-    is_there = path.exists()  # its disk may be full by now: what it is compared with lies elsewhere
+    is_there = path.exists()  # its disk may be full: make the other one elsewhere
     beside = None if is_there else _folder(path)
     with tempfile.TemporaryDirectory(prefix=".machine-", dir=beside) as folder:
-        # The machine is made aside and linked into place whole, so nobody sees half of one.
+        # The machine is made aside and linked into place, so no process sees an incomplete one.
         aside = Path(folder) / "machine"
         _make(aside, wanted, path, place)
         try:
@@ -150,9 +150,9 @@ MIG_MEMORY_EIGHTHS = {1: 1, 2: 2, 3: 4, 4: 4, 7: 8}  # of a device's memory, by 
 
 
 def mig_instances(device: Device, words: str) -> list[MigInstance]:
-    """``1g,1g,3g``: instances of `device` with so many of its seven compute slices each.
+    """``1g,1g,3g``: MIG instances of `device`, each with that many of its seven compute slices.
 
-    Memory goes in eighths, as on the devices that have MIG; SM counts are estimates.
+    Memory is divided in eighths, as on devices with MIG; SM counts are estimates.
 
     Raises:
         SpecError: no such size, or they do not fit on one device.
@@ -178,7 +178,7 @@ def mig_instances(device: Device, words: str) -> list[MigInstance]:
 def environment(
     machine_path: str | os.PathLike[str], tag: str = "", base: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """The variables that put a child process on the simulated machine, to be merged into its own.
+    """Environment variables that put a child process on the simulated machine.
 
     `tag` labels the process in the device's record. `base` is the environment that the child would
     otherwise have (default: this process's), whose library path is kept behind the simulated one.
@@ -195,10 +195,10 @@ def environment(
 
 
 def _folder(path: Path) -> Path:
-    """The folder that is to hold the machine.
+    """The folder of the machine at `path`.
 
     Raises:
-        MachineError: there is no such folder.
+        MachineError: the folder does not exist.
     """
     folder = path.absolute().parent
     if not folder.is_dir():
@@ -207,14 +207,14 @@ def _folder(path: Path) -> Path:
 
 
 def _make(aside: Path, spec: Spec, path: Path, place: str) -> None:
-    """Makes the machine in the file `aside`, from where it gets its name, `path`."""
+    """Makes the machine in the file `aside`, which the caller then links to `path`."""
     profiles = ffi.new("sim_profile[]", spec.count)
     for index in range(spec.count):
         _fill(profiles[index], spec.profile)
-        profiles[index].place = zlib.crc32(place.encode())  # of nothing it is 0
+        profiles[index].place = zlib.crc32(place.encode())  # 0 for an empty place
     error = ffi.new("char[]", lib.SIM_ERROR_BYTES)
     if lib.sim_machine_create(os.fsencode(aside), profiles, spec.count, error) < 0:
-        # The machine's words name the file that is being made aside.
+        # The error text names the temporary file.
         reason = text(error).rpartition(f"{str(aside)[:120]}: ")[2]
         if reason.startswith("a profile"):
             raise MachineError(f"no machine can be made of {spec.profile.path}: {reason}")
@@ -222,7 +222,7 @@ def _make(aside: Path, spec: Spec, path: Path, place: str) -> None:
 
 
 def _fill(raw: CData, profile: Profile) -> None:
-    """Copy `profile` into a `sim_profile`; None stays 0, which means the machine's default."""
+    """Copy `profile` into a `sim_profile`; None stays 0, which is the machine's default."""
     put(raw, "name", profile.name, lib.SIM_NAME_BYTES)
     put(raw, "source", profile.source, lib.SIM_NAME_BYTES)
     raw.compute_major, raw.compute_minor = profile.compute_capability

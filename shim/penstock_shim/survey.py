@@ -1,7 +1,6 @@
-"""A look at the pages of many tenants at once, in one native call a round.
+"""Polls the pages of many tenants with one native call per iteration of the reconcile loop.
 
-It renews heartbeats and tells whose usage page is worth a closer look; most are not, most of the
-time.
+The call renews heartbeats and finds the usage pages that need a full read; mostly few do.
 """
 
 from __future__ import annotations
@@ -19,70 +18,70 @@ if TYPE_CHECKING:
     from penstock_shim.pages import QuotaWriter, UsagePage
 
 
-# Descriptors of processes: of the files that this process may open, one in so many.
+# Limits on process descriptors: a number, and one in so many of the files this process may open.
 MOST_WATCHED = 16384
 WATCHED_OF_FILES = 4
 
 
 class Part:
-    """One tenant in a survey: what the last look at it told."""
+    """One tenant in a survey: the result of its last sample."""
 
     def __init__(self) -> None:
         self.words: CData = ffi.new("penstock_survey_entry *", {"usage_fd": -1})
 
     def watch(self, usage: UsagePage | None, devices: int = 0) -> None:
-        """Looks at this page from now on, at its first `devices` devices; it is to stay open."""
+        """Polls this page from now on, for its first `devices` devices; the page must stay open."""
         self.words.usage_fd = -1 if usage is None else usage.fileno()
         self.words.devices = devices
         self.words.digest = self.words.notable = self.words.told = self.words.quiet = 0
 
     def tell_again(self) -> None:
-        """The next look lists it as stirred, whether there is anything new in it or not."""
+        """Makes the next sample list it as stirred, whether or not anything is new in it."""
         self.words.told = 0
 
     def use(self, device: int) -> RecentUse:
-        """Recent use of the device at this index of the grant; goes on with each look."""
+        """Recent use of the device at this index of the grant; each sample updates it."""
         return RecentUse(self.words, self.words.use[device])
 
     @property
     def digest(self) -> int:
-        """Another number whenever anything in the page is new; 0: it cannot be read."""
+        """A number that changes whenever anything in the page does; 0: it cannot be read."""
         return int(self.words.digest)
 
     @property
     def notable(self) -> int:
-        """Another number for new refusals, names asked for, and processes come or gone."""
+        """A number that changes with new refusals, requested names, and new or ended processes."""
         return int(self.words.notable)
 
     @property
     def slots(self) -> int:
-        """How many processes it has, by its page."""
+        """The number of its processes according to its page."""
         return int(self.words.slots)
 
     @property
     def gone(self) -> int:
-        """How many slots there are to be reaped, as far as this pid namespace tells."""
+        """The number of slots to be reaped, as far as this pid namespace shows."""
         return int(self.words.gone)
 
     @property
     def active(self) -> bool:
-        """Whether it had work in the last second, or waited lately, on any device."""
+        """Whether it had work in the last second or waited recently, on any device."""
         return bool(self.words.active)
 
 
 class Found(NamedTuple):
-    """What a look found."""
+    """Result of one sample."""
 
     stirred: list[Part]
-    """With something to act on: a new `notable`, slots to be reaped, a page that cannot be read."""
+    """Tenants to act on: a new `notable`, slots to be reaped, or an unreadable page."""
     active: list[Part]
 
 
 class Survey:
-    """Parts of tenants. `look` is one thread's; the rest may be called from any."""
+    """A set of tenants to poll. One thread calls `look`; any thread may call the rest."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # of the pages that are written to
+        self._lock = threading.Lock()  # for the pages that are written to
         self._parts: list[Part] = []
         self._array = ffi.new("penstock_survey_entry *[]", 0)
         self._found = ffi.new("penstock_survey_found *")
@@ -95,13 +94,13 @@ class Survey:
             self._most_watched = min(MOST_WATCHED, files // WATCHED_OF_FILES)
 
     def add(self, part: Part) -> None:
-        """Looks at `part` from the next round on."""
+        """Polls `part` from the next iteration on."""
         with self._lock:
             self._parts.append(part)
             self._lay_out()
 
     def remove(self, part: Part) -> None:
-        """Forgets `part`; its pages may be closed afterwards. May be called twice."""
+        """Stops polling `part`; its pages may be closed afterwards. May be called twice."""
         with self._lock:
             with contextlib.suppress(ValueError):
                 self._parts.remove(part)
@@ -109,12 +108,12 @@ class Survey:
             self._lay_out()
 
     def beat(self, part: Part, quota: QuotaWriter) -> None:
-        """Renews the heartbeat of `quota` in each round; end that with `close_quota`."""
+        """Renews the heartbeat of `quota` in each iteration, until `close_quota`."""
         with self._lock:
             part.words.quota = quota.words()
 
     def close_quota(self, quota: QuotaWriter) -> None:
-        """Closes a page whose heartbeat may be renewed here."""
+        """Closes a page and stops renewing its heartbeat."""
         with self._lock:
             words = quota.words()
             for part in self._parts:
@@ -123,7 +122,7 @@ class Survey:
             quota.close()
 
     def look(self, now_ns: int) -> Found:
-        """One round at CLOCK_MONOTONIC `now_ns`."""
+        """Samples all parts once at CLOCK_MONOTONIC `now_ns`."""
         with self._lock:
             self._round = (self._round + 1) & 0xFFFFFFFF
             parts, found = self._parts, self._found

@@ -1,9 +1,9 @@
-"""Turns: one native thread a device hands it out among the tenants that want it at the same time.
+"""Time-slice scheduler: one native thread per device gives time slices to contending tenants.
 
-In its turn a tenant has the device for itself, so each gets its share whatever the others' kernels
-are like. While fewer than two tenants are at work nothing is handed out, and each tenant's own gate
-keeps its share. Whoever owns the devices of a machine holds one `Turns`; when it is killed, tenants
-go on as without turns a fifth of a second later.
+In its time slice ("turn") a tenant has the device for itself, so each gets its share whatever the
+others' kernels are like. While fewer than two tenants have work there are no time slices, and each
+tenant's own gate keeps its share. The owner of a machine's devices holds one `Turns`; if it is
+killed, tenants continue without time slices a fifth of a second later.
 """
 
 from __future__ import annotations
@@ -29,36 +29,36 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TurnFigures:
-    """What was handed out so far, of a device or to one tenant."""
+    """Time slices given so far, on one device or to one tenant."""
 
     turns: int
     overruns: int
-    """Turns whose work ran on for more than 0.2 ms past their end."""
+    """Time slices whose work ran on for more than 0.2 ms past their end."""
     overrun_ns: int
     held_ns: int
-    """The length of all turns, overruns included."""
+    """The length of all time slices, overruns included."""
     used_ns: int
-    """Device time charged by the tenants' own measure since they were added."""
+    """Device time that the tenants' shims charged since they were added."""
 
 
 @dataclass(frozen=True)
 class DeviceTurns(TurnFigures):
-    """The same of a device, and what its thread does."""
+    """Time slices of one device, and counters of its thread."""
 
     tenants: int
     handed_out: bool
-    """Whether turns are handed out at this moment: two tenants or more are at work."""
+    """Whether time slices are given at this moment: two tenants or more have work."""
     steps: int
-    """How often the thread looked around."""
+    """Number of scheduling steps of the thread."""
     thread_cpu_ns: int
     """Processor time of the thread."""
 
 
 class Turns:
-    """Hands out turns on any number of devices. Use as a context manager, or call `stop`.
+    """Gives time slices on any number of devices. Use as a context manager, or call `stop`.
 
     May be called from any thread. Shares, modes and suspensions are read from the tenants' quota
-    pages and followed as they change; nobody need say so.
+    pages; changes there take effect without a call.
     """
 
     def __init__(self) -> None:
@@ -71,12 +71,12 @@ class Turns:
     def add(self, tenant: str, directory: Path) -> tuple[str, ...]:
         """Adds a tenant on every device of its quota page.
 
-        From then on, while another tenant of such a device is at work, it launches in its turns
-        alone. A tenant that is there already is added anew, for instance after its pages were.
+        From then on, while another tenant of such a device has work, the tenant launches only in
+        its time slices. An existing tenant is replaced, for instance after its pages were.
 
         Args:
             tenant: Its name among the tenants of this object.
-            directory: Where its two pages lie.
+            directory: Directory of its two pages.
 
         Returns:
             The UUIDs of the devices.
@@ -124,7 +124,7 @@ class Turns:
         self._numbers[device, tenant] = number
 
     def remove(self, tenant: str) -> bool:
-        """Takes a tenant out; it goes on as without turns. False: it was not there."""
+        """Removes a tenant, which continues without time slices. False if it was not there."""
         with self._mutex:
             return self._drop(tenant)
 
@@ -137,12 +137,12 @@ class Turns:
         return bool(keys)
 
     def tenants(self) -> frozenset[str]:
-        """Those that were added."""
+        """The tenants that were added."""
         with self._mutex:
             return frozenset(tenant for _, tenant in self._numbers)
 
     def devices(self) -> dict[str, DeviceTurns]:
-        """Figures of every device that has tenants, by UUID in lower case, for metrics."""
+        """Counters of every device with tenants, by UUID in lower case, for metrics."""
         out = {}
         with self._mutex:
             for device, giver in self._devices.items():
@@ -158,7 +158,7 @@ class Turns:
         return out
 
     def shares(self) -> dict[tuple[str, str], TurnFigures]:
-        """Figures of every tenant on every device, by UUID in lower case and tenant."""
+        """Counters of every tenant on every device, by UUID in lower case and tenant."""
         out = {}
         with self._mutex:
             for key, number in self._numbers.items():
@@ -168,7 +168,7 @@ class Turns:
         return out
 
     def stop(self) -> None:
-        """Ends all threads; tenants go on as without turns. May be called twice."""
+        """Ends all threads; tenants continue without time slices. May be called twice."""
         with self._mutex:
             self._stopped = True
             self._numbers.clear()

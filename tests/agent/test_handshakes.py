@@ -248,7 +248,7 @@ def test_use_without_a_handshake_is_a_bypass_that_names_the_libc_and_a_foreign_o
     assert (line["event"], line["pid"]) == ("foreign", foreign.pid)
     assert line["command"].startswith(LAUNCHER)
     wait_until(lambda: shown(node, "penstock_device_foreign_processes", "") == [1])
-    said = f"1 process of no tenant, without a quota: pid {foreign.pid} ("
+    said = f"1 untracked process, without a quota: pid {foreign.pid} ("
     for command in (["ps"], ["devices"], ["top", "--once"]):
         assert said in " ".join(node(*command).stdout.split()), command
     program = start_past_the_shim(node, bad)

@@ -59,7 +59,7 @@ def test_replicas_follow_load_and_outlive_agent_and_scaler(bench):
     scaler.wait()
     now = bench.running()
     again = bench.scale()
-    wait_until(said(bench, "takes over 2 replicas"))
+    wait_until(said(bench, "adopts 2 running replicas"))
     assert bench.running() == now
     bench.orders(cores=3)
     wait_until(lambda: len(bench.running()) >= 3, "a third replica", 60)

@@ -57,7 +57,7 @@ def test_the_events_of_tenants_that_have_ended_are_kept_for_a_while(node, guest,
         done = events(node, name)
         assert done.returncode == 2
         assert f"no tenant '{name}'" in done.stderr
-        assert "nothing is kept of one of that name" in done.stderr
+        assert "no events are kept under that name" in done.stderr
     state = node.state.directory
     for number in range(4):
         again = node.tenant("t-1")

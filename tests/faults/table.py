@@ -11,10 +11,11 @@ GATE = "shim/native/mechanism/gate.c"
 ENFORCER = "controller/penstock/node/enforcement/enforcer.py"
 LADDER = "controller/penstock/node/enforcement/ladder.py"
 REQUEST = "controller/penstock/cli/request.py"
-ADMIT = "controller/penstock/kube/webhook"
+WEBHOOK = "controller/penstock/kube/webhook"
+QUOTA = "controller/penstock/kube/quota"
 INSTALL = "tests/kube/test_install.py"
-CONTROL = "controller/penstock/kube/controller"
-PLACE = "controller/penstock/kube/extender"
+CONTROLLER = "controller/penstock/kube/controller"
+EXTENDER = "controller/penstock/kube/extender"
 PROMTOOL = "tests/meter/test_exporter.py::test_alerts_fire_and_stay_quiet_as_their_tests_say"
 CHARGING = "tests/gate/test_charging.py::test_work_that_is_hard_to_measure_gets_its_quota"
 HANDSHAKES = "tests/agent/test_handshakes.py"
@@ -130,14 +131,14 @@ FAULTS = (
     ),
     Fault(
         "extender-forgets-bindings", "extender", "a Binding on its way takes nothing",
-        f"{PLACE}/ledger.py",
+        f"{EXTENDER}/ledger.py",
         "self._assumed[uid] = pod, node, shares\n        self._change(node, shares, taken=True)",
         "self._assumed[uid] = pod, node, {}",
         ("tests/kube/test_ledger.py",),
     ),
     Fault(
         "extender-leaks-bindings", "extender", "a Binding that failed keeps its shares",
-        f"{PLACE}/ledger.py",
+        f"{EXTENDER}/ledger.py",
         "            _, node, shares = found\n"
         "            self._change(node, shares, taken=False)\n",
         "            _, node, shares = found\n",
@@ -145,14 +146,14 @@ FAULTS = (
     ),
     Fault(
         "webhook-anyone-places", "webhook", "anybody may change where a Pod's devices are",
-        f"{ADMIT}/pods.py",
+        f"{WEBHOOK}/pod_review.py",
         "if was.get(name) != now.get(name) and user != scheduler_user:",
         "if was.get(name) != now.get(name) and user == scheduler_user:",
         ("tests/kube/test_growth.py",),
     ),
     Fault(
         "webhook-node-name", "webhook", "a Pod may name its node and pass the scheduler by",
-        f"{ADMIT}/pods.py",
+        f"{WEBHOOK}/pod_review.py",
         'if spec.get("nodeName"):',
         'if spec.get("nodeName") is False:',
         ("tests/kube/test_admit.py",),
@@ -160,14 +161,14 @@ FAULTS = (
     ),
     Fault(
         "caps-not-added", "caps", "a request is compared with the cap without what is held",
-        f"{CONTROL}/caps.py",
+        f"{QUOTA}/caps.py",
         "elif wants and (has or 0) + wants > hard:",
         "elif wants and wants > hard:",
         ("tests/kube/test_control_schema.py",),
     ),
     Fault(
         "caps-unsaid-passes", "caps", "who leaves an amount out passes the cap",
-        f"{CONTROL}/caps.py",
+        f"{QUOTA}/caps.py",
         "                unsaid.append(name)",
         "                continue",
         ("tests/kube/test_control_schema.py",),
@@ -188,7 +189,7 @@ FAULTS = (
     ),
     Fault(
         "scale-memory-for-cores", "scaling", "Deployments scale by vGPU memory instead of cores",
-        f"{CONTROL}/scaling.py",
+        f"{CONTROLLER}/scaling.py",
         'self._agents.cores_percent if metric == "cores" else self._agents.memory_percent',
         'self._agents.memory_percent if metric == "cores" else self._agents.cores_percent',
         ("tests/kube/test_control_scaling.py",),
@@ -196,7 +197,7 @@ FAULTS = (
     ),
     Fault(
         "scale-memory-in-kilobytes", "scaling", "a Pod's memory is a thousand times too small",
-        f"{CONTROL}/figures.py",
+        f"{CONTROLLER}/pod_metrics.py",
         "heard = _Heard(str(said.get(\"time\")), at_ns, value * unit)",
         "heard = _Heard(str(said.get(\"time\")), at_ns, value * (0.001 if unit == 1 else unit))",
         (f"{INSTALL}::test_deployments_follow_average_memory_and_the_use_of_their_vgpus",),
@@ -212,7 +213,7 @@ FAULTS = (
     Fault(
         "policy-measured", "policies", "`penstock run` ignores onExceed.measured of a file",
         REQUEST,
-        'measured=spec.on_exceed.measured if spec else "terminate",',
+        'measured=spec.on_exceed.measured if spec else DEFAULT_STEP,',
         'measured="terminate",',
         EXCESS,
     ),
@@ -247,7 +248,7 @@ FAULTS = (
     Fault(
         "upgrade-excess", "upgrade", "what the release before was to do about excess is forgotten",
         "controller/penstock/node/tenants/grant.py",
-        'measured=_word(exceed.get("measured", "terminate"), get_args(Step)),',
+        "measured=_word(exceed.get(\"measured\", DEFAULT_STEP), STEPS),",
         'measured="terminate",',
         ("tests/upgrade/test_golden.py::test_pages_and_grants_are_read_as_they_were_written",),
     ),

@@ -214,7 +214,7 @@ def test_each_cause_of_waiting_is_named_with_its_figure(cluster, pods, things, s
     told = w.command("memory").splitlines()
     assert told[0] == f"pod {pods.namespace}/memory: Pending"
     assert CAUSES["memory"] in told[1]
-    assert "said by others: default-scheduler: 0/2 nodes are available" in told[2]
+    assert "reported by others: default-scheduler: 0/2 nodes are available" in told[2]
     assert json.loads(w.command("gated", "-o", "json"))["causes"] == [f"it is {CAUSES['gated']}"]
     assert "there is no Pod 'nought'" in w.command("nought")
     assert w.command("hold-a").startswith(f"pod {pods.namespace}/hold-a: Pending on node-1")

@@ -28,7 +28,7 @@ def test_a_killed_scaler_leaves_its_replicas_and_the_next_takes_them_over(bench)
     assert left["scaler_pid"] is None
     assert {tuple(one["pids"]) for one in left["replicas"]} == {(pid,) for pid in before.values()}
     again = bench.scale()
-    wait_until(said(bench, "takes over 3 replicas"))
+    wait_until(said(bench, "adopts 3 running replicas"))
     wait_until(lambda: bench("scale", "status", "-o", "json").stdout.count(f": {again.pid},"))
     assert bench.running() == before
     os.kill(before[2], signal.SIGKILL)  # and it keeps them as its own
@@ -133,7 +133,7 @@ def test_detached_replicas_run_on_until_they_are_stopped(bench):
     scaler.send_signal(signal.SIGTERM)
     assert scaler.wait(30) == 0
     assert bench.running() == before
-    assert "nobody scales it" in bench("scale", "status").stdout
+    assert "no scaler; replicas keep running" in bench("scale", "status").stdout
     stopped = bench("scale", "stop", "web")
     assert (stopped.returncode, "ended 2 replicas" in stopped.stderr) == (0, True)
     assert not bench.running()

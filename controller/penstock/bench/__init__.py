@@ -1,1 +1,1 @@
-"""Benchmarks: figures as measured, in one run, as differences and ratios."""
+"""Benchmarks: measurements of one run, as differences and ratios."""

@@ -1,7 +1,7 @@
-"""How many driver calls the shim makes of its own, as the simulated device counts them.
+"""Benchmark of the driver calls that the shim adds, as the simulated device counts them.
 
-A program makes one call a launch and some to begin with; those of the same program without the shim
-are taken off, launch for launch.
+A program makes one call per launch and some at its start; those of the same program without the
+shim are subtracted, launch for launch.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class CallsRow:
 
     workload: str
     launches_per_s: float
-    added_calls_per_s: float  # of the whole device
+    added_calls_per_s: float  # on the whole device
 
 
 def run(
@@ -55,7 +55,7 @@ def _measure(
     simulate: str, name: str, processes: int, arguments: list[str], seconds: float
 ) -> CallsRow:
     with Stage(simulate) as stage:
-        # One launch and its wait, if it waits: what is left is the same for any number of launches.
+        # Minus one launch and its wait, if any: the rest is the same for any number of launches.
         waits = 2 if "--sync-every" in arguments else 1
         stage.finish(stage.start(None, [*arguments, "--launches", "1", "--seconds", "9"]))
         fixed = _calls(stage, "bare") - waits

@@ -1,14 +1,14 @@
-"""Work that meets its peers under a quota: ranks over several devices, and streams of one device.
+"""Benchmark of synchronised work under a quota: ranks on several devices, streams on one.
 
 A step is five kernels of a millisecond and then one that waits for the peers' steps, as in training
 over several devices. Gates that open at different moments make ranks wait for each other inside
 kernels, and that wait is charged: a tenant may get far less than its quota, and less with every
-step. What is asked is `LEAST_PERCENT` of the quota's share of full speed, also after a rank was
-held up: stopped (SIGSTOP) where it is a process, asleep between two steps where it is a thread.
-While it is, its peers' kernels wait on their devices: a tenant has to pay for that. Therefore what
-follows is measured from when steps end again, and how long that takes stands beside it.
+step. The target is `LEAST_PERCENT` of the quota's share of full speed, also after a rank was held
+up: a process is stopped (SIGSTOP), a thread sleeps between two steps. Meanwhile its peers' kernels
+wait on their devices, and the tenant is charged for that. So the measurement starts when steps end
+again, and the row also has the time until then.
 
-Each measurement is bounded in time. The page that the ranks share says how far they are.
+Each measurement is bounded in time. The page that the ranks share has their progress.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ QUOTAS = (10, 30, 50, 70, 90, 95)
 LEAST_PERCENT = 80.0  # of the quota's share of full speed
 OVER_POINTS = 3.0  # that a device may be busy beyond the quota
 HOLD_UPS_S = (0.03, 1.0)
-LONG_HOLD_UP_S = 10.0  # what the waiting kernels spin is paid at the quota: 20 s more at 50 %
-PATIENCE = 2.5  # a measurement that takes this many times as long as it should is ended
+LONG_HOLD_UP_S = 10.0  # the waiting kernels' time is charged at the quota: 20 s more at 50 %
+PATIENCE = 2.5  # a measurement ends after this many times its expected length
 WARM_UP = 0.25  # of a measurement
-# That have ended since one was held up: then it goes on. Four go before what was spun is paid: 20
-# ms of work go at a shut gate.
+# Steps that must end after a hold-up before the measurement starts. Four end before the spinning is
+# charged: a shut gate still passes 20 ms of work.
 RECOVERED_STEPS = 8
-RECOVERY_S = 1.0  # at most, beside what the waiting kernels have to pay
+RECOVERY_S = 1.0  # at most, plus the time charged for the waiting kernels
 START_S = 20.0
 FULL_STRETCHES = 3
 LINE = struct.Struct("4Q")  # arrived, steps, ended_ns, hold_ns: shim/native/workload/collective.c
@@ -66,12 +66,12 @@ class Cell:
 
     @property
     def count(self) -> int:
-        """Of the ranks: one a device, but two streams on one."""
+        """Number of ranks: one per device, but two streams on one device."""
         return 2 if self.ranks == "streams" else self.devices
 
 
 def _cells() -> tuple[Cell, ...]:
-    """Every quota on two devices in both ways; on four and eight each quota in one way; streams."""
+    """Each quota on two devices with both kinds of ranks, on four and eight with one; streams."""
     ways: tuple[Ranks, Ranks] = ("threads", "processes")
     two = [Cell(quota, 2, ranks) for quota in QUOTAS for ranks in ways]
     more = [
@@ -83,7 +83,7 @@ def _cells() -> tuple[Cell, ...]:
 
 
 CELLS = _cells()
-LONG_CELLS = (Cell(50, 2, "threads"), Cell(90, 2, "processes"))  # held up for long as well
+LONG_CELLS = (Cell(50, 2, "threads"), Cell(90, 2, "processes"))  # also held up for long
 
 
 @dataclass(frozen=True)
@@ -98,9 +98,9 @@ class CollectiveRow:
     full_steps_per_s: float  # without the shim
     steps_per_s: float
     of_quota_percent: float  # steps a second, of what the quota's share of full speed would be
-    busiest_percent: float  # the busiest device's time, of all that passed
+    busiest_percent: float  # the busiest device's time, of the elapsed time
     ended: bool  # within `bound_s`
-    steps: int  # that ended
+    steps: int  # completed
     wanted_steps: int
     bound_s: float
     load: float
@@ -108,10 +108,10 @@ class CollectiveRow:
 
 @dataclass(frozen=True)
 class _Goal:
-    """What a measurement waits for."""
+    """Target of a measurement."""
 
     full: float  # steps a second without the shim
-    rate: float  # steps a second where the quota is kept and nothing lost
+    rate: float  # steps a second at the quota, without loss
     steps: int
     bound_s: float
 
@@ -139,12 +139,12 @@ class _Page:
         self._map.close()
 
     def steps(self) -> int:
-        """That all ranks have ended."""
+        """Number of steps that all ranks have completed."""
         lines = (LINE.unpack_from(self._map, LINE_BYTES * i) for i in range(self.count))
         return min(int(line[1]) for line in lines)
 
     def hold(self, rank: int, seconds: float) -> None:
-        """Before its next step the rank sleeps."""
+        """Makes the rank sleep before its next step."""
         struct.pack_into("Q", self._map, LINE_BYTES * rank + HOLD_OFFSET, round(seconds * 1e9))
 
     def wait_for(self, steps: int, give_up: float) -> bool:
@@ -157,7 +157,7 @@ class _Page:
 
 
 class _Team:
-    """Ranks at work."""
+    """Running ranks."""
 
     def __init__(self, stage: Stage, tenant: StageTenant | None, cell: Cell, page: _Page) -> None:
         self._page = page
@@ -172,7 +172,7 @@ class _Team:
         ]
 
     def hold_up(self, seconds: float) -> None:
-        """Holds the last rank up for so long, and returns when it goes on."""
+        """Holds the last rank up for `seconds`; returns when it continues."""
         if not self._alone:
             self._page.hold(self._page.count - 1, seconds)
             time.sleep(seconds)
@@ -199,14 +199,14 @@ def run(
     seconds: float = 1.2,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[CollectiveRow]:
-    """Measure each cell: undisturbed, then after each hold-up, unless it has come to a stand.
+    """Measure each cell: undisturbed, then after each hold-up, unless its ranks have stopped.
 
     Args:
         simulate: profile of the simulated devices.
         cells: ranks and quotas.
-        hold_ups_s: how long one rank is held up, one after the other.
-        long_cells: the cells where it is then held up for `LONG_HOLD_UP_S`, too.
-        seconds: what a measurement is to take where the quota is kept.
+        hold_ups_s: lengths of successive hold-ups of one rank.
+        long_cells: the cells with a further hold-up of `LONG_HOLD_UP_S`.
+        seconds: length of a measurement at the quota.
         progress: called with (cells done, cells).
 
     Raises:
@@ -226,7 +226,7 @@ def run(
 
 
 def _full_speed(simulate: str, cell: Cell, seconds: float) -> float:
-    """Steps a second without the shim: the devices', in the best of some stretches of time."""
+    """Steps a second without the shim, in the best of several intervals."""
     with (
         Stage(f"{simulate},{cell.devices}") as stage,
         _Page(stage.directory / "page", cell.count) as page,
@@ -260,7 +260,7 @@ def _measure(
         team = _Team(stage, stage.tenant("ranks", cell.quota), cell, page)
         _begin(stage, page, cell)
         page.wait_for(page.steps() + round(WARM_UP * goal.steps), time.monotonic() + goal.bound_s)
-        # Streams of one thread are held up together: nothing waits for anything meanwhile.
+        # Streams of one thread are held up together, so neither waits for the other.
         for held_up_s in (0.0, *(() if cell.ranks == "streams" else hold_ups_s)):
             recovered_s = _hold_up(team, page, cell, held_up_s) if held_up_s else 0.0
             row = replace(_phase(stage, page, cell, goal), held_up_ms=1000 * held_up_s,
@@ -286,7 +286,7 @@ def _phase(stage: Stage, page: _Page, cell: Cell, goal: _Goal) -> CollectiveRow:
     began = time.monotonic()
     ended = page.wait_for(first + goal.steps, began + goal.bound_s)
     took_s, steps = time.monotonic() - began, page.steps() - first
-    stage.check_programs()  # where one has failed, its peers wait for ever
+    stage.check_programs()  # if one has failed, its peers wait for ever
     after = [stage.sample(i) for i in range(cell.devices)]
     busiest = max(
         100 * (b.busy_ns.get("ranks", 0) - a.busy_ns.get("ranks", 0)) / (b.at_ns - a.at_ns)
@@ -311,7 +311,7 @@ def _phase(stage: Stage, page: _Page, cell: Cell, goal: _Goal) -> CollectiveRow:
 
 
 def reached(row: CollectiveRow) -> bool:
-    """Whether the row has what is asked."""
+    """Whether the row meets the target."""
     return row.ended and row.of_quota_percent >= LEAST_PERCENT
 
 

@@ -1,7 +1,7 @@
-"""Three unmodified programs share one device under quotas; what each got, as the device saw it.
+"""Runs three unmodified programs on one device under quotas and checks the usage of each.
 
-On the simulated GPU the truth is the device's own record of busy time and memory; on a real one it
-is what NVML says of each process. The shim's own counters never enter the verdict.
+The reference is the simulated GPU's own record of busy time and memory; on a real GPU it is NVML's
+values per process. The shim's own counters never enter the verdict.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 TICK_S = 0.25
-SETTLING_S = 2.0  # after the last program's first kernel, before the window that is judged
+SETTLING_S = 2.0  # after the last program's first kernel, before the measured window
 REAL_GPU_POINTS = 10.0  # NVML samples utilisation in whole percents, several times a second
 SIMULATED_POINTS = 3.0
 END_GRACE_S = 60.0
@@ -41,7 +41,7 @@ class Part:
     name: str
     memory_bytes: int
     cores_permille: int
-    backlogged: bool  # always has work queued, so it is to get its whole share
+    backlogged: bool  # always has work queued, so it should get its whole share
     over_asks: bool  # tries to allocate more than its quota
 
 
@@ -54,10 +54,10 @@ PARTS = (
 
 @dataclass
 class Seen:
-    """What the device saw of one program, sample by sample."""
+    """Samples of one program's usage, from the device."""
 
     busy: list[tuple[int, int]] = field(default_factory=list)  # at_ns, busy_ns so far
-    permille: list[tuple[int, int]] = field(default_factory=list)  # where only that is known
+    permille: list[tuple[int, int]] = field(default_factory=list)  # if only this is known
     peak_bytes: int = 0
 
 
@@ -73,7 +73,7 @@ class Ended:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a program got of the device, and what was wrong with it."""
+    """A program's usage of the device, and its faults."""
 
     ended: Ended
     peak_bytes: int
@@ -83,7 +83,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class DemoReport:
-    """All of it. `window_s` is the time over which cores were judged."""
+    """Result of the demo. `window_s` is the time over which cores were measured."""
 
     device: Device
     window_s: float
@@ -102,15 +102,15 @@ def run(
     simulate: str | None = None,
     watch: Callable[[list[Row]], None] | None = None,
 ) -> DemoReport:
-    """Runs the demo on the real GPU where there is one, else (or if asked) on a simulated one.
+    """Runs the demo on the real GPU if there is one, else (or on request) on a simulated one.
 
     Args:
-        seconds: how long the programs work.
+        seconds: how long the programs run.
         simulate: profile of the simulated device; None: the real one, or an H200 without a driver.
         watch: called a few times a second with the rows of a live table.
 
     Raises:
-        PenstockError: a program's needs are missing (compiler, Numba-CUDA, cuda.core).
+        PenstockError: a dependency is missing (compiler, Numba-CUDA, cuda.core).
     """
     if simulate is None and not _has_real_device():
         simulate = "h200"
@@ -159,7 +159,7 @@ def _has_real_device() -> bool:
 def _devices(
     state: State, simulate: str | None, programs: dict[str, subprocess.Popen[str]]
 ) -> DeviceSource:
-    """The devices that the programs are on. A simulated machine is made by the first of them."""
+    """The programs' devices. The first program creates the simulated machine."""
     if simulate is None:
         return open_devices()
     while not tenants_of(state) and any(program.poll() is None for program in programs.values()):
@@ -194,7 +194,7 @@ def _commands(folder: Path, seconds: float) -> dict[str, list[str]]:
 
 
 def _examples() -> Path:
-    """The example programs: of the checkout one stands in, else those that were installed."""
+    """Directory of the example programs: of the current checkout, else the installed ones."""
     from penstock_shim import paths
 
     here = Path("examples")
@@ -225,7 +225,7 @@ def _start(command: list[str], log: Path) -> subprocess.Popen[str]:
 
 
 class Sampler:
-    """Asks the device what it sees of the programs, and the shim what it refused."""
+    """Samples the programs' usage from the device, and their refusals from the shim."""
 
     def __init__(self, source: DeviceSource, reporter: Reporter, seen: dict[str, Seen]) -> None:
         self.refusals: dict[str, int] = {}
@@ -288,7 +288,7 @@ def _sample(seen: Seen, processes: list[DeviceProcess]) -> None:
 
 
 def _window(seen: dict[str, Seen]) -> tuple[int, int]:
-    """From when every backlogged program had settled until the first of them ended."""
+    """The interval from when all backlogged programs had settled until the first one ended."""
     begins, ends = [], []
     for part in PARTS:
         if not part.backlogged:
@@ -308,7 +308,7 @@ def _window(seen: dict[str, Seen]) -> tuple[int, int]:
 
 
 def _cores_percent(seen: Seen, window: tuple[int, int]) -> float | None:
-    """Share of the device's time within the window, as the device saw it."""
+    """Share of the device's time within the window, by the device's samples."""
     inside = [(at, busy) for at, busy in seen.busy if window[0] <= at <= window[1]]
     if len(inside) >= 2:
         (first, busy_first), (last, busy_last) = inside[0], inside[-1]

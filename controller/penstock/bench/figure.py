@@ -1,4 +1,4 @@
-"""One row of the table of figures: what was asked, what was measured, whether that is enough."""
+"""One row of the results table: target, measurement, and whether it meets the target."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The table of figures that the shim is to reach, measured in one run.
+"""The results table of all benchmarks with their targets, measured in one run.
 
-Each row says what was asked, what was measured and whether that is enough; `details` of the report
-holds every measurement that a row sums up.
+Each row has the target, the measurement and whether it meets the target; `details` of the report
+holds every measurement that a row summarises.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PERIOD_US = 20000  # an indivisible launch of d us sets a floor of d / PERIOD_US
 
 @dataclass
 class Report:
-    """All figures of one run."""
+    """All results of one run."""
 
     machine: MachineFacts
     figures: list[Figure] = field(default_factory=list)
@@ -53,13 +53,13 @@ def run(
     long_seconds: float = 60,
     say: Callable[[str], None] = lambda _: None,
 ) -> Report:
-    """Measure everything: some twenty minutes with the defaults.
+    """Run all benchmarks: about twenty minutes with the defaults.
 
     Args:
         simulate: profile of the simulated device.
-        seconds: how long each quota is watched.
-        long_seconds: how long the bias is watched.
-        say: told what is being measured.
+        seconds: how long each quota is measured.
+        long_seconds: how long the bias is measured.
+        say: called with the name of the current measurement.
 
     Raises:
         StageError, BenchError: a workload failed.
@@ -121,7 +121,7 @@ def run(
 
 
 def _backlogged() -> list[tuple[float, Workload]]:
-    """Every quota with every kernel; launches and processes so that all pairs of values occur."""
+    """Every quota with every kernel; launches and processes vary so that all pairs occur."""
     return [
         (
             quota_percent,
@@ -169,7 +169,7 @@ def _within(
     error: Callable[[quota.QuotaRow], float],
     bound: Callable[[quota.QuotaRow], float],
 ) -> tuple[str, str, bool]:
-    """(measured, runs, reached) of an error that every row is to keep within its bound."""
+    """(measured, runs, reached) for an error that must be within its bound in every row."""
     good = [row for row in rows if error(row) <= bound(row)]
     worst = max(rows, key=lambda row: error(row) - bound(row))
     median = statistics.median(error(row) for row in rows)
@@ -295,7 +295,7 @@ def _starts(rows: Sequence[start.StartRow]) -> list[Figure]:
     spread = "{0.added_median_us:.0f} us ({0.added_low_us:.0f} to {0.added_high_us:.0f})"
     no_gpu = next(row for row in rows if row.what == "no gpu")
     first = sorted((r for r in rows if r.what == "first calls"), key=lambda r: r.neighbours)
-    # Not more beside the most neighbours than beside none, as far as quartiles can tell.
+    # Not more with the most co-tenant processes than with none, as far as quartiles can tell.
     grows = first[-1].added_low_us > first[0].added_high_us
     return [
         Figure(

@@ -1,7 +1,7 @@
-"""The same program without the shim and under it in turn: what the shim added, round by round.
+"""Overhead of the shim: the same program runs with and without it, alternating, in rounds.
 
-The difference is taken inside a round, so that a slow minute of the machine hits all arms; reported
-is the median over rounds, with the quartiles.
+The difference is taken within a round, so that a slow minute of the machine affects all arms; the
+result is the median over rounds, with the quartiles.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Told = TypeVar("Told")
 
 @dataclass(frozen=True)
 class Added:
-    """What one arm's calls cost more than those without the shim; nanoseconds."""
+    """Additional cost of one arm's calls against those without the shim; nanoseconds."""
 
     native_median_ns: float
     added_median_ns: float  # median over rounds of the difference of medians
@@ -31,7 +31,7 @@ class Added:
 
     @classmethod
     def of(cls, native: Sequence[Timing], shimmed: Sequence[Timing]) -> Added:
-        """Of the rounds of two arms, in their order."""
+        """The added cost, from the rounds of two arms in the same order."""
         pairs = list(zip(native, shimmed, strict=True))
         medians = [s["median_ns"] - n["median_ns"] for n, s in pairs]
         means = [s["mean_ns"] - n["mean_ns"] for n, s in pairs]
@@ -46,7 +46,7 @@ class Added:
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
-    """Lower quartile, median, upper quartile; of one value, itself."""
+    """Lower quartile, median, upper quartile; a single value is all three."""
     if len(values) < 2:
         return values[0], values[0], values[0]
     low, middle, high = statistics.quantiles(values, n=4)
@@ -54,14 +54,14 @@ def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def load_average() -> float:
-    """Of the last minute: what else the machine did stands beside each figure."""
+    """Load average of the last minute, reported with each result."""
     return round(os.getloadavg()[0], 1)
 
 
 def in_turn(
     arms: Mapping[str, Callable[[], Told]], rounds: int
 ) -> tuple[dict[str, list[Told]], float]:
-    """Each arm once a round, in turn; what they said, and the load average at the end."""
+    """Runs each arm once per round; returns their results and the load average at the end."""
     seen: dict[str, list[Told]] = {arm: [] for arm in arms}
     for _ in range(rounds):
         for arm, measure in arms.items():

@@ -1,9 +1,9 @@
-"""What the shim adds to a launch and to an allocation, against the same program without it.
+"""Benchmark of the shim's overhead per launch and allocation, against no shim.
 
-One round runs the same binary three ways in turn: without the shim, under it with all cores (the
-gate is open and only counts), and under it with 99 % (the gate decides on every launch, and with
-so light a load never has to wait). The difference is taken inside a round, so that a slow minute of
-the machine hits all three; reported is the median over rounds, with the quartiles.
+One round runs the same binary in three ways: without the shim, under it with all cores (the gate is
+open and only counts), and under it with 99 % (the gate decides on every launch and, with so light a
+load, never makes it wait). The difference is taken within a round, so that a slow minute of the
+machine affects all three; the result is the median over rounds, with the quartiles.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ KERNELS = "penstock_tiny=1us"
 
 @dataclass(frozen=True)
 class LaunchRow:
-    """One driver call under one arm; all figures in nanoseconds a call."""
+    """One driver call under one arm; all values in nanoseconds per call."""
 
     call: str  # launch | allocate | free | refuse
     arm: str  # ungated | gated
@@ -40,11 +40,11 @@ class LaunchRow:
     added_high_ns: float  # upper quartile over rounds
     added_mean_ns: float  # median over rounds of the difference of means
     rounds: int
-    calls: int  # a round and arm
+    calls: int  # per round and arm
 
 
 class BenchError(RuntimeError):
-    """A workload did not run to its end; the message holds its own words."""
+    """A workload failed; the message holds its output."""
 
 
 def _measure(command: list[str], environment: dict[str, str]) -> dict[str, dict[str, float]]:
@@ -81,7 +81,7 @@ def run(
     Args:
         simulate: profile of the simulated device; None: the real device 0.
         rounds: how often each arm runs.
-        calls: timed calls of each kind, a round and arm.
+        calls: timed calls of each kind, per round and arm.
         progress: called with (rounds done, rounds).
 
     Raises:
@@ -94,7 +94,7 @@ def run(
         simulator.parse_spec(simulate)
     seen: dict[str, list[dict[str, dict[str, float]]]] = {arm: [] for arm in ("none", *ARMS)}
     with scratch_folder("bench") as folder:
-        # A state directory of its own: no neighbour on the simulated device, nothing left behind.
+        # A separate state directory: no co-tenant on the simulated device, nothing left behind.
         environment = {
             **os.environ,
             "PENSTOCK_STATE_DIR": str(folder / "state"),

@@ -1,4 +1,4 @@
-"""What the figures were measured on."""
+"""Facts about the machine of a benchmark report."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class MachineFacts:
     """Machine, versions and date of a report."""
 
     processor: str
-    cores: int  # that this process may use
+    cores: int  # available to this process
     kernel: str
     device: str  # always simulated here
     version: str

@@ -1,7 +1,7 @@
-"""The memory limit under racing processes, and what is left of their charges after a kill.
+"""Benchmark of the memory limit with racing processes, and of charges left after a kill.
 
-Processes of one tenant ask for more than the limit all the time. What they hold is read from the
-ledger's own peak, which no total ever passes unseen, and from the device's record.
+Processes of one tenant constantly request more than the limit. What they hold is read from the
+ledger's own peak, which no total exceeds unnoticed, and from the device's record.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class MemoryRow:
     processes: int
     limit_bytes: int
     peak_ledger_bytes: int  # highest total ever charged
-    peak_device_bytes: int  # highest that samples of the device's record saw, without contexts
+    peak_device_bytes: int  # highest in samples of the device's record, without contexts
     granted: int
     refused: int
     kills: int
-    left_bytes: int  # still charged when all had been killed
+    left_bytes: int  # still charged after all were killed
     worst_return_ms: float  # from the last kill of a round until the charge was exactly zero
 
 
@@ -48,7 +48,7 @@ def run(
     rounds: int = 5,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[MemoryRow]:
-    """Race for `seconds`, then `rounds` times race again and kill everybody.
+    """Race for `seconds`, then `rounds` times race again and kill all processes.
 
     Raises:
         StageError: a program failed.

@@ -1,4 +1,4 @@
-"""What an agent costs and how fast it answers, with many tenants and real processes of theirs."""
+"""Benchmark of an agent with many tenants and real processes: its cost and response times."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from penstock_shim import paths
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-PROCESS_BYTES = 560 << 20  # what one of them takes with its context
+PROCESS_BYTES = 560 << 20  # of one process with its context
 PODMAN = ("podman", "--runtime", "runc", "--cgroup-manager", "cgroupfs")
-# The limits are lower than podman's own: raising them needs a capability that not every root has.
+# The limits are below podman's defaults: raising them needs a capability that not every root has.
 RUN = (*PODMAN, "run", "--rm", "-i", "--network", "host", "--ulimit", "nofile=1024:1024",
        "--ulimit", "nproc=8000:8000")  # fmt: skip
 ROOT = ("--rootfs", "/:O")
@@ -35,10 +35,10 @@ SEVERAL = (
     f'exec 3<&0; for _ in $(seq 2 $1); do "$0" {" ".join(WORK)} <&3 & done; '
     f'exec "$0" {" ".join(WORK)}'
 )
-GRANTS = 100  # timed at work, each revoked before the next one
+GRANTS = 100  # timed under load, each revoked before the next one
 GRANT_BYTES, GRANT_PERMILLE = 64 << 20, 10
-SETTLE_S = 5.0  # after which the rounds of new tenants are as they stay
-PAUSE_EVERY, PAUSE_S = 4, 0.01  # between grants, as if callers came one by one
+SETTLE_S = 5.0  # after which reconcile iterations with new tenants are steady
+PAUSE_EVERY, PAUSE_S = 4, 0.01  # between grants, as if clients came one by one
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,11 @@ class NodeRow:
 
     tenants: int
     processes: int  # with the shim, a context and memory; each works once a second
-    grants: int  # asked for and timed while these processes were there
+    grants: int  # timed while these processes were there
     grant_median_ms: float
     grant_p99_ms: float
     load: float  # the machine's load average when the grants were timed
-    cpu_percent: float  # of one core, by the agent, while nothing is asked of it
+    cpu_percent: float  # of one core, used by the idle agent
     slowest_round_ms: float
     restart_s: float  # from the start of a new agent after kill -9 to its first answer
 
@@ -64,13 +64,13 @@ def run(
     seconds: float = 10,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[NodeRow]:
-    """Measures with `tenants` that have no process, then with `processes` shared among them.
+    """Measures with `tenants` without processes, then with `processes` shared among them.
 
-    The first row's grants are those of the tenants; the second's are of further tenants, one at a
+    The first row times the grants of these tenants; the second those of further tenants, one at a
     time, while all the processes work.
 
-    `containers`: so many of these tenants are podman's containers on this machine's own root, with
-    all their processes. That needs root.
+    `containers`: how many of these tenants are podman containers on this machine's own root, with
+    all their processes; this needs root.
 
     Raises:
         StageError: the agent, a program or a container failed.
@@ -99,7 +99,7 @@ def run(
 
 class _Node:
     def __init__(self, folder: Path, *, offers: bool) -> None:
-        """`offers`: container runtimes find its tenants where they look, not in `folder`."""
+        """`offers`: uses the default CDI and shim directories instead of `folder`."""
         self.socket = folder / "state" / "agent.sock"
         self._command = [
             *(sys.executable, "-m", "penstock", "agent", "--simulate=h200,8", "--metrics="),
@@ -133,7 +133,7 @@ class _Node:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def offer(self, name: str, memory_bytes: int) -> tuple[str, list[str]]:
-        """Grants a tenant to a container; its name, and podman's options for it."""
+        """Grants a tenant for a container; returns its name and podman's options for it."""
         request = Request(
             command=("bench",),
             memory_bytes=[memory_bytes],
@@ -148,7 +148,7 @@ class _Node:
         return name, [f"--device={one}" for one in answer.cdi_devices]
 
     def contain(self, devices: list[tuple[str, list[str]]], each: int) -> None:
-        """`each` processes in a container of this machine's own root."""
+        """Starts containers on this machine's own root, with `each` processes in each."""
         program = str(paths.workload_path("penstock-start"))
         words = ["sh", "-c", SEVERAL, program, str(each)]
         for name, options in devices:
@@ -163,7 +163,7 @@ class _Node:
     def _await(
         self, command: list[str], processes: int, environment: Mapping[str, str] | None = None
     ) -> None:
-        """Starts it, and returns when all of its processes have their contexts."""
+        """Starts `command`; returns when all of its processes have their contexts."""
         child = subprocess.Popen(
             command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
@@ -175,7 +175,7 @@ class _Node:
             json.loads(line)
 
     def close(self) -> None:
-        for name in self._offered:  # on the machine they would outlive the folder
+        for name in self._offered:  # they would outlive the folder
             words = [*PODMAN, "rm", "-f", "-i", "-t", "0", f"penstock-bench-{name}"]
             subprocess.run(words, capture_output=True, check=False)
         for child in self._held:
@@ -213,7 +213,7 @@ def _grant(
 
 
 def _grants_at_work(node: _Node) -> list[float]:
-    """How long each of some further tenants took to be granted, in ms."""
+    """Durations of grants of further tenants under load, in ms."""
     took_ms = []
     with node.client() as agent:
         for number in range(GRANTS):

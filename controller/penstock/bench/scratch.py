@@ -1,4 +1,4 @@
-"""Folders for the length of a run. One that was killed leaves its folder to the next to remove."""
+"""Temporary folders for a run. If a run is killed, the next one removes its folder."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from penstock.node.tenants.tenant_processes import MACHINE_VARIABLE, TENANT_VARI
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-YOUNG_S = 60  # a folder younger than that may be one whose run has not taken its lock yet
+YOUNG_S = 60  # the run of a younger folder may not have taken its lock yet
 
 
-MEMORY = Path("/dev/shm")  # noqa: S108 - where an agent's /run is of the same kind
+MEMORY = Path("/dev/shm")  # noqa: S108 - a tmpfs, as is an agent's /run
 
 
 @contextlib.contextmanager
 def scratch_folder(kind: str, *, in_memory: bool = False) -> Iterator[Path]:
-    """A folder `penstock-<kind>-…` of this user alone, removed at the end.
+    """A private folder `penstock-<kind>-…`, removed at the end.
 
-    `in_memory`: on a tmpfs, as an agent's state is, where there is one.
+    `in_memory`: on a tmpfs, like an agent's state, if there is one.
     """
     prefix = f"penstock-{kind}-"
     above = MEMORY if in_memory and os.access(MEMORY, os.W_OK) else Path(tempfile.gettempdir())
@@ -40,7 +40,7 @@ def scratch_folder(kind: str, *, in_memory: bool = False) -> Iterator[Path]:
 
 
 def remove_stale(prefix: str, above: Path | None = None) -> None:
-    """Removes folders of our own runs that were killed: nobody holds them, nothing runs there."""
+    """Removes this user's folders of killed runs: unlocked, and not used by any process."""
     for folder in (above or Path(tempfile.gettempdir())).glob(f"{prefix}*"):
         with contextlib.suppress(OSError):
             found = folder.lstat()

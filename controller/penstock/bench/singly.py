@@ -1,8 +1,8 @@
-"""What the shim adds to a launch onto an idle stream, and to those of a decode-like loop.
+"""Benchmark of the shim's overhead for single launches on an idle stream, and in decode-like loops.
 
-Back to back a launch meets what the one before has left: a marker that is still to come, a cost
-learned a moment ago. Programs that launch singly, an inference server or eager PyTorch, have none
-of that. Kernels are so short that nothing has to wait at the gate.
+A launch that directly follows another profits from it: a marker is pending, a cost was just
+learned. Programs that launch singly, such as an inference server or eager PyTorch, have none of
+that. Kernels are so short that no launch waits at the gate.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ if TYPE_CHECKING:
     from penstock.bench.interleaved import Timing
     from penstock.bench.stage import StageTenant
 
-GATED = 50.0  # percent, of launches that come singly
+GATED = 50.0  # percent, for single launches
 GATED_BACK_TO_BACK = 99.0  # with less, such launches would have to wait
-CALLS = {0: 20_000, 40: 4_000, 200: 1_000, 1000: 300}  # gap in us: timed launches a round and arm
+CALLS = {0: 20_000, 40: 4_000, 200: 1_000, 1000: 300}  # gap in us: timed launches per round and arm
 DECODE_CALLS = 20_000  # a thread
 KINDS = 200  # of a token's launches
 THREADS = (1, 4)
-# HAMi-core's on the same work, on a simulated H200: what a launch is to cost at most.
+# Limits on the cost of a launch: HAMi-core's, for the same work on a simulated H200.
 TARGETS_NS = {
     ("ungated", 0): 53, ("gated", 0): 67,
     ("ungated", 40): 75, ("gated", 40): 81,
     ("ungated", 200): 268, ("gated", 200): 381,
     ("gated", 1000): 591,
 }  # fmt: skip
-DECODE_NS = {"ungated": 60, "gated": 150}  # what is asked of any launch
+DECODE_NS = {"ungated": 60, "gated": 150}  # the limit for any launch
 
 
 @dataclass(frozen=True)
 class SinglyRow:
-    """Launches of one pattern under one arm; figures in nanoseconds a launch."""
+    """Launches of one pattern under one arm; values in nanoseconds per launch."""
 
     pattern: str  # back to back, N us apart, or decode
     arm: str  # ungated | gated
@@ -52,10 +52,10 @@ class SinglyRow:
     added_low_ns: float
     added_high_ns: float
     added_mean_ns: float
-    target_ns: float | None  # what is asked; None: nothing
+    target_ns: float | None  # limit; None: no target
     rounds: int
-    calls: int  # a round, arm and thread
-    load: float  # average of the machine's last minute when it was measured
+    calls: int  # per round, arm and thread
+    load: float  # load average of the last minute at the measurement
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def run(
     patterns += [_decode(threads, decode_calls) for threads in THREADS]
     rows: list[SinglyRow] = []
     with Stage(simulate) as stage:
-        # Each is a tenant of its own: what an arm has learned is not the other's.
+        # Separate tenants: an arm must not use costs that another one learned.
         made: dict[float, StageTenant] = {
             cores: stage.tenant(f"cores-{cores:g}", cores)
             for cores in (100.0, GATED, GATED_BACK_TO_BACK)
@@ -168,7 +168,7 @@ def _name(row: SinglyRow) -> str:
 
 
 def figures(rows: Sequence[SinglyRow]) -> list[Figure]:
-    """A row of the table for each pattern and arm that has a target."""
+    """A row of the results for each pattern and arm with a target."""
     return [
         Figure(
             f"launch {_name(row)}, {row.arm} ({row.cores:g} %): added median",

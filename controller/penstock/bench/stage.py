@@ -1,7 +1,7 @@
-"""A stage for measurements: one simulated device, tenants on it, and programs that keep it busy.
+"""Test bed for benchmarks: one simulated device, tenants on it, and programs that keep it busy.
 
-Tenants get real pages and the real shim, without a supervisor: nobody but the benchmark changes
-their limits. What they used is read from the device's own record.
+Tenants get real pages and the real shim, without a supervisor: only the benchmark changes their
+limits. Their usage is read from the device's own record.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ MEMORY_BYTES = 100 << 30
 
 
 class StageError(RuntimeError):
-    """A program on the stage failed; the message holds its own words."""
+    """A program on the stage failed; the message holds its output."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What the device had done for each tenant, exact at one moment."""
+    """The device's busy time for each tenant, exact at one moment."""
 
     at_ns: int
     busy_ns: dict[str, int]
@@ -43,7 +43,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Window:
-    """A tenant's share of the device over a stretch of time."""
+    """A tenant's share of the device over a time interval."""
 
     begin_ns: int
     end_ns: int
@@ -64,7 +64,7 @@ class StageTenant:
     def change(self, **fields: Any) -> int:  # noqa: ANN401 - fields of DeviceLimit
         """Change limits while programs run; returns CLOCK_MONOTONIC of the change.
 
-        `suspended` and `mode` are the tenant's, everything else the device's.
+        `suspended` and `mode` apply to the tenant, all other fields to the device.
         """
 
         def edit(limits: Limits) -> Limits:
@@ -82,7 +82,7 @@ class StageTenant:
 
 
 class Stage:
-    """One simulated device and who is on it. Use as a context manager."""
+    """One simulated device and its tenants. Use as a context manager."""
 
     def __init__(self, profile: str = "h200") -> None:
         """`profile`: a simulated device, or several: "h200,8"."""
@@ -167,7 +167,7 @@ class Stage:
         return child
 
     def environment(self, tenant: StageTenant | None, tag: str = "bare") -> dict[str, str]:
-        """What a program under `tenant`'s shim (None: without a shim) finds in its environment."""
+        """Environment of a program under `tenant`'s shim (None: without a shim)."""
         name = tenant.name if tenant else tag
         environment = {
             **os.environ,
@@ -183,7 +183,7 @@ class Stage:
         """Return once every one of `names` has used the device.
 
         Raises:
-            StageError: one did not within `seconds`, or a program ended before.
+            StageError: one of them did not within `seconds`, or a program ended before.
         """
         give_up = time.monotonic() + seconds
         while not all(self.sample().busy_ns.get(name) for name in names):
@@ -193,7 +193,7 @@ class Stage:
             time.sleep(0.01)
 
     def sample(self, device: int = 0) -> Sample:
-        """What the device has done for each tenant up to now; `device`: its index."""
+        """The busy time of the device with index `device` for each tenant until now."""
         busy: dict[str, int] = {}
         at_ns = time.monotonic_ns()
         for record in self.machine.record(device):
@@ -228,17 +228,17 @@ class Stage:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def check_programs(self) -> None:
-        """Raises StageError where a program has failed."""
+        """Raises StageError if a program has failed."""
         for program in self._programs:
             if program.poll():
                 _, errors = program.communicate()
                 raise StageError(f"{program.args!r} ended with {program.returncode}: {errors}")
 
     def finish(self, program: subprocess.Popen[str]) -> dict[str, Any]:
-        """Wait for a launcher's end and return what it says of itself.
+        """Wait for a launcher's end and return its report.
 
         Raises:
-            StageError: it failed.
+            StageError: the launcher failed.
         """
         output, errors = program.communicate()
         self._programs.remove(program)
@@ -249,7 +249,7 @@ class Stage:
 
 
 def windows(samples: Sequence[Sample], name: str, length_s: float = 1.0) -> Iterator[Window]:
-    """The tenant's share over every stretch of `length_s` between two samples."""
+    """The tenant's share over every interval of `length_s` between two samples."""
     length_ns = round(length_s * 1e9)
     last = 0
     for first, begin in enumerate(samples):

@@ -1,7 +1,7 @@
-"""What the shim adds to the start of a process: one that uses no GPU, and one that does.
+"""Benchmark of the shim's overhead at process start, for programs with and without GPU use.
 
-Every round runs the program with and without the shim in turn; the difference is taken inside a
-round. First driver calls are measured alone in their tenant, and with neighbours that hold slots.
+Every round runs the program with and without the shim; the difference is taken within a round.
+First driver calls are measured alone in their tenant, and with other processes that hold slots.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ PHASES = ("load_ns", "init_ns", "context_ns", "allocate_ns")
 
 @dataclass(frozen=True)
 class StartRow:
-    """What the shim adds to one kind of start; microseconds."""
+    """Overhead of the shim for one kind of start; microseconds."""
 
     what: str  # no gpu: a process from spawn to its end; first calls: dlopen to first allocation
-    neighbours: int  # other processes of the tenant meanwhile
+    neighbours: int  # other running processes of the tenant
     native_median_us: float
     added_median_us: float
     added_low_us: float  # lower quartile over rounds
@@ -80,7 +80,7 @@ def _spawn_pair(stage: Stage, tenant: StageTenant) -> tuple[float, float]:
 
 
 def _spawn_ns(environment: Mapping[str, str]) -> float:
-    """From the spawn of a program that uses no GPU to its end."""
+    """Time from the spawn of a program that uses no GPU to its end."""
     began = time.monotonic_ns()
     child = os.posix_spawn(NO_GPU_PROGRAM, [NO_GPU_PROGRAM], environment)
     _, status = os.waitpid(child, 0)
@@ -101,13 +101,13 @@ def _first_calls_ns(stage: Stage, tenant: StageTenant | None) -> float:
 
 
 def _hold(stage: Stage, tenant: StageTenant) -> subprocess.Popen[str]:
-    """A process that has made its first calls, and stays."""
+    """Starts a process that makes its first calls and keeps running."""
     program = str(paths.workload_path("penstock-start"))
     child = stage.start(tenant, ["--hold"], program=program)
     line = child.stdout.readline() if child.stdout else ""
     if not line:
         stage.finish(child)
-        raise StageError("a process that was to stay in the tenant ended")
+        raise StageError("a process that should keep running in the tenant ended")
     json.loads(line)
     return child
 

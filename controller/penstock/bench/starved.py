@@ -1,8 +1,8 @@
-"""A quota on a node that is short of processors: programs of others turn on the same two.
+"""Benchmark of a quota on a node short of processors: busy loops run on the program's two.
 
-A launch is decided by threads of the program that makes it. Where these get a processor seldom,
-less is launched than the quota allows, or it is noticed late that more was. Due is the quota, or
-what the program gets beside the same loops without the shim where that is less. The truth is the
+Threads of the program decide on its launches. If they seldom get a processor, the program launches
+less than the quota allows, or they notice too late that it launched more. Due is the quota, or what
+the program gets beside the same loops without the shim if that is less. The reference is the
 simulated device's own record.
 """
 
@@ -35,7 +35,7 @@ WORKLOADS = (
 )
 WITHIN_POINTS = 3.0
 WARM_UP_S = 1.0
-LOOPS_END_S = 300.0  # by themselves, whatever becomes of the benchmark
+LOOPS_END_S = 300.0  # the loops end by themselves even if the benchmark is killed
 SPIN = """
 import sys, time
 end = time.monotonic() + float(sys.argv[1])
@@ -54,8 +54,8 @@ class StarvedRow:
     sync_every: int  # launches between two synchronisations; 0: backlogged
     loops: int
     processors: int
-    full_percent: float  # what the same program gets beside the loops without the shim
-    due_percent: float  # the quota, or that
+    full_percent: float  # of the same program beside the loops, without the shim
+    due_percent: float  # the smaller of quota and `full_percent`
     mean_error_points: float  # of 1 s windows, against what is due
     worst_error_points: float
     bias_points: float  # over the whole measurement; positive: more than due
@@ -111,9 +111,9 @@ def run(
 
 @contextlib.contextmanager
 def _crowd(loops: int) -> Iterator[int]:
-    """Busy loops on two processors, to which this process and what it starts keep as well.
+    """Runs busy loops on two processors, and binds this process and its children to them.
 
-    Gives how many processors these are: a machine may have but one.
+    Yields the number of these processors: a machine may have only one.
     """
     before = os.sched_getaffinity(0)
     chosen = set(sorted(before)[:PROCESSORS])
@@ -133,7 +133,7 @@ def _crowd(loops: int) -> Iterator[int]:
 def _percents(
     simulate: str, quota: float | None, workload: Workload, seconds: float
 ) -> tuple[float, list[float]]:
-    """What the device did for the program, percent: over all the time, and by 1 s windows.
+    """The device's busy percent for the program: over the whole time, and by 1 s windows.
 
     `quota` None: without the shim.
     """
@@ -157,7 +157,7 @@ def _name(row: StarvedRow) -> str:
 
 
 def figures(rows: Sequence[StarvedRow]) -> list[Figure]:
-    """A row of the table of all."""
+    """The results as one row."""
     worst = max(rows, key=lambda row: row.mean_error_points)
     good = [row for row in rows if row.mean_error_points <= WITHIN_POINTS]
     median = statistics.median(row.mean_error_points for row in rows)

@@ -1,9 +1,9 @@
-"""What stays of work that is done, as a cost of each later launch.
+"""Benchmark of lasting costs: how much earlier work slows down each later launch.
 
-A launch after a million grids, after ten thousand unloaded modules, beside hundreds of shared
-allocations, against the same launch of the same process before.
+It compares a launch after a million grids, after ten thousand unloaded modules, or beside hundreds
+of shared allocations with the same launch of the same process before.
 
-Without the shim the driver may get slower as well: the figure is the growth under the shim less
+Without the shim the driver may get slower as well: the result is the growth under the shim minus
 that without it.
 """
 
@@ -30,25 +30,25 @@ NAMES = {"grids": "new grids", "modules": "unloaded modules", "shares": "shared 
 CALLS = 10_000
 KINDS = 64  # launched before and after
 CORES = 99.0
-MOST_NS = 30  # that a launch may cost more afterwards
+MOST_NS = 30  # limit on the additional cost of a launch
 
 
 @dataclass(frozen=True)
 class StaysRow:
-    """One thing that might leave a cost; nanoseconds a launch, medians over rounds."""
+    """One possible lasting cost; nanoseconds per launch, medians over rounds."""
 
     after: str
     wanted: int
-    reached: int  # the fewest of a round under the shim: it is bounded in time
+    reached: int  # fewest in a round under the shim, which is bounded in time
     before_ns: float  # under the shim
     after_ns: float
-    native_growth_ns: float  # after less before, without the shim
-    growth_ns: float  # the same under it
-    stays_ns: float  # the difference of both, in a round
+    native_growth_ns: float  # after minus before, without the shim
+    growth_ns: float  # after minus before, under the shim
+    stays_ns: float  # the difference of both growths, within a round
     stays_low_ns: float
     stays_high_ns: float
-    native_step_ns: float  # one of the last new grids, modules, shares, without the shim
-    step_ns: float  # under it
+    native_step_ns: float  # per new grid, module or share at the end, without the shim
+    step_ns: float  # the same value under the shim
     rounds: int
     load: float
 
@@ -62,14 +62,14 @@ def run(
     seconds: float = 15,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[StaysRow]:
-    """Measure each.
+    """Measure each possible lasting cost.
 
     Args:
         simulate: profile of the simulated device.
-        rounds: how often, with and without the shim in turn.
+        rounds: number of runs with and without the shim, alternating.
         calls: timed launches before and after.
-        counts: how many new grids, unloaded modules and shares there are to be.
-        seconds: how long a process may take for them; it says how far it came.
+        counts: numbers of new grids, unloaded modules and shares.
+        seconds: time limit for a process to make them; it reports how many it made.
         progress: called with (done, all).
 
     Raises:
@@ -132,7 +132,7 @@ def _row(
 
 
 def figures(rows: Sequence[StaysRow]) -> list[Figure]:
-    """A row of the table each."""
+    """One row of the results for each of `rows`."""
     return [
         Figure(
             f"a launch after {row.wanted:,} {row.after}, less the same before",

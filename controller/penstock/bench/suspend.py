@@ -1,6 +1,6 @@
-"""How much a suspended tenant's device still works, and how fast it is back after the resume.
+"""Benchmark of suspension: device time after a suspend, and delay until work after a resume.
 
-The truth is the device's own record: its busy time after the flag was set is what was in flight.
+The reference is the device's own record: busy time after the flag was set is work in flight.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 KERNELS_US = (200, 2000, 20000)
 CORES = 50.0  # percent
-IN_FLIGHT_BOUND_MS = 20.0  # the gate's period: what it ever lets in ahead
+IN_FLIGHT_BOUND_MS = 20.0  # the gate's period: the most it admits ahead
 QUIET_S = 0.4
 BACK_S = 5.0
 
 
 @dataclass(frozen=True)
 class SuspendRow:
-    """Backlogged tenant, suspended and resumed again and again; milliseconds."""
+    """A backlogged tenant, suspended and resumed repeatedly; milliseconds."""
 
     kernel_us: float
     busy_after_median_ms: float  # device time after the flag was set
@@ -44,10 +44,10 @@ def run(
     rounds: int = 10,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[SuspendRow]:
-    """Measure one row a kernel length.
+    """Measure one row per kernel length.
 
     Raises:
-        StageError: the workload failed, or did not stop or come back.
+        StageError: the workload failed, or did not stop or resume.
     """
     rows = []
     for kernel_us in kernels_us:
@@ -71,7 +71,7 @@ def _measure(simulate: str, kernel_us: float, rounds: int) -> SuspendRow:
             still = stage.sample().busy_ns[tenant.name]
             stage.watch(0.1)
             if stage.sample().busy_ns[tenant.name] != still:
-                raise StageError(f"the tenant works on {QUIET_S} s after it was suspended")
+                raise StageError(f"the tenant still works {QUIET_S} s after it was suspended")
             after_ms.append((still - before) / 1e6)
             resume_ms.append(_resume_ms(stage, tenant, still))
     return SuspendRow(

@@ -1,7 +1,7 @@
-"""Several tenants on one device, as `penstock run` makes them: does each get its share?
+"""Benchmark of shares: several `penstock run` tenants on one device, supervisors included.
 
-Everything is as a user has it, supervisors included. Each tenant runs one backlogged program; the
-truth is the simulated device's own record.
+Everything is set up as by a user. Each tenant runs one backlogged program; the reference is the
+simulated device's own record.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class TenantsRow:
     tenants: int
     mode: Literal["strict", "elastic"]
     shares: str  # granted, percent
-    due: str  # what each is to get: its grant; in elastic mode its part of what all got
+    due: str  # share due to each: its grant; in elastic mode its part of the total
     got: str
     worst_error_points: float  # of a tenant, over the whole measurement
     worst_window_points: float  # 95 % of the tenants' 1 s windows are closer than this
@@ -65,7 +65,7 @@ def run(
 ) -> list[TenantsRow]:
     """Measure every number of tenants in every mode.
 
-    In elastic mode half of the device is granted, and all of it is to be used.
+    In elastic mode half of the device is granted, and all of it should be used.
 
     Raises:
         StageError: a tenant's program failed.
@@ -147,7 +147,7 @@ def _machine(
     programs: Sequence[subprocess.Popen[bytes]],
     granted: dict[str, float],
 ) -> Machine:
-    """The machine that the tenants are on, once all of them have worked."""
+    """The tenants' machine, once all of them have used it."""
     give_up = time.monotonic() + START_S
     while True:
         _check(programs)

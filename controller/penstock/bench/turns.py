@@ -1,8 +1,8 @@
-"""Tenants on one device with turns and without, in one run: does each get its share?
+"""Benchmark of shares with and without time slices, for tenants on one device in one run.
 
-Tenants lie on a stage (real pages, real shim), so the only difference between the two rows of a
-set is who decides when a tenant launches: its own gate, or the giver of turns. The truth is the
-simulated device's own record.
+Tenants run on a stage (real pages, real shim), so the two rows of a set differ only in what decides
+when a tenant launches: its own gate, or the time-slice scheduler. The reference is the simulated
+device's own record.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LONG_S = 3600.0
 
 @dataclass(frozen=True)
 class Tenant:
-    """One of a set: its grant, and what its program does."""
+    """One tenant of a set: its grant and its workload."""
 
     cores: float  # percent
     workload: Workload
@@ -36,19 +36,19 @@ class Tenant:
 
 @dataclass(frozen=True)
 class TurnsRow:
-    """One set of tenants, with turns or without. Errors are in points of the device's time."""
+    """One set of tenants, with or without time slices. Errors are in points of device time."""
 
     tenants: int
     work: str
     mode: Mode
     turns: bool
-    due: str  # percent: what each is granted; elastic: its part of what all got
+    due: str  # percent: the grant of each; elastic: its part of the total
     got: str
     worst_error_points: float  # of a tenant, over the whole measurement
     worst_window_points: float  # 95 % of the tenants' 1 s windows are closer than this
     total_percent: float
     turns_per_second: float
-    thread_percent: float  # of a processor, by the thread that hands out turns
+    thread_percent: float  # of a processor, used by the scheduler thread
 
 
 def _alike(cores: Sequence[float], workload: Workload) -> tuple[Tenant, ...]:
@@ -86,7 +86,7 @@ def run(
     seconds: float = 5,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[TurnsRow]:
-    """Measure every set of `SETS` named, without turns and with them.
+    """Measure the named sets of `SETS`, without and with time slices.
 
     Raises:
         StageError: a tenant's program failed.
@@ -117,7 +117,7 @@ def measure(
         shares = {f"t{i}": tenant.cores for i, tenant in enumerate(tenants)}
         whole = sum(shares.values())
         for (name, cores), tenant in zip(shares.items(), tenants, strict=True):
-            # Without turns, what an elastic tenant may use is told it; here all of it is used.
+            # Without time slices, the page sets an elastic tenant's allowance: here 100 % in sum.
             made = stage.tenant(
                 name,
                 cores,

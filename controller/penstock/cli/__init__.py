@@ -51,5 +51,5 @@ def _fill_closed_descriptors() -> None:
 
 
 def _give_up_output() -> None:
-    """Points stdout at /dev/null: a failing last flush would print more and change the exit code."""
+    """Points stdout at /dev/null: a failed last flush would print more and change the exit code."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

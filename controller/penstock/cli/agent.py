@@ -41,7 +41,9 @@ def agent(
     tls_cert: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The agent's certificate (PEM).")
     ] = None,
-    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="The private key of --tls-cert (PEM).")] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The private key of --tls-cert (PEM).")
+    ] = None,
     tls_ca: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="The CA that signs client certificates (PEM)."),
@@ -68,7 +70,8 @@ def agent(
     user_limit: Annotated[
         str,
         typer.Option(
-            metavar="PERCENT", help="The most of each device that one user's tenants may hold in total."
+            metavar="PERCENT",
+            help="The most of each device that one user's tenants may hold in total.",
         ),
     ] = "100",
     user_tenants: Annotated[
@@ -89,7 +92,9 @@ def agent(
     ] = "",
     cdi_dir: Annotated[
         Path,
-        typer.Option(metavar="DIR", help="Directory in which container runtimes look for CDI devices."),
+        typer.Option(
+            metavar="DIR", help="Directory in which container runtimes look for CDI devices."
+        ),
     ] = Path("/var/run/cdi"),
     shim_dir: Annotated[
         Path,
@@ -99,7 +104,8 @@ def agent(
 ) -> None:
     """Run the node agent: grant quotas and supervise tenants until SIGTERM or Ctrl-C.
 
-    When the agent stops, tenants keep running under their last quota; a restarted agent adopts them.
+    When the agent stops, tenants keep running under their last quota; a restarted agent adopts
+    them.
     """
     if context.invoked_subcommand:
         return
@@ -159,7 +165,7 @@ def agent(
 
 
 def _allow_many_files() -> None:
-    """Raises the limit on open files: a tenant takes about ten, shells allow for a hundred tenants."""
+    """Raises the limit on open files: a tenant takes about ten; shells allow for 100 tenants."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(MOST_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:

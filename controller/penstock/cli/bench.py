@@ -1,4 +1,4 @@
-"""`penstock bench`: all figures as measured on this machine, or those of one kind."""
+"""`penstock bench`: run all benchmarks on this machine, or those of one kind."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from penstock.bench.quota import Launch
 
 app = typer.Typer(
-    help="Measure what the shim costs and how exact it is; without a sub-command, all of it."
+    help="Measure the shim's cost and accuracy; without a sub-command, run all benchmarks."
 )
 
 Profile = Annotated[str, typer.Option(metavar="PROFILE", help="Simulated device.")]
@@ -32,14 +32,14 @@ def everything(
     simulate: Profile = "h200",
     seconds: Annotated[
         float,
-        typer.Option(min=2, max=3600, callback=finite, help="How long each quota is watched."),
+        typer.Option(min=2, max=3600, callback=finite, help="How long each quota is measured."),
     ] = 5,
     long_seconds: Annotated[
         float,
-        typer.Option(min=2, max=3600, callback=finite, help="How long the bias is watched."),
+        typer.Option(min=2, max=3600, callback=finite, help="How long the bias is measured."),
     ] = 60,
 ) -> None:
-    """The whole table of figures (some twenty minutes), or one kind of them by a sub-command."""
+    """Run all benchmarks (about twenty minutes); a sub-command runs those of one kind."""
     if context.invoked_subcommand:
         return
     from penstock.bench.figures import run
@@ -65,7 +65,7 @@ def everything(
 
 
 def _markdown(rows: Sequence[dict[str, object]]) -> Iterator[str]:
-    """The rows as a Markdown table, which reads well as it is and goes into a page unchanged."""
+    """The rows as a Markdown table: readable in a terminal, and usable on a page unchanged."""
     words = {True: "yes", False: "**no**"}
     yield "| " + " | ".join(rows[0]) + " |"
     yield "|" + " --- |" * len(rows[0])
@@ -80,10 +80,12 @@ def launch(
     simulate: Annotated[
         str, typer.Option(metavar="PROFILE", help="Simulated device; 'none': the real device 0.")
     ] = "h200",
-    rounds: Annotated[int, typer.Option(min=1, help="How often each arm runs.")] = 11,
-    calls: Annotated[int, typer.Option(min=100, help="Timed calls of each kind a round.")] = 20_000,
+    rounds: Annotated[int, typer.Option(min=1, help="How many times each arm runs.")] = 11,
+    calls: Annotated[
+        int, typer.Option(min=100, help="Timed calls of each kind per round.")
+    ] = 20_000,
 ) -> None:
-    """Added nanoseconds per launch and allocation, against the same program without the shim."""
+    """Measure nanoseconds added per launch and allocation, against a run without the shim."""
     from penstock.bench.launch import BenchError, run
 
     try:
@@ -102,16 +104,22 @@ def launch(
 def quota(
     output: OutputFormat = Output.table,
     simulate: Profile = "h200",
-    quotas: Annotated[str, typer.Option(help="Percent, comma-separated.")] = "10,30,50,70,90",
-    kernels_us: Annotated[str, typer.Option(help="Microseconds, comma-separated.")] = "200,2000",
-    launches: Annotated[str, typer.Option(help="plain, graph or both.")] = "plain,graph",
-    processes: Annotated[str, typer.Option(help="Of the tenant, comma-separated.")] = "1,4",
+    quotas: Annotated[
+        str, typer.Option(help="Quotas in percent, comma-separated.")
+    ] = "10,30,50,70,90",
+    kernels_us: Annotated[
+        str, typer.Option(help="Kernel lengths in us, comma-separated.")
+    ] = "200,2000",
+    launches: Annotated[str, typer.Option(help="Kinds of launch: plain,graph.")] = "plain,graph",
+    processes: Annotated[
+        str, typer.Option(help="Processes of the tenant, comma-separated.")
+    ] = "1,4",
     seconds: Annotated[
         float,
         typer.Option(min=2, max=86400, callback=finite, help="How long each row is measured."),
     ] = 5,
 ) -> None:
-    """Error of the quota in points over 1 s windows, by the simulated device's own record."""
+    """Measure the quota's error in points over 1 s windows, by the simulated device's record."""
     from penstock.bench.quota import run
     from penstock.bench.stage import StageError
 
@@ -139,7 +147,7 @@ def turns(
         typer.Option(min=2, max=86400, callback=finite, help="How long each row is measured."),
     ] = 5,
 ) -> None:
-    """Tenants' shares with turns and without, two to eight tenants, even and uneven work."""
+    """Measure shares with and without time slices: two to eight tenants, even and uneven work."""
     from penstock.bench.stage import StageError
     from penstock.bench.turns import run
 
@@ -154,9 +162,9 @@ def turns(
 def singly(
     output: OutputFormat = Output.table,
     simulate: Profile = "h200",
-    rounds: Annotated[int, typer.Option(min=1, help="How often each arm runs.")] = 7,
+    rounds: Annotated[int, typer.Option(min=1, help="How many times each arm runs.")] = 7,
 ) -> None:
-    """Added nanoseconds of a launch onto an idle stream, and in decode-like loops."""
+    """Measure nanoseconds added to a launch on an idle stream and in decode-like loops."""
     from penstock.bench.singly import run
     from penstock.bench.stage import StageError
 
@@ -171,13 +179,15 @@ def singly(
 def stays(
     output: OutputFormat = Output.table,
     simulate: Profile = "h200",
-    rounds: Annotated[int, typer.Option(min=1, help="How often each arm runs.")] = 3,
+    rounds: Annotated[int, typer.Option(min=1, help="How many times each arm runs.")] = 3,
     seconds: Annotated[
         float,
-        typer.Option(min=0.1, max=3600, callback=finite, help="Longest a process makes grids."),
+        typer.Option(
+            min=0.1, max=3600, callback=finite, help="The longest a process may create grids."
+        ),
     ] = 15,
 ) -> None:
-    """A launch after a million grids, unloaded modules and shares, against the same before."""
+    """Measure a launch after a million grids, unloaded modules and shares, against one before."""
     from penstock.bench.stage import StageError
     from penstock.bench.stays import run
 
@@ -194,10 +204,10 @@ def collectives(
     simulate: Profile = "h200",
     seconds: Annotated[
         float,
-        typer.Option(min=0.2, max=3600, callback=finite, help="What a measurement is to take."),
+        typer.Option(min=0.2, max=3600, callback=finite, help="Target length of a measurement."),
     ] = 1.2,
 ) -> None:
-    """Speed of ranks that meet, on 2 to 8 devices, as a share of what the quota allows."""
+    """Measure ranks that synchronise, on 2 to 8 devices, as a share of what the quota allows."""
     from penstock.bench.collectives import run
     from penstock.bench.stage import StageError
 
@@ -212,13 +222,13 @@ def collectives(
 def starved(
     output: OutputFormat = Output.table,
     simulate: Profile = "h200",
-    loops: Annotated[int, typer.Option(min=0, max=256, help="Busy loops beside it.")] = 16,
+    loops: Annotated[int, typer.Option(min=0, max=256, help="Number of busy loops.")] = 16,
     seconds: Annotated[
         float,
         typer.Option(min=2, max=3600, callback=finite, help="How long each row is measured."),
     ] = 4,
 ) -> None:
-    """Error of the quota where busy loops take the two processors that the program has."""
+    """Measure the quota's error while busy loops take the program's two processors."""
     from penstock.bench.stage import StageError
     from penstock.bench.starved import run
 
@@ -232,13 +242,18 @@ def starved(
 @app.command()
 def node(
     output: OutputFormat = Output.table,
-    tenants: Annotated[int, typer.Option(min=1, max=700, help="How many.")] = 500,
-    processes: Annotated[int, typer.Option(min=0, max=4000, help="How many they have.")] = 2000,
+    tenants: Annotated[int, typer.Option(min=1, max=700, help="Number of tenants.")] = 500,
+    processes: Annotated[
+        int, typer.Option(min=0, max=4000, help="Number of their processes in total.")
+    ] = 2000,
     containers: Annotated[
-        int, typer.Option(min=0, max=100, help="How many tenants are containers (podman; root).")
+        int,
+        typer.Option(
+            min=0, max=100, help="How many of the tenants are containers (needs podman and root)."
+        ),
     ] = 0,
 ) -> None:
-    """What an agent costs with many tenants, how fast it grants, and how fast it comes back."""
+    """Measure an agent with many tenants: its cost, and how fast it grants and restarts."""
     from penstock.bench.node import run
     from penstock.bench.stage import StageError
 
@@ -263,7 +278,9 @@ def _numbers(text: str, option: str) -> list[float]:
         numbers = []
     if not numbers or not all(0 < number < math.inf for number in numbers):
         raise PenstockError(
-            f"{option} {text!r} is no list of numbers above 0", "", f"write it like {option} 10,30"
+            f"invalid value {text!r} for {option}",
+            "it must be a list of numbers above 0",
+            f"for example {option} 10,30",
         )
     return numbers
 
@@ -274,12 +291,12 @@ def _launches(text: str) -> list[Launch]:
     known: dict[str, Launch] = {"plain": "plain", "graph": "graph"}
     words = text.split(",")
     if unknown := [word for word in words if word not in known]:
-        raise PenstockError(f"unknown launch {unknown[0]!r}", "", "valid are plain and graph")
+        raise PenstockError(f"unknown kind of launch {unknown[0]!r}", "", "use plain or graph")
     return [known[word] for word in words]
 
 
 def _progress(what: str) -> Callable[[int, int], None]:
-    """Says on a terminal's standard error how far it is."""
+    """Prints progress on standard error if that is a terminal."""
 
     def show(done: int, total: int) -> None:
         if sys.stderr.isatty():

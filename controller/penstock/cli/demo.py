@@ -27,23 +27,23 @@ PLAIN_EVERY_S = 5.0
 def demo(
     seconds: Annotated[
         float,
-        typer.Option(min=10, max=86400, callback=finite, help="How long the programs work."),
+        typer.Option(min=10, max=86400, callback=finite, help="How long the programs run."),
     ] = 25.0,
     simulate: Annotated[
         str | None,
-        typer.Option(metavar="PROFILE", help="Simulated device, also where there is a real one."),
+        typer.Option(metavar="PROFILE", help="Use a simulated device even if there is a real one."),
     ] = None,
 ) -> None:
-    """Three unmodified programs share one GPU under quotas. Exit code 0: all within bounds.
+    """Run three unmodified programs on one GPU under quotas. Exit code 0: all within bounds.
 
-    Runs on the real GPU where there is one, else on a simulated H200.
+    Uses the real GPU if there is one, else a simulated H200.
     """
     from rich.live import Live
 
     from penstock.bench.demo import run
     from penstock.cli.table import console
 
-    # As Ctrl-C does: programs are ended and the folder is removed on the way out.
+    # Like Ctrl-C: end the programs and remove the folder on the way out.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)
     screen = console()
@@ -64,19 +64,19 @@ def demo(
 
 def _end(number: int, _frame: object) -> None:
     for again in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        signal.signal(again, signal.SIG_IGN)  # the way out is not to be cut short
+        signal.signal(again, signal.SIG_IGN)  # nothing may interrupt the cleanup
     sys.exit(128 + number)
 
 
 def _in_place(live: Live) -> Callable[[list[Row]], None]:
-    """Renews the table on a terminal."""
+    """Updates the table in place on a terminal."""
     from penstock.cli.table import tenant_table
 
     return lambda rows: live.update(tenant_table(rows, width=live.console.width), refresh=True)
 
 
 def _now_and_then(screen: Console) -> Callable[[list[Row]], None]:
-    """Prints a table every few seconds where there is no terminal."""
+    """Prints a table every few seconds if there is no terminal."""
     from penstock.cli.table import tenant_table
 
     due = time.monotonic() + PLAIN_EVERY_S
@@ -96,7 +96,7 @@ def _print_report(screen: Console, report: DemoReport) -> None:
 
     kind = "the simulated device's own record" if report.device.simulated else "NVML"
     screen.print(
-        f"\nWhat each got of {report.device}, by {kind}, cores over {report.window_s:.0f} s:",
+        f"\nUsage of {report.device}, by {kind}, cores over {report.window_s:.0f} s:",
         markup=False,
     )
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
@@ -124,10 +124,10 @@ def _advice() -> str:
     load, processors = os.getloadavg()[0], len(os.sched_getaffinity(0))
     if load > processors:
         return (
-            f"This machine is busy (load {load:.1f} on {processors} processors), which programs "
-            "that share a simulated device feel: try again when it is quiet, or with --seconds 60."
+            f"This machine is busy (load {load:.1f} on {processors} processors), which slows "
+            "programs on a simulated device: try again when it is idle, or with --seconds 60."
         )
-    return "Try once more with --seconds 60; penstock doctor looks for what a quota needs."
+    return "Try again with --seconds 60; penstock doctor checks what a quota needs."
 
 
 def _cells(outcome: Outcome, tolerance: float) -> list[str]:

@@ -1,4 +1,4 @@
-"""Devices as a table (rich), for `penstock devices`; what is not there in lines below."""
+"""Devices as a table (rich) for `penstock devices`; unavailable kinds in lines below it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _COLOURS = {"ok": "green", "unhealthy": "yellow", "lost": "red"}
 
 
 def device_table(found: Iterable[Survey]) -> Group:
-    """A row a device; parts of one stand below it, where it is listed itself."""
+    """One row per device; a device's parts follow it if the device itself is listed."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Group
     from rich.markup import escape

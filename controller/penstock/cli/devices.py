@@ -1,4 +1,4 @@
-"""`penstock devices`: what is in this machine, of any kind, and how it does."""
+"""`penstock devices`: list this machine's devices of any kind, with their health."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ def devices(
         list[str] | None,
         typer.Option(
             metavar="KIND",
-            help="nvidia, simulated, ascend, amd, tpu, bpu, fpga, cpu; may be given several times.",
+            help="nvidia, simulated, ascend, amd, tpu, bpu, fpga or cpu; repeatable.",
         ),
     ] = None,
     simulate: Annotated[
-        str | None, typer.Option(metavar="PROFILE[,N]", help="Look at a simulated GPU: h200, l4,2.")
+        str | None,
+        typer.Option(metavar="PROFILE[,N]", help="List a simulated GPU: h200; two of them: l4,2."),
     ] = None,
     output: Annotated[
         Output,
@@ -35,10 +36,10 @@ def devices(
     ] = Output.table,
     state_dir: StateDir = None,
 ) -> None:
-    """List the accelerators and processors of this machine, with what their own tools tell of them.
+    """List the accelerators and processors of this machine, as reported by their own tools.
 
-    N/A stands for what is not told; JSON and YAML say why, and what to do about it. Where an agent
-    runs, devices that it found lost or unhealthy are shown so.
+    N/A marks a value that is not reported; JSON and YAML give the reason and what to do about it.
+    With an agent, devices that it found lost or unhealthy are marked.
     """
     from penstock.devices.discovery import survey
 
@@ -67,14 +68,14 @@ def _kinds(words: list[str] | None) -> list[Kind]:
     for word in words or []:
         if word not in KINDS:
             raise PenstockError(
-                f"there is no kind of device called {word!r}", f"kinds are {', '.join(KINDS)}",
-                "name one of them, or leave --kind out",
+                f"unknown kind of device {word!r}", f"valid kinds are {', '.join(KINDS)}",
+                "choose one of them, or leave --kind out",
             )  # fmt: skip
     return [one for one in KINDS if not words or one in words]
 
 
 def _machine(state_dir: Path | None, simulate: str | None, node: NodeMessage | None) -> Path | None:
-    """The simulated machine that is asked for, that this shell is on, or that the agent owns."""
+    """The simulated machine of --simulate, of this shell's environment, or of the agent."""
     if simulate is not None:
         from penstock.node.tenants.simulated_machines import simulated_machine
         from penstock.node.tenants.state import State
@@ -85,7 +86,7 @@ def _machine(state_dir: Path | None, simulate: str | None, node: NodeMessage | N
 
 
 def _node(state_dir: Path | None) -> NodeMessage | None:
-    """What the agent of this machine says; None: there is none, or it does not answer."""
+    """The local agent's report; None if there is no agent, or if it does not answer."""
     from penstock.cli.say import say
     from penstock.model import PenstockError
     from penstock.node.tenants.state import agent_sockets
@@ -101,12 +102,12 @@ def _node(state_dir: Path | None) -> NodeMessage | None:
         with agent:
             return agent.node()
     except PenstockError as error:
-        say(f"the agent was not asked for what it knows of devices: {error}")
+        say(f"device health from the agent is missing: {error}")
         return None
 
 
 def _as_the_agent_says(found: list[Survey], node: NodeMessage) -> list[Survey]:
-    """The agent listens to the driver all the time: it knows what failed, and what went away."""
+    """Adds the agent's findings: it follows the driver, so it knows failed and lost devices."""
     from penstock.devices.inventory import Health, NotAvailable, blank
 
     said = {
@@ -124,7 +125,7 @@ def _as_the_agent_says(found: list[Survey], node: NodeMessage) -> list[Survey]:
             simulated=one.simulated,
         )
         for uuid, (one, health) in said.items()
-        if uuid not in shown  # its driver lists it no more
+        if uuid not in shown  # its driver no longer lists it
     ]
     answer = []
     for survey in found:

@@ -27,11 +27,11 @@ def events(
     output: OutputFormat = Output.table,
     follow: Annotated[
         bool,
-        typer.Option("--follow", "-f", help="Go on with what happens, until the tenant ends."),
+        typer.Option("--follow", "-f", help="Print new events until the tenant ends."),
     ] = False,
     state_dir: StateDir = None,
 ) -> None:
-    """Show what happened to a tenant, and why: refusals, and steps taken against excess."""
+    """Show a tenant's events and their reasons: refusals, and steps against excess use."""
     coming = _coming(state_dir, tenant, follow=follow)
     if follow:
         _follow(coming, output)
@@ -47,9 +47,9 @@ def events(
 
 
 def _coming(state_dir: Path | None, name: str, *, follow: bool) -> Iterator[dict[str, object]]:
-    """By the tenant's files, where they are ours to read, else by the agent.
+    """A tenant's events: from its files if this user may read them, else from the agent.
 
-    Raises `PenstockError`, before the first event: there is no such tenant.
+    Raises `PenstockError` before the first event if there is no such tenant.
     """
     from penstock.model import PenstockError
     from penstock.node.tenants.state import State
@@ -62,7 +62,7 @@ def _coming(state_dir: Path | None, name: str, *, follow: bool) -> Iterator[dict
     except PenstockError as error:
         from penstock.cli.by_agent import agent_of_another
 
-        with contextlib.suppress(PenstockError):  # it may be root's, whose agent knows as much
+        with contextlib.suppress(PenstockError):  # it may be root's, whose agent knows it too
             if ended := read_ended(State.read(state_dir).directory, name):
                 return iter(ended)
         agent = agent_of_another(state_dir)
@@ -77,12 +77,15 @@ def _gone(error: PenstockError) -> PenstockError:
 
     if error.reason != "no-such-tenant":
         return error
-    why = f"{error.why}; nothing is kept of one of that name (what was done is, for seven days)"
+    why = (
+        f"{error.why}; no events are kept under that name (those of ended tenants are, for seven "
+        "days)"
+    )
     return PenstockError(error.what, why, error.fix, reason=error.reason)
 
 
 def _told(agent: AgentClient, name: str, *, follow: bool) -> Iterator[dict[str, object]]:
-    """What an agent tells, as it stands in its files."""
+    """Events from an agent, in the form of its files."""
     from penstock.model import PenstockError
 
     try:
@@ -100,7 +103,7 @@ def _told(agent: AgentClient, name: str, *, follow: bool) -> Iterator[dict[str, 
 
 
 def _follow(events: Iterator[dict[str, object]], output: Output) -> None:
-    """One event a line as it comes; JSON objects a line, or documents of YAML."""
+    """Prints events as they come: one line or JSON object each, or YAML documents."""
     for event in events:
         if output is Output.table:
             print(_line(event), flush=True)
@@ -114,7 +117,7 @@ def _follow(events: Iterator[dict[str, object]], output: Output) -> None:
 
 
 def _recorded(directory: Path) -> Iterator[dict[str, object]]:
-    """All that was recorded, then what is, until the tenant's directory is gone."""
+    """Recorded events, then new ones until the tenant's directory is gone."""
     from penstock.node.tenants.tenant_events import read_events
 
     told: list[dict[str, object]] = []
@@ -123,7 +126,7 @@ def _recorded(directory: Path) -> Iterator[dict[str, object]]:
         is_there = directory.exists()
         before, stamp = stamp, _stamp(directory)
         known = read_events(directory) if is_there and (stamp != before or stamp is None) else []
-        # The file makes room at its bound: what was told is then no longer its beginning.
+        # At its size limit the file drops its oldest events: search for the last one yielded.
         start = 0
         if told:
             start = next((i + 1 for i in range(len(known) - 1, -1, -1) if known[i] == told[-1]), 0)
@@ -135,7 +138,7 @@ def _recorded(directory: Path) -> Iterator[dict[str, object]]:
 
 
 def _stamp(directory: Path) -> tuple[int, int] | None:
-    """Differs when something was recorded. None: cannot be told."""
+    """Changes when an event is recorded; None if that cannot be determined."""
     from penstock.node.tenants.tenant_events import FILE
 
     try:
@@ -152,7 +155,7 @@ def _table(known: list[dict[str, object]]) -> Iterator[str]:
 
 
 def _line(event: dict[str, object]) -> str:
-    """Time, event, and why; who it was, where that is known."""
+    """Time, event and reason, and the processes if they are known."""
     reason = event.get("reason") or _rest(event)
     processes = event.get("processes")
     who = ""
@@ -174,5 +177,5 @@ def _rest(event: dict[str, object]) -> str:
 
 
 def _plain(value: object) -> str:
-    """A command's name may hold anything: nothing of it is to move a terminal's cursor."""
+    """Replaces unprintable characters: a command's name must not move a terminal's cursor."""
     return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in str(value))

@@ -1,4 +1,4 @@
-"""What `penstock top` shows, from the node's agent or, without one, from the state directory."""
+"""Data for `penstock top`, from the node's agent or, without one, from the state directory."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from penstock.node.supervision.tenant_report import Row
     from penstock.node.tenants.state import State
 
-# How long the first figures of all tenants are waited for. The agent looks at a new tenant within a
-# second and tells within another.
+# How long to wait for the first values of all tenants. The agent samples a new tenant within a
+# second and reports within another.
 FIRST_FIGURES_S = 2.5
-UNTOLD = "its agent has not told its use yet"
+UNTOLD = "the agent has not reported its usage yet"
 
 
 @dataclass(frozen=True)
 class DeviceLine:
-    """One device, and what its tenants have of it."""
+    """One device, and its tenants' grants and usage."""
 
     index: int
     name: str
@@ -52,30 +52,30 @@ class TenantLine:
 
 @dataclass(frozen=True)
 class Picture:
-    """A moment of the node."""
+    """A snapshot of the node."""
 
     title: str
     devices: tuple[DeviceLine, ...]
     tenants: tuple[TenantLine, ...]
-    problem: str | None = None  # why it is an old one
-    notes: tuple[str, ...] = ()  # what else is to be said of the node
+    problem: str | None = None  # why the snapshot is stale
+    notes: tuple[str, ...] = ()  # further remarks about the node
 
 
 class Feed(Protocol):
-    """Where pictures come from."""
+    """A source of snapshots."""
 
     def picture(self) -> Picture:
-        """The node as it is now. Raises `PenstockError` when it was never seen."""
+        """The node as it is now. Raises `PenstockError` if it was never read."""
 
     def close(self) -> None:
-        """Ends connections."""
+        """Closes connections."""
 
 
 def open_feed(state_dir: Path | None, interval_s: float) -> Feed:
-    """The agent's where one answers, else the state directory's. Raises `PenstockError`."""
+    """A feed from the agent if one answers, else from `state_dir`. Raises `PenstockError`."""
     from penstock.node.tenants.state import State, agent_sockets
 
-    if agent_sockets(state_dir):  # found out without loading gRPC
+    if agent_sockets(state_dir):  # checked without loading gRPC
         from penstock.node.rpc import find_agent
 
         agent = find_agent(state_dir)
@@ -85,10 +85,10 @@ def open_feed(state_dir: Path | None, interval_s: float) -> Feed:
 
 
 class StateFeed:
-    """Tenants as their files and the devices show them to the user who owns them."""
+    """Feed from tenants' files and devices, for the user who owns them."""
 
     def __init__(self, state: State) -> None:
-        """Rates need two pictures, some time apart; the first look is taken here."""
+        """Takes the first sample: rates need two, some time apart."""
         from penstock.node.supervision.tenant_report import Reporter
         from penstock.node.tenants.tenant import collect_if_writable
 
@@ -127,7 +127,7 @@ class StateFeed:
 
 
 def _devices_of(rows: Iterable[Row], sizes: dict[str, int]) -> tuple[DeviceLine, ...]:
-    """The devices that have tenants: of others a state directory knows nothing."""
+    """The devices that have tenants; a state directory knows no others."""
     found: dict[tuple[int, str], list[Row]] = {}
     for row in rows:
         if row.device_index is not None:
@@ -148,7 +148,7 @@ def _devices_of(rows: Iterable[Row], sizes: dict[str, int]) -> tuple[DeviceLine,
 
 
 class AgentFeed:
-    """Tenants as the agent tells them to whoever asks; goes on when the agent is started anew."""
+    """Feed from the agent, which serves every user; survives a restart of the agent."""
 
     def __init__(
         self,
@@ -156,7 +156,7 @@ class AgentFeed:
         find: Callable[[], AgentClient | None],
         interval_s: float,
     ) -> None:
-        """`find` looks for the agent again, `interval_s` lies between pictures."""
+        """`find` looks for the agent again; snapshots are `interval_s` apart."""
         self._find = find
         self._interval_s = interval_s
         self._agent: AgentClient | None = agent
@@ -164,7 +164,7 @@ class AgentFeed:
         self._last: Picture | None = None
 
     def picture(self) -> Picture:
-        """See `Feed`; the last one, with the reason, while the agent does not answer."""
+        """See `Feed`; the last snapshot, with the reason, while the agent does not answer."""
         try:
             if self._agent is None:
                 self._connect()
@@ -187,7 +187,7 @@ class AgentFeed:
     def _connect(self) -> None:
         agent = self._find()
         if agent is None:
-            raise PenstockError("no agent answers", "it has ended, or is being started")
+            raise PenstockError("no agent answers", "it has ended, or is starting")
         self._agent = agent
         self._usage = _Usage(agent, self._interval_s)
 
@@ -197,10 +197,10 @@ class AgentFeed:
             raise AssertionError
         node, tenants = agent.node(), agent.tenants()
         if self._usage.ended:
-            raise PenstockError("the agent tells no figures any more", "its stream has ended")
+            raise PenstockError("the agent no longer reports usage", "its stream has ended")
         reports = self._usage.of({tenant.name for tenant in tenants})
         if any(tenant.name not in reports for tenant in tenants):
-            there = {tenant.name for tenant in agent.tenants()}  # one may have ended meanwhile
+            there = {tenant.name for tenant in agent.tenants()}  # a tenant may have ended meanwhile
             tenants = [one for one in tenants if one.name in reports or one.name in there]
         lines = [
             TenantLine(row, tenant.suspended)
@@ -214,7 +214,7 @@ class AgentFeed:
 
 
 class _Usage:
-    """The newest report of each tenant, taken in by a thread of its own."""
+    """The newest report of each tenant, received by a separate thread."""
 
     def __init__(self, agent: AgentClient, interval_s: float) -> None:
         self.ended = False
@@ -225,12 +225,12 @@ class _Usage:
         threading.Thread(target=self._listen, args=arguments, name="usage", daemon=True).start()
 
     def of(self, names: set[str]) -> dict[str, UsageMessage]:
-        """Those of `names`; the first time it waits for all. What others left is forgotten."""
+        """Reports of `names`; the first call waits for all. Other tenants' reports are dropped."""
         with self._came:
             self._came.wait_for(
                 lambda: self.ended or names <= self._reports.keys(), self._patience_s
             )
-            self._patience_s = 0.0  # who looks again and again has the next picture soon
+            self._patience_s = 0.0  # later calls do not wait: the next follows soon
             self._reports = {name: one for name, one in self._reports.items() if name in names}
             return dict(self._reports)
 
@@ -249,7 +249,7 @@ class _Usage:
 
 
 def _rows_of(tenant: TenantMessage, report: UsageMessage | None, node: NodeMessage) -> list[Row]:
-    """Of each device of the tenant. What an agent does not tell is not known."""
+    """One row per device of the tenant; None for values that the agent does not report."""
     from penstock.node.rpc import mode_of
     from penstock.node.supervision.tenant_report import Row
 
@@ -275,7 +275,7 @@ def _rows_of(tenant: TenantMessage, report: UsageMessage | None, node: NodeMessa
                 allowance_permille=share.allowance_permille,
                 refusals=figures.refusals if figures else None,
                 waits=figures.waits if figures else None,
-                processes=None,  # how many is told, and not which
+                processes=None,  # the agent reports only how many
                 members=None,
                 device_memory_bytes=None,
                 device_cores_permille=None,

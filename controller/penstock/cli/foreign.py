@@ -1,4 +1,4 @@
-"""Processes on the node's devices that are no tenant's, in words: no quota holds for them."""
+"""Warnings about untracked processes on the node's devices, which have no quota."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 def foreign_lines(node: NodeMessage) -> list[str]:
-    """A line for each device that has some."""
+    """One line for each device with untracked processes."""
     return [
-        f"device {one.index}: {_counted(one.foreign_processes)} of no tenant, without a quota: "
+        f"device {one.index}: {_counted(one.foreign_processes)}, without a quota: "
         f"{', '.join(one.foreign)}{', …' if one.foreign_processes > len(one.foreign) else ''}"
         for one in node.devices
         if one.foreign_processes
@@ -21,7 +21,7 @@ def foreign_lines(node: NodeMessage) -> list[str]:
 
 
 def foreign_of_agent(state_dir: Path | None) -> list[str]:
-    """The same, from the agent; none where it cannot be asked."""
+    """`foreign_lines` from the agent's report; empty if the agent does not answer."""
     from penstock.node.tenants.state import agent_sockets
 
     if not agent_sockets(state_dir):
@@ -40,4 +40,4 @@ def foreign_of_agent(state_dir: Path | None) -> list[str]:
 
 
 def _counted(count: int) -> str:
-    return "1 process" if count == 1 else f"{count} processes"
+    return f"{count} untracked process{'' if count == 1 else 'es'}"

@@ -1,4 +1,4 @@
-"""`penstock grant`: a tenant for containers."""
+"""`penstock grant`: create a tenant for containers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from penstock.cli.say import say
 
 
 def grant(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Of the tenant.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the tenant.")],
     memory: Memory = None,
     cores: Cores = None,
     device: Devices = None,
@@ -29,9 +29,9 @@ def grant(
     output: OutputFormat = Output.table,
     state_dir: StateDir = None,
 ) -> None:
-    """Make a tenant for containers, which stays until penstock revoke.
+    """Create a tenant for containers; it stays until penstock revoke.
 
-    Prints what a container is given: podman run --device penstock.io/vgpu=NAME …
+    Prints the option for the container: podman run --device penstock.io/vgpu=NAME …
     """
     import dataclasses
 

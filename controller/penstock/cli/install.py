@@ -1,4 +1,4 @@
-"""`penstock agent install|uninstall`: the agent as a service of systemd."""
+"""`penstock agent install|uninstall`: the agent as a systemd service."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 Root = Annotated[
     Path,
-    typer.Option("--root", metavar="DIR", help="Of another system: an image, a chroot."),
+    typer.Option("--root", metavar="DIR", help="Root of another system: an image, a chroot."),
 ]
 Program = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="What the service runs (default: this penstock)."),
+    typer.Option(metavar="FILE", help="Program that the service runs (default: this penstock)."),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done.")]
 SHELLS = ("bash", "zsh", "fish")
 
 
@@ -37,10 +37,10 @@ def install(
     ] = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Make the agent a service: unit, configuration, completion, penstock on the path; start it.
+    """Install the agent as a service and start it: unit, configuration, completion, command.
 
-    Done again, after an upgrade say, it brings the files up to date and starts the agent anew;
-    tenants run on. Options and policies in /etc/penstock are left as they are.
+    Run it again after an upgrade: it updates the files and restarts the agent; tenants keep
+    running. Options and policies in /etc/penstock are left as they are.
     """
     from penstock.node.service import Installation, restart_service, runs_systemd
 
@@ -62,13 +62,13 @@ def uninstall(
     root: Root = Path("/"),
     purge: Annotated[
         bool,
-        typer.Option("--purge", help="Remove configuration, policies and metered use as well."),
+        typer.Option("--purge", help="Also remove configuration, policies and usage records."),
     ] = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Stop the service and take its files away; tenants run on under their last quota.
+    """Stop the service and remove its files; tenants keep running under their last quota.
 
-    What administrators wrote, and what was metered, stays without --purge.
+    Administrators' files and usage records stay unless --purge is given.
     """
     from penstock.node.service import Installation, runs_systemd, stop_service
 
@@ -86,25 +86,25 @@ def uninstall(
         for done in stop_service():
             say(done)
         if purge:
-            installation.check_idle()  # what the service's own agent granted up to its end
+            installation.check_idle()  # what the service's agent granted until it ended
     _carry_out(steps, dry_run=dry_run)
     if active and not dry_run:
         subprocess.run(["systemctl", "daemon-reload"], check=False)
 
 
 def _check_right(*, here: bool, dry_run: bool) -> None:
-    """Raises `PenstockError` before anything is done that only root may do."""
+    """Raises `PenstockError` if root is needed and the user is not root."""
     if here and not dry_run and os.geteuid() != 0:
         from penstock.model import PenstockError
 
         raise PenstockError(
-            "the service is this machine's", "you are not root",
-            "do it as root, for example with sudo; --dry-run says what would be done",
+            "cannot change this machine's service", "you are not root",
+            "run it as root, for example with sudo; --dry-run shows what would be done",
         )  # fmt: skip
 
 
 def _carry_out(steps: Iterable[Step], *, dry_run: bool) -> None:
-    """All is planned before anything is done: a refusal changes nothing."""
+    """Carries out all steps; planning ends before the first one, so a refusal changes nothing."""
     for step in list(steps):
         if not dry_run:
             try:
@@ -114,13 +114,13 @@ def _carry_out(steps: Iterable[Step], *, dry_run: bool) -> None:
 
                 why = error.strerror or str(error)
                 raise PenstockError(
-                    f"cannot {step.verb} {step.path}", why, "do it as root"
+                    f"cannot {step.verb} {step.path}", why, "run it as root"
                 ) from error
         say(f"would {step}" if dry_run and step.act else step)
 
 
 def _completion(shell: str) -> str:
-    """The script that the command line itself writes for a shell."""
+    """The completion script that the command line itself writes for `shell`."""
     code = "import sys; sys.argv = ['penstock']; from penstock.cli import main; main()"
     environment = {**os.environ, "_PENSTOCK_COMPLETE": f"source_{shell}"}
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""`penstock kube`: what runs on Kubernetes, a process a sub-command."""
+"""`penstock kube`: the Kubernetes components, one process per sub-command."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ app.add_typer(kube_uninstall.app, name="uninstall")
 
 @app.callback()
 def kube() -> None:
-    """What runs on Kubernetes: the chart starts these."""
+    """Kubernetes components; the chart starts them."""
     need_kubernetes()
 
 
 def need_kubernetes() -> None:
-    """Raises `PenstockError` where the Kubernetes parts are not installed."""
+    """Raises `PenstockError` if the Kubernetes components are not installed."""
     from penstock.model import PenstockError
 
     if importlib.util.find_spec("kubernetes_asyncio") is None:
         raise PenstockError(
-            "this Penstock has no Kubernetes parts", "its extra `kube` is not installed",
+            "the Kubernetes components are missing", "the extra `kube` is not installed",
             "pip install 'penstock[kube]'",
         )  # fmt: skip

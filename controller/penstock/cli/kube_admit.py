@@ -1,4 +1,4 @@
-"""`penstock kube admit`: the webhook behind the API server."""
+"""`penstock kube admit`: the admission webhook for the API server."""
 
 from __future__ import annotations
 
@@ -19,22 +19,26 @@ FILES_EVERY_S = 5.0
 
 def admit(
     listen: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Where the API server asks.")
+        str, typer.Option(metavar="HOST:PORT", help="Address to listen on for the API server.")
     ] = "0.0.0.0:9443",
     scheduler: Annotated[
         str,
         typer.Option(
-            metavar="NAME", help="Profile that Pods are given to (empty: resources are refused)."
+            metavar="NAME",
+            help="Scheduler profile to set on Pods (empty: resources are refused).",
         ),
     ] = "penstock-scheduler",
     scheduler_user: Annotated[
-        str, typer.Option(metavar="USER", help="As whom `penstock kube place` binds Pods.")
+        str, typer.Option(metavar="USER", help="User as which `penstock kube place` binds Pods.")
     ] = "system:serviceaccount:penstock:penstock-place",
     namespace: Annotated[
-        str, typer.Option(metavar="NAME", help="Of this webhook's Service and Secret.")
+        str, typer.Option(metavar="NAME", help="Namespace of this webhook's Service and Secret.")
     ] = "penstock",
     service: Annotated[
-        str, typer.Option(metavar="NAME", help="Service that the API server asks by.")
+        str,
+        typer.Option(
+            metavar="NAME", help="Service through which the API server calls the webhook."
+        ),
     ] = "penstock-admit",
     name: Annotated[
         list[str] | None,
@@ -44,49 +48,53 @@ def admit(
         str, typer.Option(metavar="NAME", help="Secret that keeps the certificates.")
     ] = "penstock-admit",  # noqa: S107 - a name
     configuration: Annotated[
-        str, typer.Option(metavar="NAME", help="Of both webhook configurations.")
+        str, typer.Option(metavar="NAME", help="Name of both webhook configurations.")
     ] = "penstock",
     tls_cert: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="A certificate that somebody else keeps (PEM)."),
+        typer.Option(metavar="FILE", help="An externally managed certificate (PEM)."),
     ] = None,
-    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Its key (PEM).")] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The private key of --tls-cert (PEM).")
+    ] = None,
     client_ca: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Hear only callers with a certificate that this authority signed (PEM); it signs "
-            "the API server's and nobody else's. Needed with --tls-cert.",
+            help="Accept only clients with a certificate that this CA signed (PEM); it must sign "
+            "only the API server's. Required with --tls-cert.",
         ),
     ] = None,
     measured: Annotated[
         str,
         typer.Option(
             metavar="STEP",
-            help="The mildest last step that claims may ask for, as agents have it (empty: left to "
-            "them): deny, throttle, suspend or terminate.",
+            help="The mildest last enforcement step that claims may request, as for agents (empty: "
+            "left to agents): deny, throttle, suspend or terminate.",
         ),
     ] = "",
     longest_grace: Annotated[
         str,
         typer.Option(
             metavar="TIME",
-            help="The longest grace that they may ask for (empty: left to agents).",
+            help="The longest grace that claims may request (empty: left to agents).",
         ),
     ] = "",
     qps: Annotated[
         float,
-        typer.Option(min=1, metavar="N", help="Requests a second to the API server, on average."),
+        typer.Option(min=1, metavar="N", help="Average requests per second to the API server."),
     ] = 300,
     kubeconfig: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The cluster (default: that of this Pod).")
+        Path | None,
+        typer.Option(metavar="FILE", help="Kubeconfig of the cluster (default: this Pod's)."),
     ] = None,
 ) -> None:
-    """Check Pods and claims that ask for vGPUs, and give such Pods to their scheduler.
+    """Run the webhook: check Pods and claims that request vGPUs, and set such Pods' scheduler.
 
-    Makes and renews its own certificates, unless --tls-cert names one; files are read again when
-    they change. It writes its own, and paths that only the API server knows, into its webhook
-    configurations; with --tls-cert these are yours, and callers show a certificate (--client-ca).
+    It makes and renews its own certificates, unless --tls-cert names one; files are read again when
+    they change. It writes its own certificates, and paths that only the API server knows, into its
+    webhook configurations; with --tls-cert you maintain these, and clients present a certificate
+    (--client-ca).
     """
     import asyncio
 
@@ -97,8 +105,8 @@ def admit(
         raise PenstockError("a certificate needs its key", "one of them is missing", "give both")
     if tls_cert is not None and client_ca is None:
         raise PenstockError(
-            "nobody could tell whether it is the API server who asks",
-            "with --tls-cert the paths are known to all", "add --client-ca FILE",
+            "cannot authenticate the API server",
+            "with --tls-cert the webhook's paths are not secret", "add --client-ca FILE",
         )  # fmt: skip
     files = (tls_cert, tls_key) if tls_cert and tls_key else None
     names = [f"{service}.{namespace}.svc", f"{service}.{namespace}.svc.cluster.local"]
@@ -119,7 +127,9 @@ def _floor(measured: str, longest_grace: str) -> Parameters:
     step = next((one for one in STEPS if one == measured), None)
     if measured and step is None:
         raise PenstockError(
-            f"--measured {measured!r} is no step", f"steps are {', '.join(STEPS)}", "name one"
+            f"invalid step {measured!r} for --measured",
+            f"valid steps are {', '.join(STEPS)}",
+            "choose one of them",
         )
     return Parameters(
         measured=step, grace_ns=read_grace_ns(longest_grace) if longest_grace else None
@@ -174,7 +184,7 @@ async def _admit(
 
 
 async def _follow(shown: Shown, certificate: Path, key: Path, log: Callable[..., None]) -> None:
-    """Until cancelled; what cannot be read is said once and tried again."""
+    """Reloads changed files until cancelled; logs an unreadable one once and tries again."""
     import asyncio
 
     from penstock.model import PenstockError

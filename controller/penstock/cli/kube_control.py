@@ -1,4 +1,4 @@
-"""`penstock kube control`: policies, caps, replicas and explanations for the whole cluster."""
+"""`penstock kube control`: the cluster controller for policies, caps, replicas, explanations."""
 
 from __future__ import annotations
 
@@ -11,37 +11,38 @@ import typer
 def control(
     namespace: Annotated[
         str,
-        typer.Option(metavar="NAME", help="Where Penstock runs: of the lease and of its agents."),
+        typer.Option(metavar="NAME", help="Namespace of Penstock: of the lease and of its agents."),
     ] = "penstock",
     lease: Annotated[
-        str, typer.Option(metavar="NAME", help="Of several processes the holder acts.")
+        str, typer.Option(metavar="NAME", help="Lease for leader election: only its holder acts.")
     ] = "penstock-control",
     listen: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Where kubelets ask whether it is well.")
+        str, typer.Option(metavar="HOST:PORT", help="Address of the health probes for the kubelet.")
     ] = "127.0.0.1:9473",
     pod_use: Annotated[
         Literal["metrics", "kubelets", "off"],
         typer.Option(
-            help="Where cpu and memory of Pods are read: metrics.k8s.io, or each kubelet by the "
-            "right to nodes/proxy."
+            help="Source of Pods' cpu and memory usage: metrics.k8s.io, or each kubelet (needs the "
+            "right to nodes/proxy)."
         ),
     ] = "metrics",
     qps_pages: Annotated[
         Literal["namespace", "anywhere", "off"],
         typer.Option(
-            help="Whose pages of requests are fetched: Pods and Services of the workload's own "
-            "namespace, or any address."
+            help="Which metrics pages of requests are fetched: of Pods and Services in the "
+            "workload's own namespace, or of any address."
         ),
     ] = "namespace",
     qps: Annotated[
         float,
-        typer.Option(min=1, metavar="N", help="Requests a second to the API server, on average."),
+        typer.Option(min=1, metavar="N", help="Average requests per second to the API server."),
     ] = 200,
     kubeconfig: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The cluster (default: that of this Pod).")
+        Path | None,
+        typer.Option(metavar="FILE", help="Kubeconfig of the cluster (default: this Pod's)."),
     ] = None,
 ) -> None:
-    """Keep QuotaPolicies and caps, scale what they say, tell why Pods wait.
+    """Run the controller: apply QuotaPolicies and caps, scale workloads, explain why Pods wait.
 
     Run two or more: one leads. Any of them may be killed at any time.
     """

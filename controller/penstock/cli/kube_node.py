@@ -11,20 +11,22 @@ from penstock.cli.options import StateDir
 
 
 def node(
-    name: Annotated[str, typer.Option("--node", metavar="NAME", help="As the cluster calls it.")],
+    name: Annotated[
+        str, typer.Option("--node", metavar="NAME", help="Name of the node in the cluster.")
+    ],
     way: Annotated[
         Literal["dra", "plugin"],
         typer.Option(
-            help="How Pods ask: by claims (dra), or by extended resources (plugin), where Pods are "
-            "placed by the extender. A node is served in one way only."
+            help="Allocation mode: claims (dra), or extended resources (plugin), whose Pods the "
+            "extender places. A node has only one mode."
         ),
     ] = "dra",
     way_is_labelled: Annotated[
         bool,
         typer.Option(
             "--way-is-labelled",
-            help="Leave the node's label penstock.io/way to people, who choose by it; without this "
-            "the label is made to say --way.",
+            help="Leave the node's label penstock.io/way to administrators, who choose the mode by "
+            "it; without this option the label is set to --way.",
         ),
     ] = False,
     kubelet_dir: Annotated[
@@ -32,38 +34,42 @@ def node(
     ] = Path("/var/lib/kubelet"),
     device_plugin_dir: Annotated[
         Path,
-        typer.Option(metavar="DIR", help="The kubelet's, which does not move with its root."),
+        typer.Option(
+            metavar="DIR",
+            help="The kubelet's device plugin directory, which does not move with its root.",
+        ),
     ] = Path("/var/lib/kubelet/device-plugins"),
-    cdi_dir: Annotated[Path, typer.Option(metavar="DIR", help="That of the agent.")] = Path(
-        "/var/run/cdi"
-    ),
+    cdi_dir: Annotated[
+        Path, typer.Option(metavar="DIR", help="CDI directory of the agent.")
+    ] = Path("/var/run/cdi"),
     runtime_socket: Annotated[
         Path, typer.Option(metavar="FILE", help="The container runtime's CRI socket (plugin).")
     ] = Path("/run/containerd/containerd.sock"),
     probes: Annotated[
         str,
-        typer.Option(metavar="HOST:PORT", help="Where /healthz and /readyz are; empty: nowhere."),
+        typer.Option(metavar="HOST:PORT", help="Address of /healthz and /readyz; empty: none."),
     ] = "127.0.0.1:9472",
     leftovers_after: Annotated[
         str,
-        typer.Option(metavar="TIME", help="How long nobody may want a tenant before it is ended."),
+        typer.Option(metavar="TIME", help="How long a tenant may be orphaned before it is ended."),
     ] = "60s",
     unseen_namespace: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="A namespace whose Pods `penstock kube admit` does not see; may be given again. "
-            "Pods of all others get a claim's share only with what it gives them (dra).",
+            help="Namespace whose Pods `penstock kube admit` does not see; repeatable. Pods in all "
+            "others get a claim's share only with what the webhook gives them (dra).",
         ),
     ] = None,
     kubeconfig: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The cluster (default: that of this Pod).")
+        Path | None,
+        typer.Option(metavar="FILE", help="Kubeconfig of the cluster (default: this Pod's)."),
     ] = None,
     state_dir: StateDir = None,
 ) -> None:
-    """Give this node's devices to Pods: tells schedulers, serves the kubelet, keeps tenants true.
+    """Give this node's devices to Pods: publish them, serve the kubelet, reconcile tenants.
 
-    Runs beside `penstock agent`, sees all processes of the node, and may be killed at any time.
+    It runs beside `penstock agent`, sees all processes of the node, and may be killed at any time.
     """
     import asyncio
 
@@ -77,7 +83,9 @@ def node(
         settled_s = parse_duration_ns(leftovers_after) / 1e9
     except ValueError as error:
         raise PenstockError(
-            f"--leftovers-after {leftovers_after!r} is no time", str(error), "for example 60s"
+            f"invalid value {leftovers_after!r} for --leftovers-after",
+            str(error),
+            "for example 60s",
         ) from error
     options = Options(
         node=name,

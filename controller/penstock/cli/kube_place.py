@@ -1,4 +1,4 @@
-"""`penstock kube place`: a scheduler's extender."""
+"""`penstock kube place`: the scheduler extender."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 
 class Policy(str, Enum):
-    """What is filled first."""
+    """Order in which nodes or devices are filled."""
 
     value: Literal["binpack", "spread"]
     binpack = "binpack"
@@ -19,50 +19,53 @@ class Policy(str, Enum):
 
 def place(
     listen: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Where the scheduler asks.")
+        str, typer.Option(metavar="HOST:PORT", help="Address to listen on for the scheduler.")
     ] = "127.0.0.1:9471",
     scheduler: Annotated[
-        str, typer.Option(metavar="NAME", help="Profile of the scheduler that asks.")
+        str, typer.Option(metavar="NAME", help="Scheduler profile that calls the extender.")
     ] = "penstock-scheduler",
     nodes: Annotated[
-        Policy, typer.Option(help="Of nodes: fill one after the other, or all alike.")
+        Policy, typer.Option(help="Nodes: fill one after the other, or all alike.")
     ] = Policy.binpack,
-    devices: Annotated[Policy, typer.Option(help="The same of a node's devices.")] = Policy.binpack,
+    devices: Annotated[
+        Policy, typer.Option(help="The same for the devices of a node.")
+    ] = Policy.binpack,
     preemption: Annotated[
         Literal["on", "off"],
-        typer.Option(help="Whether Pods are evicted for Pods of a higher priority."),
+        typer.Option(help="Whether Pods are evicted for Pods of higher priority."),
     ] = "on",
     probes: Annotated[
         str,
         typer.Option(
             metavar="HOST:PORT",
-            help="Where kubelets ask whether it is well, and nobody for more (default: nowhere).",
+            help="Address that serves only the health probes for the kubelet (default: none).",
         ),
     ] = "",
     lease: Annotated[
         str,
         typer.Option(
             metavar="NAMESPACE/NAME",
-            help="Lease of the scheduler beside it: shares of running Pods are changed while that "
-            "one leads (default: always).",
+            help="Lease of the scheduler beside it: shares of running Pods are changed only while "
+            "that scheduler leads (default: always).",
         ),
     ] = "",
     qps: Annotated[
         float,
-        typer.Option(min=1, metavar="N", help="Requests a second to the API server, on average."),
+        typer.Option(min=1, metavar="N", help="Average requests per second to the API server."),
     ] = 1000,
     kubeconfig: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The cluster (default: that of this Pod).")
+        Path | None,
+        typer.Option(metavar="FILE", help="Kubeconfig of the cluster (default: this Pod's)."),
     ] = None,
 ) -> None:
-    """Place Pods that ask for penstock.io/… : the extender of a kube-scheduler beside it.
+    """Run the scheduler extender for Pods that request penstock.io/…, beside a kube-scheduler.
 
-    Answers nothing before it knows what all Pods hold. May be killed at any time.
+    It answers nothing before it knows the shares of all Pods. It may be killed at any time.
     """
     import asyncio
     import gc
 
-    # Pods and nodes are many and live long: they are not looked at each time.
+    # Pods and nodes are many and long-lived: do not scan them in every collection.
     gc.set_threshold(50_000)
     asyncio.run(
         _place(
@@ -83,7 +86,7 @@ def _lease(text: str) -> tuple[str, str] | None:
     namespace, _, name = text.partition("/")
     if text and not (namespace and name):
         raise PenstockError(
-            f"--lease {text!r} names no Lease", "its namespace or its name is missing",
+            f"invalid value {text!r} for --lease", "the namespace or the name is missing",
             "write it like penstock/penstock-scheduler",
         )  # fmt: skip
     return (namespace, name) if text else None

@@ -1,4 +1,4 @@
-"""`penstock kube uninstall`: what the chart's hooks run when it goes."""
+"""`penstock kube uninstall`: steps that the chart's uninstall hooks run."""
 
 from __future__ import annotations
 
@@ -11,23 +11,28 @@ import typer
 
 from penstock.cli.say import say
 
-app = typer.Typer(help="What is done when the chart is uninstalled.", no_args_is_help=True)
+app = typer.Typer(help="Steps that run when the chart is uninstalled.", no_args_is_help=True)
 Kubeconfig = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Of the cluster (default: this Pod's, or $KUBECONFIG)."),
+    typer.Option(
+        metavar="FILE", help="Kubeconfig of the cluster (default: this Pod's, or $KUBECONFIG)."
+    ),
 ]
-Namespace = Annotated[str, typer.Option(help="Of the chart's release.")]
+Namespace = Annotated[str, typer.Option(help="Namespace of the chart's release.")]
 Within = Annotated[float, typer.Option(metavar="SECONDS", help="How long to wait at most.")]
 
 
 @app.command()
 def check(
     undo: Annotated[
-        str, typer.Option(metavar="COMMAND", help="Said to whom it is refused: what undoes it.")
+        str,
+        typer.Option(
+            metavar="COMMAND", help="Command to print on a refusal: it undoes the uninstall."
+        ),
     ] = "helm rollback RELEASE REVISION",
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Fail while Pods have shares, and name them."""
+    """Fail if Pods have shares, and list them."""
 
     async def look() -> None:
         from penstock.kube.objects.api_client import Api
@@ -43,10 +48,12 @@ def check(
 @app.command()
 def node(
     namespace: Namespace,
-    selector: Annotated[str, typer.Option(help="Of the agents' Pods, which must be gone.")],
-    name: Annotated[str, typer.Option(help="Of this node.")],
-    done: Annotated[Path, typer.Option(metavar="FILE", help="Made when all is removed.")],
-    root: Annotated[Path, typer.Option(metavar="DIR", help="The node's files.")] = Path("/"),
+    selector: Annotated[str, typer.Option(help="Labels of the agents' Pods, which must be gone.")],
+    name: Annotated[str, typer.Option(help="Name of this node.")],
+    done: Annotated[Path, typer.Option(metavar="FILE", help="File to create when all is removed.")],
+    root: Annotated[
+        Path, typer.Option(metavar="DIR", help="Root of the node's file system.")
+    ] = Path("/"),
     state_dir: Annotated[Path, typer.Option(metavar="DIR")] = Path("/run/penstock"),
     data_dir: Annotated[Path, typer.Option(metavar="DIR")] = Path("/var/lib/penstock"),
     cdi_dir: Annotated[Path, typer.Option(metavar="DIR")] = Path("/var/run/cdi"),
@@ -57,9 +64,9 @@ def node(
     within: Within = 300,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Remove all files of Penstock's from this node; then wait to be ended, as a DaemonSet's Pod.
+    """Remove all of Penstock's files from this node; then wait for SIGTERM, as a DaemonSet's Pod.
 
-    Directories are the node's, below --root.
+    Directories are the node's, relative to --root.
     """
     from penstock.kube.uninstall.node import NodeFiles, await_no_pods
     from penstock.model import PenstockError
@@ -70,7 +77,7 @@ def node(
         async with await Api.connect(kubeconfig) as api:
             await await_no_pods(api, namespace, selector, name, within)
 
-    # Nobody else ends the first process of a container by a signal that it does not await.
+    # As the first process of a container, this one is ended only by signals that it waits for.
     stopping = (signal.SIGTERM, signal.SIGINT)
     signal.pthread_sigmask(signal.SIG_BLOCK, stopping)
     asyncio.run(wait())
@@ -79,7 +86,7 @@ def node(
     files = NodeFiles(*places)
     if files.has_agent():
         raise PenstockError(
-            f"an agent runs on {files.state}", "it is none of the chart's Pods",
+            f"an agent runs on {files.state}", "it is not one of the chart's Pods",
             "end it first: penstock agent uninstall", reason="not-now",
         )  # fmt: skip
     for path in files.remove():
@@ -92,17 +99,18 @@ def node(
 def cluster(
     namespace: Namespace,
     cleaners: Annotated[str, typer.Option(help="The DaemonSet whose Pods clean the nodes.")],
-    lease: Annotated[list[str], typer.Option(help="Of the namespace, to be removed.")],
+    lease: Annotated[list[str], typer.Option(help="Lease of the namespace, to be removed.")],
     within: Within = 300,
     forget_within: Annotated[
         float,
         typer.Option(
-            metavar="SECONDS", help="How long kubelets may tell of vGPUs (0: not awaited)."
+            metavar="SECONDS",
+            help="How long to wait until no kubelet reports vGPUs (0: not at all).",
         ),
     ] = 420,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Wait until all nodes are clean; remove what the API server has and no chart made."""
+    """Wait until all nodes are clean; then remove API objects that no chart created."""
 
     async def clean() -> None:
         from penstock.kube.objects.api_client import Api

@@ -1,7 +1,7 @@
-"""What a process that serves says on stderr: a line an event.
+"""Event log of serving processes: one line per event on stderr.
 
-Whoever reads stderr may stop reading: a journal, a terminal, a pager. So a thread of its own writes
-there, and lines beyond a bound are lost, the oldest first.
+The reader of stderr (a journal, a terminal, a pager) may stop reading. So a separate thread writes
+there, and lines beyond a limit are lost, the oldest first.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-MOST_LINES = 1000  # that wait to be written
+MOST_LINES = 1000  # waiting to be written
 ENDS_WITHIN_S = 1.0  # at the end of the process
 
 
@@ -64,13 +64,13 @@ class _Lines:
                 raw = raw[self._written(raw) :]
 
     def _written(self, raw: bytes) -> int:
-        """How much of it is done with."""
+        """How many bytes are written, or given up."""
         try:
             return os.write(self._descriptor, raw)
-        except BlockingIOError:  # whoever gave it to us made it so
+        except BlockingIOError:  # the parent made the descriptor non-blocking
             time.sleep(0.01)
             return 0
-        except OSError:  # nobody reads any more
+        except OSError:  # the reader is gone
             return len(raw)
 
 
@@ -78,7 +78,7 @@ def log_as(program: str) -> Callable[..., None]:
     """Writes an event and its fields: a line of JSON for a journal, words for a terminal."""
     try:
         put = _Lines(sys.stderr.fileno()).put
-    except (io.UnsupportedOperation, ValueError):  # it is no file
+    except (io.UnsupportedOperation, ValueError):  # it has no descriptor
 
         def put(line: str) -> None:
             print(line, file=sys.stderr, flush=True)

@@ -91,7 +91,9 @@ OutputFormat = Annotated[
         "--output", "-o", parser=one_of(Output), metavar="FORMAT", help="table, json or yaml."
     ),
 ]
-TenantName = Annotated[str, typer.Argument(metavar="TENANT", help="Name, as listed by penstock ps.")]
+TenantName = Annotated[
+    str, typer.Argument(metavar="TENANT", help="Name, as listed by penstock ps.")
+]
 Memory = Annotated[
     str | None,
     typer.Option(metavar="QUANTITY", help="Device memory: 8Gi; for two devices: 8Gi,4Gi."),

@@ -1,4 +1,4 @@
-"""`penstock policy check|schema`."""
+"""`penstock policy check|schema`: check policy files, print their JSON Schema."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ app = typer.Typer(help="Check policy files; print their JSON Schema.", no_args_i
 def check(
     files: Annotated[list[Path], typer.Argument(metavar="FILE…", help="Policy files (YAML).")],
 ) -> None:
-    """Check policy files: every problem with file, line and key; exit code 2 if there is one."""
+    """Check policy files; print every problem with file, line and key. Exit code 2 if any."""
     from penstock.policy import load_files
 
     for loaded in load_files(files):

@@ -35,7 +35,9 @@ def set_(
     mode: ModeChoice = None,
     device: Annotated[
         str | None,
-        typer.Option(metavar="WHICH", help="Change only this device of the tenant (index or UUID)."),
+        typer.Option(
+            metavar="WHICH", help="Change only this device of the tenant (index or UUID)."
+        ),
     ] = None,
     oversubscribe: Oversubscribe = False,
     force: Annotated[
@@ -128,7 +130,7 @@ def _show_told(agent: AgentClient, name: str, output: Output) -> None:
     tenants = {tenant.name: tenant for tenant in agent.tenants()}
     if name not in tenants:
         raise PenstockError(
-            f"the agent has no tenant {name!r}", "it has ended, or never existed", "see penstock ps",
+            f"the agent has no tenant {name!r}", "it has ended or never existed", "see penstock ps",
             reason="no-such-tenant",
         )  # fmt: skip
     tenant = tenants[name]

@@ -52,7 +52,7 @@ def policy_of(file: Path, command: str) -> LoadedPolicy:
     return policy_for_command(load_files([file]), command, user_name(), os.getuid())
 
 
-POLICIES = Path("/etc/penstock/policies")  # the node's policies, for a request without policy and quota
+POLICIES = Path("/etc/penstock/policies")  # the node's: see `chosen_policy`
 
 
 def chosen_policy(

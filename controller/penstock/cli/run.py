@@ -30,7 +30,9 @@ from penstock.cli.say import say
 
 
 def run(
-    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND…", help="The command to run.")],
+    command: Annotated[
+        list[str], typer.Argument(metavar="-- COMMAND…", help="The command to run.")
+    ],
     memory: Memory = None,
     cores: Cores = None,
     device: Devices = None,
@@ -43,7 +45,9 @@ def run(
     oversubscribe: Oversubscribe = False,
     no_agent: Annotated[
         bool,
-        typer.Option("--no-agent", help="Supervise the tenant in this process even if an agent runs."),
+        typer.Option(
+            "--no-agent", help="Supervise the tenant in this process even if an agent runs."
+        ),
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
     state_dir: StateDir = None,
@@ -73,7 +77,7 @@ def run(
     if state.has_agent():
         raise PenstockError(
             f"an agent owns {state.directory}",
-            "without it the same devices would be granted twice",
+            "a second process would grant the same devices twice",
             "leave --no-agent and --simulate out, or name another --state-dir",
         )
     source = open_source(state, simulate)

@@ -1,4 +1,4 @@
-"""What the user is told on standard error. A wrapper's words never stop the wrapped command."""
+"""Messages to the user on standard error; a failed write never stops the wrapped command."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import sys
 
 
 def say(line: object) -> None:
-    """One message. Where it cannot be written (a full disk, a closed pipe), it is lost.
+    """Prints one message, or drops it if it cannot be written (a full disk, a closed pipe).
 
-    Written past Python's buffer, which would keep what failed and fail again at the next flush.
+    It bypasses Python's buffer, which would keep the text and fail again at the next flush.
     """
-    if sys.stderr is not None:  # None: closed when we were started
+    if sys.stderr is not None:  # None: closed when this process started
         with contextlib.suppress(OSError):
             os.write(2, f"penstock: {line}\n".encode(errors="backslashreplace"))

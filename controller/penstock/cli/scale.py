@@ -1,4 +1,4 @@
-"""`penstock scale POLICY -- COMMAND`, `scale status`, `scale stop`: replicas by load."""
+"""`penstock scale POLICY -- COMMAND`, `scale status`, `scale stop`: scale replicas by load."""
 
 from __future__ import annotations
 
@@ -53,49 +53,54 @@ app = typer.Typer(
 @app.command()
 def run(
     policy: Annotated[
-        Path, typer.Argument(metavar="POLICY", help="A QuotaPolicy that has `scale`.")
+        Path, typer.Argument(metavar="POLICY", help="A QuotaPolicy file with `scale`.")
     ],
-    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND…", help="One replica.")],
+    command: Annotated[
+        list[str], typer.Argument(metavar="-- COMMAND…", help="The command of a replica.")
+    ],
     name: Annotated[
-        str | None, typer.Option(help="Replicas are NAME-1, NAME-2, … (default: the policy's).")
+        str | None,
+        typer.Option(help="Set name; replicas are NAME-1, NAME-2, … (default: the policy's name)."),
     ] = None,
     qps_url: Annotated[
         str | None,
         typer.Option(
             metavar="URL",
-            help="A page in Prometheus' text format. With {replica} or {replica+8000} in it: one "
-            "page each; otherwise the demand of all.",
+            help="Metrics page in Prometheus' text format. With {replica} or {replica+8000} in the "
+            "URL: one page per replica; otherwise the demand of all.",
         ),
     ] = None,
     qps_metric: Annotated[
-        str | None, typer.Option(metavar="NAME", help="A counter of requests, or their rate.")
+        str | None,
+        typer.Option(metavar="NAME", help="Metric on that page: a request counter, or a rate."),
     ] = None,
     cpu_request: Annotated[
-        float, typer.Option(min=0.01, max=10000, help="Processors of one replica: 100 % CPU.")
+        float,
+        typer.Option(min=0.01, max=10000, help="Processors of a replica that are 100 % CPU."),
     ] = 1.0,
     memory_request: Annotated[
         str | None,
-        typer.Option(metavar="QUANTITY", help="Host memory of one replica: 100 % memory."),
+        typer.Option(metavar="QUANTITY", help="Host memory of a replica that is 100 % memory."),
     ] = None,
     simulate: Simulate = None,
     grace: Grace = DEFAULT_GRACE,
     ready_after: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="A replica counts from so long after its start."),
+        typer.Option(metavar="TIME", help="Time from a replica's start until it counts."),
     ] = None,
     detach_replicas: Annotated[
-        bool, typer.Option("--detach-replicas", help="Leave the replicas running at the end.")
+        bool, typer.Option("--detach-replicas", help="Leave the replicas running on exit.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be done, and how many fit.")
+        bool, typer.Option("--dry-run", help="Print what would be done, and how many replicas fit.")
     ] = False,
     state_dir: StateDir = None,
 ) -> None:
-    """Keep between min and max replicas of a command running, by the policy's metrics.
+    """Keep min to max replicas of a command running, scaled by the policy's metrics.
 
     Each replica is a tenant under the policy's limits and finds its number in $PENSTOCK_REPLICA.
-    Ctrl-C ends the replicas, a second one at once. When this process is killed they run on, and the
-    same command takes them over.
+    Ctrl-C ends the replicas, a second Ctrl-C ends them at once. If this process is killed, the
+    replicas keep running, and the same command adopts them.
     """
     from penstock.autoscaling import Requests, Sampler, Scaler, SetSpec, SetStore, window_ns_of
     from penstock.autoscaling.headroom import room_for
@@ -144,7 +149,7 @@ def run(
     if agent is None and store.state.has_agent():
         raise PenstockError(
             f"an agent owns {store.state.directory}",
-            "two would grant the same devices twice",
+            "a second process would grant the same devices twice",
             "leave --simulate out, or name another --state-dir",
         )
     source = None if agent else open_source(store.state, simulate)
@@ -172,7 +177,7 @@ def run(
 
 
 def _loop(scaler: Scaler, name: str, *, detach: bool) -> None:
-    """Rounds until a signal ends them."""
+    """Runs the scaler until a signal ends it."""
     asked = 0
 
     def ask(_number: int, _frame: FrameType | None) -> None:
@@ -183,13 +188,13 @@ def _loop(scaler: Scaler, name: str, *, detach: bool) -> None:
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup stays nohup
             signal.signal(number, ask)
     if scaler.adopted:
-        say(f"{name}: takes over {scaler.adopted} replicas that run already")
+        say(f"{name}: adopts {scaler.adopted} running replicas")
     while not asked:
         _say_all(name, scaler.tick())
         time.sleep(ROUND_S)
     if not detach:
         living = len(scaler.replicas())
-        say(f"{name}: ends {living} replicas; once more ends them at once")
+        say(f"{name}: ends {living} replicas; a second signal ends them at once")
         scaler.end()
         while not scaler.ended:
             if asked > 1:
@@ -221,7 +226,7 @@ def status(
     output: OutputFormat = Output.table,
     state_dir: StateDir = None,
 ) -> None:
-    """List sets of replicas: how many are wanted and why, and what each replica does."""
+    """List sets of replicas: how many are wanted and why, and the state of each replica."""
     from penstock.autoscaling import statuses
     from penstock.node.tenants.state import State
 
@@ -234,7 +239,7 @@ def status(
     if not found:
         print("no replicas")
     for one in found:
-        by = f"scaler {one.scaler_pid}" if one.scaler_pid else "nobody scales it; replicas run on"
+        by = f"scaler {one.scaler_pid}" if one.scaler_pid else "no scaler; replicas keep running"
         reason = f": {one.reason}" if one.reason and one.scaler_pid else ""
         print(f"{one.name} ({by}): wants {one.wanted} of {one.least} to {one.most}{reason}")
         for replica in one.replicas:
@@ -245,11 +250,13 @@ def status(
 
 @app.command()
 def stop(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="As penstock scale status says.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Name, as listed by penstock scale status.")
+    ],
     grace: Grace = DEFAULT_GRACE,
     state_dir: StateDir = None,
 ) -> None:
-    """End the replicas of a set that nobody scales any more."""
+    """End the replicas of a set that no scaler manages any more."""
     from penstock.autoscaling import stop as stop_set
     from penstock.model import parse_duration_ns
     from penstock.node.tenants.state import State

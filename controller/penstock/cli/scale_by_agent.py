@@ -1,4 +1,4 @@
-"""`penstock scale` where an agent runs: replicas are its tenants, and outlive it and us."""
+"""`penstock scale` with an agent: replicas are its tenants; they outlive agent and scaler."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from penstock.node.admission.admit import Request
     from penstock.node.rpc import AgentClient
 
-SET_LABEL = "penstock.io/replica-set"  # of a replica's tenant: the set's directory
-# Run by `python -c`: a file of the user's in the working directory must not stand for a module.
+SET_LABEL = "penstock.io/replica-set"  # on a replica's tenant: the set's directory
+# Run by `python -c`: a user's file in the working directory must not shadow a module.
 PROGRAM = (
     "import sys\n"
     "if sys.path and sys.path[0] == '': del sys.path[0]\n"
@@ -27,16 +27,16 @@ PROGRAM = (
 
 
 class AgentTenancy:
-    """Tenants that the agent grants, looks after, and takes away when their processes are gone."""
+    """Tenants that the agent grants, supervises, and removes when their processes are gone."""
 
     keeper = PROGRAM
 
     def clear(self, tenant: str) -> None:
-        """Nothing is left to do: see above."""
+        """Nothing to do: the agent removes the tenant."""
 
 
 def agent_is_anothers(state_dir: Path | None) -> bool:
-    """Whether `state_dir` is an agent's of another user: a set of ours lies elsewhere then."""
+    """Whether another user's agent owns `state_dir`; our sets are then kept elsewhere."""
     return (
         state_dir is not None
         and State(state_dir).agent_socket.exists()
@@ -45,14 +45,14 @@ def agent_is_anothers(state_dir: Path | None) -> bool:
 
 
 def agent_socket(state_dir: Path | None, store: SetStore) -> str | None:
-    """Where the agent takes orders that is to grant replicas; None: none is.
+    """Socket of the agent that grants the replicas; None without an agent.
 
-    One whose replicas run stays theirs while it is started anew.
+    While an agent restarts, its running replicas stay with it.
     """
     from penstock.autoscaling.process_tree import trees_of
     from penstock.node.tenants.state import agent_sockets
 
-    if agent_sockets(state_dir):  # found out without loading gRPC
+    if agent_sockets(state_dir):  # checked without loading gRPC
         from penstock.node.rpc import find_agent_socket
 
         found = find_agent_socket(state_dir)
@@ -67,7 +67,7 @@ def main(arguments: list[str]) -> None:
     from penstock.autoscaling import replica_keeper as keeper
     from penstock.node.launch.child import block_signals
 
-    blocked = block_signals()  # before gRPC has threads, which would swallow them
+    blocked = block_signals()  # before gRPC starts threads, which would take them
 
     def run(store: SetStore, spec: SetSpec, number: int, started: Callable[[], None]) -> int:
         from penstock.cli.by_agent import LOOK_S, start_by_agent
@@ -84,14 +84,14 @@ def main(arguments: list[str]) -> None:
 
 
 def _end_predecessor(agent: AgentClient, request: Request) -> None:
-    """Frees the replica's name at once where an agent that was started anew waits for processes.
+    """Frees the replica's name at once if a restarted agent still waits for its processes.
 
-    Whoever keeps the replica holds its lock: none of its processes is left, and none is coming.
+    The replica's keeper holds its lock: none of its processes is left, and none will start.
     """
     for tenant in agent.tenants():
         ours = tenant.labels.get(SET_LABEL) == request.labels[SET_LABEL]
         if tenant.name == request.name and ours and not tenant.processes:
-            agent.revoke(tenant.name, 0, "its replica is started again")
+            agent.revoke(tenant.name, 0, "its replica is restarted")
 
 
 def room_by_agent(socket: str, request: Request, most: int) -> tuple[int, str]:
@@ -112,12 +112,15 @@ def room_by_agent(socket: str, request: Request, most: int) -> tuple[int, str]:
 
 
 def agent_at(socket: str) -> AgentClient:
-    """The agent that takes orders there. Raises `PenstockError`: it does not answer now."""
+    """Client of the agent at `socket`. Raises `PenstockError` if it does not answer."""
     from penstock.node.rpc import find_agent
 
     agent = find_agent(Path(socket).parent) if Path(socket).exists() else None
     if agent is None:
         raise PenstockError(
-            "no agent answers", f"{socket} is its socket", "start it again", reason="unavailable"
+            "no agent answers",
+            f"its socket is {socket}",
+            "start it again",
+            reason="unavailable",
         )
     return agent

@@ -1,7 +1,7 @@
-"""The picture that `penstock top` draws: devices as bars, tenants below, the busiest first.
+"""Layout of `penstock top`: devices as bars, tenants below, the busiest first.
 
-Of a device's bar, what is used is full and what is granted beyond that is shaded. A tenant's bar is
-as long as what it may use now; a + behind its quota says that it is lent more.
+In a device's bar, the used part is full and the part granted beyond that is shaded. The length of a
+tenant's bar is what it may use now; a + behind its quota marks time lent to it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ORDERS: dict[str, Callable[[TenantLine], tuple[float, str]]] = {
 
 @dataclass(frozen=True)
 class Bar:
-    """`part` of 1, as long as there is room; what is granted of it is shaded."""
+    """A bar as wide as its column: `part` of 1 is full, `granted` of 1 is shaded."""
 
     part: float
     granted: float = 0.0
@@ -63,7 +63,7 @@ class Bar:
         yield Segment(blank, Style.parse("bright_black"))
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        """As wide as the column lets it be."""
+        """As wide as the column allows."""
         return Measurement(4, options.max_width)
 
 
@@ -75,7 +75,7 @@ def screen(
     order: str = "cores",
     help_: str = "",
 ) -> Group:
-    """The picture within `width` columns and, where one is given, `height` lines."""
+    """The snapshot in `width` columns and, if given, `height` lines."""
     parts: list[RenderableType] = [_head(picture.title, help_, width)]
     if picture.devices:
         parts.append(_devices(picture.devices, width))
@@ -175,7 +175,7 @@ def _bar(used: int | None, quota: int | None, *, over: bool = False) -> Bar:
 
 
 def _problems(picture: Picture) -> list[Text]:
-    """What is wrong, one line each, the connection first."""
+    """Problems, one line each, that of the connection first."""
     said = [picture.problem] if picture.problem else []
     said += picture.notes
     of_tenants = {line.row.tenant: line.row.problem for line in picture.tenants if line.row.problem}
@@ -195,10 +195,10 @@ def _memory(size_bytes: int | None) -> str:
 
 
 def _command(words: Sequence[str]) -> str:
-    """The program's name without its folders, and what it was told."""
+    """The program's base name and its arguments."""
     return _plain(" ".join([words[0].rpartition("/")[2], *words[1:]])) if words else NOT_KNOWN
 
 
 def _plain(text: str) -> str:
-    """A command may hold anything: nothing of it is to move the terminal's cursor."""
+    """Replaces unprintable characters: a command must not move the terminal's cursor."""
     return "".join(one if one.isprintable() else " " for one in text)

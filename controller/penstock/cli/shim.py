@@ -1,4 +1,4 @@
-"""`penstock shim coverage`: what a command asked the driver for that the shim does not answer."""
+"""`penstock shim coverage`: driver names a command requested that the shim does not handle."""
 
 from __future__ import annotations
 
@@ -37,17 +37,19 @@ if TYPE_CHECKING:
 
 INCOMPLETE_EXIT_CODE = 3
 
-app = typer.Typer(help="What the shim does with a program.", no_args_is_help=True)
+app = typer.Typer(help="How the shim handles a program.", no_args_is_help=True)
 
 
 @app.callback()
 def shim() -> None:
-    """What the shim does with a program."""
+    """How the shim handles a program."""
 
 
 @app.command(context_settings=AS_IS)
 def coverage(
-    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND…", help="What to run.")],
+    command: Annotated[
+        list[str], typer.Argument(metavar="-- COMMAND…", help="The command to run.")
+    ],
     output: OutputFormat = Output.table,
     memory: Annotated[
         str | None, typer.Option(metavar="QUANTITY", help="Device memory (default: all free).")
@@ -60,14 +62,14 @@ def coverage(
     simulate: Simulate = None,
     state_dir: StateDir = None,
 ) -> None:
-    """Run a command as a tenant; then list what it asked for that the shim does not answer.
+    """Run a command as a tenant; then list driver names that the shim does not handle itself.
 
-    That is: names refused, unknown names passed on, names that the driver lacks, and names that are
-    only forwarded, with counts and the reason of each. Counting slows down what is only forwarded.
+    These are names refused, unknown names passed on, names that the driver lacks, and names that
+    are only forwarded, with counts and the reason of each. Counting slows down forwarded calls.
 
-    The table follows the command's output; with -o json or yaml it stands alone on standard output,
-    and the command's output goes to standard error. The exit code is the command's; 3 when the
-    command succeeded but a name was refused, or nothing of it used a device through the shim.
+    The table follows the command's output; with -o json or yaml it is alone on standard output, and
+    the command's output goes to standard error. The exit code is the command's, or 3 if the command
+    succeeded but a name was refused or none of its processes used a device through the shim.
     """
     import dataclasses
 
@@ -111,9 +113,9 @@ def coverage(
 
 @contextmanager
 def _output_aside(wanted: bool) -> Iterator[Callable[[], None]]:
-    """If `wanted`, what starts in this block writes its standard output to standard error.
+    """If `wanted`, processes that start in this block write standard output to standard error.
 
-    Yields what puts our own standard output back, once the command has started.
+    Yields a function that restores our own standard output, for when the command has started.
     """
     if not wanted:
         yield lambda: None
@@ -171,14 +173,14 @@ def _print(found: Report, output: Output) -> None:
     elif not found.shim_used:
         print(
             "no process of the command used a device through the shim: it used none, or it ran "
-            "without the shim (static, musl, LD_PRELOAD unset or set anew)"
+            "without the shim (static, musl, LD_PRELOAD unset or overwritten)"
         )
     else:
-        print("the command called nothing that the shim does not answer itself")
+        print("the command called nothing that the shim does not handle itself")
     if more := len(found.names) - len(shown):
-        print(f"{more} more were asked for and not called; they are only forwarded (-o json)")
+        print(f"{more} more were requested and not called; they are only forwarded (-o json)")
     if found.overflow:
-        print(f"{found.overflow} requests and calls were of names that did not fit into the table")
+        print(f"{found.overflow} requests and calls used names that did not fit into the table")
     if found.unfinished:
-        print("the command left processes behind: what they ask for from now on is not listed")
+        print("the command left processes behind: their requests from now on are not listed")
     print("not seen: " + ";\n  ".join(NOT_SEEN))

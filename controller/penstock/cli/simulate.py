@@ -1,4 +1,4 @@
-"""`penstock simulate`: a command on the simulated GPU, without shim and quota."""
+"""`penstock simulate`: run a command on a simulated GPU, without shim and quota."""
 
 from __future__ import annotations
 
@@ -15,23 +15,28 @@ from penstock.cli.say import say
 
 def simulate(
     profile: Annotated[
-        str, typer.Argument(metavar="PROFILE[,N]", help="h200, h100, a100-80g, l4, t4, or a file.")
+        str,
+        typer.Argument(
+            metavar="PROFILE[,N]", help="h200, h100, a100-80g, l4, t4 or a file; N devices."
+        ),
     ],
-    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND…", help="What to run.")],
+    command: Annotated[
+        list[str], typer.Argument(metavar="-- COMMAND…", help="The command to run.")
+    ],
     mig: Annotated[
         str | None,
         typer.Option(
             metavar="SIZES",
-            help="Divide device 0 into MIG instances (1g,2g,3g): NVML lists them, nothing runs "
+            help="Divide device 0 into MIG instances (1g,2g,3g): NVML lists them, but nothing runs "
             "on them.",
         ),
     ] = None,
     state_dir: StateDir = None,
 ) -> None:
-    """Run a command on a simulated GPU, without shim and quota: the baseline of every comparison.
+    """Run a command on a simulated GPU, without shim and quota: the baseline for comparisons.
 
-    Commands started with the same profile at the same time share the machine, `penstock run` in it
-    included. The command replaces this process.
+    Commands that run with the same profile at the same time share the simulated machine, those of
+    `penstock run` included. The command replaces this process.
     """
     from penstock.model import PenstockError
     from penstock.node.launch.child import why_not
@@ -41,11 +46,11 @@ def simulate(
 
     if os.environ.get(TENANT_VARIABLE):
         raise PenstockError(
-            "this is already a tenant", "a simulated GPU inside would stand in for the granted one",
-            "start it from outside",
+            "this is already a tenant", "a simulated GPU inside would replace the granted one",
+            "run it outside the tenant",
         )  # fmt: skip
     if command[0] == "--":
-        command = command[1:]  # the parser takes it for a word once PROFILE has been read
+        command = command[1:]  # the parser keeps it once PROFILE has been read
     if not command:
         raise PenstockError(
             "the command is missing",

@@ -1,4 +1,4 @@
-"""Tenants as a table (rich), for `ps`, `top` and the demo. NO_COLOR and plain output are rich's."""
+"""Tables of tenants and usage for the command line; rich handles NO_COLOR and plain output."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from penstock.node.supervision.tenant_report import Row
 
 NOT_KNOWN = "-"
-WIDE_COLUMNS = 120  # from here on, columns stand further apart
+WIDE_COLUMNS = 120  # from this width on, columns are further apart
 NAME_COLUMNS = 16  # a longer name is wrapped before a column is left out
 HEADINGS = (
     *("DEVICE", "TENANT", "MODE", "MEMORY/QUOTA", "CORES/QUOTA", "ON DEVICE", "DENIED", "PROCS"),
@@ -32,7 +32,7 @@ def console() -> Console:
 
 
 def tenant_table(rows: Iterable[Row], title: str | None = None, *, width: int = 80) -> Group:
-    """Tenants beside their quotas, in as many columns as `width` holds; problems below."""
+    """Tenants with usage and quota, in as many columns as fit into `width`; problems below."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Group
     from rich.markup import escape
@@ -47,7 +47,7 @@ def tenant_table(rows: Iterable[Row], title: str | None = None, *, width: int = 
     shown = _columns_within(width, cells, gap)
     for heading in shown:
         left = heading in ("DEVICE", "TENANT", "MODE")
-        # A name too long for its column goes on below; a figure is never broken.
+        # A name too long for its column is wrapped; a number never is.
         name = heading == "TENANT"
         overflow: OverflowMethod = "fold" if name else "ellipsis"
         justify: JustifyMethod = "left" if left else "right"
@@ -62,7 +62,7 @@ def tenant_table(rows: Iterable[Row], title: str | None = None, *, width: int = 
 
 
 def _columns_within(width: int, cells: list[dict[str, str]], gap: int) -> list[str]:
-    """The headings that fit; what matters least is left out first, the tenant's name never."""
+    """The headings that fit; the least important is left out first, the tenant's name never."""
     from rich.text import Text
 
     def needs(heading: str) -> int:
@@ -130,7 +130,7 @@ def _refusals(count: int | None) -> str:
 
 
 def plain_table(rows: Sequence[Mapping[str, object]]) -> Table:
-    """Rows as they are, one at least: their keys are the columns."""
+    """A table of `rows`, at least one; their keys are the columns."""
     from rich.box import SIMPLE_HEAD
     from rich.markup import escape
     from rich.table import Table
@@ -146,7 +146,7 @@ def plain_table(rows: Sequence[Mapping[str, object]]) -> Table:
 
 
 def usage_table(rows: Iterable[UsageRow], by: str) -> Table:
-    """What was used, most device time first; what the device measured stands beside."""
+    """Usage, most device time first, beside what the device measured."""
     from rich.box import SIMPLE_HEAD
     from rich.markup import escape
     from rich.table import Table

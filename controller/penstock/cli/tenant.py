@@ -1,4 +1,4 @@
-"""`penstock suspend|resume|revoke`: what an agent does with a tenant."""
+"""`penstock suspend|resume|revoke`: suspend, resume or end a tenant of the agent."""
 
 from __future__ import annotations
 
@@ -15,21 +15,23 @@ if TYPE_CHECKING:
 
     from penstock.node.rpc import AgentClient
 
-Reason = Annotated[str, typer.Option(metavar="WORDS", help="Why; kept in the tenant's events.")]
+Reason = Annotated[
+    str, typer.Option(metavar="WORDS", help="Reason, recorded in the tenant's events.")
+]
 
 
 def suspend(tenant: TenantName, reason: Reason = "", state_dir: StateDir = None) -> None:
-    """Hold a tenant's launches back until penstock resume. Its memory stays."""
+    """Hold back a tenant's launches until penstock resume. It keeps its memory."""
     with agent_of(state_dir) as agent:
         agent.suspend(tenant, reason)
     say(f"tenant {tenant} is suspended: its launches wait for penstock resume {tenant}")
 
 
 def resume(tenant: TenantName, state_dir: StateDir = None) -> None:
-    """Let a suspended tenant's launches go on."""
+    """Let a suspended tenant launch again."""
     with agent_of(state_dir) as agent:
         agent.resume(tenant)
-    say(f"tenant {tenant} goes on")
+    say(f"tenant {tenant} is resumed")
 
 
 def revoke(
@@ -48,14 +50,14 @@ def revoke(
 
 
 def agent_of(state_dir: Path | None) -> AgentClient:
-    """The agent. Raises `PenstockError` when there is none."""
+    """Client of the running agent. Raises `PenstockError` if there is none."""
     from penstock.model import PenstockError
     from penstock.node.rpc import find_agent
 
     found = find_agent(state_dir)
     if found is None:
         raise PenstockError(
-            "no agent runs here", "only an agent does this",
+            "no agent runs here", "only an agent can do this",
             "start one (penstock agent), or name its --state-dir",
         )  # fmt: skip
     return found

@@ -33,7 +33,8 @@ def top(
     output: OutputFormat = Output.table,
     once: Annotated[bool, typer.Option("--once", help="Print one snapshot and exit.")] = False,
     watch: Annotated[
-        bool, typer.Option("--watch", help="With -o json: print a line every interval until stopped.")
+        bool,
+        typer.Option("--watch", help="With -o json: print a line every interval until stopped."),
     ] = False,
     state_dir: StateDir = None,
 ) -> None:

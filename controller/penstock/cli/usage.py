@@ -31,7 +31,8 @@ class By(str, Enum):
 def usage(
     tenant: Annotated[str | None, typer.Argument(help="Show only this tenant.")] = None,
     since: Annotated[
-        str, typer.Option(metavar="TIME", help="Start: how long ago (1h, 30m), or a date (2026-05-01).")
+        str,
+        typer.Option(metavar="TIME", help="Start: how long ago (1h, 30m), or a date (2026-05-01)."),
     ] = "1h",
     until: Annotated[
         str | None, typer.Option(metavar="TIME", help="End, written like --since (default: now).")

@@ -1,4 +1,4 @@
-"""Words and units of every other part: quantities, names, errors. Imports nothing of ours."""
+"""Quantities, names and errors that all other parts share. Imports no other part of Penstock."""
 
 from penstock.model.errors import PenstockError
 from penstock.model.names import (

@@ -1,10 +1,10 @@
-"""The error that reaches a person: what happened, why, and what to do next."""
+"""The error shown to users: what failed, why, and what to do next."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-# Words for programs; `invalid` is whatever a request got wrong.
+# Machine-readable reasons; `invalid` is any mistake in a request.
 Reason = Literal[
     "invalid",
     "no-such-tenant",
@@ -18,9 +18,9 @@ Reason = Literal[
 
 
 class PenstockError(Exception):
-    """Something that the user can put right. The command line prints it and exits with 2.
+    """An error that the user can correct. The command line prints it and exits with 2.
 
-    `what` happened, `why` it did, and what to do (`fix`): each one sentence without a full stop.
+    `what` failed, `why`, and what to do (`fix`): each is one sentence without a full stop.
     """
 
     def __init__(

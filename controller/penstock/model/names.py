@@ -1,4 +1,4 @@
-"""Names of tenants: they become directory names and a 64-byte field of the quota page."""
+"""Tenant names, which become directory names and a 64-byte field of the quota page."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TENANT_NAME_PATTERN = r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$"
 
 
 def check_tenant_name(name: str) -> str:
-    """`name` itself when a tenant may bear it; raises `PenstockError` otherwise."""
+    """`name` itself if it is a valid tenant name; raises `PenstockError` otherwise."""
     if re.fullmatch(TENANT_NAME_PATTERN, name):
         return name
     raise PenstockError(
@@ -34,7 +34,7 @@ def printable(word: str) -> str:
 
 
 def nearest(word: str, words: Iterable[str]) -> str | None:
-    """Which of `words` somebody who wrote `word` most likely meant; None: none is near."""
+    """The one of `words` that `word` most likely means; None if none is near."""
     folded = {one.lower(): one for one in words}
     given = word.lower()
     begun = [one for one in folded if len(given) > 1 and one.startswith(given)]
@@ -43,13 +43,13 @@ def nearest(word: str, words: Iterable[str]) -> str | None:
 
 
 def listing(words: Sequence[str], most: int = 8) -> str:
-    """The first `most` of `words`, and how many more there are: an error must stay readable."""
+    """The first `most` of `words` and the number of the others, to keep an error readable."""
     more = len(words) - most
     return ", ".join(words[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def name_from_command(command: Sequence[str], taken: Collection[str] = ()) -> str:
-    """A readable tenant name for `command` not in `taken`: `python`, `python-2`, and so on."""
+    """A readable tenant name for `command`, not in `taken`: `python`, `python-2`, and so on."""
     base = re.sub(r"[^A-Za-z0-9._-]+", "-", PurePath(command[0]).name)[: MAX_TENANT_NAME - 8]
     base = base.strip("._-") or "tenant"
     if base not in taken:

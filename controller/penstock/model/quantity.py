@@ -1,4 +1,4 @@
-"""Amounts as people write them, as exact integers: bytes, permille of a device, nanoseconds.
+"""Parsers and formatters for quantities: bytes, permille of a device, nanoseconds, all exact.
 
 Memory is written as Kubernetes quantities ("8Gi", "500M"), cores in percent of one device's time
 with steps of 0.1 (30, "12.5"), durations with a unit ("10s", "1m30s").
@@ -17,7 +17,7 @@ DURATION_UNITS_NS = {"ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9
 FULL_DEVICE_PERMILLE = 1000
 MAX_MEMORY_BYTES = 2**63 - 1
 MOST_GRACE_NS = DURATION_UNITS_NS["h"] * 24  # before a step up
-LEAST_MEMORY_BYTES = 512  # the shim counts memory in units of as much
+LEAST_MEMORY_BYTES = 512  # the unit in which the shim counts memory
 
 _NUMBER = re.compile(
     r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*(.*?)\s*", re.ASCII | re.DOTALL
@@ -29,11 +29,11 @@ _UNIT_LIST = (
 
 
 class QuantityError(ValueError):
-    """An amount that cannot be read; the message says which units and bounds are valid."""
+    """A quantity that cannot be parsed; the message states valid units and bounds."""
 
 
 def _nearest_memory_unit(unit: str) -> str | None:
-    """The unit that somebody who wrote `unit` most likely meant: GB → G, GiB → Gi, gi → Gi."""
+    """The unit that `unit` most likely means: GB → G, GiB → Gi, gi → Gi."""
     bare = unit.lower().removesuffix("b")
     for known in MEMORY_UNITS:
         if known.lower() == bare:
@@ -44,7 +44,7 @@ def _nearest_memory_unit(unit: str) -> str | None:
 def parse_memory(value: object) -> int:
     """Bytes of a memory quantity such as "8Gi", "1.5G" or 1048576; fractions of a byte round up.
 
-    Raises `QuantityError` for anything that is not a positive amount with a known unit.
+    Raises `QuantityError` for anything that is not a positive number with a known unit.
     """
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise QuantityError(f"memory {value!r} is not a quantity: write it like 8Gi or 500Mi")
@@ -61,7 +61,7 @@ def parse_memory(value: object) -> int:
         )
     if number <= 0:
         raise QuantityError(f"memory {text!r} must be above 0")
-    # Bounded before it is multiplied out: "1e999" must not become a number of a thousand digits.
+    # Checked before the multiplication: "1e999" must not become a number of a thousand digits.
     if number > MAX_MEMORY_BYTES or number * MEMORY_UNITS.get(unit, 1) > MAX_MEMORY_BYTES:
         raise QuantityError(f"memory {text!r} is more than any device can have")
     return int((number * MEMORY_UNITS.get(unit, 1)).to_integral_value(ROUND_CEILING))
@@ -77,9 +77,9 @@ def format_memory(size_bytes: int) -> str:
 
 
 def human_memory(size_bytes: int, *, down: bool = False) -> str:
-    """A rounded figure for tables: "7.9Gi", "512Mi". Not exact; never written to a file.
+    """A rounded quantity for tables: "7.9Gi", "512Mi". Not exact; never written to a file.
 
-    `down`: never more than there is, for what somebody may ask for.
+    `down`: rounds down, for a quantity that users may request.
     """
     for unit, factor in (("Ti", 2**40), ("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10)):
         if size_bytes >= factor:
@@ -145,7 +145,7 @@ def cores_from_tflops(tflops: float, rated_tflops: float) -> int:
 def parse_duration_ns(value: object, *, or_none: bool = False) -> int:
     """Nanoseconds of a duration such as "10s", "500ms" or "1m30s".
 
-    `or_none`: it may be 0, with or without a unit. Raises `QuantityError`.
+    `or_none`: allows 0, with or without a unit. Raises `QuantityError`.
     """
     units = ", ".join(DURATION_UNITS_NS)
     text = str(value).strip()

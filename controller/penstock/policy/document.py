@@ -1,7 +1,7 @@
-"""YAML with positions: plain values, plus the line and column of every key and value.
+"""YAML parser with positions: plain values, plus the line and column of every key and value.
 
-PyYAML keeps the last of two equal keys in silence; here a duplicate is an error. Everything
-that goes wrong is a `Problem` with file, line, column and key path: several can be shown at once.
+PyYAML silently keeps the last of two equal keys; here a duplicate is an error. Every error is a
+`Problem` with file, line, column and key path, so that several can be shown at once.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 KeyPath = tuple[str | int, ...]
 MAX_POLICY_BYTES = 1 << 20
-MAX_NODES = 20_000  # aliases may expand a small file without bound
+MAX_NODES = 20_000  # aliases may expand a small file without limit
 
 
 @dataclass(frozen=True, order=True)
 class Position:
-    """Line and column, both from 1, as editors count."""
+    """Line and column, both counted from 1."""
 
     line: int
     column: int
@@ -34,7 +34,7 @@ class Position:
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong with a file."""
+    """One error in a file."""
 
     file: str
     position: Position | None
@@ -56,7 +56,7 @@ class _TooManyValuesError(Exception):
 
 
 class PolicyError(PenstockError):
-    """A policy file that cannot be used, with all its problems."""
+    """An unusable policy file, with all its problems."""
 
     def __init__(self, problems: list[Problem]) -> None:
         self.problems = problems
@@ -69,7 +69,7 @@ class PolicyError(PenstockError):
 
 @dataclass
 class Document:
-    """One YAML document: its value, and where each key and value stands."""
+    """One YAML document: its value, and the position of each key and value."""
 
     value: object
     keys: dict[KeyPath, Position] = field(default_factory=dict)
@@ -98,13 +98,13 @@ def format_path(path: KeyPath) -> str:
 
 
 def read_text(file: Path) -> str:
-    """The text of a policy file; raises `PolicyError` when it cannot be read."""
+    """The text of a policy file; raises `PolicyError` if it cannot be read."""
 
     def refused(reason: str) -> PolicyError:
         return PolicyError([Problem(str(file), None, (), reason)])
 
     try:
-        # Not blocking: to open a pipe that nobody writes would wait for ever.
+        # Non-blocking: opening a pipe without a writer would wait for ever.
         descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as stream:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -123,7 +123,7 @@ def read_text(file: Path) -> str:
 
 
 def parse(text: str, file: str) -> list[Document]:
-    """The documents in `text` that are not empty. Raises `PolicyError` for bad YAML, duplicates."""
+    """The non-empty documents in `text`. Raises `PolicyError` for bad YAML and duplicate keys."""
     problems: list[Problem] = []
     documents = []
     loader = None

@@ -1,4 +1,4 @@
-"""Policy files in, checked policies out; every error with file, line, column and key path."""
+"""Loads and validates policy files; every error has its file, line, column and key path."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LoadedPolicy:
-    """A checked policy and where it came from."""
+    """A validated policy and its position in a file."""
 
     policy: QuotaPolicy
     file: str
@@ -46,13 +46,13 @@ class LoadedPolicy:
 
 
 def load_files(files: Iterable[Path]) -> list[LoadedPolicy]:
-    """All policies of `files`. Raises one `PolicyError` with the problems of all of them."""
+    """All policies in `files`. Raises one `PolicyError` with the problems of all files."""
     problems: list[Problem] = []
     loaded: list[LoadedPolicy] = []
     for file in files:
         try:
             loaded.extend(load_text(read_text(file), str(file)))
-        except PolicyError as error:  # noqa: PERF203 - all problems are wanted, file by file
+        except PolicyError as error:  # noqa: PERF203 - collects the problems of all files
             problems.extend(error.problems)
     seen: dict[str, LoadedPolicy] = {}
     for policy in loaded:
@@ -115,7 +115,7 @@ def _problem(detail: ErrorDetails, document: Document, file: str) -> Problem:
 
 
 def _path_in_document(location: tuple[int | str, ...], document: Document) -> KeyPath:
-    """The location of an error as keys of the file: names of union members drop out."""
+    """An error's location as keys of the file, without the names of union members."""
     path: KeyPath = ()
     for part in location[:-1]:
         if (*path, part) in document.values:

@@ -1,4 +1,4 @@
-"""Which policy applies to a command on a plain machine. Two that match are an error."""
+"""Selects the policy for a command on a plain machine. Two matching policies are an error."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def matches_command(selector: Selector | None, command: str, user: str, uid: int) -> bool:
-    """Whether a plain-machine command is selected. A selector of labels is for Pods."""
+    """Whether `selector` matches a command on a plain machine. Label selectors are for Pods."""
     if selector is None:
         return True
     if selector.match_labels is not None:
@@ -31,7 +31,7 @@ def matches_command(selector: Selector | None, command: str, user: str, uid: int
 def policy_for_command(
     policies: Sequence[LoadedPolicy], command: str, user: str, uid: int
 ) -> LoadedPolicy:
-    """The one policy that matches. Raises `PenstockError` when none or several do."""
+    """The one policy that matches. Raises `PenstockError` if none or several match."""
     matching = [p for p in policies if matches_command(p.policy.spec.selector, command, user, uid)]
     if len(matching) == 1:
         return matching[0]
@@ -43,7 +43,7 @@ def policy_for_command(
         )
     raise PenstockError(
         f"no policy matches the command {command!r} of user {user}",
-        "looked at "
+        "candidates: "
         + "; ".join(f"{p}, which {_selects(p.policy.spec.selector)}" for p in policies),
         "add a policy with `selector: {command: …}` or `{user: …}`, or one without selector",
     )

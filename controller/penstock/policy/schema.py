@@ -1,7 +1,7 @@
-"""QuotaPolicy, version v1alpha1: what a policy file may say.
+"""Schema of QuotaPolicy, version v1alpha1.
 
-Requests set amounts; policies set defaults, caps and behaviour. Amounts are held as exact integers
-(bytes, permille, nanoseconds); see `penstock.model.quantity` for how they are written.
+Requests set quantities; policies set defaults, caps and behaviour. Quantities are exact integers
+(bytes, permille, nanoseconds); see `penstock.model.quantity` for their notation.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ KIND = "QuotaPolicy"
 
 
 def _parse_limit(value: object) -> int:
-    """A memory limit, as admission takes it too."""
+    """A memory limit, checked as in admission."""
     size_bytes = parse_memory(value)
     if size_bytes < LEAST_MEMORY_BYTES:
         raise ValueError(
             f"memory {value!r} is too little: memory is counted in units of {LEAST_MEMORY_BYTES} "
-            f"bytes; a figure without a unit is bytes: did you mean {size_bytes}Gi?"
+            f"bytes; a number without a unit is bytes: did you mean {size_bytes}Gi?"
         )
     return size_bytes
 
@@ -77,7 +77,7 @@ DurationNs = Annotated[
 
 
 def _parse_grace(value: object) -> int:
-    """A grace, as admission takes it too."""
+    """A grace, checked as in admission."""
     grace_ns = parse_duration_ns(value, or_none=True)
     if grace_ns > MOST_GRACE_NS:
         raise ValueError(f"grace {value!r} is longer than a day: give 0s to 24h")

@@ -1,7 +1,7 @@
-"""Device profiles: what a simulated device is like, as YAML beside this file or anywhere.
+"""Device profiles: properties of simulated devices, in YAML files here or elsewhere.
 
-To add a device, copy the nearest ``*.yaml`` here, change its figures and say in every ``source:``
-where they come from. Groups:
+To add a device, copy the nearest ``*.yaml`` here, change its values and state their origin in every
+``source:``. Groups:
 
     name            as NVML reports it
     rated_tflops    dense rates by precision; fp16 (with bf16) is the one that blocks are counted in

@@ -1,7 +1,7 @@
-"""The node agent: owns the devices and the tenants' files, and answers for both.
+"""Node agent: owns the node's devices and the tenants' files.
 
-`Agent` takes orders and goes its rounds; it knows nothing of how orders arrive (`node.rpc`).
-All that it needs to go on after it was killed lies in the tenants' directories.
+`Agent` runs the reconcile loop and `Orders` carries out requests; how these arrive is the business
+of `node.rpc`. All state that an agent needs after it was killed is in the tenants' directories.
 """
 
 from penstock.node.agent.agent import Agent

@@ -1,4 +1,4 @@
-"""The agent of a node: goes its rounds, and takes up the tenants that it finds when it starts."""
+"""The node agent: its reconcile loop, and the adoption of existing tenants at the start."""
 
 from __future__ import annotations
 
@@ -58,28 +58,28 @@ if TYPE_CHECKING:
     from penstock.node.tenants.state import State
 
 HOUSEKEEPING_NS = 1_000_000_000
-DROPS_FOR_NS = 50_000_000  # in a round: one user's many tenants may end at once
-OUTSIDERS_PERIOD_NS = 1_000_000_000  # between looks at all processes of the machine
-WARDS_A_ROUND = 50  # that nothing has happened to are looked after all the same …
-PERIODS_A_SECOND = 10  # … each once a second at least
-REMEMBERED_NS = 60_000_000_000  # how long the slowest round is remembered
+DROPS_FOR_NS = 50_000_000  # budget per iteration: one user's many tenants may end at once
+OUTSIDERS_PERIOD_NS = 1_000_000_000  # between scans of all processes of the machine
+WARDS_A_ROUND = 50  # unchanged tenants are supervised per iteration all the same …
+PERIODS_A_SECOND = 10  # … each of them once a second at least
+REMEMBERED_NS = 60_000_000_000  # period that the slowest iteration is reported for
 
 
 class Agent:
     """Owns a state directory and the tenants in it, from `start` to `stop`.
 
-    `lock` guards the table of tenants; rounds hold it only to look at the table. Orders are in
-    `Orders`, which the agent serves.
+    `lock` guards the table of tenants; the reconcile loop holds it only to read the table. `Orders`
+    carries out requests on the agent's behalf.
     """
 
     def __init__(self, state: State, source: DeviceSource, node: str | None = None) -> None:
-        """`node`: what the node is called; by default its host name."""
+        """`node`: the node's name; by default the host name."""
         self.state = state
         self.source = source
         self.node = node or socket.gethostname()
         self.machine = str(source.machine) if source.machine else None
         self.started_at = time.time()
-        self.enforces = os.geteuid() == 0  # else a tenant of ours could undo its quota
+        self.enforces = os.geteuid() == 0  # else a tenant, which has our uid, could undo its quota
         self.bounds = Bounds()
         self.people = People()
         self.rate = GrantRate()
@@ -91,27 +91,27 @@ class Agent:
         self.devices: list[Device] = []
         self.turns = Turns()
         self.handshakes = Handshakes(self.tenant_table.namespaced.meet)
-        self.enforcer: Enforcer | None = None  # set by the periodic task that goes with it
+        self.enforcer: Enforcer | None = None  # set by `EnforcementTask`
         self.containers: Containers | None = None  # None: tenants are not offered to containers
         self.watch = DeviceTask(self)
-        # What else is done in a round, with its time (CLOCK_MONOTONIC, ns), if it is due, which is
-        # what it returns; and what is done before a tenant that has ended goes.
+        # Periodic tasks run in each iteration, with its time (CLOCK_MONOTONIC, ns), and return
+        # whether they were due. The callbacks in `at_end` run before an ended tenant is removed.
         self.periodic_tasks: list[Callable[[int], bool]] = [self.handshakes, self.watch, self.pages]
         self.at_end: list[Callable[[ManagedTenant], None]] = []
         self._problems: dict[
             str, str | None
-        ] = {}  # of periodic tasks: why they failed in the last round
-        # Who is told what goes wrong on the node, beside any one tenant.
+        ] = {}  # by periodic task: why it failed in the last iteration
+        # Reports node-wide problems, those of no single tenant.
         self.report: Callable[..., None] = lambda event, **fields: None  # noqa: ARG005
         self._managed_tenants: dict[str, ManagedTenant] = {}
         self._sorted: tuple[ManagedTenant, ...] | None = (
-            None  # of them, by name; None: they have changed
+            None  # sorted by name; None: they have changed
         )
-        self._directories: tuple[Path, ...] | None = None  # of all tenants; None: likewise
+        self._directories: tuple[Path, ...] | None = None  # of all tenants; None: they have changed
         self._by_directory: dict[Path, ManagedTenant] = {}
-        self._others: dict[str, Tenant] = {}  # looked after by a `penstock run` of their own
-        self._damaged: dict[str, str] = {}  # whose grant or pages cannot be used, and why
-        self._offered_still: set[str] = set()  # to containers, though they have ended
+        self._others: dict[str, Tenant] = {}  # supervised by a `penstock run` of their own
+        self._damaged: dict[str, str] = {}  # tenants with unusable grant or pages, and why
+        self._offered_still: set[str] = set()  # ended tenants that are still offered to containers
         self._own_lock = self._node_lock = -1
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
@@ -120,20 +120,22 @@ class Agent:
         self._rounds: deque[tuple[int, int]] = deque()  # ended at, took
 
     def start(self) -> None:
-        """Takes the state directory, takes up its tenants, begins the rounds.
+        """Locks the state directory, adopts its tenants, and starts the reconcile loop.
 
         Raises:
-            PenstockError: another agent has the directory, or it or the devices cannot be used.
+            PenstockError: another agent has the directory, or it or the devices are unusable.
         """
         self._own_lock = take_node(
             self.state.agent_lock, f"an agent runs on {self.state.directory} already"
         )
         try:
-            if self.machine is None:  # whichever state directory: their quotas would add up to two
+            if (
+                self.machine is None
+            ):  # in any state directory: two agents would grant the devices twice
                 self._node_lock = take_node(
                     node_lock(), "an agent runs this node's devices already"
                 )
-            survive_lost_pages()  # whatever a tenant does to its pages, the others go on
+            survive_lost_pages()  # a tenant that truncates its pages harms nobody else
             self.devices = self.source.devices()
             with self.state.lock(), self.lock:
                 remove_leftovers(self.state)
@@ -148,7 +150,7 @@ class Agent:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the rounds. Tenants run on under their last quota."""
+        """Ends the reconcile loop. Tenants continue under their last quota."""
         self._stopping.set()
         for managed in self.managed_tenants():
             if managed.revocation is not None:
@@ -158,7 +160,7 @@ class Agent:
         self._let_go()
 
     def managed_tenants(self) -> tuple[ManagedTenant, ...]:
-        """The tenants that it looks after, by name."""
+        """The tenants that this agent manages, by name."""
         with self.lock:
             if self._sorted is None:
                 self._sorted = tuple(
@@ -192,24 +194,26 @@ class Agent:
         )  # fmt: skip
 
     def grants(self) -> list[Grant]:
-        """All that is granted on this node. One that cannot be read: as far as its pages tell."""
+        """All grants of this node; an unreadable one is reconstructed from the tenant's pages."""
         with self.lock:
             grants = [managed.grant for managed in self._managed_tenants.values()]
             for tenant in self._others.values():
                 try:
                     grants.append(tenant.grant())
                 except PenstockError:  # noqa: PERF203 - one at a time is what is wanted
-                    with contextlib.suppress(PageError, OSError):  # it ended, or all is lost
+                    with contextlib.suppress(
+                        PageError, OSError
+                    ):  # it has ended, or its pages are lost, too
                         grants.append(grant_of_pages(tenant, self.machine, self.devices))
         return grants
 
     def names(self) -> list[str]:
-        """Of all tenants on this node."""
+        """The names of all tenants on this node."""
         with self.lock:
             return [*self._managed_tenants, *self._others]
 
     def add(self, managed: ManagedTenant) -> None:
-        """Looks after a new tenant from now on. Call it with `lock` held."""
+        """Manages a new tenant from now on. Call it with `lock` held."""
         self._managed_tenants[managed.tenant.name] = managed
         self._sorted = self._directories = None
         self.tenant_table.granted(managed.tenant.directory, managed.grant)
@@ -217,22 +221,22 @@ class Agent:
         self._give_turns(managed)
 
     def changed(self, managed: ManagedTenant, grant: Grant) -> None:
-        """Its grant was just written anew. Call it with `lock` held."""
+        """Takes in a grant that was just rewritten. Call it with `lock` held."""
         managed.grant = grant
         self.tenant_table.granted(managed.tenant.directory, grant)
 
     def _give_turns(self, managed: ManagedTenant) -> None:
-        """Without turns a tenant keeps to its quota all the same, only less exactly."""
+        """Schedules time slices; without them a tenant still keeps its quota, but less exactly."""
         try:
             self.turns.add(managed.tenant.name, managed.tenant.directory)
         except (PageError, OSError) as error:
             record_event(managed.tenant.directory, "no-turns", reason=str(error))
 
     def suspects(self, managed: ManagedTenant) -> Callable[[int], bool]:
-        """Whether the process with a pid is of the person whose tenant it is.
+        """A predicate on pids: whether the process belongs to the tenant's owner.
 
-        Of an administrator nobody is: what may have been handed to a service of the system is not
-        that service's doing.
+        It is never true for an administrator's tenant: a system service may hold a descriptor that
+        somebody handed to it, and is not to blame for that.
         """
         uid, person = managed.grant.uid, person_of(managed.grant)
         if not uid or person is None:
@@ -242,18 +246,18 @@ class Agent:
         )
 
     def shut_out(self, grant: Grant, for_ns: int) -> None:
-        """Grants nothing more to its user for a while, unless that is an administrator."""
+        """Refuses further grants to the tenant's owner for `for_ns`; administrators are exempt."""
         person = person_of(grant)
         if person is not None:
             self.rate.shut_out(person, for_ns)
 
     def has(self, managed: ManagedTenant) -> bool:
-        """Whether it is looked after still."""
+        """Whether the agent still manages it."""
         with self.lock:
             return self._managed_tenants.get(managed.tenant.name) is managed
 
     def check_still_there(self, managed: ManagedTenant) -> None:
-        """After it was offered. Raises `PenstockError`: it was revoked meanwhile, and is not."""
+        """Undoes the offer and raises `PenstockError` if the tenant was revoked meanwhile."""
         name = managed.tenant.name
         with self.lock:
             if name not in self._managed_tenants:
@@ -266,9 +270,9 @@ class Agent:
             )  # fmt: skip
 
     def drop(self, managed: ManagedTenant) -> None:
-        """Ends a tenant that has no process any more: its directory goes.
+        """Ends a tenant without processes: removes its directory.
 
-        Raises OSError: its directory cannot be removed, and its share stays taken.
+        Raises OSError: the directory cannot be removed, and its share stays allocated.
         """
         for last in self.at_end:
             last(managed)
@@ -287,7 +291,7 @@ class Agent:
             managed.close()
 
     def _withdraw(self, name: str) -> None:
-        """No container gets a tenant of that name; where that fails it is tried again."""
+        """Stops offering the tenant to containers; a failure is retried later."""
         if self.containers is None:
             return
         try:
@@ -297,7 +301,7 @@ class Agent:
             self._offered_still.add(name)
 
     def end_if_over(self, name: str) -> None:
-        """Frees a name whose tenant has ended, without waiting for the next look."""
+        """Frees the name of an ended tenant at once, not at the next housekeeping."""
         with self.lock:
             managed = self._managed_tenants.get(name)
             if (
@@ -310,21 +314,21 @@ class Agent:
                 self.drop(managed)
 
     def _is_peopled(self, managed: ManagedTenant) -> bool:
-        """Whether enforcement knows of a living process of it, whatever its environment."""
+        """Whether enforcement knows a live process of it, whatever its environment says."""
         return self.enforcer is not None and any(
             is_alive(one) for one in self.enforcer.members(managed.tenant.name)
         )
 
     def slowest_round_ns(self) -> int:
-        """Of the last minute."""
+        """The longest iteration of the last minute."""
         return max((took for _, took in list(self._rounds)), default=0)
 
     def last_round_ns(self) -> int:
-        """How long the last round took."""
+        """How long the last iteration took."""
         return self._rounds[-1][1] if self._rounds else 0
 
     def damaged_tenants(self) -> int:
-        """Whose grant or pages could not be used when they were found."""
+        """How many tenants were found with an unusable grant or unusable pages."""
         return len(self._damaged)
 
     def _run(self) -> None:
@@ -364,10 +368,10 @@ class Agent:
             self._rounds.popleft()
 
     def _do(self, periodic_task: Callable[[int], bool], now_ns: int) -> None:
-        """One that fails is tried again in the next round, and keeps nothing else back."""
+        """Runs one task; a failure is retried in the next iteration and delays nothing else."""
         try:
             done = periodic_task(now_ns)
-        except Exception as error:  # noqa: BLE001 - the rounds go on whatever happens in one of them
+        except Exception as error:  # noqa: BLE001 - the loop must survive any task
             self._tell(type(periodic_task).__name__, f"{type(error).__name__}: {error}")
         else:
             if done:
@@ -378,14 +382,14 @@ class Agent:
         return self._problems.get(periodic_task.__name__) is not None
 
     def _tell(self, periodic_task: str, problem: str | None) -> None:
-        """Says once that a periodic task fails, and once that it does no more."""
+        """Reports once that a periodic task fails, and once that it works again."""
         if problem == self._problems.get(periodic_task):
             return
         self._problems[periodic_task] = problem
         self.report("failing" if problem else "works again", task=periodic_task, reason=problem)
 
     def _keep_house(self, managed_tenants: Sequence[ManagedTenant], now_ns: int) -> None:
-        """Ends tenants without processes, takes over those whose `penstock run` was killed."""
+        """Ends tenants without processes, and adopts those whose `penstock run` was killed."""
         self._end_those_over(managed_tenants, now_ns)
         with self.lock:
             for name in [one for one in self._offered_still if one not in self._managed_tenants]:
@@ -407,7 +411,7 @@ class Agent:
             }
 
     def _end_those_over(self, managed_tenants: Sequence[ManagedTenant], now_ns: int) -> None:
-        """As many as there is time for in a round; the next round goes on."""
+        """Ends as many as fit into one iteration; the next one continues."""
         over = [
             managed
             for managed in managed_tenants
@@ -433,13 +437,13 @@ class Agent:
                 self._others[tenant.name] = tenant
 
     def _take_up(self, tenant: Tenant) -> bool:
-        """Looks after a tenant that was made before. False: somebody else does, or nobody can."""
+        """Adopts an existing tenant. False: it has another supervisor, or is too damaged."""
         try:
             lock = take(tenant.directory / SUPERVISOR_LOCK)
         except (BlockingIOError, FileNotFoundError):
             return False
         with contextlib.suppress(OSError):
-            if tenant.directory.stat().st_mode & 0o044:  # as releases before this one made it
+            if tenant.directory.stat().st_mode & 0o044:  # as earlier releases made it
                 FILES.own(tenant.directory, ENTERED)
         damage = None
         try:
@@ -470,7 +474,7 @@ class Agent:
         self._damaged[tenant.name] = why
 
     def _look_again(self, managed: ManagedTenant) -> None:
-        """Goes by the grant of a damaged tenant once somebody has mended it."""
+        """Uses a damaged tenant's grant again once somebody has repaired it."""
         try:
             grant = read_grant(managed.tenant.directory)
         except PenstockError:

@@ -16,7 +16,7 @@ from penstock.model import (
     parse_duration_ns,
     parse_memory,
 )
-from penstock.model.limits import DEFAULT_GRACE, DEFAULT_GRACE_NS, DEFAULT_STEP, Mode, Step
+from penstock.model.limits import DEFAULT_GRACE, DEFAULT_GRACE_NS, DEFAULT_STEP, STEPS, Mode, Step
 from penstock.node.tenants.json_files import read_record
 
 if TYPE_CHECKING:
@@ -219,7 +219,7 @@ def _from_plain(document: Any) -> Grant:  # noqa: ANN401 - parsed YAML
         uid=None if spec.get("uid") is None else int(spec["uid"]),
         owner_uid=None if spec.get("ownerUid") is None else int(spec["ownerUid"]),
         lifetime=_word(spec.get("lifetime", "command"), get_args(Lifetime)),
-        measured=_word(exceed.get("measured", DEFAULT_STEP), get_args(Step)),
+        measured=_word(exceed.get("measured", DEFAULT_STEP), STEPS),
         grace_ns=parse_duration_ns(exceed.get("grace", DEFAULT_GRACE), or_none=True),
         labels={str(key): str(value) for key, value in spec.get("labels", {}).items()},
         suspended=bool(spec.get("suspended", False)),
