@@ -253,9 +253,9 @@ def test_a_real_driver_is_named_by_its_version_as_containers_have_it(tmp_path):
         (folder / f"{name}.1").symlink_to(f"{name}.580.65.06")
     source = RealDevices(folder / "libcuda.so.1", folder / "libnvidia-ml.so.1")
     inside = container_libraries(source, tmp_path / "driver")
-    assert inside.cuda == "/usr/lib64/libcuda.so.580.65.06"
-    assert inside.nvml == "/usr/lib64/libnvidia-ml.so.580.65.06"
-    assert container_libraries(source).cuda == str(folder / "libcuda.so.580.65.06")
+    assert inside.driver == "/usr/lib64/libcuda.so.580.65.06"
+    assert inside.management == "/usr/lib64/libnvidia-ml.so.580.65.06"
+    assert container_libraries(source).driver == str(folder / "libcuda.so.580.65.06")
 
 
 def test_a_driver_that_the_shim_would_hide_is_refused(tmp_path):

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from penstock.devices import DeviceSource
+    from penstock.devices import DeviceBackend
 
 RULES = (  # how long the simulated device takes for kernels that it cannot run
     "penstock_traced=param0,penstock_spin=param0,penstock_sweep=300us,"
@@ -53,7 +53,7 @@ class Arena:
         self.state = State.open(folder / "state")
         self._stack = contextlib.ExitStack()
         self._tenants = 0
-        self.source: DeviceSource = (
+        self.source: DeviceBackend = (
             simulated_machine(self.state, simulate) if simulate else open_devices()
         )
         self.device = self.source.devices()[0]
@@ -131,7 +131,7 @@ class Arena:
         unique = f"{name}-{self.fresh_number()}"
         directory = self.folder / "tenants" / unique
         directory.mkdir(parents=True, mode=0o700)
-        driver = self.source.libraries().cuda
+        driver = self.source.libraries().driver
         return StageTenant(unique, directory, Limits(devices=(limit,)), driver)
 
     def inside(self, tenant: StageTenant, argv: Sequence[str], **variables: str) -> Command:

@@ -140,7 +140,7 @@ def _driver(arena: Arena) -> dict[str, Any]:
     try:
         libraries = arena.source.libraries()
         probe = [str(paths.workload_path("penstock-probe")), "driver"]
-        command = arena.native([*probe, libraries.cuda, libraries.nvml])
+        command = arena.native([*probe, libraries.driver, libraries.management])
         done = children.run(command, LONGEST_S)
     except (PenstockError, children.HungError, OSError) as error:
         return {"driver": f"not told: {error}"}

@@ -13,13 +13,13 @@ from penstock.node.tenants.tenant import live_grants, tenants_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from penstock.devices import Device, DeviceSource
+    from penstock.devices import Device, DeviceBackend
     from penstock.node.admission.admit import Request
     from penstock.node.admission.checks import Free
     from penstock.node.tenants.state import State
 
 
-def room_for(state: State, request: Request, source: DeviceSource, most: int) -> tuple[int, str]:
+def room_for(state: State, request: Request, source: DeviceBackend, most: int) -> tuple[int, str]:
     """How many more of `request` fit, at most `most`, and why no more ("" if all fit)."""
     machine = str(source.machine) if source.machine else None
     grants = live_grants(tenants_of(state))

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.bench.scratch import scratch_folder
-from penstock.devices import Device, DeviceProcess, DeviceSource, open_devices
+from penstock.devices import Device, DeviceBackend, DeviceProcess, open_devices
 from penstock.model import PenstockError, format_cores, format_memory
 from penstock.node.supervision.tenant_report import Reporter, Row
 from penstock.node.tenants.simulated_machines import simulated_machine
@@ -158,7 +158,7 @@ def _has_real_device() -> bool:
 
 def _devices(
     state: State, simulate: str | None, programs: dict[str, subprocess.Popen[str]]
-) -> DeviceSource:
+) -> DeviceBackend:
     """The programs' devices. The first program creates the simulated machine."""
     if simulate is None:
         return open_devices()
@@ -227,7 +227,7 @@ def _start(command: list[str], log: Path) -> subprocess.Popen[str]:
 class Sampler:
     """Samples the programs' usage from the device, and their refusals from the shim."""
 
-    def __init__(self, source: DeviceSource, reporter: Reporter, seen: dict[str, Seen]) -> None:
+    def __init__(self, source: DeviceBackend, reporter: Reporter, seen: dict[str, Seen]) -> None:
         self.refusals: dict[str, int] = {}
         self._source = source
         self._device = source.devices()[0]

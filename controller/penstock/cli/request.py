@@ -10,7 +10,7 @@ from penstock.cli.options import Mode
 from penstock.cli.say import say
 
 if TYPE_CHECKING:
-    from penstock.devices import DeviceSource
+    from penstock.devices import DeviceBackend
     from penstock.node.admission.admit import Request
     from penstock.node.tenants.grant import Grant
     from penstock.node.tenants.state import State
@@ -30,7 +30,7 @@ def refuse_inside_a_tenant() -> None:
         )
 
 
-def open_source(state: State, simulate: str | None, place: str = "") -> DeviceSource:
+def open_source(state: State, simulate: str | None, place: str = "") -> DeviceBackend:
     """The simulated machine if one is requested, else the real devices. Raises `PenstockError`.
 
     `place`: simulated devices of different places have different UUIDs.

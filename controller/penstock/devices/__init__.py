@@ -2,10 +2,10 @@
 
 from penstock.devices.backend import (
     Device,
+    DeviceBackend,
     DeviceLook,
     DeviceLostError,
     DeviceProcess,
-    DeviceSource,
     DriverLibraries,
     Observation,
     find_device,
@@ -15,10 +15,10 @@ from penstock.devices.open import open_devices, open_machine
 
 __all__ = [
     "Device",
+    "DeviceBackend",
     "DeviceLook",
     "DeviceLostError",
     "DeviceProcess",
-    "DeviceSource",
     "DriverLibraries",
     "Observation",
     "find_device",

@@ -1,4 +1,16 @@
-"""The device interface of all backends, and lookup of devices by index or UUID."""
+"""The device backend protocol, and lookup of devices by index or UUID.
+
+A backend for another vendor fills `DeviceBackend` in a module of `backends/`, and `open` finds it.
+It must report, for each device: a UUID that is stable over restarts and reboots (spelled
+"GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx", as the quota page holds its 16 bytes), its memory, and
+the processes that use it, by host pid. Everything else may be "not reported" (None): rated TFLOPS,
+the memory and device time of a single process, utilisation. Without the memory of a process,
+enforcement cannot see a program that bypasses the shim; without its device time or utilisation it
+judges memory alone.
+
+Vendors' words (XID, MIG, NVML) stay in the backend: error codes are numbers here, and a partition
+is a device that names its parent.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +32,7 @@ class DeviceLostError(PenstockError):
 
 @dataclass(frozen=True)
 class Device:
-    """A device that can be shared. `uuid` as in NVML ("GPU-…", "MIG-…"); None: not reported."""
+    """A device that can be shared. None: not reported."""
 
     index: int
     uuid: str
@@ -29,8 +41,8 @@ class Device:
     context_bytes: int  # memory of a process's context; an estimate on real devices
     tflops: float | None  # rated dense fp16/bf16 tensor rate
     simulated: bool
-    parent: str | None = None  # of a MIG instance: its device's UUID
-    profile: str | None = None  # ... and its size: "1g.18gb"
+    parent: str | None = None  # of a partition: UUID of the whole device
+    profile: str | None = None  # of a partition: its size, in the vendor's words
 
     def __str__(self) -> str:
         kind = "simulated " if self.simulated else ""
@@ -55,7 +67,7 @@ class DeviceLook(NamedTuple):
 
     at_ns: int  # CLOCK_MONOTONIC
     processes: Sequence[DeviceProcess]
-    """As returned by `DeviceSource.processes`. Repeated calls of `look` return the same object for
+    """As returned by `DeviceBackend.processes`. Repeated calls of `look` return the same object for
     a process that has not changed, and the same sequence if none has: values that were exact at
     their `at_ns` still are."""
 
@@ -65,18 +77,18 @@ class Observation:
     """The present state of a device, and what its driver has reported since the last one."""
 
     report: DeviceReport  # its `id` is the device's UUID; its health says if the device is lost
-    xids: tuple[int, ...] = ()  # XID errors, those caused by applications included
+    error_codes: tuple[int, ...] = ()  # as the vendor numbers them, also those of applications
 
 
 @dataclass(frozen=True)
 class DriverLibraries:
     """Absolute paths of the driver libraries that the shim calls; empty: the shim searches."""
 
-    cuda: str
-    nvml: str
+    driver: str  # through which programs compute
+    management: str  # through which tools read a device's state
 
 
-class DeviceSource(Protocol):
+class DeviceBackend(Protocol):
     """A source of devices that can be shared: inventory, telemetry and their processes."""
 
     @property

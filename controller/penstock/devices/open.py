@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from penstock.devices.backend import DeviceSource
+    from penstock.devices.backend import DeviceBackend
 
 
-def open_machine(machine: Path, spec: str | None = None, place: str = "") -> DeviceSource:
+def open_machine(machine: Path, spec: str | None = None, place: str = "") -> DeviceBackend:
     """The simulated machine at `machine`, created from `spec` ("h200,2") if there is none.
 
     `place` makes the UUIDs of its devices differ from those of machines of other places.
@@ -23,7 +23,7 @@ def open_machine(machine: Path, spec: str | None = None, place: str = "") -> Dev
     return SimulatedDevices(machine)
 
 
-def open_devices(machine: Path | None = None) -> DeviceSource:
+def open_devices(machine: Path | None = None) -> DeviceBackend:
     """The simulated `machine`, or that of `$PENSTOCK_SIM_MACHINE`, else the real devices.
 
     Thus commands inside `penstock simulate h200 -- bash` find the same simulated machine. Raises

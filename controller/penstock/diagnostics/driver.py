@@ -33,23 +33,23 @@ def look_at_driver(
     libraries: DriverLibraries, environment: dict[str, str], *, simulated: bool
 ) -> list[Finding]:
     """Checks both libraries of the driver, without the shim."""
-    said = run_probe(["driver", libraries.cuda, libraries.nvml], environment)
-    if not libraries.cuda:
+    said = run_probe(["driver", libraries.driver, libraries.management], environment)
+    if not libraries.driver:
         found = [failure("driver", "no libcuda.so.1 on this machine", USE_SIMULATION)]
     elif said.facts.get(("cuda", "open")) != "yes":
         why = said.facts.get(("cuda", "open"), said.ended)
-        found = [failure("driver", f"{libraries.cuda} cannot be used: {why}", USE_SIMULATION)]
+        found = [failure("driver", f"{libraries.driver} cannot be used: {why}", USE_SIMULATION)]
     else:
         version = said.number("cuda", "version")
         kind = "simulated, " if simulated else ""
         found = [
-            ok("driver", f"{kind}CUDA {_cuda(version)}, {libraries.cuda}"),
+            ok("driver", f"{kind}CUDA {_cuda(version)}, {libraries.driver}"),
             _headers(version),
-            *_names(Path(libraries.cuda)),
+            *_names(Path(libraries.driver)),
             _init(said.number("cuda", "init"), said.number("cuda", "devices"), said.ended),
             *_integrated(said.number("cuda", "integrated")),
         ]
-    found.append(_nvml(libraries.nvml, said.facts, said.number("nvml", "init")))
+    found.append(_nvml(libraries.management, said.facts, said.number("nvml", "init")))
     if said.number("nvml", "mig"):
         found.append(ok("MIG", f"on for {said.number('nvml', 'mig')} devices: grant its instances"))
     if not simulated:

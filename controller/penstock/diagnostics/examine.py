@@ -25,7 +25,7 @@ from penstock_shim import paths
 from penstock_shim.simulator import MachineError
 
 if TYPE_CHECKING:
-    from penstock.devices import DeviceSource
+    from penstock.devices import DeviceBackend
 
 NO_MACHINE = "programs find no device there: restart the agent, or penstock simulate"
 
@@ -41,7 +41,7 @@ def examine(
     agent = look_at_agent(state_dir)
     found += [_tenant(), *look_at_state(state_dir, agent.directory), *agent.findings]
     usable = not any(f.check == "state directory" and f.status == "failure" for f in found)
-    source: DeviceSource | None = None
+    source: DeviceBackend | None = None
     if simulate is not None and usable:
         source = simulated_machine(State.open(state_dir), simulate)
     elif simulate is None:
@@ -54,7 +54,7 @@ def examine(
             return found
     libraries = source.libraries() if source else DriverLibraries("", "")
     environment = source.environment("doctor") if source else {}
-    if not libraries.cuda:
+    if not libraries.driver:
         libraries = _search(libraries, environment)
     simulated = source is not None and source.machine is not None
     found += look_at_driver(libraries, environment, simulated=simulated)
@@ -89,7 +89,7 @@ def _search(known: DriverLibraries, environment: dict[str, str]) -> DriverLibrar
     if match is None:
         return known
     beside = Path(match[1]).with_name("libnvidia-ml.so.1")
-    return DriverLibraries(match[1], known.nvml or (str(beside) if beside.exists() else ""))
+    return DriverLibraries(match[1], known.management or (str(beside) if beside.exists() else ""))
 
 
 def _program(command: str) -> list[Finding]:

@@ -60,12 +60,12 @@ def look_at_preload(
             "PENSTOCK_TENANT_DIR": folder,
             "PENSTOCK_LOG": "stderr",
         }
-        arguments = ["doors", libraries.cuda, libraries.nvml]
+        arguments = ["doors", libraries.driver, libraries.management]
         said = run_probe(arguments, inside)
         linked = run_probe(arguments, inside, linked=True)
     found = [_doors("CUDA", "cuda", said, linked), _doors("NVML", "nvml", said, linked)]
     if found[0].status == "ok":
-        found.append(_first_call(said, has_driver=bool(libraries.cuda)))
+        found.append(_first_call(said, has_driver=bool(libraries.driver)))
     return found + _newer_drivers(said.log)
 
 
@@ -106,8 +106,8 @@ def _make_tenant(folder: Path, libraries: DriverLibraries, devices: Sequence[Dev
         folder / "quota",
         Limits(devices=limits),
         tenant="doctor",
-        driver_path=libraries.cuda,
-        nvml_path=libraries.nvml,
+        driver_path=libraries.driver,
+        nvml_path=libraries.management,
     ).close()
     UsagePage.create(folder / "usage").close()
 

@@ -27,7 +27,7 @@ from penstock.devices.backends.nvml_report import (
     recovery_action,
     report_of,
 )
-from penstock.devices.health import HealthWatch, Signs
+from penstock.devices.backends.xid_health import HealthWatch, Signs
 from penstock.devices.inventory import DeviceReport, Health, NotAvailable, blank, known
 from penstock.devices.models import model_of
 from penstock.model import PenstockError
@@ -147,7 +147,7 @@ class NvidiaDevices:
         ]
 
     def look(self, device: Device) -> DeviceLook:
-        """`processes` with the time; see `DeviceSource`."""
+        """`processes` with the time; see `DeviceBackend`."""
         found = self.processes(device)
         return DeviceLook(time.monotonic_ns(), found)
 

@@ -15,7 +15,7 @@ from penstock.devices.backend import (
     DriverLibraries,
     Observation,
 )
-from penstock.devices.health import HealthWatch, Signs
+from penstock.devices.backends.xid_health import HealthWatch, Signs
 from penstock.devices.host_pids import HostPids
 from penstock.devices.inventory import DeviceReport, Figure, Health, NotAvailable, blank
 from penstock.model import PenstockError
@@ -105,7 +105,7 @@ class SimulatedDevices:
         return [_process(record, pid) for record, pid in zip(records, pids, strict=True)]
 
     def look(self, device: Device) -> DeviceLook:
-        """`processes` with the time; see `DeviceSource`."""
+        """`processes` with the time; see `DeviceBackend`."""
         seen = self._seen.get(device.index)
         if seen is None:
             seen = _Seen(simulator.RecordReader(self._machine, device.index))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, TypeVar
 
-from penstock.devices import Device, DeviceSource, find_devices
+from penstock.devices import Device, DeviceBackend, find_devices
 from penstock.model import (
     PenstockError,
     QuantityError,
@@ -85,7 +85,7 @@ class Admitted:
     notes: list[str] = field(default_factory=list)
 
 
-def admit(state: State, request: Request, source: DeviceSource) -> Admitted:
+def admit(state: State, request: Request, source: DeviceBackend) -> Admitted:
     """Decides on the request and creates the tenant. Raises `PenstockError`, and leaves nothing."""
     with state.lock():
         living = collect(state)
@@ -197,7 +197,7 @@ def _with_room(
     return fitting if len(fitting) >= request.count else devices
 
 
-def _candidates(source: DeviceSource) -> list[Device]:
+def _candidates(source: DeviceBackend) -> list[Device]:
     """The devices in $CUDA_VISIBLE_DEVICES, which is ignored for a simulated machine."""
     devices = source.devices()
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").strip()

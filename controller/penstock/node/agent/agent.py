@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from penstock.devices import Device, DeviceSource
+    from penstock.devices import Device, DeviceBackend
     from penstock.node.containers import Containers
     from penstock.node.enforcement import Enforcer
     from penstock.node.tenants.grant import Grant
@@ -72,7 +72,7 @@ class Agent:
     carries out requests on the agent's behalf.
     """
 
-    def __init__(self, state: State, source: DeviceSource, node: str | None = None) -> None:
+    def __init__(self, state: State, source: DeviceBackend, node: str | None = None) -> None:
         """`node`: the node's name; by default the host name."""
         self.state = state
         self.source = source

@@ -37,10 +37,10 @@ class DeviceTask:
         for seen in self._agent.source.observe():
             uuid, before = seen.report.id, self.health(seen.report.id)
             self._reports[uuid] = seen.report
-            if seen.xids:
+            if seen.error_codes:
                 counts = self._xids.setdefault(uuid, Counter())
-                counts.update(str(xid) for xid in seen.xids)
-                self._agent.report("device-xid", device=uuid, xids=list(seen.xids))
+                counts.update(str(xid) for xid in seen.error_codes)
+                self._agent.report("device-xid", device=uuid, xids=list(seen.error_codes))
             if self.health(uuid) != before:
                 self._tell(uuid, self.health(uuid))
         return True

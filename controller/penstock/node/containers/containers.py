@@ -21,7 +21,7 @@ from penstock.node.tenants.tenant import Tenant, tenants_of
 from penstock_shim.pages import PageError, read_quota
 
 if TYPE_CHECKING:
-    from penstock.devices import DeviceSource
+    from penstock.devices import DeviceBackend
     from penstock.node.tenants.state import State
 
 RELEASES = Path("/var/lib/penstock/shim")  # not below /run, which may be noexec
@@ -159,7 +159,7 @@ class Containers:
         return pages is not None and Path(pages).parent == self._state.tenants / name
 
 
-def container_libraries(source: DeviceSource, driver_root: Path = Path("/")) -> DriverLibraries:
+def container_libraries(source: DeviceBackend, driver_root: Path = Path("/")) -> DriverLibraries:
     """The paths of the driver's libraries inside containers: for `create_tenant`.
 
     The vendor's own CDI device mounts real ones under their full names (with the driver's version)
@@ -170,8 +170,8 @@ def container_libraries(source: DeviceSource, driver_root: Path = Path("/")) -> 
         return DriverLibraries(f"{places.DRIVER}/{places.CUDA}", f"{places.DRIVER}/{places.NVML}")
     libraries = source.libraries()
     return DriverLibraries(
-        _full_name(libraries.cuda, places.CUDA, driver_root),
-        _full_name(libraries.nvml, places.NVML, driver_root),
+        _full_name(libraries.driver, places.CUDA, driver_root),
+        _full_name(libraries.management, places.NVML, driver_root),
     )
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from penstock.devices import DeviceSource
+    from penstock.devices import DeviceBackend
     from penstock.node.enforcement.ladder import Finding, Judgement, Ladder, Orders
     from penstock.node.enforcement.subject import Subject
     from penstock.node.tenants.grant import DeviceGrant
@@ -68,7 +68,7 @@ class _Case:
 class Enforcer:
     """Acts on what the devices and the kernel say. Restarted, it goes on where it was killed."""
 
-    def __init__(self, source: DeviceSource) -> None:
+    def __init__(self, source: DeviceBackend) -> None:
         """`source`: the devices that the tenants' grants are of."""
         self._members = Members()
         self._onlooker = Onlooker(source, self._members)

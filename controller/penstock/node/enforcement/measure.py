@@ -16,7 +16,7 @@ from penstock.node.enforcement.process import Process, command_line
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.devices import DeviceLook, DeviceProcess, DeviceSource
+    from penstock.devices import DeviceBackend, DeviceLook, DeviceProcess
     from penstock.node.enforcement.members import Members
 
 WINDOW_NS = 4_000_000_000  # over which cores are judged
@@ -56,7 +56,7 @@ class Onlooker:
     A tenant's list of users is the same object as at the look before where nothing is new of them.
     """
 
-    def __init__(self, source: DeviceSource, members: Members) -> None:
+    def __init__(self, source: DeviceBackend, members: Members) -> None:
         self._source = source
         self._members = members
         self._seen: dict[str, _Seen] = {}  # by device

@@ -20,7 +20,7 @@ from penstock_shim.pages import lost_pages, survive_lost_pages
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from penstock.devices import DeviceSource
+    from penstock.devices import DeviceBackend
     from penstock.node.admission.admit import Admitted
     from penstock.node.tenants.state import State
     from penstock.node.tenants.tenant import Tenant
@@ -32,7 +32,7 @@ def run_tenant(
     state: State,
     admitted: Admitted,
     command: Sequence[str],
-    source: DeviceSource,
+    source: DeviceBackend,
     announce: Callable[[], None],
     *,
     at_end: Callable[[Tenant], None] | None = None,

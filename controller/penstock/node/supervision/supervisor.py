@@ -19,7 +19,7 @@ from penstock.node.tenants.tenant_events import record_event
 from penstock_shim.pages import DeviceLimit, Limits, PageError, QuotaWriter, UsagePage
 
 if TYPE_CHECKING:
-    from penstock.devices import DeviceSource
+    from penstock.devices import DeviceBackend
     from penstock.node.supervision.tenant_table import CoTenant, Shared, TenantTable
     from penstock.node.tenants.grant import DeviceGrant, Grant
     from penstock.node.tenants.tenant import Tenant
@@ -46,7 +46,7 @@ class Supervisor:
         self,
         tenant: Tenant,
         tenant_table: TenantTable,
-        source: DeviceSource | None = None,
+        source: DeviceBackend | None = None,
         *,
         adopted: bool = False,
         reap_period_ns: int = 0,

@@ -9,9 +9,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from penstock.devices import (
+    DeviceBackend,
     DeviceLostError,
     DeviceProcess,
-    DeviceSource,
     open_devices,
     open_machine,
 )
@@ -127,7 +127,7 @@ class Reporter:
 
     def __init__(self, state: State) -> None:
         self._state = state
-        self._sources: dict[str | None, DeviceSource | None] = {}
+        self._sources: dict[str | None, DeviceBackend | None] = {}
         self._meters: dict[tuple[str, str], _Meter] = {}
 
     def rows(self) -> list[Row]:
@@ -219,7 +219,7 @@ class Reporter:
                 seen[key] = None
         return seen[key]
 
-    def _source(self, machine: str | None) -> DeviceSource | None:
+    def _source(self, machine: str | None) -> DeviceBackend | None:
         """The devices of `machine`; None if they can no longer be queried."""
         if machine not in self._sources:
             try:

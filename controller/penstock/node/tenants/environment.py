@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from penstock.devices import DeviceSource
+    from penstock.devices import DeviceBackend
     from penstock.node.tenants.grant import Grant
     from penstock.node.tenants.state import State
     from penstock.node.tenants.tenant import Tenant
@@ -22,7 +22,7 @@ _PRELOAD = "LD_PRELOAD"
 
 
 def tenant_variables(
-    state: State, tenant: Tenant, grant: Grant, source: DeviceSource
+    state: State, tenant: Tenant, grant: Grant, source: DeviceBackend
 ) -> dict[str, str]:
     """The environment variables for a program of `tenant`. Raises `PenstockError`."""
     libraries = [_preloadable(state, paths.so_path()), _preloadable(state, paths.nvml_so_path())]

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.devices import DeviceSource, open_machine
+from penstock.devices import DeviceBackend, open_machine
 from penstock.model import PenstockError
 from penstock.node.tenants.tenant import collect, live_grants
 from penstock.node.tenants.tenant_processes import MACHINE_VARIABLE, environments
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from penstock.node.tenants.state import State
 
 
-def simulated_machine(state: State, spec: str, place: str = "") -> DeviceSource:
+def simulated_machine(state: State, spec: str, place: str = "") -> DeviceBackend:
     """The simulated machine for `spec` ("h200,2"), made anew if unused. Call it without the lock.
 
     With a `place`, such as a node's name, its UUIDs differ from those of every other place.

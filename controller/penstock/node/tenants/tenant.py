@@ -150,8 +150,8 @@ def create_tenant(state: State, grant: Grant, libraries: DriverLibraries) -> tup
             aside / "quota",
             limits_of(grant),
             tenant=grant.tenant,
-            driver_path=libraries.cuda,
-            nvml_path=libraries.nvml,
+            driver_path=libraries.driver,
+            nvml_path=libraries.management,
         ).close()
         UsagePage.create(aside / "usage").close()
         if grant.uid is not None and grant.uid != os.geteuid():

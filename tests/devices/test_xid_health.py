@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.devices.health import APPLICATION_XIDS, SETTLED_NS, HealthWatch, Signs
+from penstock.devices.backends.xid_health import APPLICATION_XIDS, SETTLED_NS, HealthWatch, Signs
 
 S = 10**9
 

@@ -1,4 +1,4 @@
-"""Device health from the driver's reports: whether a device may get new work. Pure.
+"""Health of an NVIDIA device from its driver's reports: whether it may get new work. Pure.
 
 An XID error is the driver's report of a fault. Application faults do not affect the device; after
 any other one the device is unhealthy until it is reset. A driver that names a recovery action (r565
