@@ -254,7 +254,7 @@ def test_every_row_of_the_table_names_tests_that_are_there():
     rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
     heads = {tuple(one) for one in rows if "what fails" in one[0].lower()}
     rows = [row for row in rows if tuple(row) not in heads]
-    assert len(rows) > 80
+    assert len(rows) > 70
     alone = []
     for row in rows:
         assert len(row) == 3, row
