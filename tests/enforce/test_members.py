@@ -139,6 +139,26 @@ def test_what_a_named_parent_starts_is_the_tenants_and_the_parent_is_not(node, s
     assert members.tenant_of(parent.pid) is None
 
 
+def test_none_is_not_known_while_an_agent_that_was_started_anew_cannot_read_all(
+    node, started, monkeypatch
+):
+    """Before, a share whose container ran on was given away three seconds after such a start."""
+    guest = node.tenant("t")
+    program = start(started, "sleep", "60")
+
+    def mounted(pid, _):
+        if pid == program.pid:
+            raise TimeoutError
+
+    monkeypatch.setattr("penstock.node.enforcement.members.mounted_pages", mounted)
+    members = Members()
+    for now_ns in (S, 2 * S):
+        members.scan(now_ns, [guest.subject])
+        assert members.count("t") is None
+    members.scan(40 * S, [guest.subject])
+    assert members.count("t") == 0, "nobody withholds that for ever"
+
+
 def test_what_a_caller_of_several_tenants_starts_is_whose_its_environment_names(node, started):
     first, last = node.tenant("first"), node.tenant("last")
     script = (

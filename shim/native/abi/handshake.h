@@ -1,5 +1,6 @@
-/* What a process says at its tenant's handshake socket, once for each slot that it claims: one
- * message, then the connection is closed. Untrusted: who sent it, the kernel says (SO_PEERCRED).
+/* The message that a process sends to its tenant's handshake socket, once for each slot that it
+ * claims; then the connection is closed. The content is untrusted: the kernel identifies the sender
+ * (SO_PEERCRED).
  */
 #pragma once
 #define PENSTOCK_HANDSHAKE_MAGIC 0x444e41484e4550 /* "PENHAND", little-endian */
@@ -9,7 +10,7 @@
 typedef struct penstock_handshake {
   uint64_t magic;       /* PENSTOCK_HANDSHAKE_MAGIC */
   uint32_t version;     /* PENSTOCK_HANDSHAKE_VERSION, of this message */
-  uint32_t abi_version; /* PENSTOCK_ABI_VERSION, of the pages that it reads */
+  uint32_t abi_version; /* PENSTOCK_ABI_VERSION, of the pages that the process reads */
   uint64_t owner;       /* the slot's owner word */
   uint64_t start_ticks; /* field 22 of /proc/self/stat as the process sees it; 0: no /proc */
   uint32_t slot;        /* its index in the usage page */

@@ -1,14 +1,14 @@
 /* Memory ledger words inside the usage page. See mechanism/ledger.h for the protocol.
  *
- * Applied operations of a slot are numbered without gaps by `seq`. Words are packed so that each
- * step is one atomic store or compare-and-swap, and can be told done or not done after a kill:
+ * `seq` numbers the applied operations of a slot without gaps. Words are packed so that each step
+ * is one atomic store or compare-and-swap, and a reaper can tell after a kill whether it was done:
  *   total   = bytes/512 (36 bits) | slot (10 bits) | seq (18 bits)   last operation applied
  *   charged = bytes/512 (36 bits) | 0 (10 bits) | seq (18 bits)      operations folded in so far
  *   intent  = delta/512 (36 bits, two's complement) | to (10) | seq  operation under way; `to` is
  *             not 0 when the bytes go to that slot (a share), which changes no total
  *   ack     = count (46 bits) | seq (18 bits)     slot's newest operation known to be in `total`
- * `ack` is written by everybody, the other two only by the slot's owner: they lie apart.
- * 36 bits of 512 bytes are 32 TiB a device and tenant.
+ * Every process writes `ack`; only the slot's owner writes `charged` and `intent`. They are stored
+ * apart. 36 bits of 512 bytes are 32 TiB for each device and tenant.
  */
 #pragma once
 #define PENSTOCK_LEDGER_UNIT_BYTES 512

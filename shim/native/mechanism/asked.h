@@ -1,8 +1,8 @@
 /* Counting names in the usage page: lock-free, bounded, and whole after a kill at any instruction.
  *
- * An entry belongs to the hash of its kind and name. Whoever claims it writes the name, then the
- * kind; if it is killed in between, the next one to ask for that name writes the same bytes again.
- * When the table is full, names that are not in it are counted together in `asked_overflow`.
+ * An entry belongs to the hash of its kind and name. The process that claims it writes the name,
+ * then the kind; if it is killed in between, the next process that requests the name writes the
+ * same bytes again. When the table is full, `asked_overflow` counts all names that are not in it.
  */
 #pragma once
 

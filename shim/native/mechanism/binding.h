@@ -1,5 +1,5 @@
-/* What Python sees of the mechanism, as cffi's cdef reads it. Implemented in binding.c and in the
- * files named; prototypes that stand in two headers are checked against each other there. */
+/* The part of the mechanism that Python calls, as cffi's cdef reads it. Implemented in binding.c
+ * and in the files named, which check prototypes that are in two headers against each other. */
 #pragma once
 
 /* region.c */
@@ -17,14 +17,14 @@ void penstock_quota_mark_dead(penstock_quota_page *page, uint32_t slot, uint64_t
 /* reap.c */
 unsigned penstock_reap_all(penstock_usage_page *usage, const penstock_quota_page *quota);
 
-/* lost_page.c: from the first call on, a page of a file that is gone is replaced by an empty one,
- * and counted, where SIGBUS would end the process. 0, or -1 with errno. */
+/* lost_page.c: from the first call on, a lost page of a file is replaced by an empty one and
+ * counted, where SIGBUS would end the process. 0, or -1 with errno. */
 int penstock_survive_lost_pages(void);
 unsigned penstock_lost_pages(void);
 
 /* Step by step, for tests: a reservation (delta > 0), a release (delta < 0) or a reaping by the
  * made-up owner `reaper`. `next` runs one step and returns 0 while there are more, 1 when done, 2
- * when refused or lost to another reaper. `name` tells the step that comes next. */
+ * when refused or lost to another reaper. `name` names the next step. */
 typedef struct penstock_steps penstock_steps;
 penstock_steps *penstock_steps_ledger(penstock_usage_page *usage, unsigned device, uint32_t slot,
                                       int64_t delta_units, uint64_t limit_units);

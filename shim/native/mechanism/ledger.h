@@ -1,29 +1,30 @@
 /* The memory ledger: how many bytes a tenant's processes hold on each granted device.
  *
  * Exact and lock-free between processes: the total never exceeds the limit, not for an instant, and
- * a process that is killed between any two instructions leaves every charge decidable.
+ * after a kill between any two instructions it can still be decided which charges were applied.
  *
  * Protocol. Slot s applies operation k (its operations are numbered without gaps) of d units:
- *   1. intent[s] = (d, k)                          nobody but s, or its reaper, writes this word
- *   2. W = total = (units, s', k')                 the operation applied last, by whomever
+ *   1. intent[s] = (d, k)                          only s, or its reaper, writes this word
+ *   2. W = total = (units, s', k')                 the operation applied last, by any slot
  *   3. help: unless ack[s'].seq is k', make it so  (checking that total is still W: then k' is
  *      applied, and cannot be overwritten before ack says so; the count in ack makes late
  *      compare-and-swaps fail)
  *   4. total: W -> (units + d, s, k)               on failure again from 2
  *   5. charged[s] = (charged + d, k)
- * Bytes that move from slot s into a share (share.h) take a number of s as well, and leave total
- * be. Refused (d > 0 and units + d above the limit): intent[s] = (0, k - 1); k was never used.
+ * A move of bytes from slot s into a share (share.h) takes a number of s as well, and does not
+ * change total. Refused (d > 0 and units + d above the limit): intent[s] = (0, k - 1); k was never
+ * used.
  *
  * Operation k of a dead slot is open if intent.seq is not charged.seq, and it was applied if and
- * only if total carries (s, k) or, read after that, ack[s].seq is k: whoever overwrote it in total
- * had recorded it in ack before. Nothing else needs to be known, so a reaper (reap.h) finishes or
- * drops the open operation, takes the rest back by an ordinary operation of the dead slot's own,
- * and may itself be killed anywhere.
+ * only if total carries (s, k) or, read after that, ack[s].seq is k: the process that overwrote it
+ * in total had recorded it in ack before. That is all a reaper (reap.h) needs: it finishes or drops
+ * the open operation, takes the rest back by an ordinary operation of the dead slot, and may itself
+ * be killed anywhere.
  *
  * Units of 512 bytes: a request is rounded up, the limit down. The driver's own granularity is a
- * multiple of 512, so nothing is lost. A word comes round again after 2^18 operations of one slot;
- * were a process to sleep between 2 and 4 for exactly that many, find the same total, and were s
- * killed in that very window, one operation would be misjudged: accepted.
+ * multiple of 512, so nothing is lost. A word repeats after 2^18 operations of one slot. If a
+ * process sleeps between 2 and 4 for exactly that many, finds the same total, and s is killed in
+ * that very window, one operation is misjudged. This is accepted.
  *
  * Inside one process a lock serialises the operations of the process's slot on one device.
  */
@@ -32,21 +33,21 @@
 #include "mechanism/region.h"
 #include "mechanism/slots.h"
 
-/* Charges `bytes` on `device` (index of the grant). PENSTOCK_OK; PENSTOCK_E_OVER_LIMIT when they do
- * not fit, even after dead processes' charges were taken back (counted as a refusal); or why there
- * is no slot to charge. 0 bytes always fit. Keeps errno. */
+/* Charges `bytes` on `device` (index of the grant). Returns PENSTOCK_OK; PENSTOCK_E_OVER_LIMIT when
+ * they do not fit, even after dead processes' charges were taken back (counted as a refusal); or
+ * the reason why there is no slot to charge. 0 bytes always fit. Keeps errno. */
 penstock_error penstock_ledger_reserve(penstock_region *region, unsigned device, uint64_t bytes);
 
-/* Gives back what this process reserved: pass the amount that was reserved. More than the process
- * holds is cut to what it holds; a process without a slot (a fork's child) gives back nothing.
- * Never fails, also when the limit has meanwhile been set below the use. Keeps errno. */
+/* Gives back `bytes` that this process reserved. An amount above what the process holds is cut to
+ * that; a process without a slot (a fork's child) gives back nothing. Never fails, also when the
+ * limit has meanwhile been set below the use. Keeps errno. */
 void penstock_ledger_release(penstock_region *region, unsigned device, uint64_t bytes);
 
-/* The same without counting a refusal: for who has something else to try. */
+/* Reserves without counting a refusal: for callers that have an alternative. */
 penstock_error penstock_ledger_attempt(penstock_region *region, unsigned device, uint64_t bytes);
 void penstock_ledger_count_refusal(penstock_region *region, unsigned device, uint64_t bytes);
 
-/* Attempt and release for another slot whose operations are this process's alone (share.h). */
+/* Attempt and release for another slot whose operations only this process makes (share.h). */
 penstock_error penstock_ledger_attempt_in(penstock_region *region, uint32_t slot, unsigned device,
                                           uint64_t bytes);
 void penstock_ledger_release_in(penstock_region *region, uint32_t slot, unsigned device,
@@ -55,7 +56,7 @@ void penstock_ledger_release_in(penstock_region *region, uint32_t slot, unsigned
 /* Bytes charged to the tenant on `device`. */
 uint64_t penstock_ledger_total(const penstock_region *region, unsigned device);
 
-/* Bytes charged to one slot, its open operation not counted. */
+/* Bytes charged to one slot, without its open operation. */
 uint64_t penstock_ledger_charged(const penstock_region *region, unsigned device, uint32_t slot);
 
 /* Bytes charged to this process; 0 without a slot. */
@@ -87,7 +88,7 @@ typedef struct penstock_ledger_op {
   uint32_t device_index;
   uint32_t slot;
   int64_t delta_units;
-  uint64_t limit_units; /* looked at when delta_units > 0 */
+  uint64_t limit_units; /* used when delta_units > 0 */
   penstock_ledger_state state;
   uint64_t charged; /* words as last read */
   uint64_t total;
@@ -100,7 +101,7 @@ void penstock_ledger_begin(penstock_ledger_op *op, penstock_usage_page *usage, u
 /* Runs one step and returns the state reached; DONE and REFUSED stay. */
 penstock_ledger_state penstock_ledger_step(penstock_ledger_op *op);
 
-/* Words. */
+/* Packing of words. */
 #define PENSTOCK_LEDGER_MAX_UNITS (((uint64_t)1 << 36) - 1)
 #define PENSTOCK_LEDGER_SEQ_MASK (((uint64_t)1 << 18) - 1)
 static inline uint64_t penstock_ledger_pack(uint64_t units, uint32_t slot, uint64_t seq) {

@@ -1,7 +1,7 @@
-/* A lock between the threads of one process: 0 free, 1 held, 2 held and somebody sleeps.
+/* A lock between the threads of one process: 0 free, 1 held, 2 held and a thread sleeps.
  *
- * It lies in memory that a fork wipes, so a child never inherits a held one. Held for a few dozen
- * instructions and never across a driver call.
+ * It lies in memory that a fork wipes, so a child never inherits a held lock. It is held for a few
+ * dozen instructions and never across a driver call.
  */
 #pragma once
 
@@ -10,7 +10,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Apart from what is inlined everywhere: locks are rarely found held. */
+/* Not inlined: a lock is rarely found held. */
 static __attribute__((cold, noinline, unused)) void penstock_lock_wait(uint32_t *lock) {
   for (int i = 0; i < 64; i++) {
     uint32_t seen = __atomic_load_n(lock, __ATOMIC_RELAXED);

@@ -1,9 +1,9 @@
-/* Writing the quota page, and initialising both. For the supervisor; the shim only reads. */
+/* Writing the quota page, and initialising both pages. For the supervisor; the shim only reads. */
 #pragma once
 
 #include "mechanism/region.h"
 
-/* Headers of fresh, zeroed pages. The magic is stored last. */
+/* Write the headers of new, zeroed pages. The magic is stored last. */
 void penstock_quota_init(penstock_quota_page *page, const penstock_limits *limits,
                          const char *tenant, const char *driver_path, const char *nvml_path);
 void penstock_usage_init(penstock_usage_page *page);

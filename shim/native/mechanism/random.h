@@ -1,4 +1,4 @@
-/* Random numbers that no other process can foresee: the kernel's. */
+/* Random numbers from the kernel, which no other process can predict. */
 #pragma once
 
 #include <stdint.h>
@@ -6,5 +6,5 @@
 /* Scatters the bits of `x`; different numbers stay different. */
 uint64_t penstock_mix(uint64_t x);
 
-/* Never waits: where the kernel has none yet, from the time and the process. Keeps errno. */
+/* Never waits: while the kernel has none yet, uses the time and the process. Keeps errno. */
 uint64_t penstock_random(void);

@@ -1,9 +1,9 @@
 /* The tenant's two pages in this process's memory.
  *
- * A region is opened once and stays mapped: pages are changed in place, never replaced. File
- * descriptors are closed at once (programs close all of theirs). The region itself survives a fork;
- * the claim (slots.h) lies in a page of its own that the kernel wipes in the child, so that the
- * child of a fork owns no slot.
+ * A region is opened once and stays mapped: pages are changed in place, never replaced. Opening
+ * closes its file descriptors at once (programs close all of theirs). The region itself
+ * survives a fork; the claim (slots.h) lies in a page of its own that the kernel wipes in the
+ * child, so that the child of a fork owns no slot.
  */
 #pragma once
 
@@ -30,7 +30,7 @@ typedef enum penstock_error {
   PENSTOCK_E_READ_ONLY,     /* a view cannot reserve or claim */
   PENSTOCK_E_NO_SLOT,       /* every slot is held by a living process */
   PENSTOCK_E_OVER_LIMIT,    /* the reservation would exceed the limit */
-  PENSTOCK_E_UNWRITABLE,    /* the usage page may be read, and it is written by its users */
+  PENSTOCK_E_UNWRITABLE,    /* the usage page may be read, but its users must write it */
 } penstock_error;
 
 typedef struct penstock_claim penstock_claim; /* slots.h */
@@ -39,23 +39,23 @@ typedef struct penstock_region {
   const penstock_quota_page *quota; /* mapped read-only */
   penstock_usage_page *usage;       /* shared with the tenant's processes; read-only in a view */
   penstock_claim *claim;            /* wiped on fork; NULL in a view */
-  /* Called after each claim of a slot, without a lock held, by the thread that made it. NULL:
-   * nobody asks. Set it after opening, before the region is shared with other threads. */
+  /* The thread that claims a slot calls this after each claim, without a lock held. NULL: no
+   * callback. Set it after opening, before the region is shared with other threads. */
   void (*claimed)(const struct penstock_region *region);
 } penstock_region;
 
-/* What the error means, as the end of a sentence: "is shorter than the page it should hold". */
+/* Meaning of the error, as the end of a sentence: "is shorter than the page it should hold". */
 const char *penstock_error_text(penstock_error error);
 
-/* The same as a whole sentence about the pages in DIRECTORY, with what to do. Of a page of another
- * version it names both. */
+/* Meaning of the error as a whole sentence about the pages in DIRECTORY, with what to do. For a
+ * page of another version it names both versions. */
 void penstock_region_explain(penstock_error error, const char *directory, char *out, size_t size);
 
 /* Maps DIRECTORY/quota read-only and DIRECTORY/usage read-write. Claims no slot. On an error the
  * region is all zero and nothing stays mapped. */
 penstock_error penstock_region_open(penstock_region *region, const char *directory);
 
-/* The same with both pages read-only, for readers: NVML view, tools. */
+/* Opens a view, with both pages read-only, for readers: NVML view, tools. */
 penstock_error penstock_region_open_view(penstock_region *region, const char *directory);
 
 /* Unmaps. Does not hand the slot back: see penstock_slot_release. */
@@ -68,7 +68,7 @@ static inline const penstock_limits *penstock_region_limits(const penstock_regio
 }
 
 /* A consistent copy of one device's limit, for readers of several fields that belong together; for
- * its turn see turn.h. False when there is no such device. */
+ * its time slice see turn.h. False when there is no such device. */
 bool penstock_region_device_limit(const penstock_region *region, unsigned device,
                                   penstock_device_limit *out);
 
@@ -81,5 +81,5 @@ static inline unsigned penstock_region_device_count(const penstock_region *regio
 /* Whether this release reads pages of this version. */
 bool penstock_version_is_read(uint32_t version);
 
-/* Checks an open file to hold a page of this magic, this version and `size` bytes. */
+/* Checks that an open file holds a page of this magic, this version and `size` bytes. */
 penstock_error penstock_page_check(int fd, uint64_t magic, uint64_t size);

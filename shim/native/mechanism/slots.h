@@ -1,15 +1,16 @@
 /* Slots: which process owns which part of the usage page.
  *
- * A slot is claimed by one compare-and-swap of its owner word (abi/usage.h) and is never handed
- * back at exit: a process may be killed at any instruction, so the only way back that counts is
- * that somebody else finds the owner dead and reaps the slot (reap.h). A process may own several
- * slots (copies of the library loaded by dlmopen).
+ * A slot is claimed by one compare-and-swap of its owner word (abi/usage.h) and is never returned
+ * at exit. A process may be killed at any instruction, so a slot becomes free only when another
+ * process finds its owner dead and reaps it (reap.h). A process may own several slots (copies of
+ * the library loaded by dlmopen).
  *
- * A slot that is SHARED belongs to no process: it is dead when nobody holds it (share.h).
+ * A SHARED slot belongs to no process: it is dead when it has no holder (share.h).
  *
- * Dead is: the quota page's writer says so; or, in the same pid namespace, no such pid, another
- * start time, a zombie without threads, or another program image (exec keeps pid and start time,
- * but the driver has freed everything). In doubt a process is alive.
+ * A process is dead if the quota page's writer says so; or if, in the same pid namespace, there is
+ * no such pid, or the pid has another start time, is a zombie without threads, or has another
+ * program image (exec keeps pid and start time, but the driver has freed everything). In doubt a
+ * process is alive.
  */
 #pragma once
 
@@ -19,7 +20,7 @@
 
 #define PENSTOCK_NAMESPACE_UNKNOWN PENSTOCK_MAX_PID_NAMESPACES
 
-/* Who this process is, as far as owner words tell. */
+/* Identity of this process, as owner words encode it. */
 typedef struct penstock_identity {
   uint64_t start_ticks; /* field 22 of /proc/self/stat; 0: no /proc */
   uint64_t image;       /* field 28 of /proc/self/stat: start of the stack; 0: unknown */
@@ -47,29 +48,29 @@ struct penstock_claim {
  * nanoseconds once claimed. */
 int penstock_slot_own(penstock_region *region);
 
-/* The same without claiming: negative when this process owns none. */
+/* Index of this process's slot, without claiming one: negative when it owns none. */
 int penstock_slot_owned(const penstock_region *region);
 
-/* Hands the slot back, charges and all. For tools and tests: a tenant's process just ends. */
+/* Returns the slot with all its charges. For tools and tests: a tenant's process just ends. */
 void penstock_slot_release(penstock_region *region);
 
-/* Takes a free slot in [from, to) as a reaper would (state REAPING, this process's identity): its
- * index and owner word; negative when there is none. For processes that own a slot. */
+/* Takes a free slot in [from, to) as a reaper would (state REAPING, this process's identity).
+ * Returns its index and owner word; negative when there is none. For processes that own a slot. */
 int penstock_slot_take_free(penstock_region *region, uint32_t from, uint32_t to, uint64_t *owner);
 
-/* Fills in who this process is, entering its namespace into the usage page's table. */
+/* Fills in this process's identity and enters its namespace into the usage page's table. */
 void penstock_identity_read(penstock_usage_page *usage, penstock_identity *out);
 
-/* Sets `pid_namespace` of an identity that was read before to what this page's table says. */
+/* Sets `pid_namespace` of an identity that was read before from this page's table. */
 void penstock_identity_find(const penstock_usage_page *usage, penstock_identity *identity);
 
-/* True when the owner `owner` of slot `slot` is certainly dead. `thorough` also looks into /proc
- * (about 10 us), which finds reused pids, zombies and replaced images. `quota` may be NULL. */
+/* True when the owner `owner` of slot `slot` is certainly dead. `thorough` also reads /proc (about
+ * 10 us), which finds reused pids, zombies and replaced images. `quota` may be NULL. */
 bool penstock_slot_is_dead(const penstock_usage_page *usage, const penstock_quota_page *quota,
                            const penstock_identity *self, uint32_t slot, uint64_t owner,
                            bool thorough);
 
-/* Owner words. */
+/* Packing of owner words. */
 static inline uint64_t penstock_owner_pack(uint32_t state, uint32_t pid_namespace, uint32_t pid,
                                            uint32_t generation, uint64_t start_ticks) {
   return (uint64_t)(state & 3) << 62 | (uint64_t)(pid_namespace & 0xff) << 54 |

@@ -1,6 +1,6 @@
-/* Whether the processes that hold a tenant's slots have ended, told by descriptors of them: one
- * call for all, at any moment, zombies included. Beside it only a look into /proc tells a zombie,
- * and that is too much for thousands of processes every second.
+/* Process descriptors (pidfds) that show whether the holders of a tenant's slots have ended: one
+ * call for all of them, at any time, zombies included. Otherwise only /proc shows a zombie, and
+ * reading it costs too much for thousands of processes every second.
  *
  * Plain C without inline code: cffi reads this very file.
  */
@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-#define PENSTOCK_WATCHED 64 /* slots of a tenant; those beyond are looked at */
+#define PENSTOCK_WATCHED 64 /* slots of a tenant; others are checked without a descriptor */
 
 typedef struct penstock_watch {
   uint32_t open;                     /* descriptors */

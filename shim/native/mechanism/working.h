@@ -1,12 +1,11 @@
-/* Which processes of a tenant have gate work now, so that a launch looks at those alone and not at
- * all slots that were ever used: most may be of shares, or of processes that are gone or idle.
+/* Which processes of a tenant have gate work now, so that a launch checks only those and not all
+ * slots that were ever used: most may be shares, or belong to processes that are gone or idle.
  *
- * A bit in the device's gate words stands for a few neighbouring slots. A process sets it when it
- * admits a launch: work first, bit second. Nobody clears it but a *look* at all slots, which the
- * first launch after PENSTOCK_WORKING_LOOK_NS makes: bit first, then work once more. So work
- * without a bit is seen by the next look at the latest, be it of a process that was killed between
- * the two or of one whose release knows no bits; and a bit without work costs one slot's walk until
- * then.
+ * A bit in the device's gate words stands for a few adjacent slots. A process sets it when it
+ * admits a launch: work first, bit second. Only a *look* at all slots clears it, which the first
+ * launch after PENSTOCK_WORKING_LOOK_NS makes: bit first, then work once more. So the next look at
+ * the latest sees work without a bit, whether the process was killed between the two or its release
+ * knows no bits. A bit without work costs one slot's walk until then.
  */
 #pragma once
 
@@ -23,7 +22,7 @@ static inline void penstock_working_note(penstock_gate_device *gate, uint32_t sl
   }
 }
 
-/* Looks at all slots if nobody did so lately. */
+/* Looks at all slots unless another thread or process did so recently. */
 void penstock_working_look(penstock_usage_page *usage, unsigned device, uint64_t now_ns);
 
 /* A walk over the slots that may have work:
@@ -31,7 +30,7 @@ void penstock_working_look(penstock_usage_page *usage, unsigned device, uint64_t
  *        penstock_working_next(gate, &at);)
  *     … at.slot … */
 typedef struct penstock_working {
-  uint64_t bits; /* of the word at hand that are still to come */
+  uint64_t bits; /* still to come of the current word */
   uint32_t word;
   uint32_t slot; /* always below PENSTOCK_MAX_SLOTS … */
   uint32_t high; /* … and, but for the first of a group, below the high mark */

@@ -1,5 +1,5 @@
-/* What a tenant's usage page says of its work on one device. The page is the tenant's to scribble
- * over or truncate: it is read by pread, never mapped, and what it says is kept within bounds. */
+/* Samples of a tenant's work on one device, from its usage page. The tenant can overwrite or
+ * truncate the page: it is read by pread, never mapped, and its values are kept within bounds. */
 #pragma once
 
 #include <stdbool.h>
@@ -10,17 +10,17 @@ typedef struct penstock_look {
   uint64_t spent_ns;  /* device time charged, ever */
   uint64_t launches;  /* settled, ever */
   uint64_t waited_ns; /* CLOCK_MONOTONIC when a thread last waited at the gate; 0: never */
-  uint64_t until_ns;  /* CLOCK_MONOTONIC until which it is busy by experience; 0: it is not */
+  uint64_t until_ns;  /* CLOCK_MONOTONIC until which it is busy by learned cost; 0: it is not */
 } penstock_look;
 
 /* One read. */
 penstock_look penstock_look_device(int usage_fd, unsigned device, uint64_t now_ns);
 
 typedef struct penstock_work {
-  uint64_t submitted; /* brackets ever opened, all processes */
+  uint64_t submitted; /* timing windows ever opened, all processes */
   bool unsettled;     /* some of them are not settled … */
-  bool attended;      /* … and a thread of their process waits for them, so it would know */
+  bool attended; /* … and a thread of their process waits for them, so it would notice their end */
 } penstock_work;
 
-/* One read a process that ever was. */
+/* One read for each process that ever claimed a slot. */
 penstock_work penstock_look_work(int usage_fd, unsigned device, uint64_t now_ns);

@@ -1,4 +1,4 @@
-/* A tenant as the giver of turns sees it: its pages, what it is owed, what it does. */
+/* A tenant as the time-slice scheduler sees it: its pages, its credit, its work. */
 #pragma once
 
 #include <stdbool.h>
@@ -11,13 +11,13 @@
 
 typedef struct turn_tenant {
   uint64_t number;
-  penstock_quota_page *quota; /* mapped: it is written by whoever runs this */
+  penstock_quota_page *quota; /* mapped: the process of this thread writes it */
   int usage_fd;
   unsigned device;
   bool suspended;
-  bool ran_dry;        /* in its last turn */
-  uint64_t looked_ns;  /* when it was last looked at; 0: never */
-  uint64_t changed_ns; /* when work of it was last seen to be through */
+  bool ran_dry;        /* in its last slice */
+  uint64_t looked_ns;  /* time of the last sample; 0: never */
+  uint64_t changed_ns; /* when work of it was last seen to have ended */
   penstock_look look;
   penstock_account account;
   penstock_turns_figures figures;
@@ -26,19 +26,19 @@ typedef struct turn_tenant {
 /* 0 or a negative errno; see penstock_turns_add. */
 int turn_tenant_open(turn_tenant **out, uint64_t number, int quota_fd, int usage_fd,
                      unsigned device);
-/* Goes on as without turns. */
+/* The tenant continues without time slices. */
 void turn_tenant_close(turn_tenant *tenant);
 
-/* Takes in what the pages say. */
+/* Takes a sample of both pages. */
 void turn_tenant_look(turn_tenant *tenant, uint64_t now_ns);
-/* Has it been at work of late? */
+/* Has it been at work recently? */
 bool turn_tenant_is_active(const turn_tenant *tenant, uint64_t now_ns);
-/* Has it been so within seconds? */
+/* Has it been at work within seconds? */
 bool turn_tenant_is_awake(const turn_tenant *tenant, uint64_t now_ns);
-/* Has a thread of it waited at the gate of late, and since its last turn if it ran dry there? */
+/* Has a thread of it waited at the gate recently, and since its last slice if it ran dry there? */
 bool turn_tenant_wants(const turn_tenant *tenant, uint64_t now_ns);
 
-/* Turns are handed out, and it has none. */
+/* There are time slices, and the current one is not this tenant's. */
 void turn_tenant_exclude(turn_tenant *tenant, uint64_t now_ns);
-/* No turns are handed out. */
+/* There are no time slices. */
 void turn_tenant_release(turn_tenant *tenant);

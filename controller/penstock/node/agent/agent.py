@@ -129,9 +129,7 @@ class Agent:
             self.state.agent_lock, f"an agent runs on {self.state.directory} already"
         )
         try:
-            if (
-                self.machine is None
-            ):  # in any state directory: two agents would grant the devices twice
+            if self.machine is None:  # two agents would grant the same devices twice
                 self._node_lock = take_node(
                     node_lock(), "an agent runs this node's devices already"
                 )
@@ -182,12 +180,12 @@ class Agent:
                 )  # fmt: skip
             if name in self._others:
                 raise PenstockError(
-                    f"tenant {name!r} is not the agent's",
-                    "its penstock run was started before the agent and looks after it",
+                    f"tenant {name!r} is not managed by the agent",
+                    "its penstock run was started before the agent and supervises it",
                     "change it with penstock quota set, as its own user, or wait for it to end",
                     reason="not-now",
                 )
-            names = listing(sorted(self._managed_tenants)) or "there is none"
+            names = listing(sorted(self._managed_tenants)) or "none"
         raise PenstockError(
             f"no tenant {name!r} on {self.node}", f"tenants: {names}", "see penstock ps",
             reason="no-such-tenant",
@@ -201,9 +199,7 @@ class Agent:
                 try:
                     grants.append(tenant.grant())
                 except PenstockError:  # noqa: PERF203 - one at a time is what is wanted
-                    with contextlib.suppress(
-                        PageError, OSError
-                    ):  # it has ended, or its pages are lost, too
+                    with contextlib.suppress(PageError, OSError):  # it ended, or its pages are lost
                         grants.append(grant_of_pages(tenant, self.machine, self.devices))
         return grants
 
@@ -265,8 +261,8 @@ class Agent:
                 self._withdraw(name)
         if not self.has(managed) or managed.revocation is not None:
             raise PenstockError(
-                f"tenant {name!r} was revoked while it was granted", "another order came between",
-                "ask again", reason="not-now",
+                f"tenant {name!r} was revoked while it was granted", "another request revoked it",
+                "try again", reason="not-now",
             )  # fmt: skip
 
     def drop(self, managed: ManagedTenant) -> None:

@@ -1,4 +1,4 @@
-"""Who runs a node: locks that the kernel drops with their holder, and that name it."""
+"""Agent locks: one agent per node and state directory. The lock file names the holder."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ ROOTS = Path("/run/penstock-agent.lock")
 
 
 def take_node(file: Path, held: str) -> int:
-    """As `take`, and leaves the holder's pid there. Raises `PenstockError` if another has it.
+    """Takes the lock like `take`, and writes our pid into it. Raises `PenstockError` if held.
 
-    `held`: what that means.
+    `held`: the first part of that error.
     """
     try:
         descriptor = take(file)
@@ -26,14 +26,14 @@ def take_node(file: Path, held: str) -> int:
             f"stop it first{f' (kill {pid})' if pid else ''}: a node has one agent",
             reason="not-now",
         ) from None  # fmt: skip
-    with contextlib.suppress(OSError):  # on a full disk nobody is named
+    with contextlib.suppress(OSError):  # on a full disk the holder stays unnamed
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
     return descriptor
 
 
 def holder(file: Path) -> int | None:
-    """The pid that the file's holder has left; None: it has left none."""
+    """The pid that the lock's holder wrote into the file; None: there is none."""
     try:
         with file.open("rb") as stream:
             text = stream.read(32).decode(errors="replace").strip()
@@ -43,9 +43,9 @@ def holder(file: Path) -> int | None:
 
 
 def node_lock() -> Path:
-    """Of the agent on the node's real devices: root's, or of a user who only has their own.
+    """The lock file for the node's real devices: root's, or one per user for other users.
 
-    $PENSTOCK_NODE_LOCK names another one, for several nodes that share a /run.
+    $PENSTOCK_NODE_LOCK names another file, for several nodes that share a /run.
     """
     named = os.environ.get("PENSTOCK_NODE_LOCK")
     if named:

@@ -1,4 +1,4 @@
-"""How the node's devices do: asked once a second, whatever the number of tenants."""
+"""Device health task: polls the devices once a second, whatever the number of tenants."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OK = Health("ok")
 
 
 class DeviceTask:
-    """A periodic task of the agent. What it holds may be read by any thread."""
+    """A periodic task of the agent. Its results may be read from any thread."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
@@ -30,7 +30,7 @@ class DeviceTask:
         self._xids: dict[str, Counter[str]] = {}
 
     def __call__(self, now_ns: int) -> bool:
-        """Looks when a second has passed; whether it was due."""
+        """Polls the devices once a second; returns whether it was due."""
         if self._looked_at_ns is not None and now_ns - self._looked_at_ns < LOOK_NS:
             return False
         self._looked_at_ns = now_ns
@@ -46,38 +46,38 @@ class DeviceTask:
         return True
 
     def report_of(self, uuid: str) -> DeviceReport | None:
-        """The device as of the last look; None: it was never seen."""
+        """The device as of the last poll; None: it was never seen."""
         return self._reports.get(uuid)
 
     def health(self, uuid: str) -> Health:
-        """As of the last look; what is not told counts as ok."""
+        """The health as of the last poll; an unreported one counts as ok."""
         report = self._reports.get(uuid)
         return (known(report.health) if report else None) or OK
 
     def xids(self, uuid: str) -> dict[str, int]:
-        """How often each XID error was reported since the agent began, applications' included."""
+        """The number of reports of each XID error since the agent's start, all causes included."""
         return dict(self._xids.get(uuid, ()))
 
     def check(self, devices: Sequence[Device]) -> None:
-        """Raises `PenstockError` when one of these is not to be given to a new tenant."""
+        """Raises `PenstockError` when one of these is too unhealthy for a new tenant."""
         for device in devices:
             health = self.health(device.uuid)
             if health.state != "ok":
                 raise PenstockError(
                     f"{device} is {health.state}", health.reason,
-                    "name another device, or ask again when it was reset; penstock devices tells",
+                    "name another device, or retry after its reset; see penstock devices",
                     reason="not-now",
                 )  # fmt: skip
 
     def usable(self, devices: Sequence[Device]) -> list[Device]:
-        """Those of which more may be granted. Raises `PenstockError` when there is none."""
+        """The devices healthy enough for a grant. Raises `PenstockError` when there is none."""
         found = [one for one in devices if self.health(one.uuid).state == "ok"]
         if not found:
             self.check(devices)
         return found
 
     def _tell(self, uuid: str, health: Health) -> None:
-        """To the operator and each tenant with a share of it; nothing is taken from those."""
+        """Reports it to the operator and each tenant with a share; the shares stay as they are."""
         event = "device-recovered" if health.state == "ok" else f"device-{health.state}"
         self._agent.report(event, device=uuid, reason=health.reason or None)
         for managed in self._agent.managed_tenants():

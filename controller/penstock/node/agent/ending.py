@@ -1,4 +1,4 @@
-"""Ends a tenant's processes: SIGTERM first, then SIGKILL."""
+"""Ends a tenant's processes and their descendants: SIGTERM first, then SIGKILL."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
     from penstock.node.enforcement.process import Stat
     from penstock.node.tenants.tenant import Tenant
 
-# One look at all processes at a time: threads that do it together hardly get on, and nobody else
-# gets the interpreter.
+# One scan of all processes at a time: concurrent scans hardly progress, and starve other threads of
+# the interpreter.
 LOOKING = threading.Lock()
 
 
 class _Signalled:
-    """Processes that were sent a signal to end. Held by pidfd: a pid may be another's by now."""
+    """Signalled processes, each held by a pidfd, as its pid may be reused."""
 
     def __init__(self) -> None:
         self._asked: dict[Process, int] = {}  # pidfds
         self._killed: set[Process] = set()
-        self.gone: set[Process] = set()  # that have ended, reaped or not
+        self.gone: set[Process] = set()  # ended processes, reaped or not
         self.ended = 0
         self.killed = 0
 
     def ask(self, process: Process) -> None:
-        """SIGTERM, once."""
+        """Sends SIGTERM, once."""
         if process in self._asked:
             return
         try:
@@ -44,24 +44,24 @@ class _Signalled:
         except ProcessLookupError:
             self.gone.add(process)
             return
-        except OSError:  # no descriptor is left; the next look tries again
+        except OSError:  # no descriptor is left; the next scan retries
             return
-        if not is_alive(process):  # the descriptor is another's, or of one that has ended
+        if not is_alive(process):  # it has ended, or its pid was reused
             os.close(descriptor)
             self.gone.add(process)
             return
         self._asked[process] = descriptor
         _send(descriptor, signal.SIGTERM)
-        _send(descriptor, signal.SIGCONT)  # a stopped one must wake to end
+        _send(descriptor, signal.SIGCONT)  # a stopped process must continue to end
 
     def kill(self, process: Process) -> None:
-        """SIGKILL, once."""
+        """Sends SIGKILL, once."""
         if process in self._asked and process not in self._killed:
             self._killed.add(process)
             _send(self._asked[process], signal.SIGKILL)
 
     def wait(self, timeout_s: float) -> None:
-        """Until one of them ends, or for `timeout_s`; counts those that did."""
+        """Waits until one of them ends, or for `timeout_s`; counts those that did."""
         poll = select.poll()
         asked = {descriptor: process for process, descriptor in self._asked.items()}
         for descriptor in asked:
@@ -75,16 +75,16 @@ class _Signalled:
             self.gone.add(process)
 
     def close(self) -> None:
-        """Lets go of what is left."""
+        """Closes all descriptors."""
         for descriptor in self._asked.values():
             os.close(descriptor)
         self._asked.clear()
 
 
 class _Family:
-    """A tenant's processes and all that comes of them, whatever they do to their environment.
+    """A tenant's processes and their descendants, whatever they do to their environment.
 
-    Who was found once is remembered, so that its children are found when it has ended.
+    Processes found once are remembered, so that their children are still found after their end.
     """
 
     def __init__(
@@ -94,12 +94,12 @@ class _Family:
         self._uid = uid
         self._is_anothers = is_anothers
         self._found: dict[int, Process] = {}  # by pid
-        self._numbers: set[int] = set()  # of sessions and groups that they may have begun
+        self._numbers: set[int] = set()  # ids of sessions and groups that they may lead
 
     def look(self, known: Iterable[Process], spare: Collection[int]) -> list[Process]:
-        """Those that live now, but not those that come of `spare` alone.
+        """The live processes, except those that descend from `spare` alone.
 
-        `known`: who is told to be the tenant's from elsewhere.
+        `known`: processes known from elsewhere to be the tenant's.
         """
         spare = {*spare, os.getpid()}
         stats = _stats_of_all()
@@ -133,7 +133,7 @@ class _Family:
         return sorted(living.values())
 
     def _numbers_in_use(self, stats: Mapping[int, Stat]) -> set[int]:
-        """The kernel gives a number to nobody else while anybody is in its session or group."""
+        """Ids still in use: the kernel never reuses one while its session or group has members."""
         in_use = {number for stat in stats.values() for number in (stat.session, stat.group)}
         anothers = {
             pid
@@ -143,14 +143,14 @@ class _Family:
         return (self._numbers & in_use) - anothers
 
     def _process(self, pid: int, stat: Stat) -> Process:
-        """As it was found before, where it cannot be told when it began."""
+        """The process; as found before where its start time cannot be read now."""
         before = self._found.get(pid)
         known = before is not None and began(stat, before)
         return before if before and known else Process(pid, stat.start_ticks)
 
 
 def _stats_of_all() -> dict[int, Stat]:
-    """Of all that have not ended, also of those that hide when they began."""
+    """The stat of every live process, also where the start time is unreadable."""
     pids = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]  # noqa: PTH208
     found = read_stats(pids)
     for pid in set(pids) - found.keys():
@@ -160,7 +160,7 @@ def _stats_of_all() -> dict[int, Stat]:
 
 
 class Ending:
-    """The processes of one tenant on their way out. To be used by one thread."""
+    """Ends the processes of one tenant. Not thread-safe."""
 
     def __init__(
         self,
@@ -169,14 +169,14 @@ class Ending:
         known: Callable[[], Iterable[Process]],
         is_anothers: Callable[[Process], bool],
     ) -> None:
-        """Nothing is done yet.
+        """Does nothing yet.
 
         Args:
-            tenant: Whose.
-            uid: Whose processes may say by their environment that they are; None: anybody's.
-            known: Who is the tenant's, whatever they did to their environment since.
-            is_anothers: Whether that process is known to be another tenant's, though it may come
-                of this one's.
+            tenant: The tenant.
+            uid: Uid whose processes may claim by their environment to be the tenant's; None: any.
+            known: Processes known to be the tenant's, whatever their environment says now.
+            is_anothers: Whether a process is known to be another tenant's, though it may descend
+                from this one's.
         """
         self._known = known
         self._signalled = _Signalled()
@@ -188,29 +188,29 @@ class Ending:
         return Ended(ended=self._signalled.ended, killed=self._signalled.killed)
 
     def look(self, spare: Collection[int]) -> list[Process]:
-        """Those that live, without the pids in `spare`."""
+        """The live processes, without the pids in `spare`."""
         with LOOKING:
             found = self._family.look(self._known(), spare)
-        # One that cannot be read now counts as alive, but its descriptor knows better.
+        # An unreadable process counts as alive here; its pidfd tells whether it has ended.
         return self.without_ended(found)
 
     def without_ended(self, found: Iterable[Process]) -> list[Process]:
-        """Those of whom it is not known that they have ended since they were sent a signal."""
+        """`found` without those known to have ended since they were signalled."""
         return [one for one in found if one not in self._signalled.gone]
 
     def end(self, living: Iterable[Process], *, kill: bool) -> None:
-        """SIGTERM to each of them, once; with `kill` SIGKILL as well."""
+        """Sends SIGTERM to each of them, once; with `kill` SIGKILL as well."""
         for process in living:
             self._signalled.ask(process)
             if kill:
                 self._signalled.kill(process)
 
     def wait(self, timeout_s: float) -> None:
-        """Until one of them ends, or for `timeout_s`."""
+        """Waits until one of them ends, or for `timeout_s`."""
         self._signalled.wait(timeout_s)
 
     def close(self) -> None:
-        """Lets go of what is left."""
+        """Closes all descriptors."""
         self._signalled.close()
 
 

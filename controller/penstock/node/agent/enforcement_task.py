@@ -1,4 +1,4 @@
-"""Holds the agent's tenants to their quota: once a second, by the devices' own figures."""
+"""Enforcement task: holds tenants to their quota once a second, by the devices' figures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from penstock.node.agent.agent import Agent
     from penstock.node.enforcement import Foreign, Process
 
-MOST_TOLD = 16  # of foreign processes in a look
+MOST_TOLD = 16  # untracked processes reported per poll
 
 
 class EnforcementTask:
@@ -20,14 +20,14 @@ class EnforcementTask:
         self._agent = agent
         self.enforcer = agent.enforcer = Enforcer(agent.source)
         self._looked: tuple[Foreign, ...] = ()
-        self._foreign: set[tuple[str, Process]] = set()  # by device, as of the last look
+        self._foreign: set[tuple[str, Process]] = set()  # by device, as of the last poll
         self._told: set[tuple[str, Process]] = set()
-        self._lasting: tuple[Foreign, ...] = ()  # as of the last two looks
+        self._lasting: tuple[Foreign, ...] = ()  # seen in both of the last two polls
 
     def __call__(self, now_ns: int) -> bool:
-        """Looks when a second has passed, and puts in force what is held back.
+        """Runs enforcement once a second, and puts its holds in force.
 
-        Raises `PenstockError`: the devices cannot be asked.
+        Raises `PenstockError`: the devices cannot be polled.
         """
         if not self.enforcer.is_due(now_ns):
             return False
@@ -42,7 +42,7 @@ class EnforcementTask:
             handshakes = self._agent.handshakes
             subjects = [managed.subject(handshakes) for managed in managed_tenants]
             self.enforcer.step(now_ns, subjects, pages)
-        finally:  # what was held back stays so while the devices cannot be asked
+        finally:  # holds stay in force while the devices cannot be polled
             for managed in managed_tenants:
                 managed.supervisor.held = self.enforcer.hold(managed.tenant.directory)
                 managed.take_findings(self.enforcer.findings(managed.tenant.directory))
@@ -51,17 +51,17 @@ class EnforcementTask:
 
     @classmethod
     def of(cls, agent: Agent) -> EnforcementTask | None:
-        """The one among the agent's periodic tasks."""
+        """The enforcement task among the agent's periodic tasks; None: there is none."""
         return next((one for one in agent.periodic_tasks if isinstance(one, cls)), None)
 
     def foreign_on(self, uuid: str) -> tuple[Process, ...]:
-        """Processes of no tenant that use the device, as of the last two looks."""
+        """Untracked processes that used the device in both of the last two polls."""
         return tuple(one.process for one in self._lasting if one.device == uuid)
 
     def _tell_of_foreign(self) -> None:
-        """Processes of no tenant on the devices: said once each, and left alone.
+        """Reports untracked processes on the devices, once each; they are left alone.
 
-        Who was so at one look alone may only have been too young to be known.
+        A process seen in one poll only may have been too young to be assigned to its tenant.
         """
         if self.enforcer.foreign is self._looked:
             return

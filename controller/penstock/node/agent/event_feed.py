@@ -1,4 +1,4 @@
-"""Tenants' events as they come, read from their files."""
+"""Event feed: follows the tenants' event files."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ if TYPE_CHECKING:
 
 
 class EventTail:
-    """Reads what is new since the last `read`; the first one brings all that is kept."""
+    """Reads the events since the last `read`; the first `read` returns all stored events."""
 
     def __init__(self, agent: Agent, tenants: Collection[str]) -> None:
-        """`tenants`: whose events; none: everybody's."""
+        """`tenants`: the tenants to follow; empty: all."""
         self._agent = agent
         self._tenants = set(tenants)
-        self._ended: list[tuple[str, dict[str, Any]]] = []  # of tenants that have ended, to be told
-        self._places: dict[Path, tuple[int, int]] = {}  # inode and length of what was read
+        self._ended: list[tuple[str, dict[str, Any]]] = []  # pending, of ended tenants
+        self._places: dict[Path, tuple[int, int]] = {}  # inode, and length read so far
 
     def check(self) -> None:
-        """Raises `PenstockError` for a tenant that is not there, and left no events."""
+        """Raises `PenstockError` for a tenant that does not exist and left no events."""
         for name in sorted(self._tenants):
             self._ended += [(name, event) for event in self._left_by(name)]
 
     def is_over(self) -> bool:
-        """Whether none of the tenants that were asked for is there any more."""
+        """Whether all of the requested tenants have ended."""
         return bool(self._tenants) and not any(
             managed.tenant.name in self._tenants for managed in self._agent.managed_tenants()
         )
 
     def read(self) -> list[tuple[str, dict[str, Any]]]:
-        """Tenant and fields of each new event, by time."""
+        """The tenant and fields of each new event, by time."""
         found, self._ended = self._ended, []
         managed_tenants = self._agent.managed_tenants()
         if len(self._places) > len(managed_tenants):  # tenants have ended
@@ -51,7 +51,7 @@ class EventTail:
         return sorted(found, key=lambda one: str(one[1].get("time", "")))
 
     def _left_by(self, name: str) -> list[dict[str, Any]]:
-        """Events of a tenant that has ended; none: it lives. Raises `PenstockError`."""
+        """The events of an ended tenant; none while it exists. Raises `PenstockError`."""
         try:
             self._agent.managed(name)
         except PenstockError:
@@ -69,7 +69,7 @@ class EventTail:
             if inode == 0:
                 self._places[file] = (found.st_ino, found.st_size)
                 return read_events(directory)
-            if inode != found.st_ino:  # a new file was begun: the rest of the old one is lost
+            if inode != found.st_ino:  # the file was replaced: the rest of the old one is lost
                 length = 0
             if found.st_size <= length:
                 return []

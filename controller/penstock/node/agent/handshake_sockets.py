@@ -1,9 +1,9 @@
-"""The tenants' handshake sockets: which process, by its pid on this machine, has which slot.
+"""Handshake sockets of the tenants: which process, by host pid, holds which slot.
 
-A process says once, for each slot that it claims, who it is, and goes on; whether anybody listens
-is nothing to it. What it says is its word; who it is, the kernel says: the socket, which only the
-tenant can reach, names the tenant, SO_PEERCRED the process. Connections are taken in the agent's
-rounds, so many of a tenant in a round: what it does to its socket costs its neighbours nothing.
+A process sends one message for each slot that it claims, and continues whether or not anybody
+listens. The message is an unverified claim; the kernel vouches for the sender: only the tenant can
+reach its socket, and SO_PEERCRED names the process. The reconcile loop accepts a bounded number of
+connections per tenant and iteration, so a tenant that floods its socket costs co-tenants nothing.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ if TYPE_CHECKING:
 
     from penstock.node.tenants.tenant import Tenant
 
-BACKLOG = 128  # that wait for a round; who comes beyond them goes on without a handshake
-MOST_IN_A_ROUND = 256  # a round's budget, of all tenants; each costs some 50 us
+BACKLOG = 128  # waiting connections; a process beyond them continues without a handshake
+MOST_IN_A_ROUND = 256  # per iteration, all tenants together; each costs some 50 us
 MOST_OF_A_TENANT = 16
-MOST_SILENT = 8  # connections of a tenant that have said nothing yet
-SILENT_NS = 1_000_000_000  # after which one is closed
+MOST_SILENT = 8  # connections of a tenant without a message yet
+SILENT_NS = 1_000_000_000  # after which such a connection is closed
 HOUSEKEEPING_NS = 1_000_000_000
-REFUSALS_PERIOD_NS = 60_000_000_000  # one event of refused handshakes in so long a time
+REFUSALS_PERIOD_NS = 60_000_000_000  # at most one event of refused handshakes in this time
 
 
 @dataclass
 class _Listener:
-    """One tenant's socket, and who came by."""
+    """One tenant's socket, and the handshakes that it received."""
 
     tenant: Tenant
     listening: socket.socket
@@ -51,8 +51,10 @@ class _Listener:
     contained: bool
     since_ticks: int
     known: dict[int, Handshake] = field(default_factory=dict)  # by pid
-    processes: frozenset[Process] | None = None  # the same; None: to be made anew
-    silent: deque[tuple[int, socket.socket]] = field(default_factory=deque)  # since when
+    processes: frozenset[Process] | None = None  # the same; None: to be rebuilt
+    silent: deque[tuple[int, socket.socket]] = field(
+        default_factory=deque
+    )  # (since, socket)
     unsaved: bool = False
     refused: int = 0
     refused_told_ns: int | None = None
@@ -68,25 +70,25 @@ class Handshakes:
     """A periodic task of the agent. `listen` and `forget` may be called from any thread."""
 
     def __init__(self, met: Callable[[int], None] = lambda _: None) -> None:
-        """`met` is told the owner words of slots whose processes scans can see, or could have."""
+        """`met` is called with the owner word of each slot whose process scans can see."""
         self._met = met
         self._epoll = select.epoll()
         self._listeners: dict[str, _Listener] = {}
         self._by_descriptor: dict[int, _Listener] = {}
         self._guard = threading.RLock()
         self._kept_house_ns = 0
-        self.taken = 0  # connections, ever
+        self.taken = 0  # connections, in total
         self.refused = 0  # of these
 
     def listen(self, tenant: Tenant, uid: int | None) -> None:
-        """From now on processes of `tenant` can shake hands; called again, in the right place.
+        """Listens for handshakes of `tenant`; a second call moves the socket where needed.
 
-        In a directory with a folder for containers the socket lies in that. A tenant whose socket
-        cannot be made goes on without; that is recorded.
+        In a directory with a folder for containers the socket lies in that folder. Where the socket
+        cannot be created, an event records that and the tenant has no handshakes.
 
         Args:
-            tenant: Whose directory it lies in; those known there from before are taken in.
-            uid: Whose processes may connect; None: the agent's own user's.
+            tenant: Its directory holds the socket, and the handshakes saved by an earlier agent.
+            uid: The user whose processes may connect; None: the agent's own user.
         """
         folder = tenant.directory / CONTAINER
         contained = folder.is_dir()
@@ -114,7 +116,7 @@ class Handshakes:
             self._epoll.register(made, select.EPOLLIN)
 
     def forget(self, name: str) -> None:
-        """Nobody can shake hands as that tenant any more."""
+        """Closes the tenant's socket: no process can shake hands as that tenant any more."""
         with self._guard:
             listener = self._listeners.pop(name, None)
             if listener is not None:
@@ -124,12 +126,12 @@ class Handshakes:
                 listener.close()
 
     def of(self, name: str) -> Mapping[int, Handshake]:
-        """Who shook hands as the tenant called `name`, by pid; some may have ended."""
+        """The handshakes of the tenant `name`, by pid; some processes may have ended."""
         listener = self._listeners.get(name)
         return dict(listener.known) if listener else {}
 
     def processes(self, name: str) -> frozenset[Process]:
-        """The same, for enforcement."""
+        """The processes of these handshakes, for enforcement."""
         listener = self._listeners.get(name)
         if listener is None:
             return frozenset()
@@ -139,15 +141,15 @@ class Handshakes:
         return listener.processes
 
     def listens_since_ticks(self, name: str) -> int | None:
-        """Who started later than this (as in /proc/PID/stat) could shake hands; None: nobody."""
+        """Processes started after this (as in /proc/PID/stat) could shake hands; None: none."""
         listener = self._listeners.get(name)
         return listener.since_ticks if listener else None
 
     def __call__(self, now_ns: int) -> bool:
-        """One round: takes in who came by, within a budget."""
+        """One iteration: accepts handshakes within a budget."""
         with self._guard:
             budget = MOST_IN_A_ROUND
-            # A socket that is ready still goes to the end of the kernel's list: each has its turn.
+            # The kernel moves a socket that is still ready to the end of its list: all get served.
             for descriptor, _ in self._epoll.poll(0, MOST_IN_A_ROUND // MOST_OF_A_TENANT):
                 listener = self._by_descriptor.get(descriptor)
                 if listener is not None:
@@ -172,7 +174,7 @@ class Handshakes:
         for taken in range(most):
             try:
                 connection, _ = listener.listening.accept()
-            except OSError:  # nobody waits; or no descriptor is left: they wait on
+            except OSError:  # none is waiting; or no descriptor is left, and they keep waiting
                 return taken
             self.taken += 1
             connection.setblocking(False)
@@ -183,7 +185,7 @@ class Handshakes:
         return most
 
     def _ask_again(self, listener: _Listener, now_ns: int) -> None:
-        """Between a process's connect and its message a round may have come."""
+        """Retries connections whose message had not arrived when they were accepted."""
         for _ in range(len(listener.silent)):
             since_ns, connection = listener.silent.popleft()
             if self._take(listener, connection):
@@ -194,7 +196,7 @@ class Handshakes:
                 listener.silent.append((since_ns, connection))
 
     def _take(self, listener: _Listener, connection: socket.socket) -> bool:
-        """False: it has not said anything yet. Else the connection is closed."""
+        """Reads the message and closes the connection. False: there is no message yet."""
         try:
             raw = connection.recv(MESSAGE_BYTES + 1)
         except BlockingIOError:
@@ -216,7 +218,7 @@ class Handshakes:
         hello = parse(raw)
         try:
             handshake = self._handshake(listener, connection, hello)
-        except NoPeerError:  # the kernel knew its pid here all the same
+        except NoPeerError:  # scans may have seen it all the same
             self._met(hello.owner)
             raise
         self._met(hello.owner)
@@ -230,7 +232,7 @@ class Handshakes:
 
     @staticmethod
     def _handshake(listener: _Listener, connection: socket.socket, hello: Hello) -> Handshake:
-        """Raises ValueError: what it says is not so; NoPeerError: it has ended."""
+        """Raises ValueError: its message is false; NoPeerError: it has ended."""
         with Peer.of(connection) as peer:
             peer.check_pid(hello.pid, hello.start_ticks)
             peer.check_place(listener.tenant, contained=listener.contained)
@@ -257,18 +259,18 @@ class Handshakes:
         )
 
     def _keep_house(self) -> None:
-        """Forgets who has ended, and writes down who is there, for whoever comes after us."""
+        """Forgets ended processes, and saves the rest for the next agent."""
         for listener in self._listeners.values():
             if listener.known:
                 self._prune(listener)
             if listener.unsaved:
-                with contextlib.suppress(OSError):  # tried again
+                with contextlib.suppress(OSError):  # retried
                     write_handshakes(listener.tenant.directory, listener.known.values())
                     listener.unsaved = False
 
     @staticmethod
     def _prune(listener: _Listener) -> None:
-        """By number alone: who has it now may be another, whose start tells that to readers."""
+        """Checks the pid alone; readers notice a reused pid by its start time."""
         gone = [pid for pid in listener.known if not _exists(pid)]
         for pid in gone:
             del listener.known[pid]
@@ -288,11 +290,11 @@ def _exists(pid: int) -> bool:
 
 
 def _bound(path: Path, mode: int, uid: int | None) -> socket.socket:
-    """A socket that listens at `path`, in the place of what is there. Raises OSError.
+    """A listening socket that replaces whatever is at `path`. Raises OSError.
 
-    Its folder is entered by descriptor: the path may be longer than an address can be.
+    Its folder is opened by descriptor: the path may exceed the length limit of addresses.
     """
-    aside = f".{path.name}.new"  # one agent at a time is here
+    aside = f".{path.name}.new"  # a node has one agent at a time
     folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with contextlib.suppress(FileNotFoundError):
@@ -317,5 +319,5 @@ def _bound(path: Path, mode: int, uid: int | None) -> socket.socket:
 
 
 def _now_ticks() -> int:
-    """Now, as starts of processes are told in /proc."""
+    """The current time in clock ticks since boot, as /proc/PID/stat counts start times."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK") // 10**9

@@ -1,4 +1,4 @@
-"""A quota is not lowered below what a program holds: enforcement would end it for that."""
+"""Resize check: a memory quota may not shrink below the memory in use."""
 
 from __future__ import annotations
 
@@ -16,17 +16,19 @@ if TYPE_CHECKING:
 
 
 def check_in_use(managed: ManagedTenant, after: Grant, figures: Iterable[DeviceFigures]) -> None:
-    """Raises `PenstockError` where a share of memory would become smaller than what is in use.
+    """Raises `PenstockError` where a memory share would become smaller than the memory in use.
+
+    Enforcement would end the program for the excess.
 
     Args:
-        managed: Whose grant changes.
-        after: What it is to be.
-        figures: What the devices said of the tenant last; its own page may tell less.
+        managed: The tenant whose grant changes.
+        after: The new grant.
+        figures: The devices' last figures of the tenant; its own page may show less.
     """
     held_bytes = {one.device_uuid: one.memory_bytes or 0 for one in figures}
     try:
         charged = [one.total_bytes for one in read_usage(managed.tenant.usage_page).devices]
-    except PageError:  # enforcement sees to that
+    except PageError:  # enforcement handles that
         charged = []
     for at, (before, share) in enumerate(zip(managed.grant.devices, after.devices, strict=True)):
         charged_bytes = charged[at] if at < len(charged) else 0  # pages have room for more devices

@@ -1,4 +1,4 @@
-"""A tenant that the agent looks after, and when it ends."""
+"""Managed tenant: the agent's state of one tenant, and when it may end."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from penstock.node.tenants.tenant import Tenant
     from penstock_shim.pages import UsageSnapshot
 
-# A tenant whose caller cannot be told any more (the agent was restarted) keeps its name for so long
-# without a process: its first one may be about to start.
+# How long a tenant without a process stays when its caller is no longer known (the agent was
+# restarted): its first process may be about to start.
 FIRST_PROCESS_NS = 10_000_000_000
 REAP_PERIOD_NS = 2_000_000_000
 
 
 class ManagedTenant:
-    """One tenant of the agent's. Holds the supervisor's lock of its directory."""
+    """One tenant of the agent. Holds the supervisor lock in the tenant's directory."""
 
     def __init__(
         self,
@@ -44,9 +44,9 @@ class ManagedTenant:
         adopted: bool = False,
         damage: str | None = None,
     ) -> None:
-        """Raises `PageError`: its quota page cannot be used; `lock` stays the caller's then.
+        """Raises `PageError`: its quota page is unusable; the caller then still owns `lock`.
 
-        `damage`: why its grant cannot be read; `grant` is what its pages tell then.
+        `damage`: why its grant cannot be read; `grant` is then reconstructed from its pages.
         """
         self.tenant = tenant
         self.grant = grant
@@ -59,22 +59,22 @@ class ManagedTenant:
         self.looked_after_ns: int | None = None  # when its page got its last heartbeat
         self.since_ns = time.monotonic_ns()
         self.revocation: Revocation | None = None  # since it was revoked
-        # Held while it is offered and its owner is told of it; never taken with the agent's lock.
+        # Held while the tenant is offered and reported; never taken with the agent's lock held.
         self.answering = threading.Lock()
-        self.is_answered = adopted  # somebody was told that he has it
+        self.is_answered = adopted  # its owner got an answer
         self._lock = lock
         self._caller = caller if grant.lifetime == "processes" else None
         self._parents = frozenset({self._caller.process} if self._caller else ())
         self._said: set[str] = set()
-        self.findings: tuple[Finding, ...] = ()  # of enforcement, as of its last look
-        self._left: str | None = ""  # the finding as it was left for `penstock ps`; "": not yet
-        # Held while pages and descriptors are used: an order may end the tenant in the middle of a
-        # round, and who writes to a page that is not mapped any more ends the agent.
+        self.findings: tuple[Finding, ...] = ()  # of enforcement, as of its last poll
+        self._left: str | None = ""  # the finding as last written for `penstock ps`; "": not yet
+        # Held while pages and descriptors are in use: a request may end the tenant in the middle of
+        # an iteration, and a write to an unmapped page would crash the agent.
         self._using = threading.Lock()
         self._is_closed = False
 
     def look_after(self, now_ns: int) -> None:
-        """One round; what fails is recorded once and disturbs nobody else."""
+        """One iteration; a failure is recorded once and affects no other tenant."""
         with self._using:
             if not self._is_closed:
                 self._look_after(now_ns)
@@ -92,15 +92,15 @@ class ManagedTenant:
             self.problem = None
 
     def check_whole(self) -> None:
-        """Raises `PenstockError` when its grant cannot be read: it cannot be written anew."""
+        """Raises `PenstockError` when its grant cannot be read, and so cannot be rewritten."""
         if self.damage is not None:
             raise PenstockError(
                 f"tenant {self.tenant.name!r} cannot be changed", self.damage,
-                "mend that file, or penstock revoke the tenant", reason="not-now",
+                "repair that file, or end the tenant with penstock revoke", reason="not-now",
             )  # fmt: skip
 
     def may_end(self, now_ns: int) -> bool:
-        """Whether nothing but its processes keeps it, so that it ends when it has none."""
+        """Whether the tenant ends as soon as it has no processes."""
         if self.grant.lifetime == "until-revoked":
             return False
         caller = self._caller
@@ -109,7 +109,7 @@ class ManagedTenant:
         return now_ns - self.since_ns > FIRST_PROCESS_NS
 
     def subject(self, handshakes: Handshakes) -> Subject:
-        """The tenant as enforcement is told of it."""
+        """The tenant as enforcement sees it."""
         handshake = handshakes.processes(self.tenant.name)
         since_ticks = handshakes.listens_since_ticks(self.tenant.name)
         known = self._subject
@@ -131,7 +131,7 @@ class ManagedTenant:
         return known
 
     def take_findings(self, findings: tuple[Finding, ...]) -> None:
-        """What enforcement found; `penstock ps` is told in the tenant's directory."""
+        """Stores enforcement's findings, also in the tenant's directory for `penstock ps`."""
         self.findings = findings
         finding = self.finding if findings or self._left else None
         if finding != self._left:
@@ -140,7 +140,7 @@ class ManagedTenant:
 
     @property
     def finding(self) -> str | None:
-        """All that is wrong with it now, in words; None: nothing."""
+        """All current problems of the tenant as text; None: there are none."""
         supervisor = self.supervisor
         problems = [self.damage, self.problem, supervisor.page_problem, supervisor.finding]
         said = [*(one for one in problems if one), *map(str, self.findings)]
@@ -150,23 +150,23 @@ class ManagedTenant:
 
     @property
     def is_held(self) -> bool:
-        """Whether enforcement keeps it, or processes of it, from going on."""
+        """Whether enforcement has suspended it or some of its processes."""
         return any(one.step is Step.SUSPEND for one in self.findings)
 
     def holds_slots(self) -> bool:
-        """Whether a process of it has a slot, by the last look."""
-        usage = self.supervisor.usage or self.last_usage()  # it may be kept shut for writing
+        """Whether a process of it has a slot, as of the last poll."""
+        usage = self.supervisor.usage or self.last_usage()  # a writer may keep the page locked
         return usage is not None and bool(usage.slots)
 
     def last_usage(self) -> UsageSnapshot | None:
-        """Its usage page as it is now, after its last process; None: it cannot be read."""
+        """Its usage page after its last process has ended; None: it cannot be read."""
         try:
             return read_usage(self.tenant.usage_page)
         except PageError:
             return None
 
     def close(self) -> None:
-        """Lets go of its files, after a round that uses them; the tenant stays as it is."""
+        """Closes its files once no iteration uses them; the tenant itself stays as it is."""
         with self._using:
             if self._is_closed:
                 return

@@ -1,4 +1,4 @@
-"""What the agent can be told to do. Each order names its caller, and is done or refused as one."""
+"""Requests to the agent (grant, resize, suspend, revoke, …); each names its principal."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
     from penstock.node.tenants.grant import Grant
     from penstock_shim.pages import Limits
 
-MOST_CUTS, CUT_AGAIN_S = 80, 0.05  # of pages that grew, for one grant
+MOST_CUTS, CUT_AGAIN_S = 80, 0.05  # cutting back grown pages to make room for one grant
 Made = TypeVar("Made")
 
 
 class Orders:
-    """Serves callers on behalf of an agent. Every method may be called from any thread."""
+    """Carries out requests on behalf of an agent. Every method may be called from any thread."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
@@ -75,10 +75,10 @@ class Orders:
         )
 
     def grant(self, request: Request, caller: Principal) -> Granted:
-        """Makes a tenant of the caller's. Asked again under one request id, answers the same one.
+        """Creates a tenant for the caller; idempotent for one request id.
 
         Raises:
-            PenstockError: it does not fit, exists already, or is not allowed.
+            PenstockError: the tenant does not fit, exists already, or is not allowed.
         """
         if request.oversubscribe:
             caller.check_is_admin("to oversubscribe a device")
@@ -94,7 +94,7 @@ class Orders:
             managed, notes, is_new = self._with_room(lambda: self._found_or_made(request, caller))
             with managed.answering:
                 if not self._agent.has(managed):
-                    continue  # who made it could not offer it, and took it back
+                    continue  # its creator could not offer it, and removed it
                 try:
                     answer = self._answer(managed, request, notes)
                 except BaseException:
@@ -105,7 +105,7 @@ class Orders:
                 return answer
 
     def _with_room(self, make: Callable[[], Made]) -> Made:
-        """Again, where others' pages had taken the room for it and were cut back."""
+        """Calls `make`; retries on a full disk as long as grown pages are being cut back."""
         for _ in range(MOST_CUTS):
             with _no_room():
                 return make()
@@ -118,7 +118,7 @@ class Orders:
     def _found_or_made(
         self, request: Request, caller: Principal
     ) -> tuple[ManagedTenant, list[str], bool]:
-        """The tenant of this request, what is to be said of it, and whether it was just made."""
+        """The tenant of this request, notes for its owner, and whether it was just created."""
         agent = self._agent
         with agent.lock:
             if request.name is not None:
@@ -177,7 +177,7 @@ class Orders:
         return Granted(self._view_of(managed), tuple(notes), variables, cdi_devices)
 
     def _take_back(self, managed: ManagedTenant) -> None:
-        """Nobody was told of it: as if it had not been asked for."""
+        """Removes a tenant that was never reported to its owner."""
         try:
             self._agent.drop(managed)
         except OSError:
@@ -185,15 +185,15 @@ class Orders:
                 revoke(self._agent, managed, 0)
 
     def resize(self, name: str, change: Resize, caller: Principal) -> tuple[TenantView, list[str]]:
-        """Changes a quota; it holds from the next launch and allocation on.
+        """Changes a quota, from the next launch and allocation on.
 
-        Raises as `grant`, and where a program holds more memory than it would have then.
+        Raises as `grant`, and also where a program holds more memory than the new quota.
         """
         change.check()
         if change.oversubscribe:
             caller.check_is_admin("to oversubscribe a device")
         if change.accounted:
-            caller.check_is_admin("to say what a scheduler accounts for")
+            caller.check_is_admin("to set what a scheduler accounts for")
         agent = self._agent
         with agent.lock:
             managed = agent.managed(name)
@@ -210,7 +210,7 @@ class Orders:
                 self._check_in_use(managed, after)
             notes += change_grant(managed.tenant, after)
             if not change.force:
-                try:  # nothing is added from now on, and something may have been until now
+                try:  # usage may have grown before the quota was written; it cannot any more
                     self._check_in_use(managed, after)
                 except PenstockError:
                     change_grant(managed.tenant, managed.grant)
@@ -224,31 +224,31 @@ class Orders:
         check_in_use(managed, after, figures)
 
     def release_driver(self, caller: Principal, reason: str) -> None:
-        """Lets go of the driver, so that its modules can be unloaded, until `reopen_driver`.
+        """Closes the driver until `reopen_driver`, so that its modules can be unloaded.
 
-        Devices are lost for that time: nothing is granted, tenants can be ended. Another agent
-        begins with an open driver.
+        Until then the devices count as lost: nothing is granted, but tenants can be ended. A
+        restarted agent begins with an open driver.
         """
-        caller.check_is_admin("to let go of the driver")
+        caller.check_is_admin("to release the driver")
         if not self._agent.source.released:
             self._agent.report("driver-released", by=caller.name, reason=reason)
-        self._agent.source.release(reason or "the driver was let go of")
+        self._agent.source.release(reason or "the driver was released")
 
     def reopen_driver(self, caller: Principal) -> None:
-        """Takes the driver up again; devices that answer are granted from within a second."""
-        caller.check_is_admin("to take the driver up")
+        """Reopens the driver; devices that answer can be granted within a second."""
+        caller.check_is_admin("to reopen the driver")
         if self._agent.source.released:
             self._agent.report("driver-reopened", by=caller.name)
         self._agent.source.reopen()
 
     def suspend(self, name: str, caller: Principal, reason: str = "") -> TenantView:
-        """Holds launches back until `resume`. What is on the device already runs to its end."""
+        """Blocks launches until `resume`. Kernels already on the device run to their end."""
         return self._set_suspended(name, caller, suspended=True, reason=reason)
 
     def resume(self, name: str, caller: Principal) -> TenantView:
-        """Lets launches go on; at an administrator's word also what enforcement holds back.
+        """Lets launches continue; for an administrator, it lifts enforcement's holds as well.
 
-        What is over its quota still, or goes on past the shim, is held back again in time.
+        Enforcement acts again on a tenant that stays over its quota or bypasses the shim.
         """
         view = self._set_suspended(name, caller, suspended=False, reason="")
         if caller.is_admin and self._agent.enforcer is not None:
@@ -256,15 +256,15 @@ class Orders:
         return view
 
     def revoke(self, name: str, grace_ns: int, caller: Principal, reason: str = "") -> Ended:
-        """Ends a tenant: SIGTERM, after `grace_ns` SIGKILL, then its quota goes.
+        """Ends a tenant: SIGTERM, SIGKILL after `grace_ns`, then its quota is removed.
 
-        Takes as long as its processes do. Asked again meanwhile, it waits for the same end, which
-        comes as early as any of those who ask wants it.
+        Returns when the tenant's processes have ended. Further calls meanwhile wait for the same
+        end; the earliest deadline of all callers holds.
 
         Raises:
-            PenstockError: it is not the caller's; or processes of it survive SIGKILL. Its share
-                stays taken then until they have ended.
-            OSError: it cannot be written down or removed now.
+            PenstockError: the tenant is not the caller's, or its processes survive SIGKILL. Its
+                share then stays allocated until they have ended.
+            OSError: the revocation cannot be recorded, or the directory cannot be removed now.
         """
         with self._agent.lock:
             managed = self._agent.managed(name)
@@ -274,7 +274,7 @@ class Orders:
         return revocation.wait(caller.pid)
 
     def tenants(self) -> list[TenantView]:
-        """All that the agent looks after, by name."""
+        """All tenants that the agent manages, by name."""
         return [self._view_of(managed) for managed in self._agent.managed_tenants()]
 
     def tenant(self, name: str) -> TenantView:
@@ -282,18 +282,18 @@ class Orders:
         return self._view_of(self._agent.managed(name))
 
     def _libraries(self, request: Request) -> DriverLibraries:
-        """Where the tenant's programs find the driver: in a container it lies elsewhere."""
+        """The driver libraries for the tenant's programs: containers have them elsewhere."""
         if not request.container:
             return self._agent.source.libraries()
         if self._agent.containers is None:
             raise PenstockError(
-                "this agent has nothing for containers", "it does not run as root",
+                "this agent cannot offer devices to containers", "it does not run as root",
                 "start it as root, or run the program on the machine itself", reason="not-now",
             )  # fmt: skip
         return container_libraries(self._agent.source)
 
     def _offered(self, managed: ManagedTenant) -> tuple[str, ...]:
-        """Makes the tenant known to container runtimes."""
+        """Offers the tenant to container runtimes; the names of its CDI devices."""
         if self._agent.containers is None:
             return ()
         device = self._agent.containers.offer(managed.tenant)
@@ -302,7 +302,7 @@ class Orders:
         return (device, *companions(managed.tenant))
 
     def _granted_before(self, request: Request) -> ManagedTenant | None:
-        """The tenant that this very request made; None: there is none of that name."""
+        """The tenant that an earlier call with this request id created; None: there is none."""
         if request.name is None:
             return None
         try:
@@ -327,7 +327,7 @@ class Orders:
                 caller.check_may_lift(managed.grant, "resumed")
             elif caller.is_admin and caller.uid != managed.grant.uid:
                 by = caller.name
-            elif managed.grant.suspended:  # what an administrator did stays his
+            elif managed.grant.suspended:  # an administrator's suspension stays theirs
                 by = managed.grant.suspended_by
             managed.check_whole()
             before, held = managed.grant.suspended, managed.supervisor.held
@@ -335,7 +335,7 @@ class Orders:
             with open_quota(managed.tenant) as page:
                 write_grant(managed.tenant.directory, after)
                 self._agent.changed(managed, after)
-                # It is so from now on: its supervisor writes a page that cannot be written now.
+                # The grant decides: where the page cannot be written now, the supervisor retries.
                 with contextlib.suppress(PageError):
                     page.change(lambda limits: _with_order(limits, held, suspended=suspended))
         if before != suspended:
@@ -350,7 +350,7 @@ class Orders:
 
 @contextlib.contextmanager
 def _no_room() -> Iterator[None]:
-    """Goes on where something inside finds the file system full."""
+    """Suppresses errors of a full file system or an exhausted disk quota."""
     try:
         yield
     except OSError as error:
@@ -359,7 +359,7 @@ def _no_room() -> Iterator[None]:
 
 
 def _with_order(limits: Limits, held: Held | None, *, suspended: bool) -> Limits:
-    """The limits as ordered; what enforcement keeps back stays kept back."""
+    """The limits as requested; enforcement's holds stay in force."""
     ordered = dataclasses.replace(limits, suspended=suspended)
     return held.applied(ordered) if held else ordered
 

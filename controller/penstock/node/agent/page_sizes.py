@@ -1,10 +1,10 @@
-"""Keeps usage pages at their size: their writers could fill the file system of all tenants.
+"""Usage page sizes: cuts back pages that grow, as they could fill the shared file system.
 
-A page lies where its tenant's user may write it, so it can be made to grow: by writing past its
-end, by allocating blocks there that its length does not show, by extended attributes. It is cut
-back as soon as there is less room, once a second at least. Who does it twice within a minute is
-ended. A page outlives its tenant while somebody has it open; it is emptied then, and whoever makes
-it grow again is ended too (ADR 41).
+A tenant's user may write its page, and so can make it grow: by writing past its end, by allocating
+blocks there that its length does not show, or by extended attributes. The agent cuts it back as
+soon as free space shrinks, and once a second at least. A tenant that does it twice within a minute
+is ended. A page outlives its tenant while a process has it open: the agent then empties it, and
+kills every process that makes it grow again (ADR 41).
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from penstock.node.agent.managed_tenant import ManagedTenant
 
 LOOK_NS = 1_000_000_000
-LESS_ROOM_BYTES, LESS_ROOM_FILES = 4 << 20, 64  # than at the last look: there is one at once
-SAME_NS = 1_000_000_000  # one write may be cut more than once
+LESS_ROOM_BYTES, LESS_ROOM_FILES = 4 << 20, 64  # lost since the last check: check at once
+SAME_NS = 1_000_000_000  # growth within that is the same: one write may be cut repeatedly
 AGAIN_NS = 60_000_000_000  # a second growth within that is no accident
-SHUT_OUT_NS = 600_000_000_000  # so long whoever did it is granted nothing more
-HELD_NS = 5_000_000_000  # that a page may be open after its tenant
-SLACK_BYTES = 64 << 10  # that a file system may count beside the file's own blocks
-SEARCH_S = 30.0  # the longest search for who has a page open
+SHUT_OUT_NS = 600_000_000_000  # for which the user who did it gets no grant
+HELD_NS = 5_000_000_000  # for which a page may stay open after its tenant has ended
+SLACK_BYTES = 64 << 10  # that a file system may count beyond the file's own blocks
+SEARCH_S = 30.0  # the longest search for the writers of a page
 LATELY_NS = 5_000_000_000
 
 _WAYS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
@@ -49,18 +49,18 @@ _WAYS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 
 @dataclass
 class _Page:
-    """One page, open as long as somebody may make it grow."""
+    """One page, kept open as long as a process may make it grow."""
 
     descriptor: int
-    person: int | None  # whose it is
-    is_suspect: Callable[[int], bool]  # whether the process with that pid is theirs
+    person: int | None  # its owner
+    is_suspect: Callable[[int], bool]  # whether the process with that pid is the owner's
     most_bytes: int = field(default_factory=usage_page_bytes)
-    grown_ns: int | None = None  # when it was cut last
-    shut_ns: int | None = None  # when it was emptied, after its tenant
-    sought_ns: int = 0  # when it was last looked for who has it open since
+    grown_ns: int | None = None  # when it was last cut
+    shut_ns: int | None = None  # when it was emptied, after the tenant's end
+    sought_ns: int = 0  # the last search for its writers since then
 
     def is_too_large(self) -> bool:
-        """Whether it takes more than a page, in whichever way."""
+        """Whether it takes more room than a page, by length, blocks or attributes."""
         found = os.fstat(self.descriptor)
         return (
             found.st_size > self.most_bytes
@@ -69,19 +69,19 @@ class _Page:
         )
 
     def cut(self) -> None:
-        """Nobody who has it mapped notices: it keeps all that they have.
+        """Cuts it back to its proper size; processes that map it notice nothing.
 
-        Raises OSError; TimeoutError: whoever writes it holds it, and it is cut when they let go.
+        Raises OSError; TimeoutError: a writer holds it, and it is cut when the writer lets go.
         """
         FILES.cut(self._path, self.most_bytes)
 
     def close_to_users(self) -> None:
-        """Nobody opens it any more. Raises OSError like `cut`."""
+        """Makes it root's alone, so that users cannot open it again. Raises OSError like `cut`."""
         FILES.own(self._path, 0)
 
     @property
     def _path(self) -> Path:
-        """For another process of ours, also when the file has no name any more."""
+        """A path for our helper process; it works for an unlinked file, too."""
         return Path(f"/proc/{os.getpid()}/fd/{self.descriptor}")
 
     def _attributes(self) -> list[str]:
@@ -92,20 +92,20 @@ class _Page:
 
 
 class PageSizes:
-    """A periodic task of the agent, and the last one before a tenant goes."""
+    """A periodic task of the agent; it also closes each page when its tenant ends."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self._looked_at_ns = 0
         self._pages: dict[ManagedTenant, _Page] = {}
-        self._ended: list[tuple[str, _Page]] = []  # of tenants that are gone, with their names
+        self._ended: list[tuple[str, _Page]] = []  # pages of ended tenants, with the tenants' names
         self._room = (0, 0)
         self._cut_ns = -LATELY_NS  # the last time, CLOCK_MONOTONIC
         self._looking = threading.Lock()
         self._search: threading.Thread | None = None
 
     def __call__(self, now_ns: int) -> bool:
-        """One round; whether there was a look."""
+        """One iteration; returns whether pages were checked."""
         room = self._room_left()
         bytes_less, files_less = (
             before - now for before, now in zip(self._room, room, strict=True)
@@ -118,31 +118,30 @@ class PageSizes:
         return True
 
     def look(self) -> None:
-        """Cuts back what has grown, and ends whose page grows again. From any thread."""
+        """Cuts back grown pages, and ends tenants whose page grows again. Thread-safe."""
         managed_tenants = self._agent.managed_tenants()
         with self._looking:
             self._follow(managed_tenants)
             offenders = self._look_at_living()
             self._look_at_ended()
             self._room = self._room_left()
-        # A thread that holds the agent's lock may wait for the lock of this task, never the other
-        # way round.
+        # Lock order: a thread with the agent's lock may take this task's lock, never the reverse.
         for managed in offenders:
             with self._agent.lock:
                 if self._agent.has(managed):
                     revoke(self._agent, managed, 0)
 
     def has_cut(self) -> bool:
-        """Whether pages had taken room just now that is free again."""
+        """Whether a page was cut within the last LATELY_NS, so that space is free again."""
         return time.monotonic_ns() - self._cut_ns < LATELY_NS
 
     def shut(self, managed: ManagedTenant) -> None:
-        """Before the tenant's directory goes: nobody opens its page any more."""
+        """Closes the page to users before the tenant's directory is removed."""
         with self._looking:
             page = self._pages.pop(managed, None) or self._opened(managed)
             if page is None:
                 return
-            if os.geteuid() != 0:  # it was its user's own, and nobody else's could be filled by it
+            if os.geteuid() != 0:  # the file system was the user's own: no one else is affected
                 os.close(page.descriptor)
                 return
             with contextlib.suppress(OSError):
@@ -155,7 +154,7 @@ class PageSizes:
             self._ended.append((managed.tenant.name, page))
 
     def held_by(self, person: int | str) -> int:
-        """How many pages of that person's ended tenants somebody has open."""
+        """How many pages of that person's ended tenants are still open in a process."""
         return sum(page.shut_ns is not None and page.person == person for _, page in [*self._ended])
 
     def _follow(self, managed_tenants: Sequence[ManagedTenant]) -> None:
@@ -169,7 +168,7 @@ class PageSizes:
                     self._pages[managed] = page
 
     def _opened(self, managed: ManagedTenant) -> _Page | None:
-        """None: it cannot be opened now, or another thing stands in its place."""
+        """None: the page cannot be opened now, or is no regular file."""
         try:
             descriptor = os.open(managed.tenant.usage_page, os.O_RDWR | _WAYS)
         except OSError:
@@ -180,7 +179,7 @@ class PageSizes:
         return _Page(descriptor, person_of(managed.grant), self._agent.suspects(managed))
 
     def _look_at_living(self) -> list[ManagedTenant]:
-        """Those that are to be ended."""
+        """Cuts back grown pages of managed tenants; returns the tenants to end."""
         offenders = []
         for managed, page in self._pages.items():
             with contextlib.suppress(OSError):
@@ -189,12 +188,12 @@ class PageSizes:
         return offenders
 
     def _is_offence(self, managed: ManagedTenant, page: _Page) -> bool:
-        """Cuts a page that has grown; whether its tenant is to be ended for it."""
+        """Cuts back a grown page; returns whether its tenant must be ended for it."""
         before = os.fstat(page.descriptor)
         is_held = False
         try:
             page.cut()
-        except TimeoutError:  # whoever writes it holds it; it is cut when that ends
+        except TimeoutError:  # a writer holds it; it is cut when that ends
             is_held = True
         self._cut_ns = now_ns = time.monotonic_ns()
         since_ns = AGAIN_NS if page.grown_ns is None else now_ns - page.grown_ns
@@ -223,7 +222,7 @@ class PageSizes:
         return True
 
     def _look_at_ended(self) -> None:
-        """Those that nobody has open for writing are let go of."""
+        """Cuts back the pages of ended tenants, and closes those without writers."""
         for name, page in list(self._ended):
             try:
                 if page.shut_ns is None:
@@ -243,13 +242,13 @@ class PageSizes:
                 continue
 
     def _seek_now_and_then(self, page: _Page, shut_ns: int) -> None:
-        """After a moment, then after twice that, and so on: who has it open is of its tenant."""
+        """Searches for leftover writers of an ended tenant's page, with doubling pauses."""
         now_ns = time.monotonic_ns()
         if now_ns - shut_ns >= HELD_NS and now_ns - page.sought_ns >= page.sought_ns - shut_ns:
             self._seek(page)
 
     def _seek(self, page: _Page) -> None:
-        """Ends whoever has the page open for writing, in a thread: there may be many to look at."""
+        """Kills the page's writers, in a thread: there may be many processes to check."""
         if self._search is not None and self._search.is_alive():
             return
         page.sought_ns = time.monotonic_ns()
@@ -269,7 +268,7 @@ class PageSizes:
         self._search.start()
 
     def _room_left(self) -> tuple[int, int]:
-        """Bytes and files."""
+        """Free bytes and free inodes."""
         try:
             found = os.statvfs(self._agent.state.tenants)
         except OSError:
@@ -278,9 +277,9 @@ class PageSizes:
 
 
 def _has_writers(descriptor: int) -> bool:
-    """Whether any process has the file open for writing or mapped; `descriptor` is for reading.
+    """Whether any process has the file open for writing or mapped; `descriptor` is read-only.
 
-    The kernel gives a lease for reading only where nobody has.
+    The kernel grants a read lease only where none has.
     """
     try:
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)

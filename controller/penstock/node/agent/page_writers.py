@@ -1,4 +1,7 @@
-"""Who has a page open for writing, told by the kernel's text: no file of a user's is looked up."""
+"""Finds processes that have a page open for writing, from /proc text alone.
+
+No user's file is opened or resolved for that.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,14 @@ _FDINFO_BYTES = 4096
 
 
 def writers_of(page: int, is_suspect: Callable[[int], bool], within_s: float) -> Iterator[Process]:
-    """Processes that have the file of descriptor `page` open for writing, this one left out.
+    """Other processes that have the file of descriptor `page` open for writing.
 
-    Whoever has the fewest descriptors is looked at first: nobody hides the others behind a million.
+    Processes with the fewest descriptors come first: one with a million cannot hide the others.
 
     Args:
-        page: A descriptor.
-        is_suspect: Whether the process with that pid is to be looked at.
-        within_s: The time for all of it; who was not looked at until then is not found.
+        page: A descriptor of the page.
+        is_suspect: Whether to check the process with that pid.
+        within_s: Time limit of the search; processes not checked by then are not found.
     """
     until_s = time.monotonic() + within_s
     inode = os.fstat(page).st_ino
@@ -36,7 +39,7 @@ def writers_of(page: int, is_suspect: Callable[[int], bool], within_s: float) ->
 
 
 def _descriptors(pid: int) -> int:
-    """How many it has; 0 before Linux 6.2."""
+    """The number of open descriptors; 0 before Linux 6.2."""
     try:
         return os.stat(f"/proc/{pid}/fd").st_size  # noqa: PTH116
     except OSError:
@@ -44,7 +47,7 @@ def _descriptors(pid: int) -> int:
 
 
 def _writes(pid: int, inode: int, device: str | None, until_s: float) -> bool:
-    with contextlib.suppress(OSError):  # it ends
+    with contextlib.suppress(OSError):  # it is ending
         for number in os.listdir(f"/proc/{pid}/fdinfo"):  # noqa: PTH208
             if time.monotonic() > until_s:
                 return False
@@ -71,7 +74,7 @@ def _information(pid: int, descriptor: int | str) -> dict[str, str]:
 def _device_of(
     pid: int, descriptor: int | str, information: dict[str, str] | None = None
 ) -> str | None:
-    """`major:minor` of the file system that it is on, as the process's mounts have it."""
+    """`major:minor` of the descriptor's file system, from the process's mount table."""
     found = information or _information(pid, descriptor)
     try:
         with open(f"/proc/{pid}/mountinfo", "rb") as mounts:  # noqa: PTH123

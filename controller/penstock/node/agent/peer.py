@@ -1,4 +1,4 @@
-"""The process at the other end of a local connection, as the kernel knows it."""
+"""Peer of a local connection: the process that connected, as the kernel identifies it."""
 
 from __future__ import annotations
 
@@ -27,29 +27,29 @@ _SO_PEERPIDFD = 77  # include/uapi/asm-generic/socket.h, since Linux 6.5
 
 
 def take_no_files(listening: socket.socket) -> None:
-    """Nobody can send open files to it, or to the connections that it takes.
+    """Makes the socket and the connections that it accepts refuse open files (SCM_RIGHTS).
 
-    Whoever has a file last may have to wait for the file system that it lies in, a user's own.
-    Before Linux 6.16 there is no such way.
+    Closing the last reference to a file may block on its file system, which may be a user's own.
+    Before Linux 6.16 there is no such option.
     """
     with contextlib.suppress(OSError):
         listening.setsockopt(socket.SOL_SOCKET, _SO_PASSRIGHTS, 0)
 
 
 def credentials_of(connection: socket.socket) -> tuple[int, int]:
-    """The pid and the uid of the process that connected. 0: a pid that none of ours has."""
+    """The pid and the uid of the process that connected. Pid 0: outside our pid namespace."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid, uid, _ = _CREDENTIALS.unpack(raw)
     return pid, uid
 
 
 class NoPeerError(Exception):
-    """It has ended, or so far that nothing tells any more where it was."""
+    """The peer has ended, or has torn down what identified it."""
 
 
 @dataclass(frozen=True)
 class Peer:
-    """Who called connect(). `of` holds on to it, so that its pid is nobody else's meanwhile."""
+    """The process that called connect(). `of` pins it, so that its pid is not reused meanwhile."""
 
     pid: int
     start_ticks: int
@@ -57,11 +57,11 @@ class Peer:
     @classmethod
     @contextlib.contextmanager
     def of(cls, connection: socket.socket) -> Iterator[Peer]:
-        """The peer, which has not ended when the block is left.
+        """The peer, guaranteed to be alive when the block is left.
 
         Raises:
-            ValueError: it lies in a pid namespace that is not ours or inside of ours.
-            NoPeerError: it has ended, or its first thread has and nothing tells who it is.
+            ValueError: its pid namespace is neither ours nor inside of ours.
+            NoPeerError: it has ended, or its first thread has and nothing identifies it.
         """
         pid, uid = credentials_of(connection)
         if pid <= 0:
@@ -71,15 +71,15 @@ class Peer:
             stat = read_stat(pid)
             if stat is None or stat.has_ended or stat.start_ticks == UNKNOWN:
                 raise NoPeerError
-            # Before 6.5 a connection that was handed on may outlive who made it: the pid can be
-            # another's by now. That one would have to be of the same user.
+            # A connection that was passed on may outlive its maker, and before Linux 6.5 there is
+            # no pidfd: the pid may be reused. Accept only a process of the same user.
             if descriptor is None and _uid_of(pid) not in {uid, None}:
                 raise NoPeerError
             try:
                 yield cls(pid, stat.start_ticks)
             except ValueError as error:
-                # Where it was is told by its first thread, which may end before the others: in a
-                # process that ends on a busy machine they wait for a processor to do so.
+                # Its place is that of its first thread, which may end before the others: in a
+                # process that ends on a busy machine these wait for a processor.
                 now = read_stat(pid)
                 if now is None or now.leader_has_ended or now.start_ticks != stat.start_ticks:
                     raise NoPeerError from error
@@ -96,7 +96,7 @@ class Peer:
         return is_alive(Process(pid, start_ticks))
 
     def check_pid(self, inner: int, start_ticks: int) -> None:
-        """Raises ValueError unless the process has those, as it sees them; 0 ticks: it cannot."""
+        """Raises ValueError unless pid and start, as it sees them, are right; 0 ticks: unknown."""
         if inner != inner_pid(self.pid):
             raise ValueError(f"pid {self.pid} says that it has pid {inner}")
         if start_ticks not in {0, self.start_ticks} and _time_namespace(
@@ -105,14 +105,17 @@ class Peer:
             raise ValueError(f"pid {self.pid} says that it was started at another time")
 
     def check_place(self, tenant: Tenant, *, contained: bool) -> None:
-        """Raises ValueError when the pages that it has mounted are not those of `tenant`.
+        """Raises ValueError when the pages mounted in the peer are not those of `tenant`.
 
-        `contained`: in the tenant's containers, and nowhere else, lie its pages.
+        `contained`: the tenant's pages lie in its containers, and nowhere else.
         """
         page = page_of(tenant.usage_page)
-        # What a user mounts for himself says nothing, but that he may have a container of his own.
+        # A user's own mount proves nothing, except that the user may have a rootless container.
         mounters = {os.geteuid(), page.uid} if contained and page else {os.geteuid()}
-        mounted = mounted_pages(self.pid, mounters.__contains__)
+        try:
+            mounted = mounted_pages(self.pid, mounters.__contains__)
+        except TimeoutError as error:
+            raise NoPeerError from error
         if mounted is None and not contained:
             return
         if mounted is None or page is None or not mounted.tells_of(page):
@@ -120,9 +123,9 @@ class Peer:
 
 
 class Watched:
-    """A process and its pidfd: its end is seen, and its pid never taken for another's.
+    """A process and its pidfd: detects its end, and never confuses a reused pid.
 
-    The descriptor is closed with the last who has this object.
+    The descriptor is closed when this object is freed.
     """
 
     def __init__(self, process: Process, descriptor: int) -> None:
@@ -134,9 +137,9 @@ class Watched:
 
     @classmethod
     def peer_of(cls, connection: socket.socket) -> Watched | None:
-        """The process that connected: a connection can be handed on, and outlive who made it.
+        """The process that connected: a connection can be passed on, and outlive its maker.
 
-        None: it has ended, lies in a pid namespace outside of ours, or hides when it began.
+        None: it has ended, is outside our pid namespace, or its start time is unreadable.
         """
         pid, uid = credentials_of(connection)
         try:
@@ -150,16 +153,16 @@ class Watched:
         found = cls(process or Process(pid, UNKNOWN), descriptor)
         if process is None or found.has_ended():
             return None
-        # Before Linux 6.5 the pid can be another's by now: that one would have to be of that user.
+        # Before Linux 6.5 the pid may be reused: accept only a process of the same user.
         return None if by_pid and _uid_of(pid) != uid else found
 
     def has_ended(self) -> bool:
-        """Whether it has."""
+        """Whether the process has ended."""
         return _is_readable(self._descriptor)
 
 
 def _pidfd_of(connection: socket.socket) -> int | None:
-    """A descriptor of the very process that connected; None: this kernel gives none."""
+    """A pidfd of the process that connected; None: this kernel offers none."""
     try:
         raw = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD, 4)
     except OSError as error:
@@ -170,7 +173,7 @@ def _pidfd_of(connection: socket.socket) -> int | None:
 
 
 def _has_ended(pidfd: int | None, pid: int, start_ticks: int) -> bool:
-    """Or is about to: whoever holds it by a descriptor is told last."""
+    """Whether it has ended or is about to: a pidfd becomes readable only at the very end."""
     if pidfd is not None and _is_readable(pidfd):
         return True
     return not Peer.is_alive(pid, start_ticks)

@@ -1,14 +1,14 @@
-"""Who a uid of this machine belongs to: limits are a person's, and one person may have many uids.
+"""Owner of a uid: limits hold for a person, and one person may have many uids.
 
 A uid belongs to
 
-    its owner     where /etc/subuid gives it to a user (rootless containers, newuidmap)
+    its owner     where /etc/subuid assigns it to a user (rootless containers, newuidmap)
     itself        where it has an account
-    who made it   where it has none: the user who made the caller's user namespace, which the kernel
-                  tells; of nested ones the outermost
-    nobody        otherwise. All such uids are one person together
+    its creator   where it has none: the user who created the caller's user namespace, as the kernel
+                  reports it; of nested namespaces the outermost one's
+    nobody        otherwise. All such uids together count as one person
 
-Without this, whoever has 65,536 subordinate uids would have as many times each limit.
+Without this, a user with 65,536 subordinate uids would have each limit that many times.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from pathlib import Path
 
 from penstock.node.tenants.json_files import read_record
 
-NOBODY = -1  # the owner of all uids that nobody has
+NOBODY = -1  # the owner of all uids without an owner
 SUBORDINATE = Path("/etc/subuid")
 ACCOUNTS_KEPT_S, MOST_ACCOUNTS = 10.0, 4096
-_LOOK_S = 1.0  # between looks whether the file has changed
+_LOOK_S = 1.0  # between checks of the file for changes
 _DEEPEST = 34  # the kernel nests 32 user namespaces
 # include/uapi/linux/nsfs.h
 _NS_GET_PARENT, _NS_GET_OWNER_UID = 0xB702, 0xB704
 
 
 class People:
-    """Tells owners of uids. From any thread; a directory service may take its time."""
+    """Looks up the owners of uids. Thread-safe; blocks on the directory service."""
 
     def __init__(self, subordinate: Path = SUBORDINATE) -> None:
-        """`subordinate`: the file as subuid(5) describes it."""
+        """`subordinate`: a file in the format of subuid(5)."""
         self._file = subordinate
         self._lock = threading.Lock()
         self._looked_s = -_LOOK_S
@@ -46,16 +46,16 @@ class People:
         self._accounts: dict[int, tuple[float, str | None]] = {}
 
     def owner_of(self, uid: int, pid: int | None = None) -> int:
-        """Whose `uid` is; `NOBODY`. `pid`: of a process that has it, which did not end yet."""
+        """The owner of `uid`, or `NOBODY`. `pid`: a live process that has this uid."""
         found = self._owner(uid)
         if found is None and pid:
             maker = maker_of_namespace(pid)
-            if maker:  # root makes namespaces for everybody
+            if maker:  # root creates namespaces on behalf of others
                 found = self._owner(maker)
         return NOBODY if found is None else found
 
     def name_of(self, uid: int) -> str:
-        """The account's name; the number where there is none, as in containers."""
+        """The account's name; the number where there is no account, as in containers."""
         return self._account(uid) or str(uid)
 
     def _owner(self, uid: int) -> int | None:
@@ -79,7 +79,7 @@ class People:
         return kept[1]
 
     def _read(self) -> None:
-        """The file, when it has changed. One that cannot be read counts as it was."""
+        """Reads the file when it has changed. An unreadable file counts as unchanged."""
         now_s = time.monotonic()
         if now_s - self._looked_s < _LOOK_S:
             return
@@ -100,7 +100,7 @@ class People:
         ranges = []
         for line in text.splitlines():
             words = line.split("#")[0].strip().split(":")
-            with contextlib.suppress(ValueError, KeyError):  # no line of ours, or no such user
+            with contextlib.suppress(ValueError, KeyError):  # malformed line, or no such user
                 name, first, count = words
                 owner = int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid
                 if owner and int(count) > 0 <= int(first):
@@ -109,9 +109,9 @@ class People:
 
 
 def maker_of_namespace(pid: int) -> int | None:
-    """Who made the process's outermost user namespace below ours, a uid of ours.
+    """The uid that created the process's outermost user namespace below ours.
 
-    None: it is in ours, or that cannot be told.
+    None: the process is in ours, or the creator cannot be determined.
     """
     maker = None
     try:

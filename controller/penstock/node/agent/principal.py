@@ -1,4 +1,4 @@
-"""Who gives an order, and what they may order."""
+"""Principal: the authenticated caller of a request, and its permissions."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Principal:
-    """Somebody whom the kernel (a local socket) or a certificate (TLS) has named."""
+    """A caller, identified by the kernel (local socket) or by a certificate (TLS)."""
 
-    name: str  # for records: a user's name, or the certificate's
-    uid: int | None  # on this machine; None: elsewhere
-    pid: int | None  # of the process that called; None: elsewhere
-    is_admin: bool  # root, the agent's own user, or who holds a certificate of the node's CA
-    owner_uid: int | None = None  # whose limits hold for a user of this machine, see `person`
+    name: str  # for records: the name of the user or of the certificate
+    uid: int | None  # on this machine; None: remote
+    pid: int | None  # of the calling process; None: remote
+    is_admin: bool  # root, the agent's own user, or the holder of a certificate of the CA
+    owner_uid: int | None = None  # the person whose limits hold for a local user, see `person`
     process: Watched | None = field(default=None, compare=False)  # `pid` while it has not ended
 
     @classmethod
     def local(cls, uid: int, pid: int, people: People, process: Watched | None = None) -> Principal:
-        """The process `pid` of user `uid`, as SO_PEERCRED names it. Blocks on account look-ups."""
+        """The process `pid` of user `uid`, from SO_PEERCRED. Blocks on account look-ups."""
         if cls.is_admins(uid):
             return cls(people.name_of(uid), uid, pid, is_admin=True, process=process)
         owner = people.owner_of(uid, pid)
@@ -42,20 +42,20 @@ class Principal:
 
     @classmethod
     def remote(cls, name: str) -> Principal:
-        """Whoever holds the certificate of that name."""
+        """The holder of the certificate with that name."""
         return cls(name, None, None, is_admin=True)
 
     @property
     def person(self) -> int | str:
-        """Whom limits hold for: with one person all of its uids are counted."""
+        """The person whose limits hold: all uids of one person count together."""
         if self.uid is None:
             return self.name
         return self.uid if self.owner_uid is None else self.owner_uid
 
     def check_may_change(self, grant: Grant) -> None:
-        """Raises `PenstockError` unless the caller is an admin, or the tenant the caller's own.
+        """Raises `PenstockError` unless the caller is an admin, or owns the tenant.
 
-        What a subordinate uid has is its owner's, too.
+        A subordinate uid's tenants belong to the uid's owner, too.
         """
         if self.is_admin or (self.uid is not None and self.uid in (grant.uid, grant.owner_uid)):
             return
@@ -69,7 +69,7 @@ class Principal:
     def check_may_lift(self, grant: Grant, what: str) -> None:
         """Raises `PenstockError` for a user whose tenant an administrator has suspended.
 
-        `what` is not done then: "resumed".
+        `what`: the refused change, such as "resumed".
         """
         if grant.suspended and grant.suspended_by and not self.is_admin:
             raise PenstockError(

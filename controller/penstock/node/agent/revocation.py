@@ -1,8 +1,8 @@
-"""Revoked tenants: each is ended by a thread of its own, which goes on until it is gone.
+"""Revocation of a tenant: a thread that ends its processes until the tenant is removed.
 
-From the order on a tenant is *ending*: no order but a further revoke is taken for it, and its share
-stays taken until no process of it is left and its directory is removed, however long that takes.
-That it is ending is written into its directory, so that the next agent goes on with it.
+From the request on the tenant is *ending*: the agent accepts nothing for it but a further revoke.
+Its share stays allocated until its last process has ended and its directory is removed, however
+long that takes. A file in its directory marks it as ending, so that the next agent continues.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ if TYPE_CHECKING:
     from penstock.node.tenants.tenant import Tenant
 
 FILE = "ending"  # in the tenant's directory: when SIGKILL is due (CLOCK_MONOTONIC, ns)
-KILLED_WITHIN_S = 10.0  # by the kernel, unless a process hangs in a driver call
-# Callers that are processes of the tenant have so long to take the answer and end: from SIGKILL's
-# time or the first such call, whichever is later. Further calls do not prolong it.
+KILLED_WITHIN_S = 10.0  # from SIGKILL to the end, unless a process hangs in a driver call
+# How long callers that are processes of the tenant may take to receive the answer and end: from
+# SIGKILL or the first such call, whichever is later. Further calls do not extend it.
 SPARED_S = 5.0
 LOOK_AGAIN_S = 0.1
-SELDOM = 20  # times as long as a look took: many at once must not take all of the agent's time
-SELDOM_AFTER_S = 2.0  # that SIGKILL did not help
-RETRY_S = 1.0  # a directory that cannot be removed
+SELDOM = 20  # pause after a scan, in scan durations: many at once must leave the agent time
+SELDOM_AFTER_S = 2.0  # after an ineffective SIGKILL, scans become rare
+RETRY_S = 1.0  # for a directory that cannot be removed
 STOPPED_WITHIN_S = 2.0
 
 
 def revoke(
     agent: Agent, managed: ManagedTenant, grace_ns: int, spare: int | None = None
 ) -> Revocation:
-    """Begins to end the tenant, or hastens that. Call it with the agent's lock held.
+    """Starts to end the tenant, or moves its deadline up. Call it with the agent's lock held.
 
     Args:
-        agent: Whose tenant it is.
-        managed: Which.
-        grace_ns: From SIGTERM to SIGKILL. Of several orders the earliest time holds.
+        agent: The agent that manages the tenant.
+        managed: The tenant.
+        grace_ns: From SIGTERM to SIGKILL. Of several requests the earliest deadline holds.
         spare: Pid of the caller, which may end last.
 
     Raises:
-        OSError: it cannot be written down; nothing is done.
+        OSError: the revocation cannot be recorded; nothing is done.
     """
     kill_at_ns = time.monotonic_ns() + grace_ns
     if managed.revocation is not None:
@@ -63,7 +63,7 @@ def revoke(
 
 
 def go_on(agent: Agent, managed: ManagedTenant) -> None:
-    """Goes on with what an agent before this one began. Call it with the agent's lock held."""
+    """Continues a revocation that an earlier agent began. Call it with the agent's lock held."""
     kill_at_ns = _read_mark(managed.tenant)
     if kill_at_ns is not None:
         _start(agent, managed, kill_at_ns)
@@ -87,21 +87,21 @@ class Revocation:
         self.kill_at_ns = kill_at_ns  # CLOCK_MONOTONIC
         self._spare: set[int] = set()  # pids of callers
         self._first_spared_s: float | None = None  # time.monotonic()
-        self._told: frozenset[int] = frozenset()  # of these, who alone is left of the tenant
+        self._told: frozenset[int] = frozenset()  # callers, once they alone are left of the tenant
         self._changed = threading.Condition()
-        self._left: list[Process] = []  # as of the last look
+        self._left: list[Process] = []  # as of the last scan
         self._is_over = self._is_stopped = False
-        self._failures = 0  # to look at it, or to remove its directory
+        self._failures = 0  # of scans, or of removing its directory
         self._failure: Exception | None = None  # the last of them
         self._ending = Ending(managed.tenant, managed.grant.uid, self._known, self._is_anothers)
         self._thread = threading.Thread(target=self._run, name="revoke", daemon=True)
 
     def start(self) -> None:
-        """Begins."""
+        """Starts the thread."""
         self._thread.start()
 
     def hasten(self, kill_at_ns: int, spare: int | None) -> None:
-        """SIGKILL is due at `kill_at_ns`, if that is earlier; the process `spare` may end last."""
+        """Moves SIGKILL to `kill_at_ns`, if that is earlier; the process `spare` may end last."""
         with self._changed:
             self.kill_at_ns = min(self.kill_at_ns, kill_at_ns)
             if spare:
@@ -117,11 +117,11 @@ class Revocation:
         self._thread.join(STOPPED_WITHIN_S)
 
     def wait(self, caller: int | None = None) -> Ended:
-        """Until the tenant is gone, or only callers are left of it, with the pid `caller`.
+        """Waits until the tenant is gone, or only callers are left of it, among them `caller`.
 
         Raises:
-            PenstockError: processes of it survive SIGKILL; it goes when they have ended.
-            OSError: its directory cannot be removed now; that is tried again.
+            PenstockError: processes survive SIGKILL; the tenant goes when they have ended.
+            OSError: its directory cannot be removed now; that is retried.
         """
         with self._changed:
             failures = self._failures
@@ -138,7 +138,7 @@ class Revocation:
 
     @property
     def finding(self) -> str:
-        """What keeps it, in words."""
+        """The progress of the revocation as text."""
         with self._changed:
             if self._failure is not None:
                 return f"revoked, but not removed: {self._failure}"
@@ -147,14 +147,14 @@ class Revocation:
         return "revoked: its processes end"
 
     def _known(self) -> Iterator[Process]:
-        """Its processes by handshakes and by enforcement, whatever became of their environment."""
+        """Its processes by handshake and enforcement, whatever their environment says now."""
         name = self._managed.tenant.name
         yield from self._agent.handshakes.processes(name)
         if self._agent.enforcer is not None:
             yield from self._agent.enforcer.members(name)
 
     def _is_anothers(self, process: Process) -> bool:
-        """By what enforcement saw, never by an environment, which a process may write anew."""
+        """Whether enforcement assigns it to another tenant; environments can be rewritten."""
         enforcer = self._agent.enforcer
         tenant = enforcer.tenant_of(process) if enforcer is not None else None
         return tenant not in {None, self._managed.tenant.name}
@@ -164,7 +164,7 @@ class Revocation:
         while not self._is_stopped and not is_over:
             try:
                 is_over = self._step()
-            except Exception as error:  # noqa: BLE001, PERF203 - on until the tenant is gone
+            except Exception as error:  # noqa: BLE001, PERF203 - retry until the tenant is gone
                 with self._changed:
                     self._failures, self._failure = self._failures + 1, error
                 self._pause(RETRY_S)
@@ -174,7 +174,7 @@ class Revocation:
             self._changed.notify_all()
 
     def _step(self) -> bool:
-        """One look; whether the tenant is gone."""
+        """One scan and its signals; whether the tenant is gone."""
         began_s = time.monotonic()
         with self._changed:
             kill_at_s = self.kill_at_ns / 1e9
@@ -196,7 +196,7 @@ class Revocation:
         if left:
             due_s = kill_at_s - began_s
             self._ending.wait(min(again_s, due_s) if due_s > 0 else again_s)
-            with self._changed:  # a look takes long where many processes cannot be read
+            with self._changed:  # a scan is slow where many processes cannot be read
                 self._left = self._ending.without_ended(left)
         self._pause(0.0 if left else LOOK_AGAIN_S)
         return False
@@ -209,7 +209,7 @@ class Revocation:
 
 
 def check_not_ending(managed: ManagedTenant) -> None:
-    """Raises `PenstockError` for a tenant that is being ended: nothing is given to it any more."""
+    """Raises `PenstockError` for a tenant that is being ended: it gets nothing more."""
     if managed.revocation is not None:
         raise PenstockError(
             f"tenant {managed.tenant.name!r} is being ended",
@@ -223,8 +223,8 @@ def _hangs(name: str, left: list[Process]) -> PenstockError:
         f"tenant {name!r} has not ended yet",
         f"{_pids(left)} {'are' if len(left) > 1 else 'is'} still there {KILLED_WITHIN_S:g} s after "
         "SIGKILL",
-        "its share stays taken and it goes when they have ended; cat /proc/PID/stack tells what "
-        "they wait for",
+        "its share stays allocated until they have ended; cat /proc/PID/stack shows what they "
+        "wait for",
         reason="not-now",
     )
 
@@ -232,7 +232,7 @@ def _hangs(name: str, left: list[Process]) -> PenstockError:
 def _stopped(name: str) -> PenstockError:
     return PenstockError(
         f"tenant {name!r} has not ended yet", "the agent stops",
-        "the next agent goes on with it", reason="unavailable",
+        "the next agent continues", reason="unavailable",
     )  # fmt: skip
 
 
@@ -241,7 +241,7 @@ def _pids(processes: list[Process]) -> str:
 
 
 def _write_mark(tenant: Tenant, kill_at_ns: int) -> None:
-    """Raises OSError, but not on a full disk: what is revoked there makes room."""
+    """Raises OSError, but not on a full disk: the revocation will free space there."""
     file = tenant.directory / FILE
     aside = tenant.directory / f".{FILE}"
     try:
@@ -250,18 +250,18 @@ def _write_mark(tenant: Tenant, kill_at_ns: int) -> None:
         except OSError as error:
             if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
                 raise
-        aside.replace(file)  # an empty one says enough
-    except FileNotFoundError:  # there is no room for it at all, or somebody removed the directory
+        aside.replace(file)  # an empty file suffices as the mark
+    except FileNotFoundError:  # the disk is full, or the directory was removed
         return
 
 
 def _read_mark(tenant: Tenant) -> int | None:
-    """When SIGKILL is due; None: it is not being ended."""
+    """When SIGKILL is due; None: the tenant is not being ended."""
     try:
         document = json.loads(read_record(tenant.directory / FILE))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError):
-        return 0  # it is there, whatever it says
+        return 0  # the mark exists, whatever its content
     at_ns = document.get("kill_at_ns") if isinstance(document, dict) else None
     return at_ns if isinstance(at_ns, int) else 0

@@ -1,4 +1,4 @@
-"""What the agent writes down and shows of its rounds: metering, and metrics for Prometheus."""
+"""Usage recorder: meters what tenants use, and exports metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from penstock_shim.pages import UsageSnapshot
 
 OBSERVE_NS = 1_000_000_000
-# So long the meter is not told again of a tenant of whom nothing is new: less than what it takes
-# for a gap, in which anything may have been.
+# How often the reading of an unchanged tenant is repeated to the meter: less than the time after
+# which the meter sees a gap, in which anything may have happened.
 SAME_NS = 4_000_000_000
 FLUSH_NS = 10_000_000_000
 STORED_WITHIN_S = 2.0
@@ -56,7 +56,7 @@ _WHERE = ("namespace", "pod", "container")  # labels of a grant that say where i
 
 @dataclass
 class _Latest:
-    """What was read of one tenant in the last round, and when the meter was told of it."""
+    """One tenant's last reading, and when it was last passed to the meter."""
 
     usage: UsageSnapshot | None  # None: the page cannot be read
     grant: Grant
@@ -67,41 +67,41 @@ class _Latest:
     def is_of(
         self, usage: UsageSnapshot | None, grant: Grant, figures: tuple[DeviceFigures, ...]
     ) -> bool:
-        """Whether these would be the same reading."""
+        """Whether these inputs would give the same reading."""
         return self.usage is usage and self.grant is grant and self.figures == figures
 
 
 class UsageRecorder:
-    """A periodic task of the agent, and the last one before a tenant goes."""
+    """A periodic task of the agent; also takes each tenant's last reading at its end."""
 
     def __init__(self, agent: Agent, directory: Path | None = None) -> None:
-        """Meters into `directory`. Raises `PenstockError`: another meters there already."""
+        """Meters into `directory`. Raises `PenstockError`: another process does so already."""
         self._agent = agent
         self._meter = Meter(directory)
         self._directory = directory
-        # Tenants end in the threads of whoever ends them, some of which hold the agent's lock: who
-        # has this one never takes that.
+        # Tenants end in various threads, some of which hold the agent's lock: never take the
+        # agent's lock while holding this one.
         self._lock = threading.Lock()
-        self._scrape_lock = threading.Lock()  # of counted events
+        self._scrape_lock = threading.Lock()  # guards the event counts
         self._exporter = Exporter(agent.node)
         self._identities: dict[ManagedTenant, Identity] = {}
         self._latest: dict[ManagedTenant, _Latest] = {}
-        self._managed_tenants: Sequence[ManagedTenant] = ()  # as of the last round …
+        self._managed_tenants: Sequence[ManagedTenant] = ()  # as of the last iteration …
         self._at: Moment | None = None  # … and when that was
         self._events: dict[str, Counter[str]] = {}  # by tenant: kinds
         self._tail = EventTail(agent, ())
         self._observed_ns = self._flushed_ns = 0
 
     def serve(self, address: str, port: int) -> int | None:
-        """Serves metrics; the port, None while it is taken. Raises `PenstockError`."""
+        """Serves metrics; returns the port, None while it is in use. Raises `PenstockError`."""
         return self._exporter.serve(address, port, self._agent.report)
 
     def serve_probes(self, address: str, port: int) -> int | None:
-        """Serves probes, apart from metrics; otherwise like `serve`."""
+        """Serves probes on a port of their own; otherwise like `serve`."""
         return self._exporter.serve_probes(address, port, self._agent.report)
 
     def __call__(self, now_ns: int) -> bool:
-        """One round; whether it was due."""
+        """One iteration; returns whether it was due."""
         if now_ns - self._observed_ns < OBSERVE_NS:
             return False
         self._observed_ns = now_ns
@@ -133,9 +133,9 @@ class UsageRecorder:
                 self._record(self._meter.close_tenant(now(), reading)[1])
 
     def usage(self, since_s: int, until_s: int, by: By, tenant: str | None) -> Usage:
-        """What was used, up to the last round. Raises `PenstockError`.
+        """The usage up to the last iteration. Raises `PenstockError`.
 
-        What could not be stored within `STORED_WITHIN_S` (a full or slow disk) is missing.
+        Usage that could not be stored within `STORED_WITHIN_S` (a full or slow disk) is missing.
         """
         deadline_s = time.monotonic() + STORED_WITHIN_S
         while not self._stored() and time.monotonic() < deadline_s:
@@ -143,20 +143,20 @@ class UsageRecorder:
         return read_usage_since(since_s, until_s, by=by, tenant=tenant, directory=self._directory)
 
     def close(self) -> None:
-        """Stores what is left."""
+        """Stores all pending readings."""
         self._exporter.close()
         with self._lock:
             self._catch_up()
             self._meter.close()
 
     def _stored(self) -> bool:
-        """Asks for all to be stored; the rounds, which take the same lock, never wait for it."""
+        """Requests a flush; returns whether all is stored. Never blocks the reconcile loop."""
         with self._lock:
             self._catch_up()
             return self._meter.flush(now())
 
     def _observe(self, at: Moment, managed_tenants: Sequence[ManagedTenant]) -> None:
-        """Tells the meter what is new, and now and then what is as it was."""
+        """Passes changed readings to the meter, and unchanged ones now and then."""
         stood: list[ManagedTenant] = []
         fresh: dict[ManagedTenant, _Latest] = {}
         readings = []
@@ -183,7 +183,7 @@ class UsageRecorder:
         self._record(self._meter.observe(at, readings))
 
     def _catch_up(self, managed_tenants: Iterable[ManagedTenant] | None = None) -> None:
-        """Tells the meter how long what it was not told of again stood: until the last round."""
+        """Repeats unchanged readings to the meter, as valid until the last iteration."""
         if self._at is None:
             return
         readings = []
@@ -197,7 +197,7 @@ class UsageRecorder:
     def _reading(
         self, managed: ManagedTenant, usage: UsageSnapshot | None, figures: Sequence[DeviceFigures]
     ) -> TenantReading | None:
-        """Of a damaged page what the device itself says; None: nothing tells anything."""
+        """The reading, of a damaged page by device figures alone; None: there are none either."""
         if usage is None and not figures:
             return None
         measured = {
@@ -210,7 +210,7 @@ class UsageRecorder:
             return None
 
     def _figures(self, managed: ManagedTenant) -> tuple[DeviceFigures, ...]:
-        """What the devices said of the tenant when enforcement, which asks them, looked last."""
+        """The devices' figures of the tenant as of enforcement's last poll."""
         enforcer = self._agent.enforcer
         return () if enforcer is None else enforcer.figures(managed.tenant.directory)
 
@@ -245,13 +245,13 @@ class UsageRecorder:
                 del self._events[gone]
 
     def _snapshot(self, managed_tenants: Sequence[ManagedTenant], at: Moment) -> NodeSnapshot:
-        """After the round at `at`; in the thread of whoever asks."""
+        """The snapshot for a scrape, after the iteration at `at`; runs in the scraper's thread."""
         self._count_events(managed_tenants)
         with self._lock:
             self._catch_up()
         agent = self._agent
         free: dict[str, Free] = {}
-        with contextlib.suppress(PenstockError):  # a grant that cannot be read: nobody knows
+        with contextlib.suppress(PenstockError):  # a grant is unreadable: unknown
             free = free_shares(agent.devices, agent.machine, agent.grants())
         return NodeSnapshot(
             at_mono_ns=at.mono_ns,
@@ -269,7 +269,7 @@ class UsageRecorder:
         try:
             identity = self._identity(managed)
         except OSError:
-            return None  # it ends
+            return None  # it is ending
         usage = managed.supervisor.usage
         limits = managed.supervisor.limits
         return TenantSnapshot(
@@ -302,7 +302,7 @@ class UsageRecorder:
             device_uuid=device.uuid,
             name=device.name,
             simulated=device.simulated,
-            # Enforcement asks all devices once a second, too, and must get its answers.
+            # Enforcement polls all devices once a second, too, and that must succeed.
             available=health.state != "lost" and not self._agent.fails(EnforcementTask),
             memory_capacity_bytes=device.memory_bytes,
             memory_used_bytes=known(report.memory_used_bytes) if report else None,
@@ -320,7 +320,7 @@ class UsageRecorder:
 
 
 def _findings(managed: ManagedTenant) -> Counter[str]:
-    """What stands against the tenant, by kind."""
+    """The number of the tenant's findings, by kind."""
     found = Counter(str(one.kind) for one in managed.findings)
     if managed.supervisor.page_problem and not found["damaged"]:
         found["damaged"] = 1

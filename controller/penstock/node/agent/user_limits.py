@@ -1,4 +1,4 @@
-"""What a user who is no administrator may ask for tenants of his own: he does not judge himself."""
+"""Per-user limits: what a user who is not an administrator may request for own tenants."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ if TYPE_CHECKING:
     from penstock.node.agent.principal import Principal
     from penstock.node.tenants.grant import Grant
 
-# Metrics are labelled with them: they say that a tenant is somebody's, on the node's word.
+# Metrics carry these labels as the node's own statement of whose a tenant is.
 PLACE_LABELS = frozenset({"namespace", "pod", "container"})
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """The node's: `penstock agent --measured … --longest-grace … --user-limit … --user-tenants …`.
+    """A node's limits: `penstock agent --measured --longest-grace --user-limit --user-tenants`.
 
-    A user is a person, whatever uids they call by.
+    They hold for a person, under whichever uid the person calls.
     """
 
     least_step: Step = DEFAULT_STEP  # of `onExceed.measured`: nothing milder
     longest_grace_ns: int = 60 * 10**9  # of `onExceed.grace`
     user_permille: int = FULL_DEVICE_PERMILLE  # of each device, for all tenants of one user
-    user_tenants: int = 64  # of one user, those included that end but are held up
+    user_tenants: int = 64  # of one user, including tenants that cannot end yet
 
     def check(self, request: Request, caller: Principal) -> None:
-        """Raises `PenstockError` for what only an administrator may ask."""
+        """Raises `PenstockError` for a request that only an administrator may make."""
         if caller.is_admin:
             return
         if STEPS.index(request.measured) < STEPS.index(self.least_step):
             raise _refusal(
                 f"onExceed.measured: {request.measured} is milder than this node allows",
-                f"for users its least step is {self.least_step} (penstock agent --measured)",
+                f"the least step for users is {self.least_step} (penstock agent --measured)",
                 f"ask for {self.least_step}",
             )
         if request.grace_ns > self.longest_grace_ns:
@@ -55,20 +55,20 @@ class Bounds:
         if request.allow_unknown:
             raise _refusal(
                 f"{caller.name} may not let unknown driver functions pass (allowUnknown)",
-                "they may take memory or device time that nobody counts",
+                "they may take memory or device time that is not accounted",
                 "leave it out",
             )
         if forged := sorted(PLACE_LABELS & request.labels.keys()):
             raise _refusal(
                 f"{caller.name} may not set the labels {', '.join(forged)}",
-                "metrics carry them, as the word of whoever runs the node",
-                "choose other names for labels of your own",
+                "metrics carry them as the node's own statement",
+                "choose other names for your own labels",
             )
 
     def check_number(self, caller: Principal, grants: Iterable[Grant], held: int) -> None:
-        """Raises `PenstockError` when a user has as many tenants as users may have.
+        """Raises `PenstockError` when a user has reached the number of tenants per user.
 
-        `held`: pages of the user's former tenants that somebody has open still.
+        `held`: pages of the user's ended tenants that are still open in a process.
         """
         if caller.is_admin:
             return
@@ -83,9 +83,9 @@ class Bounds:
             )  # fmt: skip
 
     def bounded(self, request: Request) -> Request:
-        """The request with `onExceed` clamped to what users may ask for.
+        """The request with `onExceed` clamped to what users may request.
 
-        A node's driver asks as an administrator, and says by `bound_…` which words are a user's.
+        A node's driver calls as an administrator; `bound_…` marks the fields that a user wrote.
         """
         if request.bound_measured:
             measured = max(request.measured, self.least_step, key=STEPS.index)
@@ -102,7 +102,7 @@ class Bounds:
         machine: str | None,
         grants: Iterable[Grant],
     ) -> dict[str, Free] | None:
-        """What the caller may still hold of each device, by UUID; None: nothing bounds it."""
+        """What the caller may still get of each device, by UUID; None: unlimited."""
         if caller.is_admin or self.user_permille >= FULL_DEVICE_PERMILLE:
             return None
         own = [one for one in grants if person_of(one) == caller.person]
@@ -128,8 +128,8 @@ class Bounds:
     ) -> None:
         """Raises `PenstockError` when a user would hold more of a device than users may.
 
-        `left`: by `left_to`, without this grant; `before`: the grant that this one replaces, which
-        is never too large.
+        `left`: from `left_to`, without this grant; `before`: the grant that this one replaces, whose
+        size is always allowed.
         """
         if left is None:
             return
@@ -138,10 +138,10 @@ class Bounds:
             short = []
             if share.memory_bytes > max(room.memory_bytes, had.memory_bytes if had else 0):
                 asked, most = human_memory(share.memory_bytes), human_memory(room.memory_bytes)
-                short.append(f"{asked} of memory were asked for, at most {most} are left")
+                short.append(f"{asked} of memory requested, at most {most} left")
             if share.cores_permille > max(room.cores_permille, had.cores_permille if had else 0):
                 asked, most = format_cores(share.cores_permille), format_cores(room.cores_permille)
-                short.append(f"{asked} % of cores were asked for, at most {most} % are left")
+                short.append(f"{asked} % of cores requested, at most {most} % left")
             if short:
                 others = listing([one.tenant for one in room.holders])
                 raise PenstockError(
@@ -156,7 +156,7 @@ class Bounds:
 
 
 def person_of(grant: Grant) -> int | None:
-    """Whose limits it counts to, as `Principal.person`; None: nobody's on this machine."""
+    """The person whose limits it counts to, as `Principal.person`; None: no local user."""
     return grant.uid if grant.owner_uid is None else grant.owner_uid
 
 

@@ -1,4 +1,4 @@
-"""What the agent shows of devices and tenants."""
+"""Read-only views of devices, tenants and the node, as the agent reports them."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DeviceView:
-    """A device and what is left of it."""
+    """A device and its free share."""
 
     device: Device
     free: Free
     health: Health
-    foreign: tuple[Process, ...] = ()  # on it, of no tenant
-    report: DeviceReport | None = None  # as of the last look
+    foreign: tuple[Process, ...] = ()  # untracked processes on it
+    report: DeviceReport | None = None  # as of the last poll
 
 
 @dataclass(frozen=True)
@@ -35,37 +35,37 @@ class TenantView:
     suspended: bool
     allowances: tuple[int, ...]  # permille, one for each device of the grant
     processes: int  # that hold a slot
-    members: int | None  # that are there, by the kernel's word; None: nobody has looked yet
+    members: int | None  # live processes as the kernel shows them; None: no scan yet
     finding: str | None  # what is wrong with it
 
 
 @dataclass(frozen=True)
 class NodeView:
-    """The node, and how its agent is doing."""
+    """The node and the state of its agent."""
 
     name: str
     machine: str | None
     devices: tuple[DeviceView, ...]
     started_at: float  # seconds since the epoch
     tenants: int
-    slowest_round_ns: int  # of the last minute
+    slowest_round_ns: int  # longest iteration of the last minute
     enforces: bool
-    driver_released: str  # why; empty: the driver is in use
+    driver_released: str  # the reason; empty: the driver is in use
 
 
 @dataclass(frozen=True)
 class Granted:
-    """What a new tenant's owner is told."""
+    """The answer to the owner of a new tenant."""
 
     view: TenantView
     notes: tuple[str, ...]
-    variables: dict[str, str]  # of a program on this machine; none of a container's
-    cdi_devices: tuple[str, ...]  # of a container, ours first
+    variables: dict[str, str]  # environment of a program on this machine; empty for containers
+    cdi_devices: tuple[str, ...]  # for a container, ours first
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How the processes of a revoked tenant went."""
+    """How the processes of a revoked tenant ended."""
 
     ended: int
     killed: int

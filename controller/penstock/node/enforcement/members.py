@@ -46,6 +46,9 @@ _RARE = 8  # … and one in so many of those whether the pid was given anew, sho
 _DEEPEST = 64
 # For a user's mounts in a scan; who is left out is looked at in the next, while it is young.
 _LONGEST_NS = 20_000_000
+# For so long after the first scan a process that cannot be read may be any tenant's: an agent that
+# was started anew knows of none where it was before.
+_UNREAD_NS = 30_000_000_000
 _MOST_CONTAINERS = 4096  # remembered; the oldest are forgotten first
 
 
@@ -76,6 +79,9 @@ class Members:
         self._pages: dict[PageId, tuple[Page, str]] = {}  # usage pages, and whose they are
         self._mounters_ns: dict[int, int] = {}  # spent in a scan on reading a user's mounts, by uid
         self._directory_of: dict[int, str | None] = {}  # as the young ones' environments say now
+        self._first_ns = 0  # of the first scan
+        self._unread: set[int] = set()  # that the scan under way could not read
+        self._may_lack = False  # whether a scan soon after the first one could not read all
         self._look = 0
         self._scans = 0
         self._ours: set[int] = set()
@@ -96,9 +102,13 @@ class Members:
             self._forget(pid)
         self._check(living)
         new = living.keys() - self._known.keys()
+        self._first_ns = self._first_ns or now_ns
+        self._unread = set()
         for pid in new:
             self._led.pop(pid, None)  # a number that is given again is no session any more
-        for pid, stat in read_stats(new).items():  # who keeps it from being read runs nothing
+        stats = read_stats(new)
+        self._unread |= {pid for pid in new - stats.keys() if _exists(pid)}
+        for pid, stat in stats.items():  # a process that blocks being read runs nothing
             self._known[pid] = _Seen(stat, now_ns, living[pid])
             self._young.add(pid)
         if self._new_subjects or self._led:
@@ -106,6 +116,7 @@ class Members:
         if self._new_subjects:
             self._take_handshakes()
         self._decide_young(now_ns)
+        self._may_lack = bool(self._unread) and now_ns - self._first_ns < _UNREAD_NS
         if self._new_subjects or self.changes != self._counted:
             self._counted = self.changes
             found = Counter(seen.tenant for seen in self._known.values())
@@ -174,8 +185,12 @@ class Members:
         ]
 
     def count(self, tenant: str) -> int | None:
-        """How many `of` has; None: there was no scan since the tenant is there."""
-        return self._counts.get(tenant)
+        """How many `of` has; None: not known, as a scan is still to come, or could not read all.
+
+        A share without processes is given away, so that "none" must be certain.
+        """
+        count = self._counts.get(tenant)
+        return None if not count and self._may_lack else count
 
     def _take(self, subjects: Sequence[Subject]) -> None:
         same = len(subjects) == len(self._taken) and all(map(operator.is_, subjects, self._taken))
@@ -310,7 +325,11 @@ class Members:
             asked.append((uid, time.monotonic_ns()))
             return uid == os.geteuid() or self._mounters_ns.get(uid, _LONGEST_NS) < _LONGEST_NS
 
-        found = mounted_pages(pid, is_asked_for)
+        try:
+            found = mounted_pages(pid, is_asked_for)
+        except TimeoutError:
+            self._unread.add(pid)
+            return None
         for uid, began_ns in asked:
             if uid in self._mounters_ns:
                 self._mounters_ns[uid] += time.monotonic_ns() - began_ns
@@ -353,6 +372,10 @@ def _living() -> dict[int, int]:
     """All pids, each with the inode of its folder."""
     with os.scandir("/proc") as entries:
         return {int(one.name): one.inode() for one in entries if one.name.isdigit()}
+
+
+def _exists(pid: int) -> bool:
+    return os.path.exists(f"/proc/{pid}")  # noqa: PTH110 - for each process
 
 
 def _is_where_it_was(pid: int, seen: _Seen) -> bool:

@@ -123,6 +123,9 @@ def mounted_pages(
     Args:
         pid: The process.
         is_asked_for: Whether to read mounts that the user of a given uid can have made.
+
+    Raises:
+        TimeoutError: the process cannot be read now.
     """
     try:
         namespace = _namespace(pid)
@@ -136,6 +139,8 @@ def mounted_pages(
             most = _MOST_BYTES if owner == os.geteuid() else _MOST_BYTES_OF_A_USER
             found = tuple(itertools.islice(_pages(_lines(stream.fileno(), most)), _MOST_PAGES))
         return MountedPages(found, owner) if found else None
+    except TimeoutError:
+        raise
     except OSError:
         return None
 

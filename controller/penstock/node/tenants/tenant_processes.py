@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from typing import TYPE_CHECKING
@@ -75,9 +76,10 @@ def _contained(tenant_directory: Path) -> list[int]:
     found = []
     for entry in os.listdir("/proc"):  # noqa: PTH208
         if entry.isdigit():
-            seen = mounted_pages(int(entry), {os.geteuid(), page.uid}.__contains__)
-            if seen is not None and seen.tells_of(page):
-                found.append(int(entry))
+            with contextlib.suppress(TimeoutError):  # enforcement remembers where it was seen
+                seen = mounted_pages(int(entry), {os.geteuid(), page.uid}.__contains__)
+                if seen is not None and seen.tells_of(page):
+                    found.append(int(entry))
     return found
 
 
