@@ -52,9 +52,7 @@ class _Listener:
     since_ticks: int
     known: dict[int, Handshake] = field(default_factory=dict)  # by pid
     processes: frozenset[Process] | None = None  # the same; None: to be rebuilt
-    silent: deque[tuple[int, socket.socket]] = field(
-        default_factory=deque
-    )  # (since, socket)
+    silent: deque[tuple[int, socket.socket]] = field(default_factory=deque)  # (since, socket)
     unsaved: bool = False
     refused: int = 0
     refused_told_ns: int | None = None

@@ -128,8 +128,8 @@ class Bounds:
     ) -> None:
         """Raises `PenstockError` when a user would hold more of a device than users may.
 
-        `left`: from `left_to`, without this grant; `before`: the grant that this one replaces, whose
-        size is always allowed.
+        `left`: from `left_to`, without this grant; `before`: the grant that this one replaces,
+        whose size is always allowed.
         """
         if left is None:
             return
