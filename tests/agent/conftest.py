@@ -1,4 +1,4 @@
-"""A real `penstock agent` on a simulated GPU, spoken to by its real client."""
+"""Fixtures: a real `penstock agent` on a simulated GPU, and its real client."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STARTED_WITHIN_S = 30
 
 
 def wait_until(condition, timeout_s=20.0):
-    """The first true value of `condition`; fails after `timeout_s`."""
+    """Waits for a true value of `condition` and returns it; fails after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     while True:
         value = condition()
@@ -38,7 +38,7 @@ def wait_until(condition, timeout_s=20.0):
 
 
 class Node:
-    """An agent of its own, and the programs that run as its tenants."""
+    """An agent, and the programs that run as its tenants."""
 
     def __init__(self, state: Path, *options: str) -> None:
         self.state = state
@@ -54,7 +54,7 @@ class Node:
         return {**kept, "PENSTOCK_STATE_DIR": str(self.state)}
 
     def start(self) -> None:
-        """Starts the agent; returns when it takes orders."""
+        """Starts the agent; returns when it accepts requests."""
         self.process = subprocess.Popen(
             [self.python, "-m", "penstock", *self.agent_command()],
             env=self.environment,
@@ -69,19 +69,19 @@ class Node:
         assert self.started["event"] == "started", line
 
     def agent_command(self, *options: str) -> list[str]:
-        """`agent`, which leaves nothing outside the test's folder."""
+        """The `agent` command, with all its files in the test's folder."""
         places = {"meter-dir": "meter", "cdi-dir": "cdi", "shim-dir": "shim"}
         kept = [f"--{option}={self.state}-{folder}" for option, folder in places.items()]
         return ["agent", "--simulate=h200", "--metrics=127.0.0.1:0", *kept, *self.options, *options]
 
     def kill(self) -> None:
-        """SIGKILL, as an out-of-memory killer does it."""
+        """Kills the agent with SIGKILL, like the out-of-memory killer."""
         self.process.kill()
         self.process.wait()
         self.process.stderr.close()
 
     def stop(self) -> int:
-        """SIGTERM; the exit code."""
+        """Stops the agent with SIGTERM; returns its exit code."""
         self.process.send_signal(signal.SIGTERM)
         code = self.process.wait(30)
         self.process.stderr.close()
@@ -91,7 +91,7 @@ class Node:
         return AgentClient.local(self.socket)
 
     def __call__(self, *arguments: str, **options) -> subprocess.CompletedProcess[str]:
-        """`penstock …` to its end, output captured."""
+        """Runs `penstock …` to its end, with captured output."""
         return subprocess.run(
             [self.python, "-m", "penstock", *arguments],
             env={**self.environment, **options.pop("env", {})},
@@ -103,16 +103,16 @@ class Node:
         )
 
     def tenant(self, name: str, *, cores: int = 300, memory: int = 8 * GIB, **fields):
-        """A new tenant; the agent's answer."""
+        """Creates a tenant; returns the agent's answer."""
         with self.client() as agent:
             return agent.grant(request(name, cores=cores, memory=memory, **fields))
 
     def launch(self, granted, *arguments: str) -> subprocess.Popen[str]:
-        """The launcher as that tenant's program."""
+        """Starts the launcher as that tenant's program."""
         return self.launch_in(environment_for(granted), LAUNCHER, *arguments)
 
     def launch_in(self, environment: dict[str, str], *command: str) -> subprocess.Popen[str]:
-        """A program in an environment of its own, ended with the node."""
+        """Starts a program in its own environment; it is ended with the node."""
         program = subprocess.Popen(
             command,
             env=environment,

@@ -1,8 +1,8 @@
-"""What a tenant's own program can do to its files and its socket. Runs as user UID, for SECONDS.
+"""Attacks of a tenant's program on its files and its socket. Runs as user UID, for SECONDS.
 
     hostile.py UID STATE SECONDS
 
-Says in JSON, line by line: what it could write, what it could replace, and how often it did what.
+Prints JSON lines: the files it could write, those it could replace, and the count of each attack.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ CHANCE = random.Random()  # noqa: S311 - no secret
 
 
 def everything(state: Path) -> list[Path]:
-    """All that is in the state directory, as root sees it."""
+    """Everything in the state directory, as root sees it."""
     return [state, *(path for path in state.rglob("*") if not path.is_symlink())]
 
 
 def replaced(directory: Path) -> list[str]:
-    """Which files it could put something else in the place of."""
+    """The files that it could replace."""
     done = []
     for name in ("quota", "usage", "grant.yaml", "events.jsonl", "handshake", "processes.json"):
         path, aside = directory / name, directory / f"{name}.aside"
@@ -49,7 +49,7 @@ def replaced(directory: Path) -> list[str]:
 
 
 class Attacks:
-    """One method an attack; each is done again and again, in an order of chance."""
+    """One method per attack; they are repeated in random order."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -65,14 +65,14 @@ class Attacks:
             file.write(os.urandom(CHANCE.choice([16, 4096, 1 << 20])))
 
     def many_slots(self) -> None:
-        """Every slot a living process of another pid namespace, as far as the page says."""
+        """Claims every slot for a process of another pid namespace that looks alive."""
         with self.usage.open("r+b") as file:
             for offset in range(1 << 19, 2 << 20, 64):
                 file.seek(offset)
                 file.write((1 << 62 | 5 << 54 | 1 << 32).to_bytes(8, "little"))
 
     def grow(self) -> None:
-        """Once: whoever does it again is ended (tests/hostile/test_pages.py)."""
+        """Grows the page once: a second time would end the tenant (tests/hostile/test_pages.py)."""
         if self.has_grown:
             return
         self.has_grown = True
@@ -85,7 +85,7 @@ class Attacks:
         self.usage.chmod(CHANCE.choice([0, 0o777, 0o200, 0o600]))
 
     def locks(self) -> None:
-        """On everything that it can open at all."""
+        """Locks every file that it can open."""
         if len(self.kept) > 300:
             return
         names = ("quota", "usage", "grant.yaml", "events.jsonl", "supervisor.lock")
@@ -123,7 +123,7 @@ class Attacks:
             file.write(b"x" * (1 << 20))
 
     def stopped(self) -> None:
-        """Stops in the middle of work, with memory reserved and launches under way."""
+        """Stops in the middle of work, with memory reserved and launches in progress."""
         child = os.fork()
         if child == 0:
             device = Device()

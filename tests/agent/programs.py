@@ -1,4 +1,4 @@
-"""The programs that tests run as tenants of an agent."""
+"""Programs that tests run as tenants of an agent."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ LAUNCHER = str(paths.workload_path(NAME))
 
 
 def environment_for(granted) -> dict[str, str]:
-    """The environment that the agent said, over ours."""
+    """Our environment, updated with the agent's variables."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PENSTOCK_", "CUDA_"))}
     return {**kept, **granted.environment, "PENSTOCK_SIM_KERNELS": KERNEL_RULES}
 
 
 def backlogged(seconds: float, kernel_us: float = 200) -> list[str]:
-    """The launcher's arguments for launching without a pause."""
+    """Arguments that make the launcher launch without a pause."""
     return Workload(kernel_us).arguments(seconds)
 
 
@@ -33,7 +33,7 @@ def open_to_nobody(node) -> None:
 
 
 def open_folder(directory: Path) -> None:
-    """Lets other users enter it, and all above it."""
+    """Lets other users enter the folder and its parents."""
     for folder in (directory, *directory.parents):
         mode = folder.stat().st_mode
         if mode & 0o011 != 0o011:

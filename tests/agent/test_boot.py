@@ -1,4 +1,4 @@
-"""A machine that is rebooted, with a state directory that outlives it."""
+"""Reboot of a machine whose state directory survives it."""
 
 from __future__ import annotations
 

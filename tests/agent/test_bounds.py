@@ -1,4 +1,4 @@
-"""What one caller asks for, or holds, keeps nobody else's orders back."""
+"""Requests and resources of one caller delay no other caller's requests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MIB = 1 << 20
 
 
 def refused(stub_call, message):
-    """The status that the agent answers with, in words."""
+    """The gRPC status of the agent's answer as text."""
     with pytest.raises(grpc.RpcError) as failed:
         list(stub_call(message, timeout=20))
     return failed.value.code().name, failed.value.details()

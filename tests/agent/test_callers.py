@@ -1,4 +1,4 @@
-"""Who may order what: told by the kernel on the local socket, by certificates over TCP."""
+"""Callers and their permissions: identified by the kernel locally, by certificates over TCP."""
 
 from __future__ import annotations
 
@@ -137,9 +137,9 @@ def test_a_user_holds_no_more_of_a_device_than_the_node_allows_over_all_tenants(
     refused = as_nobody(node, ask.format(name="b", memory=1, cores=101))
     assert refused.startswith("not-allowed")
     assert "at most 40 % of a device" in refused
-    assert "10.1 % of cores were asked for, at most 10 % are left beside a" in refused
+    assert "10.1 % of cores requested, at most 10 % left beside a" in refused
     refused = as_nobody(node, ask.format(name="b", memory=60, cores=10))
-    assert "60Gi of memory were asked for" in refused
+    assert "60Gi of memory requested" in refused
     assert "of cores" not in refused
     assert as_nobody(node, ask.format(name="b", memory=1, cores=100)) == "done"
     grow = "agent.resize('b', Resize(cores_permille={}))"
@@ -182,13 +182,13 @@ def test_grpcs_own_socket_lies_where_nobody_else_gets(node):
     inside = node.state / ".agent"
     assert inside.stat().st_mode & 0o077 == 0
     channel = grpc.insecure_channel(f"unix:{inside / 'grpc.sock'}")
-    with channel, pytest.raises(PenstockError, match="nobody knows who calls"):
+    with channel, pytest.raises(PenstockError, match="the caller cannot be identified"):
         AgentClient(channel, "inside").tenants()
 
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory):
-    """A CA, a server's and a client's certificate of it, and a stranger's."""
+    """A CA, a server and a client certificate that it signed, and one of another CA."""
     folder = tmp_path_factory.mktemp("certificates")
 
     def openssl(*arguments):
@@ -262,8 +262,8 @@ def tls(address="127.0.0.1:0", cert="agent.crt", key="agent.key", ca="ca.crt"):
         (["--listen=127.0.0.1:0"], "--tls-cert, --tls-key, --tls-ca is missing"),
         (["--tls-cert=x"], "--listen is missing"),
         (["--listen=127.0.0.1:0", "--tls-cert=x", "--tls-key=x", "--tls-ca=x"], "cannot read x"),
-        (tls("127.0.0.1:99999"), "'127.0.0.1:99999' is no address"),
-        (tls("127.0.0.1"), "ports go from 0 (any) to 65535"),
+        (tls("127.0.0.1:99999"), "invalid address: '127.0.0.1:99999'"),
+        (tls("127.0.0.1"), "a port from 0 (any) to 65535"),
         (tls(ca="empty"), "empty is empty"),
         (tls(ca="words"), "words cannot be used"),
         (tls(cert="words"), "words and agent.key cannot be used"),

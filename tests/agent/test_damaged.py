@@ -1,4 +1,4 @@
-"""A grant.yaml that cannot be read is the problem of its tenant alone."""
+"""An unreadable grant.yaml affects its tenant alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Devices that fail under a running agent: what tenants keep, what is said, and the way back."""
+"""Device failures under a running agent: effects on tenants, reports, and recovery."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock_shim import paths, simulator
 
 
 class Metrics:
-    """What Prometheus would read now, by metric and by the value of a label."""
+    """The current metrics, by metric and label value."""
 
     def __init__(self, node):
         url = f"http://127.0.0.1:{node.started['metrics_port']}/metrics"
@@ -28,7 +28,7 @@ class Metrics:
         self.samples = [s for f in text_string_to_metric_families(text) for s in f.samples]
 
     def of(self, name, **labels):
-        """The value; None: there is no such series."""
+        """The value of a series; None: there is none."""
         found = [
             one.value
             for one in self.samples
@@ -39,7 +39,7 @@ class Metrics:
 
 
 def listed(node, kind):
-    """The devices of `penstock devices -o json`, by UUID."""
+    """The output of `penstock devices -o json`, by UUID."""
     done = node("devices", f"--kind={kind}", "-o", "json")
     assert done.returncode == 0, done.stderr
     (survey,) = json.loads(done.stdout)["kinds"]
@@ -47,7 +47,7 @@ def listed(node, kind):
 
 
 def refusal(node, *devices):
-    """Why a tenant on these devices is not granted; None: it is."""
+    """Why the agent refuses a tenant on these devices; None: it grants it."""
     name = f"new{len(list((node.state / 'tenants').iterdir()))}"
     with node.client() as agent:
         try:
@@ -140,8 +140,8 @@ def test_nothing_is_granted_where_every_device_is_lost(node):
 class RealNode(Node):
     """An agent that finds a driver in the library path, as on a machine with GPUs.
 
-    The driver is the simulated one, told by a file beside it what machine it is of: nothing in the
-    agent's environment or options says that anything is simulated.
+    The driver is the simulated one, and a file beside it names its simulated machine: nothing in
+    the agent's environment or options says that anything is simulated.
     """
 
     def __init__(self, state, spec="h200,2"):
@@ -260,9 +260,9 @@ def test_a_driver_that_goes_away_and_comes_back_is_found_again(real):
 
 
 def held_of(real) -> list[str]:
-    """What the agent has mapped or open of the driver.
+    """The driver files that the agent has mapped or open.
 
-    Without the file that stands for the simulated devices themselves.
+    The file that represents the simulated devices themselves is left out.
     """
     process = Path(f"/proc/{real.process.pid}")
     found = process.joinpath("maps").read_text().splitlines()

@@ -1,4 +1,4 @@
-"""The table of failures (ARCHITECTURE.md) under a running agent whose tenants launch on."""
+"""The table of failures (ARCHITECTURE.md) with a running agent and launching tenants."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def assert_works(node: Node, witness: Witness, machine: Machine | None = None) -
 
 
 def beats(node: Node) -> None:
-    """The agent goes its rounds: the tenant's page gets heartbeats."""
+    """The reconcile loop runs: the tenant's page gets heartbeats."""
     page = node.state / "tenants" / "t" / "quota"
     last = read_quota(page).heartbeat_ns
     wait_until(lambda: read_quota(page).heartbeat_ns > last)
 
 
 def assert_metered(node: Node, witness: Witness) -> None:
-    """After its end: what was metered is what its page said, to the nanosecond."""
+    """After its end, the metered usage equals its page, to the nanosecond."""
     assert witness.end() == 0
     wait_until(lambda: not node.usage("t").slots)
     spent_ns = node.usage("t").devices[0].spent_ns
@@ -71,7 +71,7 @@ def assert_metered(node: Node, witness: Witness) -> None:
 
 @pytest.fixture
 def disk(tmp_path):
-    """A small file system of its own, for state and meter."""
+    """A small separate file system for state and meter."""
     folder = tmp_path / "disk"
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=24m,mode=700", "none", str(folder)]
@@ -158,7 +158,7 @@ def test_on_a_read_only_disk_tenants_go_on_and_orders_are_refused(small, disk, w
 
 
 class JumpingNode(Node):
-    """An agent whose wall clock is set by the test."""
+    """An agent whose wall clock the test sets."""
 
     def __init__(self, state: Path, library: Path) -> None:
         super().__init__(state)
@@ -222,7 +222,7 @@ def test_a_socket_that_was_taken_away_is_made_again(node):
 
 
 def test_an_agent_that_gets_no_processor_harms_nobody(node, witness_program):
-    """As nice as can be, beside programs that take each processor several times over."""
+    """The agent runs at the lowest priority beside programs that overload every processor."""
     witness = Witness(node, node.tenant("t", cores=300, memory=GIB), witness_program)
     wait_until(lambda: node.usage("t").devices[0].launches > 500)
     for task in Path(f"/proc/{node.process.pid}/task").iterdir():
@@ -249,7 +249,7 @@ FILES_ALONE = 65  # rows that name files and no test in them: may become fewer, 
 
 
 def test_every_row_of_the_table_names_tests_that_are_there():
-    """As `file::test`, several apart by commas; of old rows some name files alone."""
+    """Rows name tests as `file::test`, separated by commas; some old rows name only files."""
     text = (HERE.parents[1] / "docs/failure-modes.md").read_text()
     rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
     heads = {tuple(one) for one in rows if "what fails" in one[0].lower()}

@@ -1,4 +1,4 @@
-"""What `penstock top` makes of an agent's words, in whatever order they come."""
+"""The view of `penstock top` from an agent's messages, in any order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ UUID = "GPU-1"
 
 
 class Agent:
-    """It lists a tenant that has ended by the next look, and one that it has seen no figures of."""
+    """An agent that lists a tenant which ends before the next poll, and one without figures."""
 
     def __init__(self, tells_after_s: float) -> None:
         self.looks = 0
@@ -45,7 +45,7 @@ class Agent:
 
 
 def seen(agent: Agent) -> dict[str, tuple[int | None, str | None]]:
-    """By tenant: its memory, and what is wrong."""
+    """Memory and finding by tenant."""
     rows = [line.row for line in AgentFeed(agent, lambda: None, 1.0).picture().tenants]
     return {row.tenant: (row.memory_used_bytes, row.problem) for row in rows}
 

@@ -1,4 +1,4 @@
-"""Orders that fail or are killed half-way: nothing is lost, nothing is given twice, ask again."""
+"""Requests that fail or are killed half-way: nothing is lost or granted twice; a retry works."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def refused(order) -> PenstockError:
 
 
 def deaf_program(node: Node, granted) -> subprocess.Popen[str]:
-    """A process of the tenant that ignores SIGTERM; it does not use the device."""
+    """A process of the tenant that ignores SIGTERM and does not use the device."""
     environment = environment_for(granted)
     environment.pop("LD_PRELOAD", None)
     program = node.launch_in(environment, sys.executable, "-c", DEAF + "time.sleep(600)")
@@ -49,7 +49,7 @@ def free_permille(agent) -> int:
 
 @needs_root
 def test_a_grant_that_is_asked_again_and_cannot_be_offered_leaves_the_tenant_as_it_is(node):
-    """A kubelet asks again after each of its restarts, also while a disk is away."""
+    """A kubelet repeats the request after each of its restarts, also while a disk is missing."""
     shared = request("pod", cores=900, container=True, request_id="claim")
     shims = Path(f"{node.state}-shim")
     with node.client() as agent:
@@ -81,7 +81,7 @@ def test_a_new_tenant_that_cannot_be_offered_is_taken_back_and_granted_when_aske
 @needs_root
 @pytest.mark.parametrize("step", ["shim-release", "container"])
 def test_each_step_of_an_offer_may_fail_and_be_asked_again(node, step):
-    """Where it writes a file there is a folder, and the other way round."""
+    """A folder blocks each path where the offer writes a file, and a file each folder."""
     one = request("pod", container=True, request_id="claim")
     with node.client() as agent:
         agent.grant(one)
@@ -128,7 +128,7 @@ def test_a_tenant_stays_taken_while_its_revoke_waits_and_nothing_else_is_done_fo
 
 
 def test_a_process_that_revokes_its_own_tenant_does_not_keep_what_it_has(node):
-    """The caller is spared until it has its answer; its share stays taken until it has ended."""
+    """The caller is spared until it has its answer; its share stays allocated until its end."""
     granted = node.tenant("t", cores=900)
     code = (
         "import sys, time; from pathlib import Path; from penstock.node.rpc import AgentClient; "
@@ -146,7 +146,7 @@ def test_a_process_that_revokes_its_own_tenant_does_not_keep_what_it_has(node):
 
 
 def test_a_tenant_that_revokes_itself_again_and_again_ends_and_whoever_else_revokes_it_waits(node):
-    """Before, each call gave it five more seconds, and an administrator was told it was gone."""
+    """Once, each call gave it five more seconds, and an administrator was told that it was gone."""
     granted = node.tenant("t", cores=900)
     code = (
         "import sys, time; from pathlib import Path; from penstock.node.rpc import AgentClient\n"
@@ -220,7 +220,7 @@ def test_a_suspend_that_was_killed_half_way_is_finished_by_the_next_agent(node):
 
 
 class Asker(threading.Thread):
-    """Gives one tenant one order after the other, each again and again until it is carried out."""
+    """Sends one tenant one request after the other, and retries each until it succeeds."""
 
     def __init__(self, node: Node, number: int) -> None:
         super().__init__(daemon=True)

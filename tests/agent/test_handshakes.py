@@ -1,4 +1,4 @@
-"""Handshakes: the agent knows each process by its pid here, whatever that says of itself."""
+"""Handshakes: the agent knows each process by its host pid, whatever the process claims."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ FORKING = textwrap.dedent(
 
 
 def known(node, name: str) -> dict[int, object]:
-    """Who shook hands, by pid, as the agent wrote it down."""
+    """The handshakes that the agent saved, by pid."""
     return {one.pid: one for one in read_handshakes(node.state / "tenants" / name)}
 
 
 def message(**fields) -> bytes:
-    """A handshake of this process's, with `fields` in it."""
+    """A handshake of this process, with `fields` replaced."""
     made = ffi.new("penstock_handshake *")
     made.magic, made.version = lib.PENSTOCK_HANDSHAKE_MAGIC, lib.PENSTOCK_HANDSHAKE_VERSION
     made.pid = os.getpid()
@@ -158,7 +158,7 @@ def test_who_lies_about_itself_or_sends_noise_is_not_known_and_costs_a_bounded_a
 
 @needs_root
 def test_a_connection_that_outlives_its_process_names_nobody(node):
-    """Handed to a child, it is used when the pid may be another's."""
+    """A child uses the inherited connection when the pid may be reused."""
     node.tenant("t")
     script = (
         "import os, socket, sys, time\n"
@@ -194,7 +194,7 @@ ctypes.CDLL(None).syscall(ctypes.c_long(60), ctypes.c_long(0))  # exit, of this 
 
 @pytest.mark.parametrize("whole", [True, False], ids=["whole", "its first thread"])
 def test_a_process_that_ends_while_it_is_looked_at_has_ended_and_did_not_lie(tmp_path, whole):
-    """Nothing is seen any more of where it was: else its slot would be live for ever."""
+    """Its place cannot be seen any more; rejecting it would leave its slot live for ever."""
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(tmp_path / "s"))
         listening.listen()

@@ -1,4 +1,4 @@
-"""A tenant that turns on its files and its socket harms itself, and nobody else."""
+"""A tenant that attacks its own files and socket harms only itself."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ pytestmark = [
 
 @pytest.fixture
 def node(make_node):
-    """A node where users may have tenants that nothing is done to: what they do is looked at."""
+    """A node that takes no measures against users' tenants, so that tests can observe them."""
     return make_node("--measured=deny")
 
 
 @pytest.fixture
 def granted_to_nobody(node):
-    """The environment of a tenant that another user asked for."""
+    """The environment of a tenant that another user requested."""
     answer = as_nobody(node, GRANT).splitlines()
     (node.state / "machines" / "h200x1").chmod(0o666)  # as a GPU's device node is
 
@@ -53,7 +53,7 @@ def granted_to_nobody(node):
 
 
 def share_of(node, name: str, seconds: float) -> float:
-    """Percent of the device that the tenant was charged for."""
+    """The tenant's charged share of the device, in percent."""
     before, began = node.usage(name).devices[0].spent_ns, time.monotonic_ns()
     time.sleep(seconds)
     after, ended = node.usage(name).devices[0].spent_ns, time.monotonic_ns()
@@ -61,7 +61,7 @@ def share_of(node, name: str, seconds: float) -> float:
 
 
 def metered_ns(node, name: str) -> float:
-    """Device time on the tenant's account after its end and the agent's."""
+    """The tenant's metered device time after its end and the agent's."""
     with node.client() as agent:
         agent.revoke(name, 0)
     assert node.stop() == 0
@@ -131,7 +131,7 @@ def test_a_tenant_can_write_its_usage_page_and_socket_alone_and_whatever_it_does
 
 
 def test_in_a_cooperative_directory_what_stands_in_a_files_place_hangs_nobody(node):
-    """Here the tenant's user owns the directory: anything may stand where files of ours were."""
+    """The tenant's user owns the directory here, and may replace our files by anything."""
     ways = {
         "pipe": os.mkfifo,
         "link": lambda path: path.symlink_to("/dev/zero"),

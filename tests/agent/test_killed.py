@@ -1,4 +1,4 @@
-"""The agent is killed: tenants go on, and the next agent takes them up as they are."""
+"""Killed agent: its tenants continue, and the next agent adopts them as they are."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timed
 
 
 def share(node, name, seconds):
-    """Percent of the device that it had over the next `seconds`, by the device's own record."""
+    """Its share of the device over the next `seconds` in percent, by the device's own record."""
 
     def busy():
         records = [r for r in node.machine().record(0) if r.tag == name]

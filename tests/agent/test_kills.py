@@ -1,6 +1,6 @@
-"""An agent that is killed again and again, as its tenants and the device tell it.
+"""Repeatedly killed agent, as observed by its tenants and the device.
 
-PENSTOCK_AGENT_KILLS says how often (`make soak`: 50); the figures of a run go to
+PENSTOCK_AGENT_KILLS is the number of kills (`make soak`: 50); the results of a run are written to
 PENSTOCK_AGENT_KILLS_FIGURES, if that names a file.
 """
 
@@ -41,7 +41,7 @@ def witness_program(tmp_path_factory):
 
 
 class Starts:
-    """One short program after another, each a process of its own."""
+    """Runs one short program after another, each as a new process."""
 
     def __init__(self, granted) -> None:
         self._environment = environment_for(granted)
@@ -69,7 +69,7 @@ class Starts:
 
 
 def kill_and_start(node) -> float:
-    """Seconds from the kill until a client was told all tenants."""
+    """Seconds from the kill until a client can list all tenants."""
     begun = time.monotonic()
     node.kill()
     node.start()

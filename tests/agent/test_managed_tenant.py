@@ -1,4 +1,4 @@
-"""A tenant that the agent looks after in its rounds, while orders come from other threads."""
+"""Managed tenant: iterations of the reconcile loop beside requests from other threads."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def managed(tmp_path):
 
 
 def test_who_ends_a_tenant_waits_for_the_round_that_is_at_its_pages(managed, monkeypatch):
-    """Else the agent wrote to a page that was not mapped any more, and ended."""
+    """Otherwise the agent would write to an unmapped page, and crash."""
     is_at_it, may_go_on = threading.Event(), threading.Event()
     look_after = managed.supervisor.look_after
 

@@ -1,4 +1,4 @@
-"""The messages: generated code is what the .proto files say, and what goes in comes out."""
+"""Messages: generated code matches the .proto files, and conversion is lossless."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ permille = st.integers(1, 1000)
 
 
 def test_generated_code_is_what_the_proto_files_say(tmp_path):
-    """If this fails: `make proto`."""
+    """If this fails, run `make proto`."""
     outputs = [f"--{kind}_out={tmp_path}" for kind in ("python", "pyi", "grpc_python")]
     files = [str(file.relative_to(PROTO)) for file in PROTO.glob("**/*.proto")]
     command = [sys.executable, "-m", "grpc_tools.protoc", "--proto_path=.", *outputs, *files]

@@ -1,4 +1,4 @@
-"""Orders: what an agent grants, changes and ends, and what it answers when it cannot."""
+"""Requests: what an agent grants, changes and ends, and its errors when it cannot."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ for _ in range(int(sys.argv[3])):
 
 
 def test_names_that_end_and_are_granted_anew_by_many_at_once_stop_nobody(node):
-    """One locked its table and wrote its books, another the other way round."""
+    """Two threads once locked the tenant table and the usage recorder in opposite order."""
     loops = [
         subprocess.Popen(
             [sys.executable, "-c", GRANT_AND_END, str(node.socket), f"t{number}", "25"],
@@ -282,7 +282,7 @@ def test_penstock_quota_set_asks_the_agent(node):
 
 
 def test_a_program_that_allocates_no_more_is_not_ended_by_a_shrink(node):
-    """Below what it holds the order is refused, unless whoever gives it means the program's end."""
+    """The agent refuses a resize below the memory in use, unless it is forced."""
     granted = node.tenant("t", memory=8 * GIB, grace_ns=1_000_000_000)
     program = node.launch_in(
         environment_for(granted), sys.executable, str(enforced.__file__), "alloc", "5120"

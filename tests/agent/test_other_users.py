@@ -1,4 +1,4 @@
-"""What users find beside root's agent, whose files are not theirs to read."""
+"""Commands of ordinary users beside root's agent, whose files they cannot read."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="an agent for other us
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory):
-    """Root's agent, as README starts it; it meters where nobody would look for it."""
+    """Root's agent, started as in README; it meters into an unusual directory."""
     one = Node(tmp_path_factory.mktemp("others") / "state")
     one.start()
     open_to_nobody(one)
@@ -45,7 +45,7 @@ def node(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def nobody(node):
-    """The same node, whose commands another user types."""
+    """The same node, with commands run by another user."""
     base = Path(sys.base_prefix).resolve()
     folders = [*reversed(base.parents), base]
     closed = next((one for one in folders if not one.stat().st_mode & 0o001), "")
@@ -63,7 +63,7 @@ def nobody(node):
 
 @pytest.fixture(scope="module")
 def theirs(node, nobody):
-    """A tenant that the other user runs, for the length of these tests."""
+    """A tenant that the other user runs during these tests."""
     command = [nobody.python, "-m", "penstock", "run", "--memory=4Gi", "--cores=30"]
     command += ["--name=theirs", "--", LAUNCHER, *backlogged(300)]
     program = node.launch_in({**node.environment, "PENSTOCK_SIM_KERNELS": KERNEL_RULES}, *command)
@@ -79,7 +79,7 @@ def theirs(node, nobody):
 
 
 def asked(node, *words: str):
-    """What `penstock …` says to the user, as data."""
+    """The JSON output of `penstock …` for that user."""
     done = node(*words, "-o", "json")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -228,6 +228,6 @@ def test_a_user_cannot_have_the_driver_let_go_of(node, nobody):
         [nobody.python, "-c", RELEASE, node.socket], capture_output=True, text=True, check=False
     )
     assert done.returncode == 1
-    assert "to let go of the driver" in done.stderr
+    assert "to release the driver" in done.stderr
     with node.client() as agent:
         assert agent.node().driver_released == ""

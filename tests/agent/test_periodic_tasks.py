@@ -1,4 +1,4 @@
-"""What the agent does in its rounds: it enforces, meters and shows."""
+"""Periodic tasks of the agent: enforcement, metering and metrics."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timed
 
 
 def start_past_the_shim(node, granted):
-    """The tenant's program with its preload taken away."""
+    """Starts the tenant's program without the preload."""
     environment = {k: v for k, v in environment_for(granted).items() if k != "LD_PRELOAD"}
     library = granted.environment["LD_PRELOAD"].split(":")[0]
     assert "penstock" in library
@@ -38,7 +38,7 @@ spec: {limits: {memory: 4Gi, cores: 30}, onExceed: {measured: terminate, grace: 
 
 
 def shown(node, metric: str, label: str) -> list[float]:
-    """The values of its samples with that label."""
+    """The values of a metric's samples with that label."""
     url = f"http://127.0.0.1:{node.started['metrics_port']}/metrics"
     with urllib.request.urlopen(url, timeout=5) as answer:
         lines = answer.read().decode().splitlines()
@@ -75,7 +75,7 @@ def test_what_the_device_measured_and_nobody_charged_is_told_and_an_order_to_sus
 
 
 def test_revoke_ends_also_what_left_its_parents_and_its_environment(node):
-    """Found by its ancestors, by its session, by enforcement's memory; another user's is spared."""
+    """They are found by ancestors, session and enforcement's memory; another user's is spared."""
     node.tenant("other")
     granted = node.tenant("t")
     script = (
@@ -118,7 +118,7 @@ time.sleep(600)
 
 
 def test_revoke_ends_who_names_another_tenant_of_the_same_user_by_now(node):
-    """What /proc tells of an environment lies in the memory of the process itself."""
+    """/proc reads an environment from the memory of the process itself."""
     other, granted = node.tenant("b"), node.tenant("a")
     name = other.environment["PENSTOCK_TENANT_DIR"]
     bystander = node.launch_in(environment_for(other), "sleep", "600")
@@ -138,7 +138,7 @@ def test_revoke_ends_who_names_another_tenant_of_the_same_user_by_now(node):
 
 
 def sleeping(*seconds: str) -> set[str]:
-    """Which of `sleep SECONDS` run."""
+    """The processes that run `sleep SECONDS`."""
     found = set()
     # Not "[0-9]*/cmdline": pathlib would look each up, outside the block that forgives the dead.
     for process in Path("/proc").glob("[0-9]*"):

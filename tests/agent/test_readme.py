@@ -1,4 +1,4 @@
-"""What the README says of an agent, typed as it stands there."""
+"""The README's commands for an agent, run as they are printed there."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def lines() -> list[str]:
 
 
 def commands(line: str) -> list[list[str]]:
-    """Of a line with a prompt, without its comment."""
+    """The commands in lines with a prompt, without comments."""
     words = line.partition("   #")[0].lstrip("$#").strip().rstrip("&")
     return [shlex.split(one) for one in words.split(";")]
 

@@ -12,7 +12,7 @@ from tests.scale.conftest import Bench, end_processes, wait_until
 
 @pytest.fixture
 def bench(make_node, tmp_path):
-    """An agent's state is the set's, too; the agent starts below it."""
+    """A replica set and an agent that share a state directory."""
     bench = Bench(tmp_path, simulate=())
     bench.orders()
     bench.node = make_node(start=False)

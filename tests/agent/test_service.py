@@ -1,4 +1,4 @@
-"""What the agent tells whoever started it as a service."""
+"""Service notifications of the agent."""
 
 from __future__ import annotations
 

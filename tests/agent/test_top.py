@@ -1,4 +1,4 @@
-"""`penstock top` and `ps` beside an agent: what they show, to whom, and on a terminal."""
+"""`penstock top` and `ps` beside an agent: their output, by user and on a terminal."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LEAVES = b"\x1b[?1049l"  # the alternate screen
 
 
 class Terminal:
-    """`penstock top` on a terminal of its own."""
+    """`penstock top` on its own terminal."""
 
     def __init__(self, node, columns: int = 80, lines: int = 24) -> None:
         self.pid, self.fd = pty.fork()
@@ -47,7 +47,7 @@ class Terminal:
         os.write(self.fd, text)
 
     def read(self) -> bool:
-        """Takes in what was written meanwhile. False: the terminal is closed."""
+        """Reads new output. False: the terminal is closed."""
         ready, _, _ = select.select([self.fd], [], [], 0.05)
         with contextlib.suppress(OSError):
             got = os.read(self.fd, 65536) if ready else None
@@ -56,13 +56,13 @@ class Terminal:
         return False
 
     def screens(self) -> list[list[str]]:
-        """What was drawn whole, without colours, oldest first."""
+        """The complete screens, without colours, oldest first."""
         pictures = self.written.split(b"\x1b[H")[1:-1]
         plain = [re.sub(rb"\x1b\[[0-9;?]*[A-Za-z]", b"", one).decode() for one in pictures]
         return [[line.rstrip() for line in one.split("\n")] for one in plain]
 
     def shows(self, condition) -> list[str]:
-        """The first new picture for which `condition` holds."""
+        """The first new screen for which `condition` holds."""
         self.written = b""
 
         def found():
@@ -75,7 +75,7 @@ class Terminal:
             raise AssertionError(self.screens()[-1:]) from None
 
     def end(self) -> int:
-        """The exit status, once it has ended."""
+        """Waits for its end; returns the exit status."""
         deadline = time.monotonic() + 20
         while self.read():
             assert time.monotonic() < deadline, "it does not end"

@@ -1,4 +1,4 @@
-"""Tenants of an agent have the device in turns: each gets its share, whatever the others launch."""
+"""Time slices of an agent's tenants: each gets its share, whatever the others launch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.timed
 
 
 def shares(node, names, seconds):
-    """Percent of the device that each had over the next `seconds`, by the device's own record."""
+    """Each one's share of the device over the next `seconds` in percent, by the device's record."""
 
     def busy():
         records = node.machine().record(0)

@@ -1,4 +1,4 @@
-"""What tenants say of themselves while an agent is killed, and what the device says of them."""
+"""Observation of tenants while an agent is killed: their own logs, and the device's record."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def build_witness(folder: Path) -> Path:
 
 
 def assert_settles(share: Callable[[float], float], percent: float, points: float) -> None:
-    """`share`, asked for so many seconds, comes within `points` in twenty and is so from then on.
+    """`share`, sampled over some seconds, comes within `points` in twenty seconds and stays there.
 
-    One sample that is near may be luck: four seconds of what comes after it are what counts.
+    One close sample may be luck: the four seconds after it decide.
     """
     wait_until(lambda: abs(share(1.0) - percent) < points)
     got = share(4.0)
@@ -60,23 +60,23 @@ class Witness:
         node.programs.append(self.process)
 
     def says(self) -> dict:
-        """Calls, answers and latencies since it was last asked."""
+        """Calls, answers and latencies since the last call."""
         self.process.stdin.write("\n")
         self.process.stdin.flush()
         return json.loads(self.process.stdout.readline())
 
     def end(self) -> int:
-        """Its own end, with all that it launched settled; the exit code."""
+        """Lets it end by itself, after all its launches; returns the exit code."""
         self.process.stdin.close()
         self.process.stdin = None  # or `communicate` would write to it
         return self.process.wait(30)
 
 
 class Sampler:
-    """The device's own record of each tenant, from `with` to its end."""
+    """The device's own record of each tenant during a `with` block."""
 
     def __init__(self, node: Node, machine: Machine | None = None) -> None:
-        """`machine`: opened before; without it, it is opened now, for writing."""
+        """`machine`: an open simulated machine; by default it is opened here, for writing."""
         self._machine = machine or node.machine()
         self.samples: list[Sample] = []
         self._ended = threading.Event()

@@ -117,7 +117,7 @@ def test_what_others_wrote_is_neither_replaced_nor_removed(root):
         ("penstock", "the service cannot run penstock"),
         ("/opt/other/penstock", "there is no /opt/other/penstock below"),
         ("/opt/penstock/bin", "it is a directory"),
-        ("/opt/penstock/bin/readme", "nobody may execute it"),
+        ("/opt/penstock/bin/readme", "it is not an executable file"),
     ],
 )
 def test_a_program_that_the_service_could_not_run_is_refused(root, program, says):
@@ -186,7 +186,7 @@ def test_a_tenants_state_is_not_purged(root):
     before = everything(root)
     done = agent(root, "uninstall", "--purge")
     assert done.returncode == 2
-    assert "1 tenants are there" in done.stderr
+    assert "1 tenants exist" in done.stderr
     assert everything(root) == before
 
 

@@ -143,7 +143,7 @@ def test_the_service_lives_through_kills_and_standstills_and_its_tenants_with_it
     wait_until(lambda: launches(machine, "t") > before)
     refused = machine("/opt/penstock/bin/penstock", "agent", "uninstall", "--purge", check=False)
     assert refused.returncode == 2
-    assert "1 tenants are there: t" in refused.stderr.replace("\n", " ")
+    assert "1 tenants exist: t" in refused.stderr.replace("\n", " ")
     (program,) = read_usage(machine.path("/run/penstock/tenants/t/usage")).slots
     machine("kill", str(program.pid))
     assert tenant.wait(30) == 128 + signal.SIGTERM

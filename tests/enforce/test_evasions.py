@@ -196,7 +196,7 @@ def test_one_that_is_started_anew_each_time_ends_with_who_starts_it(node):
     assert process.returncode == -9
     kills = guest.events("kill")
     assert len({one["processes"][0]["pid"] for one in kills}) >= ROUNDS
-    assert "all that the tenant runs" in kills[-1]["reason"]
+    assert "all processes of the tenant are killed" in kills[-1]["reason"]
     asked = [one for one in guest.events("terminate") if one["kind"] == "uncharged"]
     assert len(asked) == 1, "the first, and nobody after it"
     assert honest.poll() is None

@@ -122,7 +122,7 @@ def test_who_starts_it_anew_again_and_again_is_ended_too():
         ladder = from_json(to_json(ladder)) if number == 1 else ladder
         ladder.at_ns = (11 + number) * S
     assert all_end == [False] * ROUNDS + [True] * (5 - ROUNDS)
-    assert "all that the tenant runs" in orders.changes[0].reason
+    assert "all processes of the tenant are killed" in orders.changes[0].reason
     later_ns = 20 * S + FORGET_ROUNDS_NS
     for second in range(15):
         orders = ladder.advance(later_ns + second * S, [judged("uncharged", TWO)], policy())
@@ -281,7 +281,7 @@ def test_a_pardon_lets_all_go_at_once_and_what_is_still_wrong_climbs_anew():
     let_go = ladder.pardon(6 * S, measured)
     assert (let_go.unsuspend, let_go.suspend) == (True, False)
     assert (let_go.resume, let_go.stop) == ({ONE, TWO}, set())
-    assert {one.reason for one in let_go.changes} == {"let go on by order"}
+    assert {one.reason for one in let_go.changes} == {"lifted by an administrator"}
     assert not ladder.findings
     again = [ladder.advance(second * S, wrong, measured) for second in range(7, 12)]
     assert not again[0].suspend, "it has its grace again"

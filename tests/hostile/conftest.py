@@ -1,4 +1,4 @@
-"""A real agent, and a user who means it harm: who has a shell on the node, and subordinate ids."""
+"""Fixtures: a real agent, and a hostile user with a shell on the node and subordinate ids."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FUSE = os.makedev(10, 229)  # Documentation/admin-guide/devices.txt
 
 @pytest.fixture
 def hostile():
-    """Starts programs of this folder, which become an ordinary user; they end first of all."""
+    """Starts programs of this folder, which become an ordinary user; they are ended first."""
     programs: list[subprocess.Popen[str]] = []
 
     def start(name: str, *arguments: object) -> subprocess.Popen[str]:
@@ -41,7 +41,7 @@ def hostile():
 
 @pytest.fixture
 def fuse(tmp_path):
-    """A FUSE device that all may open, as it is everywhere, and a folder to mount in."""
+    """A FUSE device that all may open, as on any machine, and a folder to mount in."""
     open_folder(tmp_path)
     device, folder = tmp_path / "fuse", tmp_path / "mounts"
     os.mknod(device, stat.S_IFCHR, FUSE)
@@ -53,7 +53,7 @@ def fuse(tmp_path):
 
 @pytest.fixture
 def holds(make_node, hostile, fuse):  # noqa: F811 - it ends before the nodes do
-    """Starts holds.py; returns it when it holds what it is to hold, with what it said."""
+    """Starts holds.py; returns it and its output when it holds its lock."""
 
     def start(way: str, *more: object) -> tuple[subprocess.Popen[str], str]:
         program = hostile("holds.py", way, *fuse, *more)

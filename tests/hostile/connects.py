@@ -1,4 +1,4 @@
-"""Connects to a port many times and says nothing: python connects.py UID PORT MANY."""
+"""Opens many idle connections to a port: python connects.py UID PORT MANY."""
 
 from __future__ import annotations
 

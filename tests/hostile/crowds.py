@@ -1,4 +1,4 @@
-"""Connects faster than anybody accepts: python crowds.py UID SOCKET."""
+"""Connects faster than any program accepts: python crowds.py UID SOCKET."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A user who makes a usage page of theirs grow, by a way named, until the process is ended.
+"""Makes a user's own usage page grow, by the method WAY, until the process is ended.
 
-Run by root as `python grows_page.py UID PAGE WAY`. It is no process of the tenant: another session,
-and nothing of the tenant in its environment. Its descriptor stays when the page is gone.
+Run by root as `python grows_page.py UID PAGE WAY`. It is no process of the tenant: it has its own
+session, and an environment without the tenant. It keeps its descriptor after the page is removed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_l
 
 
 def grow(page: int, way: str, number: int) -> None:
-    """Takes some room, or none where there is none."""
+    """Takes some room, if there is any."""
     with contextlib.suppress(OSError):
         if way == "length":
             os.posix_fallocate(page, 0, (4 + number % 200) * MIB)

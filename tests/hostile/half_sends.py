@@ -1,7 +1,7 @@
-"""Begins requests that never end: python half_sends.py UID SOCKET CONNECTIONS CALLS BYTES.
+"""Starts requests that never end: python half_sends.py UID SOCKET CONNECTIONS CALLS BYTES.
 
-HTTP/2 by hand (RFC 9113), since no client library leaves a message half sent. Says "ready" when no
-more is taken for two seconds.
+It writes HTTP/2 itself (RFC 9113), since no client library leaves a message half sent. It prints
+"ready" when the server has taken no more for two seconds.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Connection:
         self.had = b""
 
     def hear(self, within_s: float) -> None:
-        """Answers settings and pings, and takes up what window is given."""
+        """Answers settings and pings, and notes window updates."""
         if select.select([self.socket], [], [], within_s)[0]:
             self.had += self.socket.recv(1 << 16)
         while len(self.had) >= 9:

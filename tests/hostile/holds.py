@@ -1,6 +1,6 @@
-"""A user who holds a lock of the kernel's for ever.
+"""Holds a lock of the kernel for ever, as an ordinary user.
 
-Run by root, it becomes the user:
+Started by root, it becomes the user and holds the lock of:
 
     python holds.py UID memory FUSE-DEVICE FOLDER          its own memory map
     python holds.py UID exec FUSE-DEVICE FOLDER            its own execve, half done
@@ -8,7 +8,7 @@ Run by root, it becomes the user:
     python holds.py UID file FUSE-DEVICE FOLDER PATH       a file that it may write
     python holds.py UID sends FUSE-DEVICE FOLDER PATH      nothing: sends such a file to a socket
 
-It prints "ready" when it does.
+It prints "ready" when it holds the lock.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SYS_GETDENTS64 = 217  # x86-64
 
 
 def hold_memory(file: Path) -> None:
-    """Another mapping takes the place of one that is to be written back first."""
+    """Replaces a mapping whose pages must be written back first."""
     descriptor = os.open(file, os.O_RDWR)
     place = own_files.mapped(descriptor)
     ctypes.memset(place, 1, own_files.PAGE_BYTES)
@@ -40,7 +40,7 @@ def hold_memory(file: Path) -> None:
 
 
 def hold_exec(file: Path, processes: str = "1") -> None:
-    """What is to be closed on execve is flushed first."""
+    """Calls execve, which flushes the files that it closes."""
     for _ in range(int(processes)):
         if os.fork():
             continue
@@ -49,7 +49,7 @@ def hold_exec(file: Path, processes: str = "1") -> None:
 
 
 def hold_folder(file: Path, path: str) -> None:
-    """The entries are written where they wait for a page."""
+    """Lists the folder into a page that never arrives."""
     place = own_files.mapped(os.open(file, os.O_RDWR))
     try:
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
@@ -62,14 +62,14 @@ def hold_folder(file: Path, path: str) -> None:
 
 
 def hold_file(file: Path, path: str) -> None:
-    """What is written comes from a page that is waited for."""
+    """Writes from a page that never arrives."""
     place = own_files.mapped(os.open(file, os.O_RDWR))
     target = os.open(path, os.O_WRONLY)
     in_other_thread(lambda: libc.pwrite(target, ctypes.c_void_p(place), 1, ctypes.c_long(0)))
 
 
 def send(file: Path, path: str) -> None:
-    """Whoever has the file last writes back what others wrote to it."""
+    """Sends the file: the holder of the last reference writes back what others wrote to it."""
     descriptor = os.open(file, os.O_RDWR)
     for kind in (socket.SOCK_STREAM, socket.SOCK_SEQPACKET):
         one = socket.socket(socket.AF_UNIX, kind)

@@ -1,6 +1,6 @@
-"""Many processes of a user's with many mounts where a container's page lies, and nothing else.
+"""Starts many processes with many mounts at the place of a container's page.
 
-Run by root as `python many_mounts.py UID PROCESSES MOUNTS`. Prints "ready" when all are there.
+Run by root as `python many_mounts.py UID PROCESSES MOUNTS`. It prints "ready" when all are running.
 """
 
 from __future__ import annotations

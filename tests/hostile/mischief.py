@@ -1,7 +1,7 @@
-"""What one user does to a node, by a way named: python mischief.py UID STATE AGENT-PID PORT WAY.
+"""Attacks of one user on a node: python mischief.py UID STATE AGENT-PID PORT WAY.
 
-The user has a tenant "mine"; STATE is the agent's directory, PORT that of its metrics. Each way
-says "ready" when it is under way and goes on until it is ended.
+The user has a tenant "mine"; STATE is the agent's directory, PORT that of its metrics. Each WAY
+prints "ready" when it has started, and continues until it is ended.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def repeat(function: Callable[[], None], pause_s: float = 0.0) -> None:
 
 
 def children(count: int, function: Callable[[], None] = lambda: None) -> None:
-    """Processes that do that and then nothing."""
+    """Starts processes that run it and then sleep."""
     for _ in range(count):
         if os.fork() == 0:
             with contextlib.suppress(Exception):

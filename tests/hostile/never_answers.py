@@ -1,7 +1,7 @@
-"""A user whose /run never answers a lookup: overlayfs over a FUSE file system of the user's own.
+"""Mounts a /run that never answers a lookup: overlayfs over a user's own FUSE file system.
 
 Run by root as `python never_answers.py UID FUSE-DEVICE FOLDER`, it becomes that user. FUSE alone
-refuses other users, root too; overlayfs asks it with the rights of who mounted it. The program
+refuses other users, root included; overlayfs accesses it with the mounter's rights. The program
 prints "ready" when both are mounted. From then on any lookup below its /run blocks.
 """
 
@@ -36,7 +36,7 @@ def attributes() -> bytes:
 
 
 def answer_to(operation: int) -> bytes | None:
-    """None: not at all."""
+    """The answer to a request; None: no answer at all."""
     if operation == INIT:
         return struct.pack("=IIIIHHIIHHI28x", 7, 31, 0, 0, 0, 0, 4096, 1, 0, 0, 0)
     if operation == GETATTR:

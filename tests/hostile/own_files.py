@@ -1,8 +1,7 @@
-"""A file system of a user's own: one file, and a server that leaves some requests unanswered.
+"""A user's own file system: one file, and a server that leaves some requests unanswered.
 
-Whoever waits for such an answer in the kernel waits as long as the server lives, with the locks
-that the kernel took on the way there. The programs beside this one hold locks by it that others
-need.
+A process that waits for such an answer waits as long as the server lives, and holds the locks that
+the kernel took before. The programs beside this one use that to hold locks that others need.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ def attributes(node: int) -> bytes:
 
 
 def answer_to(operation: int, node: int, body: bytes, flags: int) -> bytes:
-    """b"": it is not implemented."""
+    """The answer to a request; b"": not implemented."""
     opened = struct.pack("=QII", 1, 0, 0)
     size_bytes = struct.unpack_from("=QQI", body)[2] if operation in {READ, WRITE} else 0
     found = struct.pack("=QII", 1000, 0, 0) + attributes(node)
@@ -83,7 +82,7 @@ def serve(device: int, unanswered: int, flags: int) -> None:
 
 
 def become(uid: int) -> None:
-    """That user, in namespaces as `unshare --user --map-root-user --mount` makes them."""
+    """Becomes that user, in namespaces as `unshare --user --map-root-user --mount` makes them."""
     os.setgroups([])
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)
@@ -96,9 +95,10 @@ def become(uid: int) -> None:
 
 
 def mount(uid: int, device_file: str, folder: Path, unanswered: int, flags: int = 0) -> Path:
-    """Becomes the user `uid` and mounts the file system; its one file. `unanswered`: an operation.
+    """Becomes the user `uid` and mounts the file system; returns the path of its file.
 
-    Its server is a process of its own: it must not need what the others hold.
+    `unanswered`: the operation to leave unanswered. The server is a separate process: it must not
+    need the locks that the others hold.
     """
     become(uid)
     device = os.open(device_file, os.O_RDWR)
@@ -115,7 +115,7 @@ def mount(uid: int, device_file: str, folder: Path, unanswered: int, flags: int 
 
 
 def mapped(file: int, at: int | None = None) -> int:
-    """The address of the file's mapping; its pages are read when they are touched."""
+    """Maps the file and returns the address; a page is read when it is first touched."""
     place = libc.mmap(at, FILE_BYTES, PROT_READ_WRITE, MAP_SHARED, file, 0)
     if place == ctypes.c_void_p(-1).value:
         raise OSError(ctypes.get_errno(), "mmap")

@@ -1,4 +1,4 @@
-"""File systems of a user's that never answer hold nobody up but that user."""
+"""Hanging file systems of a user delay nobody but that user."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def dead_run(make_node, hostile, fuse):
 
 
 def test_a_users_run_that_never_answers_holds_up_neither_rounds_nor_orders(make_node, dead_run):
-    """Before, the rounds hung in the first look at it, and SIGKILL did not end the agent."""
+    """Once, the first access to it hung the reconcile loop, and SIGKILL did not end the agent."""
     node = make_node()
     granted = node.tenant("good", cores=300)
     node.launch(granted, *backlogged(60))
@@ -57,7 +57,7 @@ def test_a_users_run_that_never_answers_holds_up_neither_rounds_nor_orders(make_
 def test_many_mounts_where_a_containers_page_lies_hold_up_neither_rounds_nor_orders(
     make_node, hostile
 ):
-    """Before, the agent read them all for each process: rounds of 30 s, and nobody was revoked."""
+    """Once, the agent read them all for each process: iterations took 30 s, and no revoke ended."""
     node = make_node()
     granted = node.tenant("t", cores=300)
     program = hostile("many_mounts.py", 2000, 1000)
@@ -73,7 +73,7 @@ def test_many_mounts_where_a_containers_page_lies_hold_up_neither_rounds_nor_ord
 
 
 def test_a_tenant_keeps_its_share_as_long_as_a_process_of_it_survives_sigkill(make_node, dead_run):
-    """Before, it was given away after ten seconds: what such a process holds is not free."""
+    """Once, it was released after ten seconds, but what such a process holds is not free."""
     node = make_node()
     granted = node.tenant("stuck", cores=900, request_id="claim")
     culprit = dead_run()

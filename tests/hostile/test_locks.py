@@ -1,4 +1,4 @@
-"""Locks of the kernel's that a user holds for ever hold nobody up but that user."""
+"""Kernel locks that a user holds for ever delay nobody but that user."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def node(make_node):
-    """An agent with a neighbour's program at work."""
+    """An agent with a co-tenant's program at work."""
     node = make_node()
     open_to_nobody(node)
     granted = node.tenant("good", cores=300)
@@ -49,13 +49,13 @@ with AgentClient.local(pathlib.Path(sys.argv[1])) as agent:
 
 
 def tenant_of_nobody(node) -> None:
-    """A tenant called "theirs" that the hostile user was granted."""
+    """A tenant "theirs" of the hostile user."""
     command = [sys.executable, "-c", GRANT.format(uid=NOBODY), str(node.socket)]
     subprocess.run(command, check=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
 
 
 def check_goes_on(node, seconds: float = 3.0) -> None:
-    """Orders, rounds and enforcement go on; the agent can be killed, and the next one starts."""
+    """Requests, reconcile loop and enforcement continue; the agent can be killed and restarted."""
     with node.client() as agent:
         end_s = time.monotonic() + seconds
         while time.monotonic() < end_s:
@@ -88,7 +88,7 @@ def test_a_process_that_cannot_be_read_holds_up_neither_rounds_nor_orders(node, 
 
 
 def test_more_processes_that_cannot_be_read_than_wait_at_once_hold_up_nobody(node, holds):
-    """Each is waited for by a thread of another process; with none left that one is given up."""
+    """A helper process waits for each in a thread; out of threads, that process is abandoned."""
     holder, _ = holds("exec", 150)
     check_goes_on(node)
     assert holder.poll() is None
@@ -110,7 +110,7 @@ def test_who_cannot_be_read_is_neither_dead_nor_anybodys(holds, way):
 
 
 def test_a_directory_that_a_user_enters_cannot_be_listed(node, holds):
-    """Who lists one into memory of his own file system keeps files from being made there."""
+    """A user who lists it into memory of a hanging file system blocks file creation there."""
     tenant_of_nobody(node)
     for folder in (node.state, node.state / "tenants", node.state / "tenants" / "theirs"):
         program, said = holds("folder", folder)
@@ -142,7 +142,7 @@ def test_a_page_that_its_owner_holds_is_cut_and_removed_later(node, holds):
 
 
 def test_nobody_sends_files_to_the_agents_sockets(node, holds):
-    """Whoever has a file last waits for its file system: that would be the agent."""
+    """The holder of the last reference waits for the file system: that would be the agent."""
     tenant_of_nobody(node)
     if tuple(map(int, os.uname().release.split(".")[:2])) < (6, 16):
         pytest.skip("before Linux 6.16 a socket takes files from everybody")
@@ -154,7 +154,7 @@ def test_nobody_sends_files_to_the_agents_sockets(node, holds):
 
 
 def test_a_lock_of_a_killed_process_that_hangs_is_free(tmp_path, holds):
-    """A lock of one that only waits is not."""
+    """The lock of a process that only waits is not free."""
     page = tmp_path / "page"
     page.touch()
     page.chmod(0o666)
@@ -184,7 +184,7 @@ def test_a_lock_of_a_killed_process_that_hangs_is_free(tmp_path, holds):
 
 
 def test_as_many_as_take_a_dead_ones_lock_one_gets_it(tmp_path):
-    """Taken anew by many at once, it is never held twice."""
+    """Taken by many at once, it is never held twice."""
     lock, held, most = tmp_path / "lock", [], []
 
     def try_it() -> None:
@@ -205,7 +205,7 @@ def test_as_many_as_take_a_dead_ones_lock_one_gets_it(tmp_path):
 
 
 def test_what_is_done_aside_is_given_up_with_its_process(tmp_path, holds):
-    """Threads that cannot be ended are left, as many as there may be; then it is said at once."""
+    """Stuck threads are left behind, up to their limit; then calls fail at once."""
     page = tmp_path / "page"
     page.touch()
     page.chmod(0o666)

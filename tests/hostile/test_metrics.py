@@ -1,4 +1,4 @@
-"""Whoever reaches the metrics port costs the agent one thread, and the rounds nothing."""
+"""Clients of the metrics port cost the agent one thread, and the reconcile loop nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def threads_of(pid: int) -> int:
 def test_thousands_of_idle_connections_hold_up_neither_rounds_nor_orders_nor_probes(
     make_node, hostile
 ):
-    """Before, 20,000 of them kept rounds from ending for 39 s and more."""
+    """Once, 20,000 of them delayed iterations by 39 s and more."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         probes = free.getsockname()[1]

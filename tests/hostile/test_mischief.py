@@ -1,4 +1,4 @@
-"""What a user may try, each while a neighbour works: its share, its orders, the agent's rounds."""
+"""Attacks of a user while a co-tenant works: its share, its requests, the reconcile loop."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LASTS_S = 1.2
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory):
-    """One node for all: what one way leaves behind, the next ones meet."""
+    """One node for all attacks: each meets what the earlier ones left behind."""
     node = Node(tmp_path_factory.mktemp("mischief") / "state")
     node.start()
     open_to_nobody(node)
@@ -41,14 +41,14 @@ def shared(tmp_path_factory):
 
 @pytest.fixture
 def mine(shared):
-    """The hostile user's own tenant, which a way may have had ended."""
+    """The hostile user's own tenant, which an attack may have ended."""
     with shared.client() as agent:
         if not any(tenant.name == "mine" for tenant in agent.tenants()):
             assert ask(shared, NOBODY, GRANT.format(cores=10), "mine") == ["done"]
 
 
 def busy_percent(node: Node, seconds: float) -> float:
-    """Of the device, by its own record, that the neighbour had."""
+    """The co-tenant's share of the device in percent, by the device's own record."""
 
     def busy() -> tuple[int, int]:
         records = node.machine().record(0)

@@ -1,4 +1,4 @@
-"""Usage pages are their users' to write, and cannot be made to take the room of all tenants."""
+"""Usage pages, which users may write, cannot fill the file system of all tenants."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GRANT = (
 
 @pytest.fixture
 def small(tmp_path):
-    """A node whose state directory has a file system of 64 MiB, as a small /run is."""
+    """A node whose state directory is a file system of 64 MiB, like a small /run."""
     disk = tmp_path / "disk"
     disk.mkdir()
     options = "size=64m,nr_inodes=4000,mode=711"
@@ -40,7 +40,7 @@ def small(tmp_path):
 
 
 def room(node: Node) -> tuple[int, int]:
-    """Bytes and files."""
+    """Free bytes and files."""
     found = os.statvfs(node.state)
     return found.f_bavail * found.f_frsize, found.f_favail
 
@@ -49,7 +49,7 @@ def room(node: Node) -> tuple[int, int]:
 def test_who_makes_a_page_grow_again_and_again_is_ended_and_others_are_granted_meanwhile(
     small, hostile, way
 ):
-    """Before, a loop of posix_fallocate kept the file system full for as long as it ran."""
+    """Once, a loop of posix_fallocate kept the file system full for as long as it ran."""
     before = room(small)
     assert as_nobody(small, GRANT) == "done"
     page = small.state / "tenants" / "bad" / "usage"
@@ -74,7 +74,7 @@ def test_who_makes_a_page_grow_again_and_again_is_ended_and_others_are_granted_m
 
 
 def test_a_page_that_is_held_open_after_its_tenant_takes_no_room_and_ends_its_holder(small):
-    """Nothing tells by its path any more that it grows."""
+    """Its path no longer shows that it grows."""
     before = room(small)[0]
     assert as_nobody(small, GRANT) == "done"
     page = small.state / "tenants" / "bad" / "usage"

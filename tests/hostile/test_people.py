@@ -1,4 +1,4 @@
-"""Limits are a person's: neither subordinate ids nor user namespaces multiply them."""
+"""Limits hold per person: neither subordinate ids nor user namespaces multiply them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ GRANT = (
 
 
 class SharedNode(Node):
-    """A node with an /etc/subuid of its own."""
+    """A node with its own /etc/subuid."""
 
     def start(self) -> None:
         file = self.state.with_name("subuid")
@@ -74,7 +74,7 @@ def make_shared(tmp_path):
 
 
 def ask(node: Node, uid: int, order: str, *names: str) -> list[str]:
-    """What the agent says to each order, given by that uid."""
+    """The agent's answers to requests of that uid."""
     code = ASK.format(uid=uid, order=order, names=list(names))
     command = [sys.executable, "-c", code, str(node.socket)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
@@ -83,14 +83,14 @@ def ask(node: Node, uid: int, order: str, *names: str) -> list[str]:
 
 
 def test_subordinate_uids_share_the_limits_of_their_owner_who_has_a_say_over_them(make_shared):
-    """Before, each of 65,536 of them might hold as much as a user may."""
+    """Once, each of 65,536 of them might hold as much as a user may."""
     node = make_shared("--user-limit=25")
     grant = GRANT.format(cores=150)
     assert ask(node, FIRST, grant, "a") == ["done"]
     for uid in (FIRST + 1, NOBODY):
         (refused,) = ask(node, uid, grant, "b")
         assert refused.startswith("not-allowed nobody may hold at most 25 %")
-        assert "10 % are left beside a" in refused
+        assert "10 % left beside a" in refused
     assert ask(node, STRANGE, grant, "b") == ["done"]  # another's
     (refused,) = ask(node, STRANGE + 1, grant, "c")
     assert refused.startswith("not-allowed"), "uids that nobody owns are one person together"
@@ -113,7 +113,7 @@ def test_a_user_has_a_bounded_number_of_tenants_and_is_granted_them_at_a_bounded
     answers = ask(node, NOBODY, grant, *("d" for _ in range(120)))
     assert "done" not in answers
     assert answers[0].startswith("not-allowed")
-    assert answers[-1].startswith("not-now too many tenants are asked for")
+    assert answers[-1].startswith("not-now too many grants at once")
     node.tenant("roots", cores=10, memory=GIB)
 
 
@@ -135,7 +135,7 @@ time.sleep(600)
 
 @pytest.mark.parametrize("first", [FIRST, STRANGE])
 def test_connections_by_many_uids_shut_no_other_user_out(make_shared, first):
-    """Before, thirty subordinate uids had all connections that users may have."""
+    """Once, thirty subordinate uids took all connections that users may have."""
     node = make_shared()
     node.tenant("t", cores=10, memory=GIB)
     command = [sys.executable, "-c", CONNECTIONS.format(first=first), str(node.socket)]
@@ -152,7 +152,7 @@ def test_connections_by_many_uids_shut_no_other_user_out(make_shared, first):
 
 
 def test_who_connects_faster_than_anybody_accepts_shuts_nobody_out(make_shared, hostile):
-    """Before, one process of a user's kept the kernel's queue full, for root as well."""
+    """Once, one process of a user kept the kernel's queue full, for root as well."""
     node = make_shared()
     node.tenant("t", cores=10, memory=GIB)
     assert hostile("crowds.py", node.socket).stdout.readline() == "full\n"
@@ -186,7 +186,7 @@ time.sleep(600)
 
 @pytest.mark.parametrize("connections", [1, 32])
 def test_one_users_slow_queries_hold_up_nobody_elses_orders(make_shared, connections):
-    """Before, they stood in one queue with all orders."""
+    """Once, they shared one queue with all requests."""
     node = make_shared()
     with node.client() as agent:
         for number in range(300):
@@ -214,7 +214,7 @@ def test_one_users_slow_queries_hold_up_nobody_elses_orders(make_shared, connect
 def test_requests_that_are_never_sent_whole_take_a_bounded_room_and_nobodys_calls(
     make_shared, hostile
 ):
-    """Before, one user's 32 connections took gigabytes of the agent and all calls it serves."""
+    """Once, one user's 32 connections took gigabytes in the agent and all of its calls."""
     node = make_shared()
     with node.client() as agent:
         agent.grant(request("t", cores=10, memory=GIB))

@@ -203,7 +203,7 @@ class Orders:
             others = [grant for grant in agent.grants() if grant.tenant != name]
             after, notes = resized(managed.grant, change, lambda: others)
             if grows(managed.grant, after):
-                caller.check_may_lift(managed.grant, "given more")
+                caller.check_may_lift(managed.grant, "enlarged")
                 left = agent.bounds.left_to(caller, agent.devices, agent.machine, others)
                 agent.bounds.check_total(caller, after, left, managed.grant)
             if not change.force:

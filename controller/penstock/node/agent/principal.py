@@ -67,13 +67,13 @@ class Principal:
         )
 
     def check_may_lift(self, grant: Grant, what: str) -> None:
-        """Raises `PenstockError` for a user whose tenant an administrator has suspended.
+        """Raises `PenstockError` for a user's tenant that an administrator has suspended.
 
         `what`: the refused change, such as "resumed".
         """
         if grant.suspended and grant.suspended_by and not self.is_admin:
             raise PenstockError(
-                f"tenant {grant.tenant!r} is not {what}",
+                f"tenant {grant.tenant!r} cannot be {what}",
                 f"{grant.suspended_by} has suspended it as an administrator",
                 f"ask {grant.suspended_by}; penstock events {grant.tenant} says why",
                 reason="not-allowed",

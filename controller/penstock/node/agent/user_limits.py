@@ -42,7 +42,7 @@ class Bounds:
         if STEPS.index(request.measured) < STEPS.index(self.least_step):
             raise _refusal(
                 f"onExceed.measured: {request.measured} is milder than this node allows",
-                f"the least step for users is {self.least_step} (penstock agent --measured)",
+                f"for users the least step is {self.least_step} (penstock agent --measured)",
                 f"ask for {self.least_step}",
             )
         if request.grace_ns > self.longest_grace_ns:

@@ -1,6 +1,6 @@
-"""Enforcement that does not trust the tenant: from the devices' figures and the kernel's alone.
+"""Enforcement that does not trust tenants: it uses figures of devices and the kernel alone.
 
-The agent makes one `Enforcer` and calls `step` about once a second, with a `Subject` a tenant.
+The agent creates one `Enforcer` and calls `step` about once a second, with a `Subject` per tenant.
 """
 
 from penstock.node.enforcement.enforcement_event import Event

@@ -1,4 +1,4 @@
-"""Which container a process is in, by its cgroup: a place that no program inside can leave."""
+"""Container of a process by its cgroup, which no program in the container can leave."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import re
 from penstock.devices.proc_files import read_proc_text
 
 # Runtimes name a container's cgroup by its id: libpod-ID, docker-ID.scope, cri-containerd-ID.scope,
-# kubepods/pod…/ID. Other cgroups (sessions, services) hold strangers too and say nothing.
+# kubepods/pod…/ID. Other cgroups (sessions, services) hold unrelated processes, too.
 _CONTAINER = re.compile(r"/(?:[a-z][a-z0-9-]*-)?[0-9a-f]{64}(?:\.scope)?(?=/|$)")
 
 
 def paths_of(pid: int | str) -> frozenset[str]:
-    """Its cgroups as in /proc/PID/cgroup; none when it has ended."""
+    """The process's cgroups as in /proc/PID/cgroup; none when it has ended."""
     try:
         lines = read_proc_text(pid, "cgroup").splitlines()
     except OSError:
@@ -21,12 +21,12 @@ def paths_of(pid: int | str) -> frozenset[str]:
 
 
 def containers_of(path: str) -> list[str]:
-    """The cgroups of the containers that `path` is in, the outermost first."""
+    """The cgroups of the containers around `path`, outermost first."""
     return [path[: found.end()] for found in _CONTAINER.finditer(path)]
 
 
 def innermost_containers(pid: int) -> frozenset[str]:
-    """The cgroups of the container that the process is in and that we are not in."""
+    """The cgroups of the innermost container of the process, unless we are in it, too."""
     ours = {one for path in paths_of("self") for one in containers_of(path)}
     found = (containers_of(path) for path in paths_of(pid))
     return frozenset(one[-1] for one in found if one and one[-1] not in ours)

@@ -1,4 +1,4 @@
-"""How a process is known inside its own container: by the pid and the container of who runs it."""
+"""Container view of a process: its pid inside the container, and the container's id."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _ID = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class Inside:
-    """What is known of it; empty, or 0, where it is in no container or has ended."""
+    """The view; 0 and empty where the process is in no container or has ended."""
 
     pid: int = 0  # in its own pid namespace
-    container_id: str = ""  # as the container runtime has it: 64 hexadecimal digits
+    container_id: str = ""  # the container runtime's: 64 hexadecimal digits
 
 
 def look_inside(pid: int) -> Inside:
-    """Of the process that has `pid` now."""
+    """The view of the process that has `pid` now."""
     try:
         status = read_proc_text(pid, "status")
     except OSError:

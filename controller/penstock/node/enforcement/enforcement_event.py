@@ -1,4 +1,4 @@
-"""What enforcement did, for a tenant's record and for whoever watches."""
+"""Enforcement events, as recorded in a tenant's events.jsonl."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NAMES = {
 
 @dataclass(frozen=True)
 class Event:
-    """One line of a tenant's events.jsonl, beside the time."""
+    """One line of a tenant's events.jsonl, without the time."""
 
     tenant: str
     event: str
@@ -47,7 +47,7 @@ class Event:
 
 
 def _plain(one: Process) -> dict[str, object]:
-    """For those inside as well, who know it by another pid."""
+    """The process as JSON, also with its pid inside its container."""
     inside = look_inside(one.pid)
     plain: dict[str, object] = {"pid": one.pid, "command": one.command}
     if inside.pid:
@@ -58,7 +58,7 @@ def _plain(one: Process) -> dict[str, object]:
 
 
 def event_of(tenant: str, change: Change) -> Event:
-    """The event that tells of a step of the ladder."""
+    """The event for a step of the ladder."""
     return Event(
         tenant=tenant,
         event="kill" if change.killed else _NAMES[change.step],

@@ -1,4 +1,4 @@
-"""Once a second: looks at every tenant on every device, and carries out what the ladder orders."""
+"""Enforcer: checks every tenant on every device once a second, and acts by the ladder."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from penstock.node.tenants.grant import DeviceGrant
     from penstock.policy.schema import OnExceed
 
-LOOK_NS = 950_000_000  # a step before that does nothing: ticks may come more often
-URGENT_LOOK_NS = 400_000_000  # the same, after one that found somebody past the shim
+LOOK_NS = 950_000_000  # minimum time between polls: `step` may be called more often
+URGENT_LOOK_NS = 400_000_000  # the same, after a poll that found a bypass of the shim
 
 
 _NOTHING = Hold()
@@ -44,7 +44,7 @@ _NOTHING = Hold()
 
 @dataclass(frozen=True)
 class DeviceFigures:
-    """What a device itself says of one tenant. None: it does not tell."""
+    """A device's own figures of one tenant. None: the device does not report it."""
 
     device_uuid: str
     busy_ns: int | None  # cumulative since this enforcer began, ended processes included
@@ -53,23 +53,23 @@ class DeviceFigures:
 
 @dataclass
 class _Case:
-    """One tenant, from look to look."""
+    """The state of one tenant between polls."""
 
     ladder: Ladder
-    created: str  # of its grant: another tenant of that name is another case
+    created: str  # of its grant: a new tenant of that name has a new case
     judges: dict[str, Judge] = field(default_factory=dict)  # by device
     hold: Hold = field(default_factory=Hold)
-    figures: tuple[DeviceFigures, ...] = ()  # as of the last look
-    told: set[str] = field(default_factory=set)  # said once, not to be said again
-    subject: Subject | None = None  # as of the last look, like the next
+    figures: tuple[DeviceFigures, ...] = ()  # as of the last poll
+    told: set[str] = field(default_factory=set)  # reasons reported already
+    subject: Subject | None = None  # as of the last poll, like the next field
     usage: UsageSnapshot | None = None
 
 
 class Enforcer:
-    """Acts on what the devices and the kernel say. Restarted, it goes on where it was killed."""
+    """Enforces quotas by the figures of devices and the kernel. Its state survives a restart."""
 
     def __init__(self, source: DeviceBackend) -> None:
-        """`source`: the devices that the tenants' grants are of."""
+        """`source`: the devices of the tenants' grants."""
         self._members = Members()
         self._onlooker = Onlooker(source, self._members)
         self._cases: dict[Path, _Case] = {}
@@ -78,10 +78,10 @@ class Enforcer:
         self._subjects: Sequence[Subject] = ()
         self._pardoned: set[Path] = set()  # directories; from any thread
         self.foreign: tuple[Foreign, ...] = ()
-        """Processes of no tenant on the devices, as of the last look. They are left alone."""
+        """Untracked processes on the devices, as of the last poll. They are left alone."""
 
     def is_due(self, now_ns: int) -> bool:
-        """Whether the last look was about a second ago, or less where there is reason to hurry."""
+        """Whether a poll is due: about a second after the last one, sooner in urgent cases."""
         return self._looked_at_ns is None or now_ns - self._looked_at_ns >= self._pause_ns
 
     def step(
@@ -90,16 +90,16 @@ class Enforcer:
         subjects: Sequence[Subject],
         usage: Mapping[str, UsageSnapshot] | None = None,
     ) -> list[Event]:
-        """One look, if the last one was about a second ago; what was done, also recorded.
+        """One poll, if it is due; returns and records what was done.
 
         Args:
             now_ns: CLOCK_MONOTONIC.
             subjects: All tenants.
-            usage: Usage pages that were read just now, by tenant, the same object as long as
-                nothing in it is new: others are read here.
+            usage: Usage pages just read, by tenant; the same object while a page is unchanged.
+                Missing ones are read here.
 
         Raises:
-            PenstockError: the devices cannot be asked.
+            PenstockError: the devices cannot be polled.
         """
         if not self.is_due(now_ns):
             return []
@@ -127,43 +127,43 @@ class Enforcer:
         return events
 
     def pardon(self, directory: Path) -> None:
-        """Lets the tenant in `directory` go on, at a look that comes now. From any thread."""
+        """Lifts all holds of the tenant in `directory`, at an immediate poll. Thread-safe."""
         case = self._cases.get(directory)
         if case is not None and not case.ladder.is_idle:
             self._pardoned.add(directory)
             self._pause_ns = 0
 
     def hold(self, directory: Path) -> Hold | None:
-        """What is held back of the tenant in `directory`: whoever writes its page applies it."""
+        """The hold on the tenant in `directory`; the writer of its quota page must apply it."""
         case = self._cases.get(directory)
         return case.hold if case and case.hold != _NOTHING else None
 
     def figures(self, directory: Path) -> tuple[DeviceFigures, ...]:
-        """What devices said of the tenant in `directory` at last; lost ones are left out."""
+        """The devices' last figures of the tenant in `directory`, without lost devices."""
         case = self._cases.get(directory)
         return case.figures if case else ()
 
     def findings(self, directory: Path) -> tuple[Finding, ...]:
-        """What stands against the tenant in `directory`, as of the last look."""
+        """The findings against the tenant in `directory`, as of the last poll."""
         case = self._cases.get(directory)
         return case.ladder.findings if case else ()
 
     def members(self, tenant: str) -> list[Process]:
-        """All processes of the tenant as of the last look."""
+        """All processes of the tenant as of the last poll."""
         return self._members.of(tenant)
 
     def tenant_of(self, process: Process) -> str | None:
-        """Whose that process is, as of the last look. From any thread."""
+        """The tenant of a process, as of the last poll. Thread-safe."""
         return self._members.owner_of(process)
 
     def count(self, tenant: str) -> int | None:
-        """How many members the tenant had at the last look; None: it was not there yet."""
+        """The number of the tenant's processes at the last poll; None: it is newer than that."""
         return self._members.count(tenant)
 
     def _page(
         self, subject: Subject, seen: Mapping[str, DeviceUsers], usage: UsageSnapshot | None
     ) -> Page:
-        """One read before the devices were asked may lack what came in between: it is read anew."""
+        """The usage page; read again where the devices report more than `usage` shows."""
         if usage is not None and not self._doubts(subject, seen, Page(usage)):
             return Page(usage)
         try:
@@ -183,7 +183,7 @@ class Enforcer:
     def _rests(
         self, subject: Subject, seen: Mapping[str, DeviceUsers], usage: UsageSnapshot | None
     ) -> bool:
-        """Whether all is as at the look before, at which nothing was wrong; then it is taken in."""
+        """Whether nothing has changed since a clean poll; if so, records this one as clean."""
         case = self._cases.get(subject.tenant.directory)
         if (
             case is None
@@ -247,7 +247,7 @@ class Enforcer:
         for index, share in enumerate(subject.grant.devices):
             device = seen.get(share.uuid)
             if device is None:
-                continue  # of another machine, or gone: nothing is known
+                continue  # on another machine, or lost: no figures
             users = device.users.get(subject.name, NOBODY)
             judge = case.judges.setdefault(share.uuid, Judge())
             if not users and not judge.busy.seen:
@@ -269,7 +269,7 @@ class Enforcer:
         return judgements, events
 
     def _carry_out(self, subject: Subject, case: _Case, orders: Orders) -> list[Event]:
-        """Writes down what is to be done, does it, and only then writes down what is over."""
+        """Saves what is about to be done, does it, and only then saves what is over."""
         ladder = case.ladder
         events = [event_of(subject.name, change) for change in orders.changes]
         over = (ladder.stopped, ladder.suspended, ladder.cut)
@@ -281,7 +281,7 @@ class Enforcer:
         try:
             _write_page(subject, orders)
         except (PageError, ValueError) as error:
-            events += _once(case, subject.name, f"its quota page cannot be written: {error}")
+            events += _once(case, subject.name, f"cannot write its quota page: {error}")
         for processes, signals in (
             (orders.stop, (signal.SIGSTOP,)),
             (orders.resume, (signal.SIGCONT,)),
@@ -291,7 +291,7 @@ class Enforcer:
             events += self._signal(subject, case, processes, signals)
         if orders.kill_all:
             everyone = frozenset(self._members.of(subject.name))
-            for number in (signal.SIGSTOP, signal.SIGKILL):  # none has time to start another
+            for number in (signal.SIGSTOP, signal.SIGKILL):  # stopped, none can start another
                 events += self._signal(subject, case, everyone, (number,))
         if (ladder.stopped, ladder.suspended, ladder.cut) != over or ladder.is_idle:
             ladder.stopped, ladder.suspended, ladder.cut = over
@@ -308,8 +308,7 @@ class Enforcer:
             return _once(
                 case,
                 subject.name,
-                f"what was done cannot be written down ({error.strerror}): an agent that is "
-                "started anew will not know of it",
+                f"cannot save what was done ({error.strerror}): a restarted agent will not know it",
             )
         return []
 
@@ -340,7 +339,7 @@ def _figures(share: DeviceGrant, judge: Judge, users: Sequence[User]) -> DeviceF
 def _endings(
     processes: frozenset[Process],
 ) -> Iterator[tuple[frozenset[Process], tuple[signal.Signals, ...]]]:
-    """A stopped process is to come to its handler; one that hears nothing stays as it is."""
+    """SIGTERM for each; SIGCONT as well where the signal has an effect on the process."""
     hearing = frozenset(one for one in processes if hears(one, signal.SIGTERM))
     yield hearing, (signal.SIGTERM, signal.SIGCONT)
     yield processes - hearing, (signal.SIGTERM,)
@@ -351,8 +350,8 @@ def _signal_one(
 ) -> list[Event]:
     try:
         send(process, *signals)
-    except OSError as error:  # not ours to signal, or a kernel before 5.3
-        why = f"{process} cannot be sent {signals[0].name}: {error.strerror}"
+    except OSError as error:  # no permission, or a kernel before 5.3
+        why = f"cannot send {signals[0].name} to {process}: {error.strerror}"
         return _once(case, subject.name, why)
     return []
 
@@ -365,7 +364,7 @@ def _once(case: _Case, tenant: str, reason: str) -> list[Event]:
 
 
 def _let_go(ladder: Ladder) -> None:
-    """The tenant is gone: nobody would see to what was stopped, or was asked to end."""
+    """The tenant is gone: kills bypassing or ending processes, and resumes the others."""
     past = {
         one
         for rung in ladder.rungs.values()
@@ -374,19 +373,19 @@ def _let_go(ladder: Ladder) -> None:
     }
     for process in ladder.stopped | ladder.ending.keys():
         over = process in past or process in ladder.ending
-        with contextlib.suppress(OSError):  # not ours to signal: it was not ours to stop
+        with contextlib.suppress(OSError):  # no permission: then we did not stop it either
             send(process, signal.SIGKILL if over else signal.SIGCONT)
 
 
 def _policy(subject: Subject) -> OnExceed:
-    """Its own; but an order to suspend holds also for what does not heed its page."""
+    """The tenant's policy, at least `suspend` while suspended: some ignore their page."""
     if not subject.suspended or subject.on_exceed.measured in {"suspend", "terminate"}:
         return subject.on_exceed
     return subject.on_exceed.model_copy(update={"measured": "suspend"})
 
 
 def _allowed_permille(subject: Subject, share: DeviceGrant) -> int:
-    """What it may use now: its share, or more where an elastic one was lent some."""
+    """The cores allowed now: the share, or more where an elastic tenant has borrowed some."""
     if subject.grant.mode != "elastic":
         return share.cores_permille
     try:
@@ -398,7 +397,7 @@ def _allowed_permille(subject: Subject, share: DeviceGrant) -> int:
 
 
 def _write_page(subject: Subject, orders: Orders) -> None:
-    """Puts the hold into the page. Raises PageError."""
+    """Writes the hold into the quota page. Raises PageError."""
     if not (orders.cut_permille or orders.restore or orders.suspend or orders.unsuspend):
         return
     granted = {share.uuid: share.cores_permille for share in subject.grant.devices}

@@ -1,4 +1,4 @@
-"""What enforcement holds back of a tenant's page: for whoever writes the page."""
+"""Hold: the cut of cores and the suspension that enforcement applies to a quota page."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from penstock_shim.pages import DeviceLimit, Limits
 
-LEAST_SHARE = 10  # a throttled tenant keeps this part of its share: one of so many
+LEAST_SHARE = 10  # a throttled tenant keeps at least 1/10 of its share
 
 
 @dataclass(frozen=True)
 class Hold:
-    """Nothing by default. Apply it last, to limits that are otherwise complete."""
+    """Empty by default. Apply it last, to limits that are otherwise complete."""
 
     cut_permille: dict[str, int] = field(default_factory=dict)  # by device
     suspended: bool = False
 
     def applied(self, limits: Limits) -> Limits:
-        """`limits` with the cores cut, and suspended where that is due."""
+        """`limits` with the cores cut, and suspended if the hold says so."""
         devices = tuple(self._cut(device) for device in limits.devices)
         return dataclasses.replace(
             limits, devices=devices, suspended=limits.suspended or self.suspended
@@ -35,5 +35,5 @@ class Hold:
 
 
 def cut_cores(granted_permille: int, cut_permille: int) -> int:
-    """What is left of a share: at least a tenth, so that what runs can come to its end."""
+    """The share after a cut: at least a tenth, so that running work can finish."""
     return max(1, granted_permille // LEAST_SHARE, granted_permille - cut_permille)

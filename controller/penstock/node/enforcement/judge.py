@@ -1,16 +1,16 @@
-"""Is anything wrong with a tenant on a device? The device's figures beside its quota and its page.
+"""Judge: violations of a tenant on a device, by the device's figures, its quota and its page.
 
-    memory     it holds more than its quota, by the device
-    cores      it took more of the device's time than it was allowed, over WINDOW_NS and lately
+    memory     the device reports more memory for it than its quota
+    cores      it took more of the device's time than allowed, over WINDOW_NS and recently
     uncharged  a process of it uses the device and has no slot
     damaged    its usage page cannot be read while it uses the device
-    suspended  it uses the device while it is suspended: past the shim, or with a forged page
-    mismatch   the device holds more memory for it than is charged, within its quota: a program goes
-               round the shim, or the shim charged too little. It is said; nobody is to end for it.
+    suspended  it uses the device while it is suspended: by a bypass, or with a forged page
+    mismatch   the device reports more memory for it than is charged, within its quota: a program
+               bypasses the shim, or the shim charged too little. It is reported, never punished.
 
-What is found must hold for a while before it is passed on: figures of two sources are never of one
-moment. A tenant can write what it likes into its usage page; what it hides so is at most its quota,
-as memory and cores are judged by the device alone.
+A finding must last for a while before it is confirmed, as two sources are never read at the same
+moment. A tenant can write anything into its usage page, but can hide at most its quota that way:
+memory and cores are judged by the device alone.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ if TYPE_CHECKING:
 
 SLACK_BYTES = 64 << 20
 SLACK_PERMILLE = 50
-SUSPENDED_SLACK_PERMILLE = 20  # of what is to be nothing
-# How long a finding must last. Looks are a second apart, give or take: two of them, and three for
-# cores, so that one kernel of up to a second, paid back later, is never a finding. Who goes
-# round the shim takes from its neighbours until it is stopped: there the second look comes soon.
+SUSPENDED_SLACK_PERMILLE = 20  # tolerance where no use is allowed
+# How long a finding must last. Polls are about a second apart: two of them, and three for cores, so
+# that one kernel of up to a second, paid back later, is never a finding. A program that bypasses
+# the shim takes time from co-tenants until it is stopped: there the second poll comes soon.
 CONFIRM_NS: dict[Kind, int] = {
     "memory": 900_000_000,
     "cores": 1_800_000_000,
     "uncharged": 400_000_000,
     "damaged": 900_000_000,
     "mismatch": 900_000_000,
-    "suspended": 2_800_000_000,  # what was queued comes to its end
+    "suspended": 2_800_000_000,  # queued work runs to its end first
 }
 MIG_PREFIX = "MIG-"
 
 
 @dataclass(frozen=True)
 class Page:
-    """A tenant's usage page, read after the devices were asked. None: damaged."""
+    """A tenant's usage page, read after the devices were polled. None: damaged."""
 
     usage: UsageSnapshot | None
     problem: str = ""
@@ -63,13 +63,13 @@ class Page:
 
 @dataclass(frozen=True)
 class Shaken:
-    """Who shook hands at the tenant's socket."""
+    """The processes that shook hands at the tenant's socket."""
 
     processes: frozenset[Process] = frozenset()
-    since_ticks: int | None = None  # who started before could not; None: nobody listens
+    since_ticks: int | None = None  # earlier processes could not; None: no socket
 
     def words(self, process: Process) -> str:
-        """For the middle of a sentence. A handshake proves nothing: any program can send one."""
+        """A clause for a reason. A handshake proves nothing: any program can send one."""
         if process in self.processes:
             return ", its slot is gone"
         if self.since_ticks is None or process.start_ticks <= self.since_ticks:
@@ -83,14 +83,14 @@ NOBODY: Sequence[User] = ()
 
 @dataclass
 class Judge:
-    """Of one tenant on one device."""
+    """Judges one tenant on one device."""
 
     busy: BusyTime = field(default_factory=BusyTime)
     since_ns: dict[Kind, int] = field(default_factory=dict)
-    slots: dict[Process, int] = field(default_factory=dict)  # inner pids, which cost a look each
-    totals_ns: dict[Process, int] = field(default_factory=dict)  # as of the look before
-    caught: frozenset[Process] = frozenset()  # at work while suspended; till that is lifted
-    users: Sequence[User] | None = None  # of the last look, if nothing was wrong then
+    slots: dict[Process, int] = field(default_factory=dict)  # inner pids, a cache of /proc reads
+    totals_ns: dict[Process, int] = field(default_factory=dict)  # busy_ns as of the previous poll
+    caught: frozenset[Process] = frozenset()  # worked while suspended; until that is lifted
+    users: Sequence[User] | None = None  # of the last poll, if it was clean
 
     def judge(
         self,
@@ -103,16 +103,16 @@ class Judge:
         shaken: Shaken = NOBODY_LISTENS,
         suspended: bool = False,
     ) -> list[Judgement]:
-        """What is surely wrong now. `busy` has taken in the same look before.
+        """The confirmed violations. `busy` must have taken in this poll before.
 
         Args:
             now_ns: CLOCK_MONOTONIC.
-            share: What is granted of the device.
-            index: Of the device in the grant.
+            share: The share of the device that is granted.
+            index: The device's index in the grant.
             users: The tenant's processes on the device.
             page: Its usage page.
-            shaken: Who shook hands.
-            suspended: It may use nothing of the device's time now.
+            shaken: The processes that shook hands.
+            suspended: Whether it may use no device time now.
         """
         strangers = self._strangers(users, page)
         found = {
@@ -138,43 +138,43 @@ class Judge:
         return sure
 
     def is_urgent(self, now_ns: int) -> bool:
-        """Whether something was found at this look that takes from others and is not sure yet."""
+        """Whether this poll found an unconfirmed violation that takes time from co-tenants."""
         since_ns = self.since_ns.get("uncharged")
         return since_ns is not None and now_ns - since_ns < CONFIRM_NS["uncharged"]
 
     def idle(self, at_ns: int, share: DeviceGrant) -> None:
-        """Takes in a look at which there was no process of the tenant: nothing can be wrong."""
+        """Takes in a poll without processes of the tenant: there is no violation."""
         self.busy.add(at_ns, (), {}, share.cores_permille)
         self.since_ns.clear()
         self.caught = frozenset()
         self.users = NOBODY
 
     def may_rest(self, users: Sequence[User]) -> bool:
-        """Whether `judge` would find nothing, as at the look before, if the page is the same.
+        """Whether `judge` would find nothing, as at the previous poll, with an unchanged page.
 
-        What is told as recent use may be work that goes on.
+        Recent use, where a device reports only that, may be continuing work.
         """
         return users is self.users and not any(user.busy_permille for user in users)
 
     def rest(self, at_ns: int, share: DeviceGrant) -> None:
-        """Takes in such a look. Who does nothing is lent nothing."""
+        """Takes in such a poll. An idle tenant borrows nothing."""
         self.busy.rest(at_ns, share.cores_permille)
 
     def doubts(self, share: DeviceGrant, index: int, users: Sequence[User], page: Page) -> bool:
-        """Whether the device tells of something that the page does not."""
+        """Whether the device reports use that the page does not show."""
         strangers = self._strangers(users, page)
         return bool(strangers or self._of_charges(share, index, users, strangers, page))
 
     def undetectable(self, share: DeviceGrant) -> str | None:
-        """What the device does not tell, as a sentence; None: it tells all that is judged."""
+        """What the device does not report, as a sentence; None: it reports all that is judged."""
         if self.busy.is_told:
             return None
         why = (
-            "a MIG instance has no utilisation of each process"
+            "a MIG instance has no utilisation per process"
             if share.uuid.startswith(MIG_PREFIX)
-            else "its driver does not tell the utilisation of each process"
+            else "its driver does not report the utilisation per process"
         )
-        return f"use of cores past the shim is undetectable on device {share.index}: {why}"
+        return f"use of cores that bypasses the shim is undetectable on device {share.index}: {why}"
 
     def _of_page(self, share: DeviceGrant, users: Sequence[User], page: Page) -> Judgement | None:
         working = [user for user in users if _does_something(user)]
@@ -223,7 +223,7 @@ class Judge:
         self, share: DeviceGrant, users: Sequence[User], strangers: Sequence[User]
     ) -> Judgement | None:
         held = _sum(user.memory_bytes for user in users)
-        # What a context takes is an estimate on real devices.
+        # The size of a context is an estimate on real devices.
         slack = SLACK_BYTES + len(users) * share.context_bytes // 4
         if held is None or held <= share.memory_bytes + slack:
             return None
@@ -236,7 +236,7 @@ class Judge:
     def _of_suspension(
         self, share: DeviceGrant, users: Sequence[User], *, suspended: bool
     ) -> Judgement | None:
-        """Who worked since the look before. Once caught, that he is stopped is no excuse."""
+        """Processes that worked since the previous poll; caught ones count even when stopped."""
         working = [user for user in users if self._works(user)]
         self.totals_ns = {user.process: user.busy_ns or 0 for user in users}
         if not suspended:
@@ -265,7 +265,7 @@ class Judge:
         *,
         suspended: bool,
     ) -> Judgement | None:
-        if suspended and self.caught:  # what was queued runs on while its process is stopped
+        if suspended and self.caught:  # queued work runs on while its process is stopped
             users = [u for u in users if u.process in self.caught and not is_stopped(u.process)]
         window, lately = self.busy.window(), self.busy.lately()
         if window is None or lately is None or not self.busy.is_told or not users:
@@ -290,7 +290,7 @@ class Judge:
             if _does_something(user)
             and user.process.pid not in slots
             and self._inner(user.process) not in slots
-            and is_alive(user.process)  # devices list what has just ended, its slot is free
+            and is_alive(user.process)  # devices still list one that has just ended, without a slot
         ]
 
     def _inner(self, process: Process) -> int:
@@ -302,12 +302,12 @@ class Judge:
 
 
 def _does_something(user: User) -> bool:
-    """After cuInit alone there is neither a slot nor anything to charge."""
+    """Whether it uses the device: after cuInit alone there is no slot and no charge."""
     return bool(user.memory_bytes or user.busy_ns or user.busy_permille)
 
 
 def _liable(users: Sequence[User], usage: UsageSnapshot, index: int) -> Sequence[User]:
-    """Who holds more than its slot says; all, where that does not tell."""
+    """The processes that hold more than their slots show; all, if none does."""
     charged = {slot.pid: slot.charged_bytes[index] for slot in usage.slots}
     liable = [
         user
@@ -321,7 +321,7 @@ def _liable(users: Sequence[User], usage: UsageSnapshot, index: int) -> Sequence
 
 
 def _sum(amounts: Iterable[int | None]) -> int | None:
-    """Of what is known; None: nothing is."""
+    """The sum of the known quantities; None: none is known."""
     known = [amount for amount in amounts if amount is not None]
     return sum(known) if known else None
 
@@ -341,7 +341,7 @@ def _judgement(
         reason=f"device {share.index}: {reason}",
         offenders=_named(offenders),
         unshimmed=_named(unshimmed),
-        # Where the excess is not of time, half of the share is a step that is felt.
+        # Where the excess is not device time, half of the share is a noticeable cut.
         cut_permille=share.cores_permille // 2 if cut_permille is None else cut_permille,
     )
 

@@ -1,21 +1,21 @@
-"""The ladder: deny, throttle, suspend, terminate. Judgements in, orders out; nothing is done here.
+"""Escalation ladder: deny, throttle, suspend, terminate. It turns judgements into orders.
 
-Denying is the shim's. From there on, for each thing that is wrong on a device:
+The shim denies. From there on, for each violation on a device:
 
-    at once        throttle: the cores in the tenant's page are cut by what it took too much
-    at once        suspend, for use past the shim: only the offending processes, by SIGSTOP. What is
-                   run past the shim cannot put itself right, and takes its neighbours' time.
-    after grace    the last step that the policy allows: suspend (the page's flag; SIGSTOP for what
-                   has no shim) or terminate (SIGTERM, then SIGKILL)
+    at once        throttle: the cores in the tenant's page are cut by the excess
+    at once        suspend, for use that bypasses the shim: only the offending processes, by
+                   SIGSTOP. They cannot correct themselves, and take co-tenants' time.
+    after grace    the last step that the policy allows: suspend (the page's flag; SIGSTOP for
+                   processes without shim) or terminate (SIGTERM, then SIGKILL)
 
-Who is ended for use past the shim and is there again is not asked again: a program that begins anew
-each time it is asked to end would have the device for as long as it may take. What was started anew
-gets SIGKILL at once, and after ROUNDS of that the tenant's other processes too: one of them starts
-it.
+A process that was ended for bypassing the shim and is started again gets no second SIGTERM: a
+program that restarts after each one would keep the device for the whole grace each time. It gets
+SIGKILL at once. After ROUNDS of that the tenant's other processes get SIGKILL too, as one of them
+restarts it.
 
-Grace is counted in time that the excess was seen, and drains at the same rate while it is not: what
-comes and goes is not forgiven, what is rare adds up to nothing. Time in which nobody looked (the
-agent was killed) counts neither way.
+The grace runs while the excess is observed, and drains at the same rate while it is not: excess
+that comes and goes adds up, rare excess does not. Time without polls (the agent was killed) does
+not count either way.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 Kind = Literal["memory", "cores", "uncharged", "damaged", "mismatch", "suspended"]
 KINDS: frozenset[Kind] = frozenset(get_args(Kind))
 PAST_SHIM: frozenset[Kind] = frozenset({"uncharged", "damaged", "suspended"})
-LONGEST_LOOK_NS = 2_000_000_000  # more than that between two looks is not known to be excess
-CLEAR_NS = 2_000_000_000  # not seen for so long: over
+LONGEST_LOOK_NS = 2_000_000_000  # the most time between two polls that counts as excess
+CLEAR_NS = 2_000_000_000  # unobserved for so long, a violation is over
 KILL_AFTER_NS = 5_000_000_000  # from SIGTERM to SIGKILL, or the grace where that is shorter
-ROUNDS = 3  # of starting anew past the shim, each ended at once; after them the whole tenant is
+ROUNDS = 3  # restarts that bypass the shim, each killed at once; then the whole tenant is killed
 FORGET_ROUNDS_NS = 600_000_000_000  # without another one
 
 
 class Step(IntEnum):
-    """How far the ladder was climbed. DENY: the shim refuses, the agent only says."""
+    """Steps of the ladder. DENY: the shim refuses, the agent only reports."""
 
     NONE = 0
     DENY = 1
@@ -52,7 +52,7 @@ class Step(IntEnum):
 
 @dataclass(frozen=True)
 class Judgement:
-    """One thing that is surely wrong now."""
+    """One confirmed violation."""
 
     kind: Kind
     device: str  # UUID
@@ -66,17 +66,17 @@ class Judgement:
 
 @dataclass
 class Rung:
-    """How far one thing has come."""
+    """The escalation state of one violation."""
 
     last: Judgement
-    over_ns: int = 0  # seen in excess, less what has drained; never more than the grace
-    seen_ns: int | None = None  # when last; None: not since we were started
+    over_ns: int = 0  # observed excess time, less what has drained; at most the grace
+    seen_ns: int | None = None  # last observed; None: not since the agent's start
     step: Step = Step.NONE
 
 
 @dataclass(frozen=True)
 class Ending:
-    """A process that was sent SIGTERM: when, and what for."""
+    """When a process got SIGTERM, and why."""
 
     at_ns: int
     judgement: Judgement
@@ -84,24 +84,24 @@ class Ending:
 
 @dataclass(frozen=True)
 class Change:
-    """A step up (or, to NONE, back down), for the tenant's record."""
+    """A step up (or, to NONE, back down), for the tenant's events."""
 
     step: Step
     kind: Kind
     device: str
     reason: str
     offenders: frozenset[Process] = frozenset()
-    killed: bool = False  # SIGKILL after a SIGTERM that did not help
+    killed: bool = False  # SIGKILL after an ineffective SIGTERM
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What stands against a tenant now."""
+    """A current violation of a tenant."""
 
     kind: Kind
     device: str  # UUID
     reason: str
-    step: Step  # how far it has come
+    step: Step  # the step reached
 
     def __str__(self) -> str:
         return f"{self.step.name.lower()}: {self.reason}"
@@ -109,18 +109,18 @@ class Finding:
 
 @dataclass(frozen=True)
 class Orders:
-    """What is to hold for the tenant now. All of it may be carried out again at every look."""
+    """What must hold for the tenant now. Idempotent: every poll may carry it out again."""
 
     step: Step = Step.NONE
     cut_permille: dict[str, int] = field(default_factory=dict)  # by device
-    restore: frozenset[str] = frozenset()  # devices whose cut is over
+    restore: frozenset[str] = frozenset()  # devices whose cut ends
     suspend: bool = False  # the flag in the tenant's page
-    unsuspend: bool = False  # it was set by us before
+    unsuspend: bool = False  # we had set it before
     stop: frozenset[Process] = frozenset()
-    resume: frozenset[Process] = frozenset()  # stopped by us before, to run on
+    resume: frozenset[Process] = frozenset()  # we had stopped them before
     terminate: frozenset[Process] = frozenset()
     kill: frozenset[Process] = frozenset()
-    kill_all: bool = False  # whatever the tenant has: one of them starts the offenders anew
+    kill_all: bool = False  # all of the tenant's processes: one of them restarts the offenders
     changes: tuple[Change, ...] = ()
 
 
@@ -129,7 +129,7 @@ Key = tuple[Kind, str]
 
 @dataclass
 class Ladder:
-    """Of one tenant. Times are CLOCK_MONOTONIC nanoseconds."""
+    """The ladder of one tenant. Times are CLOCK_MONOTONIC nanoseconds."""
 
     rungs: dict[Key, Rung] = field(default_factory=dict)
     cut: frozenset[str] = frozenset()  # devices
@@ -137,12 +137,12 @@ class Ladder:
     stopped: frozenset[Process] = frozenset()
     ending: dict[Process, Ending] = field(default_factory=dict)
     killed: set[Process] = field(default_factory=set)
-    rounds: int = 0  # looks at which processes past the shim had to be ended, lately
+    rounds: int = 0  # recent polls that had to end processes for bypassing the shim
     round_ns: int = 0  # the last of them
-    at_ns: int | None = None  # of the last look; None: not since we were started
+    at_ns: int | None = None  # of the last poll; None: none since the agent's start
 
     def advance(self, now_ns: int, judgements: Iterable[Judgement], on_exceed: OnExceed) -> Orders:
-        """One look: takes in what is wrong now and says what is to be done."""
+        """One poll: takes in the current judgements and returns the orders."""
         before_ns, self.at_ns = self.at_ns, now_ns
         passed_ns = 0 if before_ns is None else min(max(0, now_ns - before_ns), LONGEST_LOOK_NS)
         changes: list[Change] = []
@@ -155,13 +155,13 @@ class Ladder:
         return self._orders(now_ns, on_exceed, changes)
 
     def pardon(self, now_ns: int, on_exceed: OnExceed) -> Orders:
-        """One look at which all that was held back is let go; who is asked to end has to.
+        """One poll that lifts all holds; processes that got SIGTERM still have to end.
 
-        What is wrong still climbs anew from the next look on.
+        A violation that persists climbs again from the next poll on.
         """
         self.at_ns = now_ns
         changes = [
-            Change(Step.NONE, kind, device, "let go on by order")
+            Change(Step.NONE, kind, device, "lifted by an administrator")
             for (kind, device), rung in self.rungs.items()
             if rung.step > Step.NONE
         ]
@@ -170,11 +170,11 @@ class Ladder:
 
     @property
     def processes(self) -> set[Process]:
-        """All that are spoken of."""
+        """All processes in the ladder's state."""
         return {*self.stopped, *self.ending}.union(*(r.last.offenders for r in self.rungs.values()))
 
     def forget(self, ended: Iterable[Process]) -> None:
-        """Lets go of processes that have ended."""
+        """Drops processes that have ended."""
         gone = frozenset(ended)
         self.stopped -= gone
         self.killed -= gone
@@ -188,7 +188,7 @@ class Ladder:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """What was seen wrong and is not over, the gravest first."""
+        """The violations that are not over, the gravest first."""
         if not self.rungs:
             return ()
         found = [
@@ -200,7 +200,7 @@ class Ladder:
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is nothing to remember."""
+        """Whether the ladder has no state to keep."""
         return not (
             self.rungs or self.cut or self.suspended or self.stopped or self.ending or self.rounds
         )
@@ -214,7 +214,7 @@ class Ladder:
         on_exceed: OnExceed,
     ) -> list[Change]:
         rung = self.rungs.setdefault(key, Rung(judgement))
-        if before_ns is not None and rung.seen_ns == before_ns:  # at both ends of that time
+        if before_ns is not None and rung.seen_ns == before_ns:  # seen at both ends of that time
             rung.over_ns = min(on_exceed.grace, rung.over_ns + passed_ns)
         rung.last = judgement
         before = rung.step
@@ -227,7 +227,7 @@ class Ladder:
     def _descend(self, key: Key, now_ns: int, passed_ns: int) -> list[Change]:
         rung = self.rungs[key]
         if rung.seen_ns is None:
-            rung.seen_ns = now_ns  # started again: it takes a moment to be sure of anything
+            rung.seen_ns = now_ns  # after a restart: give the judge time to confirm
         if now_ns - rung.seen_ns < CLEAR_NS:
             return []
         rung.over_ns = max(0, rung.over_ns - passed_ns)
@@ -267,7 +267,7 @@ class Ladder:
                     continue
                 terminate |= fresh
                 if not any(judgement.offenders == one.offenders for one in changes):
-                    changes.append(_change(Step.TERMINATE, judgement, fresh))  # it was started anew
+                    changes.append(_change(Step.TERMINATE, judgement, fresh))  # it was restarted
         wait_ns = min(KILL_AFTER_NS, on_exceed.grace)
         late = {one for one, since in self.ending.items() if now_ns - since.at_ns >= wait_ns}
         kill = frozenset((late | anew) - terminate)
@@ -300,22 +300,22 @@ class Ladder:
 def _change(
     step: Step, judgement: Judgement, offenders: frozenset[Process], *, killed: bool = False
 ) -> Change:
-    reason = "still there after SIGTERM and its grace" if killed else judgement.reason
+    reason = "still running after SIGTERM and its grace" if killed else judgement.reason
     return Change(step, judgement.kind, judgement.device, reason, offenders, killed)
 
 
 def _anew(judgement: Judgement, offenders: frozenset[Process], *, all_end: bool) -> Change:
-    reason = f"started anew after others were ended for it: {judgement.reason}"
+    reason = f"restarted after others were ended for it: {judgement.reason}"
     if all_end:
-        reason += "; all that the tenant runs is ended, as it would start it again"
+        reason += "; all processes of the tenant are killed, as one of them would restart it"
     return Change(Step.TERMINATE, judgement.kind, judgement.device, reason, offenders, killed=True)
 
 
 def _due(kind: Kind, over_ns: int, grace_ns: int, top: Step) -> Step:
     """The step for something that has been wrong for `over_ns`."""
-    if kind == "mismatch":  # within its quota, and it may be us who charged too little
+    if kind == "mismatch":  # within its quota, and the shim may have charged too little
         return Step.DENY
-    if kind == "suspended":  # what it has queued may run long: nobody ends for that
+    if kind == "suspended":  # queued work may run long: no reason to terminate
         return min(top, Step.SUSPEND)
     if over_ns >= grace_ns:
         return top

@@ -1,6 +1,6 @@
-"""What the devices say of each tenant: memory and busy time, by pid alone.
+"""Device figures per tenant: memory and busy time, assigned by pid alone.
 
-Figures that a device does not tell are None, and no judgement is passed on them.
+Figures that a device does not report are None, and are never judged.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class User(NamedTuple):
     process: Process
     memory_bytes: int | None
     busy_ns: int | None  # since it began
-    busy_permille: int | None  # lately, where only that is known
+    busy_permille: int | None  # recent, where the device reports only that
 
 
 @dataclass(frozen=True)
 class Foreign:
-    """A process on a device that is no tenant's. It is told of, and left alone."""
+    """An untracked process on a device. It is reported, and left alone."""
 
     device: str
     process: Process
@@ -42,7 +42,7 @@ class Foreign:
 
 @dataclass
 class DeviceUsers:
-    """Who uses one device at one time."""
+    """The processes on one device at one time."""
 
     at_ns: int
     users: dict[str, list[User]] = field(default_factory=dict)  # by tenant
@@ -51,9 +51,9 @@ class DeviceUsers:
 
 
 class Onlooker:
-    """Asks every device, look after look. What is as it was is not put together anew.
+    """Polls every device; unchanged results are reused.
 
-    A tenant's list of users is the same object as at the look before where nothing is new of them.
+    A tenant's list of users is the same object as in the last poll while nothing in it changed.
     """
 
     def __init__(self, source: DeviceBackend, members: Members) -> None:
@@ -62,27 +62,27 @@ class Onlooker:
         self._seen: dict[str, _Seen] = {}  # by device
 
     def look(self) -> dict[str, DeviceUsers]:
-        """By device; one that is lost is left out.
+        """The processes by device, without lost devices.
 
         Raises `PenstockError`: the simulated machine is gone.
         """
         found = {}
         for device in self._source.devices():
-            with contextlib.suppress(DeviceLostError):  # nothing is known of it, the others go on
+            with contextlib.suppress(DeviceLostError):  # skip it, poll the others
                 seen = self._seen.setdefault(device.uuid, _Seen(device.uuid))
                 found[device.uuid] = seen.take(self._source.look(device), self._members)
         return found
 
 
 class _Seen:
-    """One device at the last look."""
+    """One device as of the last poll."""
 
     def __init__(self, uuid: str) -> None:
         self._uuid = uuid
         self._processes: Sequence[DeviceProcess] = ()
-        self._changes = -1  # of the members, that time
+        self._changes = -1  # `Members.changes` at that poll
         self._found = DeviceUsers(0)
-        self._lasts = False  # each process is ended or a tenant's: nothing to be asked again
+        self._lasts = False  # each process has ended or is a tenant's: no need to check again
 
     def take(self, look: DeviceLook, members: Members) -> DeviceUsers:
         same = look.processes is self._processes and members.changes == self._changes
@@ -104,7 +104,7 @@ class _Seen:
             if one.busy_ns is not None and one.pid > 0:
                 found.ended_busy_ns[one.pid] = one.busy_ns
             return
-        tenant = members.tenant_of(one.pid) if one.pid > 0 else None  # 0: where we cannot look
+        tenant = members.tenant_of(one.pid) if one.pid > 0 else None  # 0: not in our pid namespace
         process = members.process(one.pid)
         if tenant is None or process is None:  # None: it ended meanwhile
             self._lasts = False
@@ -124,14 +124,14 @@ class _Sample(NamedTuple):
 
 @dataclass
 class BusyTime:
-    """What one tenant's processes took of one device's time, added up from look to look."""
+    """One tenant's use of one device's time, accumulated over polls."""
 
     busy_ns: int = 0
-    allowed_permille_ns: int = 0  # what it might have taken
-    seen: dict[Process, int | None] = field(default_factory=dict)  # busy_ns of each when last seen
+    allowed_permille_ns: int = 0  # what the tenant was allowed
+    seen: dict[Process, int | None] = field(default_factory=dict)  # busy_ns of each as last seen
     samples: deque[_Sample] = field(default_factory=deque)
     allowed_permille: int = 0
-    is_told: bool = True  # False: the device does not tell how busy each process keeps it
+    is_told: bool = True  # False: the device does not report busy time per process
 
     def add(
         self,
@@ -140,7 +140,7 @@ class BusyTime:
         ended_busy_ns: dict[int, int],
         allowed_permille: int,
     ) -> None:
-        """Takes in a look: the tenant's `users`, and totals of ended processes by pid."""
+        """Takes in a poll: the tenant's `users`, and totals of ended processes by pid."""
         last = self.samples[-1] if self.samples else None
         if last is not None and at_ns <= last.at_ns:
             return
@@ -155,16 +155,16 @@ class BusyTime:
                 gained_ns += min(passed_ns, total_ns - before_ns)
         self.seen = now
         self.is_told = all(u.busy_ns is not None or u.busy_permille is not None for u in users)
-        self.busy_ns += min(passed_ns, gained_ns)  # processes take turns on a device
+        self.busy_ns += min(passed_ns, gained_ns)  # processes share a device by time slices
         self._sample(at_ns, passed_ns, allowed_permille)
 
     def rest(self, at_ns: int, allowed_permille: int) -> None:
-        """The same where nothing is new of the users, and none of them did anything."""
+        """Takes in a poll at which the users are unchanged and idle."""
         if self.samples and at_ns > self.samples[-1].at_ns:
             self._sample(at_ns, at_ns - self.samples[-1].at_ns, allowed_permille)
 
     def _sample(self, at_ns: int, passed_ns: int, allowed_permille: int) -> None:
-        # What was allowed changes several times a second: of both ends of the time, the more.
+        # The allowance changes several times a second: use the larger one of both ends.
         self.allowed_permille_ns += max(self.allowed_permille, allowed_permille) * passed_ns
         self.allowed_permille = allowed_permille
         self.samples.append(_Sample(at_ns, self.busy_ns, self.allowed_permille_ns))
@@ -176,18 +176,18 @@ class BusyTime:
             return (user.busy_permille or 0) * passed_ns // 1000
         before_ns = self.seen.get(user.process)
         if before_ns is None:
-            # All that a new process did it did since the last look; of the first look nobody knows.
+            # A new process did all its work since the last poll; at the first poll that is unknown.
             before_ns = user.busy_ns if first else 0
         return max(0, min(passed_ns, user.busy_ns - before_ns))
 
     def window(self) -> tuple[int, int] | None:
-        """Used and allowed permille over the window; None: not watched for so long yet."""
+        """Used and allowed permille over the window; None: not observed for that long yet."""
         if not self.samples or self.samples[-1].at_ns - self.samples[0].at_ns < WINDOW_NS:
             return None
         return self._between(self.samples[0], self.samples[-1])
 
     def lately(self) -> tuple[int, int] | None:
-        """Used and allowed permille since the look before."""
+        """Used and allowed permille since the previous poll."""
         return self._between(self.samples[-2], self.samples[-1]) if len(self.samples) > 1 else None
 
     @staticmethod

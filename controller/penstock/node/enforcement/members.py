@@ -1,20 +1,19 @@
-"""Who belongs to which tenant: told by the kernel, never by what a tenant wrote.
+"""Assignment of processes to tenants, by what the kernel reports, never by a tenant's own data.
 
-For each process, what tells first decides:
+For each process, the first rule that matches decides:
 
-    handshake     the kernel named it at the tenant's socket (where others are refused)
-    cgroup        its container's, or one below
-    ancestor      its parent is the tenant's, or was when it was first seen. Of a caller that has
-                  several tenants, the one that its environment names
-    page          the tenant's usage page is mounted where a container has its own, by root or by
-                  the user whose page it is; whatever else is in a container that root made so is
-                  the tenant's from then on
-    session       it is in a session or process group that one of the tenant's processes began:
-                  these stay when parents have ended
+    handshake     the kernel identified it at the tenant's socket (which rejects other processes)
+    cgroup        it is in a cgroup of the tenant's containers, or below one
+    ancestor      its parent is the tenant's, or was when the process was first seen. For a caller
+                  with several tenants, the one that the environment names
+    page          the tenant's usage page is mounted in it at the place for a container's own page,
+                  by root or by the page's owner. All other processes of a container that root set
+                  up this way are the tenant's from then on
+    session       it is in a session or process group that a process of the tenant began: these
+                  survive the end of parents
     environment   it was started with the tenant's directory in its environment, by the right user
 
-What was once seen to be a tenant's stays so until it ends, whatever it does to its environment and
-its parents.
+An assignment holds until the process ends, whatever it does to its environment and its parents.
 """
 
 from __future__ import annotations
@@ -38,13 +37,13 @@ if TYPE_CHECKING:
 
     from penstock.node.enforcement.subject import Subject
 
-# A process is looked at again for so long after it was first seen: between fork and exec it still
-# has its parent's environment, and a container's first process moves to its cgroup a moment later.
+# How long an unassigned process is checked again after it was first seen: between fork and exec it
+# has its parent's environment, and a container's first process enters its cgroup a moment later.
 YOUNG_NS = 5_000_000_000
-_SPREAD = 8  # of the known processes, one in so many is asked at each scan for its session …
-_RARE = 8  # … and one in so many of those whether the pid was given anew, should its inode not tell
+_SPREAD = 8  # each scan checks the session of one in 8 known processes …
+_RARE = 8  # … and, for one in 8 of those, whether the pid was reused with the same inode
 _DEEPEST = 64
-# For a user's mounts in a scan; who is left out is looked at in the next, while it is young.
+# Time limit per scan for one user's mounts; the next scan checks the rest, while they are young.
 _LONGEST_NS = 20_000_000
 # For so long after the first scan a process that cannot be read may be any tenant's: an agent that
 # was started anew knows of none where it was before.
@@ -56,29 +55,29 @@ _MOST_CONTAINERS = 4096  # remembered; the oldest are forgotten first
 class _Seen:
     stat: Stat
     first_ns: int
-    inode: int = 0  # of its folder in /proc
+    inode: int = 0  # of its directory in /proc
     tenant: str | None = None
-    look: int = 0  # in which it was decided last
-    process: Process | None = None  # made once: it is asked for at every look
+    look: int = 0  # the pass that last decided its tenant
+    process: Process | None = None  # created once, as every poll uses it
 
 
 class Members:
-    """Remembers every process of the machine. `scan` about once a second; it looks at new ones."""
+    """All processes of the machine and their tenants. Call `scan` about once a second."""
 
     def __init__(self) -> None:
         self._known: dict[int, _Seen] = {}
-        self._young: set[int] = set()  # of them, to be looked at again
+        self._young: set[int] = set()  # of these, the ones to check again
         self._led: dict[int, str] = {}  # sessions and process groups that a tenant's process began
-        self._taken: tuple[Subject, ...] = ()  # as they were told last
-        self._new_subjects = False  # they are others than at the look before
+        self._taken: tuple[Subject, ...] = ()  # as of the last scan
+        self._new_subjects = False  # they differ from those of the last scan
         self._subjects: Sequence[Subject] = ()  # those with cgroups
         self._handshakes: dict[int, tuple[int, str]] = {}  # by pid: its start, and the tenant
         self._containers: dict[str, str] = {}  # cgroups of containers that have a tenant's page
-        self._parents: dict[Process, list[str]] = {}  # each with the tenants that it asked for
+        self._parents: dict[Process, list[str]] = {}  # callers, each with its tenants
         self._directories: dict[str, Subject] = {}
-        self._pages: dict[PageId, tuple[Page, str]] = {}  # usage pages, and whose they are
+        self._pages: dict[PageId, tuple[Page, str]] = {}  # usage pages with their tenants
         self._mounters_ns: dict[int, int] = {}  # spent in a scan on reading a user's mounts, by uid
-        self._directory_of: dict[int, str | None] = {}  # as the young ones' environments say now
+        self._directory_of: dict[int, str | None] = {}  # from the environments of young processes
         self._first_ns = 0  # of the first scan
         self._unread: set[int] = set()  # that the scan under way could not read
         self._may_lack = False  # whether a scan soon after the first one could not read all
@@ -88,10 +87,10 @@ class Members:
         self._counts: dict[str, int] = {}  # of processes, by tenant, as of the end of a scan
         self._counted = 0  # `changes` then
         self.changes = 0
-        """Another number when a tenant has gained or lost a process."""
+        """Increases whenever a tenant gains or loses a process."""
 
     def scan(self, now_ns: int, subjects: Sequence[Subject]) -> None:
-        """Takes in who has come and gone."""
+        """Takes in new and ended processes, and assigns the new ones."""
         self._take(subjects)
         self._look += 1
         self._scans += 1
@@ -105,7 +104,7 @@ class Members:
         self._first_ns = self._first_ns or now_ns
         self._unread = set()
         for pid in new:
-            self._led.pop(pid, None)  # a number that is given again is no session any more
+            self._led.pop(pid, None)  # a reused number is no session any more
         stats = read_stats(new)
         self._unread |= {pid for pid in new - stats.keys() if _exists(pid)}
         for pid, stat in stats.items():  # a process that blocks being read runs nothing
@@ -120,11 +119,11 @@ class Members:
         if self._new_subjects or self.changes != self._counted:
             self._counted = self.changes
             found = Counter(seen.tenant for seen in self._known.values())
-            # Put in place whole: others ask from their threads.
+            # Replaced as a whole: other threads read it.
             self._counts = {one.name: found[one.name] for one in subjects}
 
     def _forget_ended(self, names: set[str]) -> None:
-        """Nobody belongs to a tenant that is not there any more."""
+        """Drops assignments to tenants that have ended."""
         for seen in self._known.values():
             if seen.tenant is not None and seen.tenant not in names:
                 self._assign(seen, None)
@@ -138,7 +137,7 @@ class Members:
         undecided = [pid for pid in self._young if self._known[pid].tenant is None]
         self._directory_of = started_in(undecided, TENANT_VARIABLE)
         young = list(self._young)
-        random.shuffle(young)  # whoever is looked at last may be left out
+        random.shuffle(young)  # the last ones may run out of time
         for pid in young:
             seen = self._known[pid]
             if now_ns - seen.first_ns > YOUNG_NS:
@@ -148,7 +147,7 @@ class Members:
         self._directory_of = {}
 
     def tenant_of(self, pid: int) -> str | None:
-        """The tenant of the process that has `pid`; who was nobody's is looked at again."""
+        """The tenant of the process with `pid`; an unassigned process is checked again."""
         seen = self._known.get(pid)
         stat = read_stat(pid) if seen is None or seen.tenant is None else seen.stat
         if stat is None or stat.start_ticks == UNKNOWN:
@@ -163,12 +162,12 @@ class Members:
         return seen.tenant
 
     def owner_of(self, process: Process) -> str | None:
-        """The tenant of that very process, as of the last scan. From any thread."""
+        """The tenant of exactly that process, as of the last scan. Thread-safe."""
         seen = self._known.get(process.pid)
         return seen.tenant if seen is not None and began(seen.stat, process) else None
 
     def process(self, pid: int) -> Process | None:
-        """The process as it was first seen; None: it was not."""
+        """The process as it was first seen; None: it is unknown."""
         seen = self._known.get(pid)
         if seen is None:
             return None
@@ -213,7 +212,7 @@ class Members:
         self._pages = {page.identity: (page, one.name) for page, one in pages if page is not None}
 
     def _take_handshakes(self) -> None:
-        """What a process is since it shook hands counts more than what it was taken for before."""
+        """Reassigns processes that have shaken hands: a handshake overrides other rules."""
         for pid in self._handshakes.keys() & self._known.keys() - self._ours:
             seen = self._known[pid]
             tenant = self._by_handshake(pid, seen)
@@ -232,10 +231,10 @@ class Members:
             self.changes += 1
 
     def _check(self, living: Mapping[int, int]) -> None:
-        """A pid that was given anew since it was seen is forgotten; new sessions are taken in.
+        """Forgets processes whose pid was reused, and takes in new sessions.
 
-        Who has a pid anew has a new folder in /proc. A folder that the kernel made anew may also be
-        of the same process as before, which takes a look.
+        A reused pid has a new inode in /proc. The kernel may also recreate the inode of the same
+        process, so its start time decides.
         """
         rare = self._scans % (_SPREAD * _RARE)
         for pid, seen in list(self._known.items()):
@@ -278,7 +277,7 @@ class Members:
             self._led[pid] = seen.tenant
 
     def _by_session(self, seen: _Seen) -> str | None:
-        """The kernel gives the number of a session or group to nobody else while any is in it."""
+        """By session or group: the kernel does not reuse the id while one has members."""
         for number in _numbers(seen):
             leader = self._known.get(number)
             tenant = self._led.get(number) or (leader.tenant if leader else None)
@@ -304,7 +303,7 @@ class Members:
         return None
 
     def _by_page(self, pid: int) -> str | None:
-        """Who is in a container cannot put another page there."""
+        """By the mounted usage page: a process in a container cannot mount another one."""
         found = self._mounted(pid) if self._pages else None
         if found is None:
             return None
@@ -318,7 +317,7 @@ class Members:
         return tenant
 
     def _mounted(self, pid: int) -> MountedPages | None:
-        """By root, or by a user who has a tenant, and takes no time from others."""
+        """Pages mounted by root or by users with tenants, within the time limit per user."""
         asked: list[tuple[int, int]] = []
 
         def is_asked_for(uid: int) -> bool:
@@ -336,7 +335,7 @@ class Members:
         return found
 
     def _is_closed(self, tenant: str) -> bool:
-        """Whether only a runtime can mount its page: a user might, to draw strangers in."""
+        """Whether only a runtime can mount its page: a user could claim others' processes."""
         directory = next((d for d, one in self._directories.items() if one.name == tenant), None)
         try:
             return directory is not None and not os.stat(directory).st_mode & 0o077  # noqa: PTH116
@@ -369,7 +368,7 @@ class Members:
 
 
 def _living() -> dict[int, int]:
-    """All pids, each with the inode of its folder."""
+    """All pids, each with the inode of its /proc directory."""
     with os.scandir("/proc") as entries:
         return {int(one.name): one.inode() for one in entries if one.name.isdigit()}
 
@@ -379,7 +378,7 @@ def _exists(pid: int) -> bool:
 
 
 def _is_where_it_was(pid: int, seen: _Seen) -> bool:
-    """Whether it has begun no session or group since. False also when it has ended."""
+    """Whether it is in the same session and group as before. False when it has ended."""
     try:
         return (os.getsid(pid), os.getpgid(pid)) == (seen.stat.session, seen.stat.group)
     except OSError:
@@ -391,7 +390,7 @@ def _numbers(seen: _Seen) -> Iterable[int]:
 
 
 def _owner(pid: int) -> int | None:
-    """Whose it is by its real uid: the folder in /proc is root's while it lets nobody look."""
+    """Its real uid; the owner of its /proc directory is root while it is not dumpable."""
     try:
         status = read_proc_text(pid, "status")
     except OSError:
@@ -401,7 +400,7 @@ def _owner(pid: int) -> int | None:
 
 
 def _self_and_ancestors() -> set[int]:
-    """Never anybody's: the agent, and what started it."""
+    """The agent and its ancestors, which never belong to a tenant."""
     found: set[int] = set()
     pid = os.getpid()
     while pid > 0 and pid not in found:

@@ -1,4 +1,4 @@
-"""One process, named so that no other can be meant: its pid and when it started."""
+"""Process identity: pid and start time, which together are never reused."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _PF_EXITING = 4  # include/linux/sched.h
-UNKNOWN = -1  # start of a process that holds what its start is read by, in the middle of execve
+UNKNOWN = -1  # start of a process in the middle of execve, whose stat cannot be read
 
 
 @dataclass(frozen=True, order=True)
 class Process:
-    """A pid alone is given to somebody else when the process has ended; with its start never."""
+    """A process. Pids are reused; a pid with its start time is not."""
 
     pid: int
     start_ticks: int  # field 22 of /proc/PID/stat
@@ -31,7 +31,7 @@ class Process:
 
 @dataclass(frozen=True)
 class Stat:
-    """What /proc/PID/stat says of one process."""
+    """The fields of /proc/PID/stat that we use."""
 
     comm: str
     state: str
@@ -39,12 +39,12 @@ class Stat:
     group: int
     session: int
     start_ticks: int
-    has_ended: bool  # or is about to: the kernel is taking it apart
-    leader_has_ended: bool  # its first thread has; others may go on, or be about to end
+    has_ended: bool  # or is ending: the kernel is tearing it down
+    leader_has_ended: bool  # its first thread has; others may run, or be ending
 
 
 def read_stat(pid: int) -> Stat | None:
-    """None: there is no such process, or it is hidden from us."""
+    """The process's stat; None: there is no such process, or it is hidden from us."""
     try:
         return _parsed(read_proc(pid, "stat"))
     except TimeoutError:
@@ -54,7 +54,7 @@ def read_stat(pid: int) -> Stat | None:
 
 
 def read_stats(pids: Iterable[int]) -> dict[int, Stat]:
-    """Of many, by pid; those of whom it cannot be told when they started are left out."""
+    """Stats by pid, without processes whose start time cannot be read now."""
     found = read_proc_of(pids, "stat")
     return {pid: stat for pid, raw in found.items() if (stat := _parsed(raw)) is not None}
 
@@ -72,14 +72,14 @@ def _parsed(raw: bytes) -> Stat | None:
         group=int(fields[2]),
         session=int(fields[3]),
         start_ticks=int(fields[19]),
-        # The first thread may end while others go on: it shows as a zombie, the process lives.
+        # The first thread may end before others: it shows as a zombie, but the process lives.
         has_ended=leader_has_ended and int(fields[17]) <= 1,
         leader_has_ended=leader_has_ended,
     )
 
 
 def _without_start(pid: int) -> Stat | None:
-    """By /proc/PID/status, which waits for nothing."""
+    """The stat from /proc/PID/status, which never blocks; without a start time."""
     fields = _status(pid)
     if fields is None:
         return None
@@ -106,7 +106,7 @@ def _status(pid: int) -> dict[str, str] | None:
 
 
 def find(pid: int) -> Process | None:
-    """The process that has `pid` now; None: none has, it has ended, or hides when it began."""
+    """The process with `pid` now; None: none, ended, or its start time is unreadable."""
     stat = read_stat(pid)
     if stat is None or stat.has_ended or stat.start_ticks == UNKNOWN:
         return None
@@ -114,26 +114,26 @@ def find(pid: int) -> Process | None:
 
 
 def is_alive(process: Process) -> bool:
-    """Whether it has not ended."""
+    """Whether the process has not ended."""
     stat = read_stat(process.pid)
     return stat is not None and not stat.has_ended and began(stat, process)
 
 
 def began(stat: Stat, process: Process) -> bool:
-    """Whether the process with that pid is this one, as far as it can be told."""
+    """Whether `stat` may be of this process: same start time, or an unreadable one."""
     return stat.start_ticks in {process.start_ticks, UNKNOWN}
 
 
 def is_stopped(process: Process) -> bool:
-    """By a signal, or a debugger."""
+    """Whether a signal or a debugger has stopped it."""
     stat = read_stat(process.pid)
     return stat is not None and began(stat, process) and stat.state in {"T", "t"}
 
 
 def hears(process: Process, number: signal.Signals) -> bool:
-    """Whether the signal would end it or come to a handler of its own.
+    """Whether the signal would end the process or reach a handler.
 
-    The first process of a pid namespace hears only what it has a handler for.
+    The first process of a pid namespace receives only signals that it has a handler for.
     """
     fields = _status(process.pid)
     if fields is None:
@@ -146,14 +146,14 @@ def hears(process: Process, number: signal.Signals) -> bool:
 
 
 def send(process: Process, *signals: signal.Signals) -> bool:
-    """Sends `signals` to that very process; False: it has ended.
+    """Sends `signals` to exactly that process; False: it has ended.
 
-    The descriptor holds on to whoever has the pid now. Its start is read after that: were the pid
-    given to another process in between, that one would have started later than was remembered. One
-    that lets nobody read its start is taken for the one that had the pid at the last look.
+    The pidfd pins the current holder of the pid, and the start time is read after that: after a
+    reuse of the pid it would be later than ours. A process with an unreadable start time is taken
+    for the one that had the pid at the last poll.
 
     Raises:
-        OSError: it may not be signalled, or the kernel is older than 5.3.
+        OSError: no permission to signal it, or a kernel older than 5.3.
     """
     try:
         descriptor = os.pidfd_open(process.pid)
@@ -173,7 +173,7 @@ def send(process: Process, *signals: signal.Signals) -> bool:
 
 
 def command_line(pid: int) -> str:
-    """What it was started as, for people; its short name where that is hidden or empty."""
+    """Its command line, for display; its short name where that is hidden or empty."""
     raw = b""
     with contextlib.suppress(OSError):
         raw = read_proc(pid, "cmdline")[:400]
@@ -184,12 +184,12 @@ def command_line(pid: int) -> str:
 
 
 def why_unshimmed(pid: int) -> str:
-    """In words, what the process's mapped files tell of why its calls are not charged."""
+    """Why the process's calls are not accounted, as text, from its mapped files."""
     try:
         maps = read_proc_text(pid, "maps")
     except OSError as error:
         if isinstance(error, TimeoutError):
-            return "it keeps what it has mapped from being read"
+            return "its memory map cannot be read"
         return "it has no slot in the tenant's usage page"
     return _why_of(maps)
 
@@ -198,8 +198,8 @@ def _why_of(maps: str) -> str:
     files = {line[line.index("/") :] for line in maps.splitlines() if "/" in line}
     names = {file.rpartition("/")[2] for file in files}
     if any(name.startswith("libpenstock") for name in names):
-        return "the shim is mapped, and its calls go round it"
-    # Its loader is its C library; Debian has it in a folder of its own: x86_64-linux-musl/libc.so.
+        return "the shim is mapped, but its calls bypass it"
+    # musl's loader is its C library; Debian has it in its own directory: x86_64-linux-musl/libc.so.
     musl = _first(names, "ld-musl-", "libc.musl-") or next(
         (name for file in files for name in [file.rpartition("/")[2]] if "-musl/libc.so" in file),
         None,
@@ -210,11 +210,11 @@ def _why_of(maps: str) -> str:
         return f"no shim is mapped: it lost the preload; its C library is glibc ({glibc})"
     if other := _first(names, "libc.so", "libuClibc", "ld-"):
         return f"no shim is mapped: it lost the preload; its C library is {other}"
-    return "no shim is mapped: it is a static program, its C library cannot be seen"
+    return "no shim is mapped: it is a static program with an unknown C library"
 
 
 def _first(names: Iterable[str], *beginnings: str) -> str | None:
-    """The first file, by name, that begins with one of `beginnings`; the tenant chose its name."""
+    """The first file, by name, with one of the prefixes; made printable, as tenants name files."""
     found = sorted(name for name in names if name.startswith(beginnings))
     return _printable(found[0][:64].encode()) if found else None
 

@@ -1,7 +1,7 @@
-"""enforce.json in a tenant's directory: how far the ladder was climbed, for the next agent.
+"""enforce.json in a tenant's directory: the state of its ladder, for the next agent.
 
-Written before anything is done, so that what was done is never forgotten: a stopped process is
-resumed by the next agent, a grace that was running runs on.
+It is written before any action, so that no action is forgotten: the next agent resumes a stopped
+process, and continues a running grace.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
 def write_ladder(directory: Path, ladder: Ladder) -> None:
-    """Replaces the file whole; takes it away when there is nothing to remember. Raises OSError."""
+    """Replaces the file atomically; removes it for an idle ladder. Raises OSError."""
     file = directory / FILE
     if ladder.is_idle:
         file.unlink(missing_ok=True)
@@ -40,7 +40,7 @@ def write_ladder(directory: Path, ladder: Ladder) -> None:
 
 
 def read_ladder(directory: Path) -> Ladder:
-    """As it was written since the machine was booted; a new one where there is none to use."""
+    """The ladder saved since boot; a new one where none is usable."""
     try:
         return from_json(read_record(directory / FILE))
     except (OSError, *_MALFORMED):
@@ -78,17 +78,17 @@ def to_json(ladder: Ladder) -> str:
 
 
 def from_json(text: str) -> Ladder:
-    """The ladder of a file's text. Raises ValueError and the like for what is none."""
+    """The ladder in a file's text. Raises one of `_MALFORMED` for an invalid text."""
     document = json.loads(text)
     if document["version"] != VERSION or document["boot"] != boot_id():
-        raise ValueError("of another version, or from before the machine was booted")
+        raise ValueError("other version, or from before the last boot")
     rungs = {}
     for plain in document["rungs"]:
         judgement = _judgement(plain["judgement"])
         rungs[judgement.kind, judgement.device] = Rung(
             judgement, over_ns=int(plain["over_ns"]), step=Step[plain["step"]]
         )
-    rounds, round_ns = map(int, document.get("rounds", (0, 0)))  # not told by the release before
+    rounds, round_ns = map(int, document.get("rounds", (0, 0)))  # not in older files
     return Ladder(
         rungs=rungs,
         cut=frozenset(map(str, document["cut"])),

@@ -1,4 +1,4 @@
-"""What the agent tells enforcement of one tenant."""
+"""Subject: one tenant as the agent describes it to enforcement."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Subject:
-    """A tenant with what the kernel says of who it is. Pids are those of the agent's namespace."""
+    """A tenant and how to recognise its processes. Pids are of the agent's namespace."""
 
     tenant: Tenant
     grant: Grant
     on_exceed: OnExceed = field(default_factory=OnExceed)
     handshake: frozenset[Process] = frozenset()
-    """Processes that its socket named (SO_PEERCRED): they and what they start."""
+    """Processes identified at its socket (SO_PEERCRED); they and their descendants."""
     listens_since_ticks: int | None = None
-    """Who started later, as in /proc/PID/stat, could shake hands; None: nobody listens."""
+    """Processes started later (as in /proc/PID/stat) could shake hands; None: no socket."""
     parents: frozenset[Process] = frozenset()
-    """What these start is the tenant's, they themselves are not: its `penstock run`."""
+    """Their descendants are the tenant's, they themselves are not: its `penstock run`."""
     cgroups: tuple[str, ...] = ()
-    """Paths as in /proc/PID/cgroup, of its containers: whatever is in them or below."""
+    """Cgroups of its containers, as in /proc/PID/cgroup; all processes in or below them."""
     uid: int | None = None
-    """Whose processes may say by their environment that they are the tenant's; None: anybody's."""
+    """Uid whose processes may claim by their environment to be the tenant's; None: any."""
     suspended: bool = False
-    """By an operator's order: enforcement never lifts that."""
+    """Suspended by request: enforcement never lifts that."""
 
     @classmethod
     def of(
@@ -45,8 +45,8 @@ class Subject:
         cgroups: tuple[str, ...] = (),
         suspended: bool = False,
     ) -> Subject:
-        """A tenant with the policy and the user that its grant names."""
-        # As exact nanoseconds: OnExceed would read a duration with its unit.
+        """A subject with the policy and user of the grant."""
+        # The grace is in nanoseconds already: validation would expect a duration with a unit.
         policy = OnExceed.model_construct(measured=grant.measured, grace=grant.grace_ns)
         return cls(
             tenant,
@@ -62,5 +62,5 @@ class Subject:
 
     @property
     def name(self) -> str:
-        """The tenant's."""
+        """The tenant's name."""
         return self.tenant.name

@@ -1,4 +1,4 @@
-"""Orders over gRPC: the agent's server, and the client of commands. Only here is grpc used."""
+"""The agent's gRPC API: its server, and the client for commands. Only this package uses grpc."""
 
 from penstock.node.rpc.client import AgentClient, find_agent, find_agent_socket
 from penstock.node.rpc.convert import mode_of

@@ -1,4 +1,4 @@
-"""How many calls each caller has under way: nobody takes the agent's time from the others."""
+"""Limits of concurrent calls per principal, so that no caller starves the others."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ if TYPE_CHECKING:
 
     from penstock.node.agent import Principal
 
-Context = Any  # these are generic in what no method here uses
+Context = Any  # their type parameters do not matter here
 Message = Any
 Details = Any
 Handler = Any
 Kind = Literal["order", "query", "stream", "revoke"]
 MOST: dict[Kind, int] = {"order": 64, "query": 16, "stream": 16, "revoke": 8}
 MOST_OF_ADMIN: dict[Kind, int] = {"order": 1024, "query": 256, "stream": 256, "revoke": 256}
-# In all, those whose request is not there yet with them: more than all connections can have.
+# In all, including calls whose request is incomplete: more than all connections allow.
 MOST_CALLS = 1 << 16
 
 
 class Calls:
-    """Counts them. To be used in the server's loop alone."""
+    """Counts the calls in progress. Use it in the server's event loop only."""
 
     def __init__(self) -> None:
         self._under_way: Counter[tuple[int | str, Kind]] = Counter()
 
     @contextlib.contextmanager
     def one(self, caller: Principal, kind: Kind) -> Iterator[None]:
-        """Counts a call as long as it lasts. Raises `PenstockError`: the caller has too many."""
+        """Counts a call for its duration. Raises `PenstockError`: the caller has too many."""
         key = (caller.person, kind)
         most = (MOST_OF_ADMIN if caller.is_admin else MOST)[kind]
         if self._under_way[key] >= most:
             raise PenstockError(
-                f"{caller.name} has {most} calls of this kind under way",
-                "one caller's calls must not keep those of the others back",
-                "wait for some of them to end, or end them, and try again", reason="not-now",
+                f"{caller.name} has {most} calls of this kind in progress",
+                "the agent limits concurrent calls per caller",
+                "wait for some of them to end, or cancel them, and try again", reason="not-now",
             )  # fmt: skip
         self._under_way[key] += 1
         try:
@@ -56,7 +56,7 @@ class Calls:
 
 
 class Streams(grpc.aio.ServerInterceptor):
-    """Counts what may go on for ever, of whichever service: it has no deadline that ends it."""
+    """Counts streaming calls of every service, as they may have no deadline."""
 
     def __init__(self, calls: Calls, identify: Callable[[Any], Principal | None]) -> None:
         self._calls = calls
@@ -80,11 +80,13 @@ class Streams(grpc.aio.ServerInterceptor):
     def _counted(self, behaviour: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         generates = inspect.isasyncgenfunction(behaviour)
 
-        # No generator: grpc leaves one that was cancelled while it wrote to the collector.
+        # No generator: grpc leaves one that is cancelled during a write to the garbage collector.
         async def call(request: Message, context: Context) -> None:
             caller = self._identify(context)
             if caller is None:
-                await context.abort(grpc.StatusCode.UNAUTHENTICATED, "nobody knows who calls")
+                await context.abort(
+                    grpc.StatusCode.UNAUTHENTICATED, "the caller cannot be identified"
+                )
                 return
             counted = contextlib.ExitStack()
             try:

@@ -1,4 +1,4 @@
-"""Asks an agent. Every call has a deadline, and fails with what happened, why, and what to do."""
+"""gRPC client of the agent. Every call but a stream has a deadline."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from penstock.node.metering.usage import By, Usage
 
 TIMEOUT_S = 10.0
-MOST_ANSWER_BYTES = 64 << 20  # hundreds of tenants with all that may be said of each
-AGAIN_S = 0.1  # until a connection is tried again
+MOST_ANSWER_BYTES = 64 << 20  # hundreds of tenants with all their fields at full length
+AGAIN_S = 0.1  # between connection attempts
 PROBE_S = 2
 _NOT_CONNECTED = "failed to connect to all addresses"
-SLACK_S = 15.0  # what ending a tenant may take beyond its grace
+SLACK_S = 15.0  # that ending a tenant may take beyond its grace
 _OPTIONS = [("grpc.max_receive_message_length", MOST_ANSWER_BYTES)]
 Answer = TypeVar("Answer")
 
@@ -50,14 +50,14 @@ class AgentClient:
 
     @classmethod
     def local(cls, file: Path) -> Self:
-        """The agent behind a socket of this machine."""
-        # A proxy of the environment is for the network. An authority without the path: some
-        # servers refuse others.
+        """The agent behind a local socket."""
+        # Proxies from the environment are for the network. The authority has no path, as some
+        # servers reject one with a path.
         options = [
             ("grpc.enable_http_proxy", 0),
             ("grpc.default_authority", "localhost"),
-            # An agent that is started anew is back within two seconds: who stays connected must
-            # not find that out minutes later.
+            # A restarted agent is back within two seconds: connected clients must notice that
+            # quickly, not minutes later.
             ("grpc.initial_reconnect_backoff_ms", 100),
             ("grpc.max_reconnect_backoff_ms", 1000),
         ]
@@ -67,18 +67,18 @@ class AgentClient:
 
     @classmethod
     def remote(cls, address: str, certificate: Path, key: Path, authority: Path) -> Self:
-        """The agent at `host:port`, with mutual TLS; files in PEM."""
+        """The agent at `host:port`, over mutual TLS; files in PEM."""
         credentials = grpc.ssl_channel_credentials(
             authority.read_bytes(), key.read_bytes(), certificate.read_bytes()
         )
         return cls(grpc.secure_channel(address, credentials, _OPTIONS), address)
 
     def node(self) -> pb.Node:
-        """The node's devices, and how its agent is doing."""
+        """The node's devices, and the state of its agent."""
         return self._call(pb.Node, self._stub.GetNode, pb.GetNodeRequest())
 
     def grant(self, request: Request) -> pb.GrantResponse:
-        """Makes a tenant."""
+        """Creates a tenant."""
         return self._call(pb.GrantResponse, self._stub.Grant, convert.request_to(request))
 
     def resize(self, name: str, change: Resize) -> pb.ResizeResponse:
@@ -86,28 +86,28 @@ class AgentClient:
         return self._call(pb.ResizeResponse, self._stub.Resize, convert.resize_to(name, change))
 
     def suspend(self, name: str, reason: str = "") -> pb.Tenant:
-        """Holds a tenant's launches back."""
+        """Blocks a tenant's launches."""
         request = pb.SuspendRequest(name=name, reason=reason)
         return self._call(pb.SuspendResponse, self._stub.Suspend, request).tenant
 
     def resume(self, name: str) -> pb.Tenant:
-        """Lets them go on."""
+        """Lets a tenant's launches continue."""
         return self._call(pb.ResumeResponse, self._stub.Resume, pb.ResumeRequest(name=name)).tenant
 
     def revoke(self, name: str, grace_ns: int, reason: str = "") -> pb.RevokeResponse:
-        """Ends a tenant; lasts until its processes have ended."""
+        """Ends a tenant; returns when its processes have ended."""
         check_grace(grace_ns)
         request = pb.RevokeRequest(name=name, reason=reason)
         request.grace.FromNanoseconds(grace_ns)
         return self._call(pb.RevokeResponse, self._stub.Revoke, request, grace_ns / 1e9 + SLACK_S)
 
     def release_driver(self, reason: str) -> None:
-        """Has the agent let go of the driver: all devices are lost until `reopen_driver`."""
+        """Makes the agent close the driver: all devices are lost until `reopen_driver`."""
         request = pb.ReleaseDriverRequest(reason=reason)
         self._call(pb.ReleaseDriverResponse, self._stub.ReleaseDriver, request)
 
     def reopen_driver(self) -> None:
-        """Has it take the driver up again."""
+        """Makes the agent open the driver again."""
         self._call(pb.ReopenDriverResponse, self._stub.ReopenDriver, pb.ReopenDriverRequest())
 
     def tenants(self) -> Sequence[pb.Tenant]:
@@ -117,14 +117,14 @@ class AgentClient:
         ).tenants
 
     def events(self, tenants: Sequence[str] = (), *, follow: bool = False) -> Iterator[pb.Event]:
-        """What has happened, oldest first; with `follow`, what happens until the caller stops."""
+        """Past events, oldest first; with `follow`, also new ones until the caller stops."""
         request = pb.WatchEventsRequest(tenants=tenants, follow=follow)
         yield from self._stream(self._stub.WatchEvents, request, None if follow else TIMEOUT_S)
 
     def usage(
         self, interval_s: float = 1.0, tenants: Sequence[str] = ()
     ) -> Iterator[pb.UsageReport]:
-        """What tenants use, every interval, until the caller stops."""
+        """Usage reports of tenants, every interval, until the caller stops."""
         request = pb.StreamUsageRequest(tenants=tenants)
         request.interval.FromNanoseconds(int(interval_s * 1e9))
         yield from self._stream(self._stub.StreamUsage, request, None)
@@ -132,8 +132,8 @@ class AgentClient:
     def used(
         self, since_s: int, until_s: int, *, by: By = "tenant", tenant: str | None = None
     ) -> Usage:
-        """What tenants used from `since_s` to `until_s` (seconds since 1970), as metered."""
-        from penstock.node.rpc.usage_query import (  # SQLite: of no use to others
+        """Metered usage of tenants from `since_s` to `until_s` (seconds since 1970)."""
+        from penstock.node.rpc.usage_query import (  # imports SQLite: only when needed
             usage_of,
             usage_request,
         )
@@ -142,7 +142,7 @@ class AgentClient:
         return usage_of(request, self._call(pb.QueryUsageResponse, self._stub.QueryUsage, request))
 
     def close(self) -> None:
-        """Ends the connection."""
+        """Closes the connection."""
         self._channel.close()
 
     def __enter__(self) -> Self:
@@ -177,9 +177,9 @@ class AgentClient:
         return answer
 
     def _was_crowded_out(self, error: grpc.RpcError) -> bool:
-        """Whether nothing was sent, since too many others were connecting to a living agent.
+        """Whether the agent runs, but its full accept queue refused us, so that nothing was sent.
 
-        gRPC does not wait for its place in the kernel's queue; a blocking connect does.
+        gRPC does not wait for room in the kernel's queue; a blocking connect does.
         """
         return (
             self._entrance is not None
@@ -198,32 +198,32 @@ class AgentClient:
 
 
 def find_agent(state_dir: Path | None = None) -> AgentClient | None:
-    """The agent that owns `state_dir`; without one, the user's own or the system's. None: none."""
+    """The agent of `state_dir`, or by default the user's or the system's; None: none runs."""
     found = find_agent_socket(state_dir)
     return AgentClient.local(found) if found is not None else None
 
 
 def find_agent_socket(state_dir: Path | None = None) -> Path | None:
-    """Where that agent takes orders. None: there is none."""
+    """The socket of that agent; None: none runs."""
     return next((file for file in agent_sockets(state_dir) if _answers(file)), None)
 
 
 def _answers(file: Path) -> bool:
-    """Whether somebody listens there. A socket in a directory that others write is nobody's."""
+    """Whether a trusted agent listens there: a socket of another user's does not count."""
     return _is_trusted(file) and _listens(_entrance(file))
 
 
 def _entrance(file: Path) -> Path:
-    """The socket beside `file` for administrators alone, where this process is one's; else `file`.
+    """The admin socket beside `file` if this process may use it; else `file`.
 
-    Nobody can shut administrators out of theirs.
+    Users cannot fill the queue of the admin socket.
     """
     for_admins = State(file.parent).admin_socket
     return for_admins if _is_trusted(for_admins) and _listens(for_admins) else file
 
 
 def _is_trusted(file: Path) -> bool:
-    """Whether it is there, and root's or our own."""
+    """Whether the file exists and belongs to root or to us."""
     try:
         return file.lstat().st_uid in (0, os.geteuid())
     except OSError:
@@ -231,10 +231,10 @@ def _is_trusted(file: Path) -> bool:
 
 
 def _listens(file: Path) -> bool:
-    """Whether somebody does, as long as PROBE_S may pass until there is room in the queue."""
+    """Whether a process listens there; waits up to PROBE_S for room in the queue."""
     try:
         with socket.socket(socket.AF_UNIX) as probe:
-            # A socket with a timeout of Python's does not wait for that.
+            # A Python socket timeout would make connect() fail at once.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", PROBE_S, 0))
             probe.connect(str(file))
     except OSError:

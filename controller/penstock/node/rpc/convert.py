@@ -1,4 +1,4 @@
-"""Between messages and what the agent understands."""
+"""Conversion between protobuf messages and the agent's own types."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LIFETIMES: dict[int, Lifetime] = {
     pb.LIFETIME_UNTIL_REVOKED: "until-revoked",
     pb.LIFETIME_PROCESSES: "processes",
 }
-SHOWN_COMMAND_BYTES = 4096  # of a tenant's command where tenants are listed
+SHOWN_COMMAND_BYTES = 4096  # of a tenant's command in lists of tenants
 STEPS: dict[int, Step] = {
     pb.STEP_DENY: "deny",
     pb.STEP_THROTTLE: "throttle",
@@ -38,25 +38,25 @@ STEPS: dict[int, Step] = {
     pb.STEP_TERMINATE: "terminate",
 }
 LEAST_INTERVAL_S, MOST_INTERVAL_S = 0.1, 3600.0
-MOST_FOREIGN = 8  # named of a device
+MOST_FOREIGN = 8  # untracked processes named per device
 _NS = 10**9
 Word = TypeVar("Word", bound=str)
 Default = TypeVar("Default", bound="str | None")
 
 
 def request_of(message: pb.GrantRequest) -> Request:
-    """What is asked for. Raises `PenstockError` for what no request may hold."""
+    """The request in a message. Raises `PenstockError` for invalid fields."""
     check_request(message)
     if message.HasField("tflops") and not (math.isfinite(message.tflops) and message.tflops > 0):
         raise PenstockError(
-            f"tflops {message.tflops:g} makes no sense", "it is a number above 0",
-            "give one, or cores_permille",
+            f"invalid tflops: {message.tflops:g}", "it must be a number above 0",
+            "set one, or set cores_permille",
         )  # fmt: skip
     if message.HasField("tflops") and message.cores_permille:
-        raise PenstockError("both cores and tflops are asked for", "", "give one of them")
+        raise PenstockError("both cores and tflops are requested", "", "set only one of them")
     if not message.name and not message.command:
         raise PenstockError(
-            "the tenant has no name", "neither name nor command is given", "give one of them"
+            "the tenant has no name", "neither name nor command is set", "set one of them"
         )
     return Request(
         command=tuple(shortened(message.command, KEPT_COMMAND_BYTES)),
@@ -83,7 +83,7 @@ def request_of(message: pb.GrantRequest) -> Request:
 
 
 def request_to(request: Request) -> pb.GrantRequest:
-    """The message that asks for it."""
+    """The message for a grant request."""
     message = pb.GrantRequest(
         name=request.name or "",
         devices=request.devices,
@@ -112,7 +112,7 @@ def request_to(request: Request) -> pb.GrantRequest:
 
 
 def resize_of(message: pb.ResizeRequest) -> Resize:
-    """What is to change."""
+    """The requested change of a quota."""
     return Resize(
         memory_bytes=message.memory_bytes if message.HasField("memory_bytes") else None,
         cores_permille=(
@@ -127,7 +127,7 @@ def resize_of(message: pb.ResizeRequest) -> Resize:
 
 
 def resize_to(name: str, change: Resize) -> pb.ResizeRequest:
-    """The message that asks for it."""
+    """The message for a resize request."""
     return pb.ResizeRequest(
         name=name,
         memory_bytes=change.memory_bytes,
@@ -222,7 +222,7 @@ def _device_to(view: DeviceView) -> pb.Device:
 
 
 def grace_ns(message: pb.GrantRequest | pb.RevokeRequest) -> int:
-    """The grace it asks for, else the usual one. Raises `PenstockError` for one out of bounds."""
+    """The requested grace, or the default. Raises `PenstockError` for one out of bounds."""
     if not message.HasField("grace"):
         return DEFAULT_GRACE_NS
     nanoseconds = message.grace.ToNanoseconds()
@@ -237,15 +237,15 @@ def interval_s(message: pb.StreamUsageRequest) -> float:
     seconds = message.interval.ToNanoseconds() / _NS
     if not LEAST_INTERVAL_S <= seconds <= MOST_INTERVAL_S:
         raise PenstockError(
-            f"an interval of {seconds:g}s makes no sense",
-            f"reports come every {LEAST_INTERVAL_S:g}s to {MOST_INTERVAL_S:g}s",
-            "give an interval within that",
+            f"invalid interval: {seconds:g}s",
+            f"it must be from {LEAST_INTERVAL_S:g}s to {MOST_INTERVAL_S:g}s",
+            "choose an interval within that",
         )
     return seconds
 
 
 def set_time(message: Timestamp, seconds: float) -> None:
-    """Fills in a moment given as seconds since the epoch."""
+    """Sets a timestamp from seconds since the epoch."""
     message.FromNanoseconds(int(seconds * _NS))
 
 
@@ -259,27 +259,27 @@ def _utc(text: str) -> datetime:
 def _cores(permille: int) -> int:
     if not 1 <= permille <= 1000:
         raise PenstockError(
-            f"cores_permille {permille} makes no sense",
-            "a share is 1 to 1000 thousandths of a device", "give such a figure",
+            f"invalid cores_permille: {permille}",
+            "a share is 1 to 1000 thousandths of a device", "set a value within that",
         )  # fmt: skip
     return permille
 
 
 def _word(field: str, words: Mapping[int, Word], number: int, default: Default) -> Word | Default:
-    """What an enumeration's number means; 0 is the default. Raises `PenstockError`."""
+    """The word for an enumeration's number; 0 is the default. Raises `PenstockError`."""
     if number == 0:
         return default
     if number not in words:
         known = ", ".join(f"{key} ({word})" for key, word in words.items())
         raise PenstockError(
-            f"{field} {number} is not known to this agent", f"it knows {known}",
-            "give one of them; a newer client may know more than an older agent",
+            f"unknown {field}: {number}", f"this agent knows {known}",
+            "use one of them; a newer client may know more than an older agent",
         )  # fmt: skip
     return words[number]
 
 
 def _name(kind: str, word: str | None) -> str:
-    """The enumeration's name for `word`; its "unspecified" for what only a `penstock run` has."""
+    """The enumeration's name for `word`; "unspecified" for words that only `penstock run` has."""
     if word is None or word == "command":
         word = "unspecified"
     return f"{kind}_{word.upper().replace('-', '_')}"

@@ -1,4 +1,4 @@
-"""A local socket that is accepted from in an event loop, and made again when it is taken away."""
+"""Listening unix socket in an event loop; it is bound again when its file is removed."""
 
 from __future__ import annotations
 
@@ -13,42 +13,42 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-BACKLOG = 4096  # connections that wait; the kernel refuses further ones, whoever asks
-ACCEPTED_AT_ONCE = 64  # before the loop goes on with what else it has to do
-NO_DESCRIPTOR_S = 0.2  # until it tries again when no descriptor is left
+BACKLOG = 4096  # waiting connections; the kernel refuses all further ones
+ACCEPTED_AT_ONCE = 64  # before the event loop turns to other work
+NO_DESCRIPTOR_S = 0.2  # before a retry when no descriptor is left
 LOOK_S = 1.0
 
 
 class Listening:
-    """Accepts the connections at `path`, and hands each to `accepted`, which owns it from then on.
+    """Accepts the connections at `path`, and passes each to `accepted`, which then owns it.
 
-    To be used in one event loop alone.
+    Use it in one event loop only.
     """
 
     def __init__(self, path: Path, mode: int, accepted: Callable[[socket.socket], None]) -> None:
-        """`mode`: who may connect."""
+        """`mode`: file mode of the socket, which decides who may connect."""
         self._path = path
         self._mode = mode
         self._accepted = accepted
         self._socket: socket.socket | None = None
-        self._inode = 0  # of the socket as it was bound last
+        self._inode = 0  # of the socket as last bound
         self._keeper: asyncio.Task[None] | None = None
         self._pause: asyncio.TimerHandle | None = None
 
     def open(self) -> None:
-        """Begins to accept. The socket that a killed process left is replaced. Raises OSError."""
+        """Starts to accept; replaces a socket that a killed process left. Raises OSError."""
         self._bind()
         self._keeper = asyncio.get_running_loop().create_task(self._keep())
 
     def close(self) -> None:
-        """Accepts no more, and removes the socket."""
+        """Stops accepting, and removes the socket."""
         if self._keeper is not None:
             self._keeper.cancel()
         self._let_go()
         self._path.unlink(missing_ok=True)
 
     def _bind(self) -> None:
-        aside = self._path.with_name(".new.sock")  # one process at a time is here
+        aside = self._path.with_name(".new.sock")  # one process at a time uses this folder
         aside.unlink(missing_ok=True)
         made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
@@ -56,7 +56,7 @@ class Listening:
             made.bind(str(aside))
             aside.chmod(self._mode)
             inode = aside.stat().st_ino
-            made.listen(BACKLOG)  # whoever connects finds it whole
+            made.listen(BACKLOG)  # before it appears at its path
             aside.replace(self._path)
         except BaseException:
             made.close()
@@ -78,7 +78,7 @@ class Listening:
     async def _keep(self) -> None:
         while True:
             await asyncio.sleep(LOOK_S)
-            with contextlib.suppress(OSError):  # no room for it, say: the next look tries again
+            with contextlib.suppress(OSError):  # such as a full disk: the next check retries
                 if not self._is_there():
                     self._bind()
 

@@ -1,4 +1,4 @@
-"""How much a message may say: what one caller asks for must not keep the others from being told."""
+"""Size limits of message fields: one caller's fields must not make lists too long to send."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ if TYPE_CHECKING:
 
     from penstock_api.v1 import agent_pb2 as pb
 
-MOST_COMMAND_BYTES = 64 << 10  # of all words together
-KEPT_COMMAND_BYTES = 4096  # of these, the first ones
+MOST_COMMAND_BYTES = 64 << 10  # all words together
+KEPT_COMMAND_BYTES = 4096  # the first of these are stored
 MOST_LABELS, MOST_LABEL_BYTES = 64, 256
-MOST_LABELS_BYTES = 16 << 10  # of all labels together
-MOST_POLICY_NAME_BYTES = 253  # as of an object of Kubernetes; each is kept with what was metered
+MOST_LABELS_BYTES = 16 << 10  # all labels together
+MOST_POLICY_NAME_BYTES = 253  # as in Kubernetes; stored with metered usage
 MOST_REASON_BYTES = 1024
 MOST_WORDS, MOST_WORD_BYTES = 64, 4096  # devices, candidates; a policy's name and place
 MOST_ID_BYTES = 256
 
 
 def check_request(message: pb.GrantRequest) -> None:
-    """Raises `PenstockError` when any field holds more than any sensible request does."""
+    """Raises `PenstockError` when a field exceeds its size limit."""
     check_names([message.name])
     _within("command", sum(map(_length, message.command)), MOST_COMMAND_BYTES)
     _within("the labels", len(message.labels), MOST_LABELS, "in number")
@@ -42,19 +42,19 @@ def check_request(message: pb.GrantRequest) -> None:
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Raises `PenstockError` for what cannot be tenants' names, or too many of them."""
+    """Raises `PenstockError` for impossible tenant names, or too many of them."""
     _within("the names", len(names), 4096, "in number")
     for name in names:
         _within("a tenant's name", len(name), MAX_TENANT_NAME, "characters")
 
 
 def check_reason(reason: str) -> None:
-    """Raises `PenstockError` for one that is too long to be kept."""
+    """Raises `PenstockError` for a reason that is too long."""
     _within("the reason", _length(reason), MOST_REASON_BYTES)
 
 
 def shortened(command: Iterable[str], most_bytes: int = MOST_COMMAND_BYTES) -> list[str]:
-    """The first words of `command` that fit, and "…" where some do not: it is for people."""
+    """The first words of `command` that fit, and "…" where some do not; for display."""
     words: list[str] = []
     left = most_bytes - len("…".encode())
     for word in command:
@@ -72,6 +72,6 @@ def _length(text: str) -> int:
 def _within(what: str, size: int, most: int, unit: str = "bytes") -> None:
     if size > most:
         raise PenstockError(
-            f"{what} is too much: {size} {unit}", f"at most {most} are kept and shown to others",
-            "say less",
+            f"{what} exceeds its limit: {size} {unit}", f"the limit is {most}",
+            "shorten it",
         )  # fmt: skip

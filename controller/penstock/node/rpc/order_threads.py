@@ -1,4 +1,4 @@
-"""Threads that carry orders out, shared so that no caller's orders keep another's back."""
+"""Thread pools for requests, with a limit per caller so that no caller delays another."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from penstock.node.agent import Principal
 
 Answer = TypeVar("Answer")
-Lane = Literal["order", "query"]  # a query looks at all tenants, an order at one
+Lane = Literal["order", "query"]  # a query reads all tenants, an order one
 LANES: tuple[Lane, ...] = ("order", "query")
-THREADS: dict[Lane, int] = {"order": 8, "query": 2}  # of all users together
+THREADS: dict[Lane, int] = {"order": 8, "query": 2}  # shared by all users
 ADMINS_THREADS: dict[Lane, int] = {"order": 8, "query": 2}
-# Of one caller at a time; what else it has ordered waits for these, and keeps nobody back.
+# Concurrent requests of one caller; its further ones wait, and delay nobody else.
 AT_ONCE: dict[Lane, int] = {"order": 2, "query": 1}
 ADMINS_AT_ONCE: dict[Lane, int] = {"order": 8, "query": 2}
 
 
 class Turns:
-    """Administrators have threads of their own. To be used in the server's loop alone."""
+    """Runs requests; administrators have their own threads. For the server's event loop only."""
 
     def __init__(self) -> None:
         self._users = {one: ThreadPoolExecutor(THREADS[one], one) for one in LANES}
@@ -31,10 +31,10 @@ class Turns:
             one: ThreadPoolExecutor(ADMINS_THREADS[one], f"admins-{one}") for one in LANES
         }
         self._turns: dict[tuple[int | str, Lane], asyncio.Semaphore] = {}
-        self._holders: Counter[tuple[int | str, Lane]] = Counter()  # who wait included
+        self._holders: Counter[tuple[int | str, Lane]] = Counter()  # including waiting calls
 
     async def carry_out(self, caller: Principal, lane: Lane, order: Callable[[], Answer]) -> Answer:
-        """What the order returns or raises. One that has begun has its turn until it is done."""
+        """The request's result or exception. A started request keeps its thread to the end."""
         threads = (self._admins if caller.is_admin else self._users)[lane]
         most = (ADMINS_AT_ONCE if caller.is_admin else AT_ONCE)[lane]
         key = (caller.person, lane)
@@ -50,7 +50,7 @@ class Turns:
             turn.release()
             self._leave(key)
             if not done.cancelled():
-                done.exception()  # nobody may be left to be told
+                done.exception()  # retrieved, as nobody may await it
 
         running = asyncio.get_running_loop().run_in_executor(threads, order)
         running.add_done_callback(is_done)

@@ -1,12 +1,12 @@
-"""The local sockets: tell who calls.
+"""Peer sockets: local entry points of the agent that identify the calling process.
 
-gRPC does not say which process is behind a unix socket. So connections are accepted here, where the
-kernel names their peer (SO_PEERCRED), and joined to gRPC's own socket from an address that no other
-connection has; gRPC hands that address to the service. Its socket lies in a directory that only the
-agent's user may enter: nobody else can come by with an address of their choice.
+gRPC does not reveal which process is behind a unix socket. So this module accepts the connections,
+identifies each peer by SO_PEERCRED, and forwards the bytes to gRPC's own socket from a unique
+address, which gRPC passes to the service. The inner socket lies in a directory that only the
+agent's user may enter, so nobody else can connect to it with an address of their choice.
 
-The kernel keeps one queue for each socket: whoever connects faster than any program accepts fills
-it, and shuts all others out. So administrators have a socket of their own.
+The kernel keeps one accept queue per socket: a client that connects faster than any program accepts
+fills it and locks all others out. So administrators have a socket of their own.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 _CHUNK_BYTES = 1 << 16
 MOST_CONNECTIONS = 1024
-MOST_OF_A_USER = 32  # a person, whatever uids they have
-LOOKUPS_AT_ONCE = 4  # of callers' accounts, which may be told by a directory service
-MOST_UNKNOWN = 512  # connections that wait for that
-MOST_OF_A_UID = 2 * MOST_OF_A_USER  # with those that wait; further ones are closed unheard
+MOST_OF_A_USER = 32  # per person, under whichever uids
+LOOKUPS_AT_ONCE = 4  # of callers' accounts, perhaps in a directory service
+MOST_UNKNOWN = 512  # connections waiting for a lookup
+MOST_OF_A_UID = 2 * MOST_OF_A_USER  # including waiting ones; further ones are closed at once
 KEPT_FOR_ADMINS = 256
-WAITS_FOR_S = 5.0  # for one's other connections to end
-SPEAKS_WITHIN_S = 5.0  # whoever has nothing to say
-READS_WITHIN_S = 60.0  # or does not listen has no connection
+WAITS_FOR_S = 5.0  # for the same person's other connections to end
+SPEAKS_WITHIN_S = 5.0  # for the first bytes; then a silent connection is closed
+READS_WITHIN_S = 60.0  # a connection whose client does not read is closed, too
 CLOSES_WITHIN_S = 2.0
 _PREFIX = "unix-abstract:"
 
@@ -47,7 +47,7 @@ class PeerSocket:
     """Accepts local connections and joins them to the server at `inside`."""
 
     def __init__(self, outside: Path, for_admins: Path, inside: Path, people: People) -> None:
-        """`outside`: everybody's socket; `for_admins`: in a directory that only they may enter."""
+        """`outside`: the users' socket; `for_admins`: in a directory that only they may enter."""
         self._people = people
         self._lookups = ThreadPoolExecutor(LOOKUPS_AT_ONCE, "callers")
         self._unknown = 0  # connections whose caller is being looked up
@@ -56,24 +56,24 @@ class PeerSocket:
         self._inside = inside
         self._callers: dict[str, Principal] = {}  # by address
         self._of_uid: Counter[int] = Counter()  # connections, from when they are accepted
-        self._connections: Counter[int | str] = Counter()  # those let in, by person
+        self._connections: Counter[int | str] = Counter()  # admitted ones, by person
         self._waiting: Counter[int | str] = Counter()
         self._listening: list[Listening] = []
-        self._tasks: set[asyncio.Task[None]] = set()  # of all accepted
+        self._tasks: set[asyncio.Task[None]] = set()  # of all accepted connections
         self._served = 0
 
     async def open(self, mode: int) -> None:
-        """Begins to accept; `mode`: who may connect from outside. Raises OSError."""
+        """Starts to accept; `mode`: file mode of the users' socket. Raises OSError."""
         for path, who in ((self._for_admins, 0o600), (self._outside, mode)):
             self._listening.append(Listening(path, who, self._accept))
             self._listening[-1].open()
 
     def caller(self, peer: str) -> Principal | None:
-        """Whose connection gRPC means by `peer`; None: none of ours."""
+        """The principal of gRPC's peer address `peer`; None: not one of our connections."""
         return self._callers.get(peer.removeprefix(_PREFIX)) if peer.startswith(_PREFIX) else None
 
     async def close(self) -> None:
-        """Ends all connections and removes the sockets."""
+        """Closes all connections and removes the sockets."""
         for one in self._listening:
             one.close()
         tasks = list(self._tasks)
@@ -84,7 +84,7 @@ class PeerSocket:
         self._lookups.shutdown(wait=False, cancel_futures=True)
 
     def _accept(self, accepted: socket.socket) -> None:
-        """Whoever has far too many is refused before anything is made for it."""
+        """Starts a task per connection; a uid with far too many is rejected at once."""
         pid, uid = credentials_of(accepted)
         if self._of_uid[uid] >= MOST_OF_A_UID and not Principal.is_admins(uid):
             accepted.close()
@@ -122,9 +122,9 @@ class PeerSocket:
                     del self._connections[caller.person]
 
     async def _caller_at(self, accepted: socket.socket, uid: int, pid: int) -> Principal | None:
-        """Who is at the other end, looked up beside the loop; None: too many wait for that.
+        """The peer's principal, looked up in a thread; None: too many lookups are waiting.
 
-        Administrators are not looked up there, and wait for nobody.
+        Administrators need no lookup and do not wait.
         """
         process = Watched.peer_of(accepted)
         if Principal.is_admins(uid):
@@ -141,7 +141,7 @@ class PeerSocket:
             self._unknown -= 1
 
     async def _enters(self, user: int | str, *, is_admin: bool) -> bool:
-        """Whether it may come in, if need be after some others of that user have gone."""
+        """Whether to admit it, after waiting for that user's other connections if need be."""
         deadline = time.monotonic() + WAITS_FOR_S
         if self._waiting[user] >= MOST_OF_A_USER:
             return False
@@ -158,7 +158,7 @@ class PeerSocket:
         return True
 
     def _lets_in(self, user: int | str, *, is_admin: bool) -> bool:
-        """Each user has some connections; what all together leave is the administrators'."""
+        """Checks the connection limits: per user, and in all with a reserve for administrators."""
         if is_admin:
             return self._served < MOST_CONNECTIONS
         return (
@@ -169,10 +169,10 @@ class PeerSocket:
     async def _serve(
         self, caller: Principal, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """Hands a connection's bytes on, both ways, until either side ends it."""
+        """Forwards a connection's bytes both ways until either side closes it."""
         first = await asyncio.wait_for(reader.read(_CHUNK_BYTES), SPEAKS_WITHIN_S)
         if not first:
-            return  # it only wanted to know whether somebody listens
+            return  # a probe of whether the agent listens
         address = f"penstock-{secrets.token_hex(16)}"
         self._callers[address] = caller
         to_server: asyncio.StreamWriter | None = None
@@ -213,7 +213,7 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def _close(writer: asyncio.StreamWriter) -> None:
-    """What was written goes out first, unless nobody takes it."""
+    """Closes it after flushing; aborts if the other side does not read."""
     writer.close()
     try:
         await asyncio.wait_for(writer.wait_closed(), CLOSES_WITHIN_S)

@@ -1,4 +1,4 @@
-"""Serves an agent: on its local socket always, over TCP with mutual TLS if it is asked to."""
+"""gRPC server of the agent: on local sockets, and optionally over TCP with mutual TLS."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from penstock.node.agent import Agent
 
 SERVICE = agent_pb2.DESCRIPTOR.services_by_name["Agent"].full_name
-STOP_S = 2.0  # calls under way may end
+STOP_S = 2.0  # for calls in progress to end
 EVERYBODY, OWNER = 0o666, 0o600
-# A request that is never sent whole is kept as long as its connection: a person's connections
-# (`peer_socket.MOST_OF_A_USER`) hold 256 MiB of them at most.
+# An incomplete request is kept as long as its connection: a person's connections
+# (`peer_socket.MOST_OF_A_USER`) hold at most 256 MiB of them.
 MOST_MESSAGE_BYTES = 256 << 10
-MOST_STREAMS = 32  # calls at a time over one connection; further ones wait at the caller
+MOST_STREAMS = 32  # concurrent calls per connection; further ones wait in the client
 
 
 class Server:
-    """Serves from a thread of its own, from `start` to `stop`."""
+    """Serves in its own thread, from `start` to `stop`."""
 
     def __init__(self, agent: Agent, tls: Tls | None = None) -> None:
         self._agent = agent
@@ -51,12 +51,12 @@ class Server:
         self.port: int | None = None  # over TCP
 
     def start(self) -> None:
-        """Begins to serve. Raises `PenstockError`."""
+        """Starts serving. Raises `PenstockError`."""
         self._thread.start()
         asyncio.run_coroutine_threadsafe(self._start(), self._loop).result()
 
     def stop(self) -> None:
-        """Ends all calls; those under way have a moment."""
+        """Ends all calls; those in progress have `STOP_S` to finish."""
         asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -97,7 +97,7 @@ class Server:
         shutil.rmtree(self._inside, ignore_errors=True)
 
     def _identify(self, context: Any) -> Principal | None:  # noqa: ANN401 - grpc's context
-        """Over TLS by the certificate's name, else by the connection's address."""
+        """The principal: over TLS by certificate name, else by the connection's address."""
         peer = context.peer()
         if not peer.startswith(("ipv4:", "ipv6:")):
             return self._peer_socket.caller(peer)

@@ -1,4 +1,4 @@
-"""The agent's service: each call is an order of its caller's."""
+"""gRPC service of the agent: each call becomes a request of an identified principal."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer", bound=Message)
 Result = TypeVar("Result")
-Context = Any  # grpc.aio.ServicerContext is generic in what no method here uses
+Context = Any  # grpc.aio.ServicerContext's type parameters do not matter here
 
 FOLLOW_S = 0.2
 LOOKS_AT_ONCE = 4
 
 
 class AgentService(agent_pb2_grpc.AgentServicer):
-    """Serves one agent. `identify` tells who is behind a call."""
+    """Serves one agent. `identify` finds the principal of a call."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class AgentService(agent_pb2_grpc.AgentServicer):
         self._orders = orders
         self._identify = identify
         self._calls = calls
-        # Apart from each other: whoever follows events keeps no order waiting.
+        # Separate pools, so that event followers delay no requests.
         self._turns = Turns()
         self._at_looks = ThreadPoolExecutor(LOOKS_AT_ONCE, "looks")
 
@@ -214,17 +214,17 @@ class AgentService(agent_pb2_grpc.AgentServicer):
         for periodic_task in self._agent.periodic_tasks:
             if isinstance(periodic_task, UsageRecorder):
                 return periodic_task
-        raise PenstockError("this agent does not meter", "it keeps no readings", "ask another one")
+        raise PenstockError("this agent does not meter", "it keeps no records", "ask another one")
 
     async def _answer(
         self, context: Context, order: Callable[[Principal], Answer], kind: Kind = "order"
     ) -> Answer:
-        """Carries the order out beside the loop; an error becomes a status with its reason."""
+        """Runs the request in a thread; an error becomes a status with its reason."""
         caller = await self._caller(context)
         if context.time_remaining() is None:
             await abort(
                 context,
-                PenstockError("the call has no deadline", "a call must end", "set a timeout"),
+                PenstockError("the call has no deadline", "every call needs one", "set a timeout"),
             )
         try:
             if kind == "revoke":  # which lasts as long as the tenant's processes do
@@ -235,7 +235,7 @@ class AgentService(agent_pb2_grpc.AgentServicer):
         except PenstockError as error:
             await abort(context, error)
             raise  # never reached: abort raises
-        except PageError as error:  # a tenant spoils its own, or somebody the node's
+        except PageError as error:  # a tenant damages its own page, or another process the node's
             await abort(
                 context,
                 PenstockError(
@@ -247,7 +247,7 @@ class AgentService(agent_pb2_grpc.AgentServicer):
         except (QuantityError, ArithmeticError) as error:
             await abort(
                 context,
-                PenstockError("an amount makes no sense", str(error), "give another one"),
+                PenstockError("invalid quantity", str(error), "give another one"),
             )
             raise
         except OSError as error:
@@ -255,7 +255,7 @@ class AgentService(agent_pb2_grpc.AgentServicer):
                 context,
                 PenstockError(
                     "the order was not carried out", _words(error),
-                    "make room, or mend the agent's state directory; nothing was changed",
+                    "free space, or repair the agent's state directory; nothing was changed",
                     reason="unavailable",
                 ),
             )  # fmt: skip
@@ -264,7 +264,7 @@ class AgentService(agent_pb2_grpc.AgentServicer):
     async def _in_own_thread(
         self, caller: Principal, kind: Kind, order: Callable[[Principal], Answer]
     ) -> Answer:
-        """Carried out, and counted, to its end, whether or not its caller waits for that."""
+        """Runs and counts the request to its end, even if the caller no longer waits."""
         counted = contextlib.ExitStack()
         counted.enter_context(self._calls.one(caller, kind))
         done: Future[Answer] = Future()
@@ -273,12 +273,12 @@ class AgentService(agent_pb2_grpc.AgentServicer):
         def run() -> None:
             try:
                 done.set_result(order(caller))
-            except BaseException as error:  # noqa: BLE001 - whoever waits is told
+            except BaseException as error:  # noqa: BLE001 - passed on to the waiter
                 done.set_exception(error)
 
         def ended(waited: asyncio.Future[Answer]) -> None:
             counted.close()
-            waited.exception()  # nobody may be left to be told
+            waited.exception()  # retrieved, as nobody may await it
 
         threading.Thread(target=run, name=kind, daemon=True).start()
         waited = asyncio.wrap_future(done)
@@ -293,7 +293,7 @@ class AgentService(agent_pb2_grpc.AgentServicer):
         if caller is None:
             await context.abort(
                 grpc.StatusCode.UNAUTHENTICATED,
-                "nobody knows who calls; over TLS a certificate needs a name",
+                "the caller cannot be identified; over TLS a certificate needs a name",
             )
             raise AssertionError  # never reached: abort raises
         return caller
@@ -307,7 +307,7 @@ def _event(tenant: str, fields: dict[str, Any]) -> pb.Event:
         reason=str(fields.get("reason") or ""),
         details=json.dumps(rest),
     )
-    with contextlib.suppress(KeyError, ValueError):  # a line that somebody else wrote
+    with contextlib.suppress(KeyError, ValueError):  # not one of our lines
         at = datetime.fromisoformat(str(fields["time"])).astimezone(timezone.utc)
         message.time.FromDatetime(at)
     return message

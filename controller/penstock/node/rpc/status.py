@@ -1,4 +1,4 @@
-"""Errors on their way over the wire: a status code for programs, three sentences for people."""
+"""Errors over gRPC: a status code for programs, three sentences for people."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from penstock.model.errors import Reason
 
 TRAILER = "penstock-error-bin"
-# All metadata of an answer is 8 KiB by default: what does not fit is lost with the connection.
+# An answer's metadata is limited to 8 KiB by default; gRPC drops the connection beyond that.
 MOST_SENTENCE_BYTES = 600
 CODES: dict[Reason, grpc.StatusCode] = {
     "invalid": grpc.StatusCode.INVALID_ARGUMENT,
@@ -30,19 +30,19 @@ CODES: dict[Reason, grpc.StatusCode] = {
 
 
 def trailer_of(error: PenstockError) -> tuple[tuple[str, bytes]]:
-    """The trailing metadata that carries `error` whole."""
+    """The trailing metadata that carries the parts of `error`."""
     what, why, fix = (cut(sentence) for sentence in (error.what, error.why, error.fix))
     message = agent_pb2.Error(reason=error.reason, what=what, why=why, fix=fix)
     return ((TRAILER, message.SerializeToString()),)
 
 
 async def abort(context: Any, error: PenstockError) -> None:  # noqa: ANN401 - grpc's context
-    """Ends the call with `error`: raises what grpc ends it by."""
+    """Ends the call with `error`, by raising grpc's abort exception."""
     await context.abort(CODES[error.reason], cut(str(error)), trailer_of(error))
 
 
 def cut(text: str, most_bytes: int = MOST_SENTENCE_BYTES) -> str:
-    """`text` within `most_bytes` of UTF-8; where it was cut, it says so."""
+    """`text` within `most_bytes` of UTF-8; a cut is marked by "…"."""
     raw = text.encode(errors="replace")
     if len(raw) <= most_bytes:
         return raw.decode()
@@ -50,7 +50,7 @@ def cut(text: str, most_bytes: int = MOST_SENTENCE_BYTES) -> str:
 
 
 def error_of(error: grpc.RpcError, target: str) -> PenstockError:
-    """What a failed call means for whoever made it."""
+    """The error to show for a failed call."""
     for key, value in _trailers(error):
         if key == TRAILER and isinstance(value, bytes):
             message = agent_pb2.Error.FromString(value)
@@ -61,7 +61,7 @@ def error_of(error: grpc.RpcError, target: str) -> PenstockError:
     if code is grpc.StatusCode.UNAVAILABLE:
         return PenstockError(
             f"no agent answers at {target}", str(error.details()),
-            "start it (penstock agent), or do without: penstock run --no-agent",
+            "start it (penstock agent), or run without it: penstock run --no-agent",
             reason="unavailable",
         )  # fmt: skip
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:

@@ -1,4 +1,4 @@
-"""TLS over TCP: the agent's files, looked at before gRPC gets them, and callers' names."""
+"""Mutual TLS: validation of the agent's certificate files, and names of clients."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-# What a certificate may be known by, the first that it has: a plain name, else an alternative one.
+# Where a certificate's name comes from, first match: common name, then alternative names.
 _NAMES = ("x509_common_name", "peer_uri", "peer_dns", "x509_subject_alternative_name")
 MOST_NAME = 256  # characters
 
 
 @dataclass(frozen=True)
 class Tls:
-    """Where to listen, and with which certificates. Files in PEM."""
+    """Listen address and certificate files, in PEM."""
 
     address: str  # host:port
     certificate: Path
     key: Path
-    authority: Path  # who signed the certificates of those that may call
+    authority: Path  # CA that signs the certificates of clients
 
     def listen(self, server: grpc.aio.Server) -> int:
-        """Makes `server` listen there; the port. Raises `PenstockError`."""
+        """Makes `server` listen there; returns the port. Raises `PenstockError`."""
         self._check_address()
         files = [_read(file) for file in (self.key, self.certificate, self.authority)]
         self._check_files()
@@ -50,15 +50,15 @@ class Tls:
         host, _, port = self.address.rpartition(":")
         if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
             raise PenstockError(
-                f"{self.address!r} is no address",
-                "it is written HOST:PORT, and ports go from 0 (any) to 65535",
+                f"invalid address: {self.address!r}",
+                "it must be HOST:PORT, with a port from 0 (any) to 65535",
                 "for example --listen 0.0.0.0:9471",
             )
 
     def _check_files(self) -> None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         try:
-            # Without the password callback it would ask at the terminal.
+            # Without the password callback OpenSSL would prompt on the terminal.
             context.load_cert_chain(self.certificate, self.key, password=lambda: "")
         except (ssl.SSLError, ValueError) as error:
             raise PenstockError(
@@ -70,12 +70,12 @@ class Tls:
         except (ssl.SSLError, ValueError) as error:
             raise PenstockError(
                 f"{self.authority} cannot be used", _words(error),
-                "give the certificate, in PEM, of who signs callers' certificates",
+                "give the certificate of the CA that signs client certificates, in PEM",
             ) from error  # fmt: skip
 
 
 def name_of(identity: Mapping[str, Iterable[bytes]]) -> str | None:
-    """Who holds a certificate that gRPC has checked: its name. None: it bears none."""
+    """The name in a client certificate that gRPC has verified; None: it has none."""
     for kind in _NAMES:
         for raw in identity.get(kind, ()):
             name = raw.decode(errors="replace").strip()
@@ -90,11 +90,11 @@ def _read(file: Path) -> bytes:
     except OSError as error:
         raise PenstockError(
             f"cannot read {file}", error.strerror or str(error),
-            "TLS needs a certificate, its key and the certificate of who signs callers'",
+            "TLS needs a certificate, its key, and the certificate of the clients' CA",
         ) from error  # fmt: skip
     if not raw.strip():
         raise PenstockError(
-            f"{file} is empty", "TLS needs what belongs there",
+            f"{file} is empty", "TLS needs a certificate or key there",
             "write the certificate or key into it, in PEM",
         )  # fmt: skip
     return raw

@@ -1,4 +1,4 @@
-"""What was metered, as messages: the agent is asked, which alone may read its files."""
+"""Usage queries as messages: only the agent may read its metering files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BY: dict[By, pb.GroupBy] = {
 
 
 def query_usage(books: UsageRecorder, request: pb.QueryUsageRequest) -> pb.QueryUsageResponse:
-    """What stands in `books`. Raises `PenstockError`."""
+    """Queries the usage recorder `books`. Raises `PenstockError`."""
     until_s = request.until.seconds if request.HasField("until") else int(time.time()) + 1
     since_s = request.since.seconds if request.HasField("since") else until_s - HOUR_S
     groups: dict[int, By] = {number: by for by, number in _BY.items()}
@@ -37,7 +37,7 @@ def query_usage(books: UsageRecorder, request: pb.QueryUsageRequest) -> pb.Query
 
 
 def usage_request(since_s: int, until_s: int, by: By, tenant: str | None) -> pb.QueryUsageRequest:
-    """The message that asks for it."""
+    """The message for a usage query."""
     request = pb.QueryUsageRequest(by=_BY[by], tenant=tenant or "")
     request.since.FromSeconds(min(max(0, since_s), LAST_S))
     request.until.FromSeconds(min(max(0, until_s), LAST_S))
@@ -45,7 +45,7 @@ def usage_request(since_s: int, until_s: int, by: By, tenant: str | None) -> pb.
 
 
 def usage_of(request: pb.QueryUsageRequest, answer: pb.QueryUsageResponse) -> Usage:
-    """What the agent answered."""
+    """The usage in the agent's answer."""
     covered = answer.covered_since.seconds if answer.HasField("covered_since") else None
     rows = [
         UsageRow(

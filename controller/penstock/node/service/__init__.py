@@ -1,4 +1,4 @@
-"""The agent as a machine's service: what is installed where, and systemd's part in it."""
+"""Installation of the agent as a systemd service."""
 
 from penstock.node.service.installation import Installation, Step
 from penstock.node.service.systemd import restart_service, runs_systemd, stop_service

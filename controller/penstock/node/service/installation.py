@@ -1,7 +1,7 @@
-"""The files that make a machine's service of the agent: written, kept, replaced, taken away.
+"""Install and uninstall of the agent's service files.
 
-What is ours bears a mark and follows the release. What administrators write, the agent's options
-and the node's policies, is never written over.
+Files with our mark are replaced by each release. Files of the administrator, the agent's options
+and the node's policies, are never overwritten.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 UNIT = "penstock-agent.service"
-DEFAULT_PROGRAM = "/opt/penstock/bin/penstock"  # in the unit as it is shipped
+DEFAULT_PROGRAM = "/opt/penstock/bin/penstock"  # in the unit as shipped
 MARK = "# Written by penstock agent install; it goes with penstock agent uninstall."
 MARK_WITHIN_LINES = 3
 OPTIONS = """\
@@ -30,7 +30,7 @@ OPTIONS = """\
 # lists them; on a machine without a GPU: --simulate h200
 PENSTOCK_AGENT_OPTIONS=
 """
-# Shells look there on Debian and on RHEL.
+# Where shells on Debian and RHEL look for completions.
 COMPLETIONS = {
     "bash": "usr/local/share/bash-completion/completions/penstock",
     "zsh": "usr/local/share/zsh/site-functions/_penstock",
@@ -42,14 +42,14 @@ _CONFIGURATION, _OPTIONS, _POLICIES = (
     "etc/penstock/agent.env",
     "etc/penstock/policies",
 )
-_PLAIN = re.compile(r"[\w./+:=,@-]+", re.ASCII)  # needs no quotes in a unit
+_PLAIN = re.compile(r"[\w./+:=,@-]+", re.ASCII)  # needs no quoting in a unit
 _STATES = ("run/penstock", "var/lib/penstock")
-_UNSEEN = ("/tmp/", "/var/tmp/", "/dev/")  # noqa: S108 - the service has folders of its own there
+_UNSEEN = ("/tmp/", "/var/tmp/", "/dev/")  # noqa: S108 - private to the service there
 
 
 @dataclass(frozen=True)
 class Step:
-    """Something that is done to a path, or why nothing is."""
+    """An action on a path, or the reason why there is none."""
 
     verb: str  # "write", "keep", "remove", …
     path: Path
@@ -57,7 +57,7 @@ class Step:
     act: Callable[[], None] | None = None
 
     def carry_out(self) -> None:
-        """Does it. Raises OSError."""
+        """Performs the action. Raises OSError."""
         if self.act is not None:
             self.act()
 
@@ -66,16 +66,16 @@ class Step:
 
 
 class Installation:
-    """The service's files below `root`."""
+    """The service's files under `root`."""
 
     def __init__(self, root: Path = Path("/")) -> None:
         self._root = root
 
     def install(self, program: Path, completions: Mapping[str, str]) -> Iterator[Step]:
-        """What is to be done, in order, for a service that is to run `program`.
+        """The steps, in order, to install a service that runs `program`.
 
-        `program` as the installed machine sees it; `completions`: scripts by shell. Raises
-        `PenstockError` for a file that is not ours, and where the service could not start it.
+        `program`: path as the installed machine sees it; `completions`: scripts by shell. Raises
+        `PenstockError` for a file that is not ours, and for a program that cannot be started.
         """
         self._check_program(program)
         for place, text in _texts(program, completions).items():
@@ -96,7 +96,7 @@ class Installation:
     def _link_to(self, program: Path) -> Iterator[Step]:
         link = self._root / _LINK
         if link == self._root / str(program).lstrip("/"):
-            pass  # it lies on everybody's path already
+            pass  # it is in the default PATH already
         elif _is_link_to(link, program):
             yield Step("keep", link, "as it is")
         else:
@@ -107,8 +107,8 @@ class Installation:
         if not program.is_absolute() or str(program).startswith(_UNSEEN):
             raise PenstockError(
                 f"the service cannot run {program}",
-                "it sees no temporary folder of others, and needs a path from /",
-                "install penstock into /opt/penstock, and call that one: "
+                "its temporary folders are private, and it needs an absolute path",
+                "install penstock into /opt/penstock, and run that one: "
                 "/opt/penstock/bin/penstock agent install",
             )
         file = self._root / str(program).lstrip("/")
@@ -121,7 +121,7 @@ class Installation:
         if not file.is_file() or not os.access(file, os.X_OK):
             raise PenstockError(
                 f"the service cannot run {program}",
-                "it is a directory" if file.is_dir() else "it is no program: nobody may execute it",
+                "it is a directory" if file.is_dir() else "it is not an executable file",
                 "name the program itself: --program /opt/penstock/bin/penstock",
             )
         if not str(program).isprintable():
@@ -131,9 +131,9 @@ class Installation:
             )  # fmt: skip
 
     def uninstall(self, *, purge: bool = False) -> Iterator[Step]:
-        """What is to be done, in order. `purge`: configuration, metered use and state go, too.
+        """The steps, in order. `purge`: remove configuration, metered usage and state, too.
 
-        Raises `PenstockError` when tenants are there whose state would go.
+        Raises `PenstockError` when tenants exist whose state would be removed.
         """
         if purge:
             self._check_no_tenants()
@@ -149,12 +149,12 @@ class Installation:
         yield from self._purge() if purge else self._leave()
 
     def check_idle(self) -> None:
-        """Raises `PenstockError` when an agent or tenants would lose their state to a purge."""
+        """Raises `PenstockError` when a purge would remove the state of an agent or of tenants."""
         state = State(self._root / _STATES[0])
         if state.has_agent():
             raise PenstockError(
-                f"an agent runs on {state.directory}", "it would go on without its files",
-                "end it first, or leave --purge out", reason="not-now",
+                f"an agent runs on {state.directory}", "it would lose its files",
+                "stop it first, or omit --purge", reason="not-now",
             )  # fmt: skip
         self._check_no_tenants()
 
@@ -166,7 +166,7 @@ class Installation:
                 yield Step("remove", folder, "with all that is in it", remove)
 
     def _leave(self) -> Iterator[Step]:
-        """What nobody changed of the configuration goes; what is kept is said."""
+        """Removes unchanged configuration, and lists what is kept."""
         options, policies = self._root / _OPTIONS, self._root / _POLICIES
         kept = [state for place in _STATES if (state := self._root / place).exists()]
         if options.exists():
@@ -194,7 +194,7 @@ class Installation:
         return Step("write", file, "it was another release's", lambda: _write(file, text))
 
     def _is_our_link(self, link: Path) -> bool:
-        """Ours lead to a penstock, whichever: an upgrade may have moved it."""
+        """Our links point to any penstock: an upgrade may have moved it."""
         return link.is_symlink() and link.readlink().name == "penstock"
 
     @staticmethod
@@ -211,18 +211,18 @@ class Installation:
         names = [name for name in names if not name.startswith(".")]
         if names:
             raise PenstockError(
-                f"{len(names)} tenants are there", ", ".join(names[:8]),
-                "end them first (penstock revoke TENANT), or leave --purge out", reason="not-now",
+                f"{len(names)} tenants exist", ", ".join(names[:8]),
+                "end them first (penstock revoke TENANT), or omit --purge", reason="not-now",
             )  # fmt: skip
 
 
 def _texts(program: Path, completions: Mapping[str, str]) -> dict[str, str]:
-    """What is ours, by place."""
+    """The contents of our files, by path."""
     unit = files("penstock.node.service").joinpath(UNIT).read_text(encoding="utf-8")
     texts = {_SERVICE: f"{MARK}\n{unit.replace(DEFAULT_PROGRAM, _quoted(program))}"}
     for shell, text in completions.items():
         first, _, rest = text.strip().partition("\n")
-        # zsh wants its own word in the first line.
+        # zsh requires its #compdef tag in the first line.
         texts[COMPLETIONS[shell]] = (
             f"{first}\n{MARK}\n{rest}\n" if first.startswith("#") else f"{MARK}\n{text.strip()}\n"
         )
@@ -230,7 +230,7 @@ def _texts(program: Path, completions: Mapping[str, str]) -> dict[str, str]:
 
 
 def _quoted(program: Path) -> str:
-    """As a unit's ExecStart= holds a path: % begins a specifier, a space ends the word."""
+    """The path quoted for ExecStart=: % begins a specifier, a space ends the word."""
     text = str(program).replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     return text if _PLAIN.fullmatch(text) else f'"{text}"'
 
@@ -247,7 +247,7 @@ def _is_link_to(link: Path, target: Path) -> bool:
 
 
 def _write(file: Path, text: str) -> None:
-    """Whole or not at all; readable by all, whatever our umask."""
+    """Writes the file atomically, readable by all whatever our umask."""
     file.parent.mkdir(parents=True, exist_ok=True)
     aside = file.with_name(f".{file.name}.{os.getpid()}")
     try:

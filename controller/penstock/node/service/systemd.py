@@ -1,4 +1,4 @@
-"""systemd's part: it is told of the unit, and starts and stops the service."""
+"""systemd control: reloads the unit, and starts and stops the agent's service."""
 
 from __future__ import annotations
 
@@ -17,12 +17,18 @@ def runs_systemd() -> bool:
 
 
 def restart_service() -> list[str]:
-    """Puts the unit in force; tenants run on meanwhile. What was done; raises `PenstockError`."""
+    """Reloads, enables and restarts the unit; tenants keep running.
+
+    Returns the commands that were run. Raises `PenstockError`.
+    """
     return [_systemctl("daemon-reload"), _systemctl("enable", UNIT), _systemctl("restart", UNIT)]
 
 
 def stop_service() -> list[str]:
-    """Stops the service for good; tenants run on. What was done; raises `PenstockError`."""
+    """Disables and stops the unit; tenants keep running.
+
+    Returns the commands that were run. Raises `PenstockError`.
+    """
     return [_systemctl("disable", "--now", UNIT)]
 
 
