@@ -150,7 +150,7 @@ def test_usage_is_asked_of_the_agent_wherever_it_meters(node, nobody):
     assert "no readings of a tenant 'nobodys'" in refused.stderr
     assert nobody("usage", "--since=40000d").returncode == 0
     wrong = nobody("usage", "--since=1h", "--until=2h")
-    assert "+00:00 is not before 20" in wrong.stderr
+    assert "is not before its end" in wrong.stderr
 
 
 @pytest.mark.usefixtures("theirs")

@@ -39,8 +39,8 @@ def test_nvml_and_the_simulator_agree_about_a_device(penstock):
             for name in ("index", "uuid", "name", "memory_bytes"):
                 assert ours[name] == getattr(theirs, name)
             assert ours["tflops"] == pytest.approx(theirs.tflops, rel=0.01)
-    assert told["libraries"]["nvml"].endswith("/sim/libnvidia-ml.so.1")
-    assert told["libraries"]["cuda"].endswith("/sim/libcuda.so.1")
+    assert told["libraries"]["management"].endswith("/sim/libnvidia-ml.so.1")
+    assert told["libraries"]["driver"].endswith("/sim/libcuda.so.1")
     assert (told["processes"], told["machine"]) == ([], None)
 
 

@@ -75,7 +75,7 @@ READY = condition("ContainersReady", "True")
         ([], [], ""),  # its containers are not ready: that is another's to explain
         ([READY, condition(RUNNING, "True")], [], ""),
         ([READY, condition(RUNNING, "False", message="m")], ["node-1"], ""),  # its node's word
-        ([READY, condition(RUNNING, "False", message="by order")], [], "said last: by order"),
+        ([READY, condition(RUNNING, "False", message="by order")], [], "its last report: by order"),
     ],
 )
 def test_where_a_nodes_word_is_missing_or_old_somebody_else_says_so(conditions, served, why):

@@ -197,8 +197,8 @@ def test_a_placement_becomes_an_allocation_or_says_why_not():
     for whole, name, why in (
         (pod("main"), "main", "the Pod was not placed by penstock-scheduler"),
         (pod("main", placed=placed), "other", "does not have this container"),
-        (pod("main", placed=placed, mode="lax"), "main", "'lax' is none"),
-        (pod("main", placed=placed, on_exceed="stop"), "main", "'stop' is none"),
+        (pod("main", placed=placed, mode="lax"), "main", "'lax' is invalid"),
+        (pod("main", placed=placed, on_exceed="stop"), "main", "'stop' is invalid"),
         (pod("main", placed=placed, grace="2 days"), "main", "grace"),
         (pod("main", placed="{"), "main", "placement cannot be read"),
     ):
