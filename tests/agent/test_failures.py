@@ -101,7 +101,7 @@ def test_on_a_full_disk_nothing_new_begins_and_what_is_there_goes_on(small, disk
     wait_until(lambda: node.usage("t").devices[0].launches > 500)
     fill(disk)
     with node.client() as agent:
-        with pytest.raises(PenstockError, match="make room"):
+        with pytest.raises(PenstockError, match="free space"):
             agent.grant(request("more", memory=GIB))
         with pytest.raises(PenstockError, match="make room"):
             agent.resize("t", Resize(cores_permille=500))
