@@ -55,6 +55,8 @@ def ready() -> None:
 
 
 def repeat(function: Callable[[], None], pause_s: float = 0.0) -> None:
+    """Is ready once it has succeeded; may fail from then on, as others end what it works on."""
+    function()
     ready()
     while True:
         with contextlib.suppress(OSError, PenstockError):
@@ -63,13 +65,19 @@ def repeat(function: Callable[[], None], pause_s: float = 0.0) -> None:
 
 
 def children(count: int, function: Callable[[], None] = lambda: None) -> None:
-    """Starts processes that run it and then sleep."""
+    """Processes that do that and then nothing. Is ready unless one of them has failed at it."""
     for _ in range(count):
         if os.fork() == 0:
-            with contextlib.suppress(Exception):
+            try:
                 function()
-            while True:
-                signal.pause()
+                while True:
+                    signal.pause()
+            except BaseException as error:  # noqa: BLE001 - a child must not go on as its parent
+                print(error, file=sys.stderr, flush=True)
+                os._exit(1)
+    time.sleep(0.3)
+    if os.waitpid(-1, os.WNOHANG) != (0, 0):
+        sys.exit("a child has ended")
     ready()
     while True:
         signal.pause()
@@ -207,7 +215,7 @@ def nests_namespaces() -> None:
     def deeper() -> None:
         for _ in range(20):
             if libc.unshare(CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNS):
-                return
+                raise OSError(ctypes.get_errno(), "unshare")
             if os.fork():
                 signal.pause()
 
@@ -244,7 +252,7 @@ def tries_signals_and_looks_at_the_agent() -> None:
 def watches_all_that_it_may() -> None:
     events = libc.inotify_init1(0o4000)
     for path in (state, PAGE, PAGE.parent, SOCKET, Path("/run"), Path("/proc")):
-        libc.inotify_add_watch(events, os.fsencode(path), 0xFFF)
+        libc.inotify_add_watch(events, os.fsencode(path), 0xFFF)  # refused for some
     repeat(lambda: None, 1)
 
 

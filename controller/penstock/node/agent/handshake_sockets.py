@@ -18,7 +18,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from penstock.node.agent.peer import NoPeerError, Peer, take_no_files
+from penstock.node.agent.listening_socket import listening_socket
+from penstock.node.agent.peer import NoPeerError, Peer
 from penstock.node.containers.container_folder import FOLDER as CONTAINER
 from penstock.node.enforcement.process import Process
 from penstock.node.tenants.handshake_file import Handshake, read_handshakes, write_handshakes
@@ -95,7 +96,13 @@ class Handshakes:
         if old is not None and old.path == path and path.is_socket():
             return
         try:
-            made = _bound(path, 0o666 if contained else 0o600, None if contained else uid)
+            made = listening_socket(
+                path,
+                socket.SOCK_SEQPACKET,
+                mode=0o666 if contained else 0o600,
+                backlog=BACKLOG,
+                uid=None if contained else uid,
+            )
         except OSError as error:
             record_event(tenant.directory, "no-handshakes", reason=f"{path}: {error.strerror}")
             return
@@ -285,35 +292,6 @@ def _exists(pid: int) -> bool:
     except PermissionError:
         pass
     return True
-
-
-def _bound(path: Path, mode: int, uid: int | None) -> socket.socket:
-    """A listening socket that replaces whatever is at `path`. Raises OSError.
-
-    Its folder is opened by descriptor: the path may exceed the length limit of addresses.
-    """
-    aside = f".{path.name}.new"  # a node has one agent at a time
-    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(aside, dir_fd=folder)
-        made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
-        try:
-            take_no_files(made)
-            made.bind(f"/proc/self/fd/{folder}/{aside}")
-            if uid is not None and uid != os.geteuid():
-                os.chown(aside, uid, -1, dir_fd=folder, follow_symlinks=False)
-            os.chmod(aside, mode, dir_fd=folder)
-            made.listen(BACKLOG)
-            os.replace(aside, path.name, src_dir_fd=folder, dst_dir_fd=folder)
-        except BaseException:
-            made.close()
-            with contextlib.suppress(OSError):
-                os.unlink(aside, dir_fd=folder)
-            raise
-    finally:
-        os.close(folder)
-    return made
 
 
 def _now_ticks() -> int:

@@ -64,7 +64,6 @@ class ManagedTenant:
         self.is_answered = adopted  # its owner got an answer
         self._lock = lock
         self._caller = caller if grant.lifetime == "processes" else None
-        self._parents = frozenset({self._caller.process} if self._caller else ())
         self._said: set[str] = set()
         self.findings: tuple[Finding, ...] = ()  # of enforcement, as of its last poll
         self._left: str | None = ""  # the finding as last written for `penstock ps`; "": not yet
@@ -124,7 +123,7 @@ class ManagedTenant:
                 self.grant,
                 handshake=handshake,
                 listens_since_ticks=since_ticks,
-                parents=self._parents,
+                parents=frozenset({self._caller.process} if self._caller else ()),
                 suspended=self.grant.suspended,
             )
             return self._subject

@@ -21,19 +21,8 @@ if TYPE_CHECKING:
 
     from penstock.node.tenants.tenant import Tenant
 
-_SO_PASSRIGHTS = 83  # the same, since Linux 6.16
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 _SO_PEERPIDFD = 77  # include/uapi/asm-generic/socket.h, since Linux 6.5
-
-
-def take_no_files(listening: socket.socket) -> None:
-    """Makes the socket and the connections that it accepts refuse open files (SCM_RIGHTS).
-
-    Closing the last reference to a file may block on its file system, which may be a user's own.
-    Before Linux 6.16 there is no such option.
-    """
-    with contextlib.suppress(OSError):
-        listening.setsockopt(socket.SOL_SOCKET, _SO_PASSRIGHTS, 0)
 
 
 def credentials_of(connection: socket.socket) -> tuple[int, int]:

@@ -102,11 +102,10 @@ class Members:
         self._check(living)
         new = living.keys() - self._known.keys()
         self._first_ns = self._first_ns or now_ns
-        self._unread = set()
         for pid in new:
             self._led.pop(pid, None)  # a reused number is no session any more
         stats = read_stats(new)
-        self._unread |= {pid for pid in new - stats.keys() if _exists(pid)}
+        self._unread = {pid for pid in new - stats.keys() if _exists(pid)}
         for pid, stat in stats.items():  # a process that blocks being read runs nothing
             self._known[pid] = _Seen(stat, now_ns, living[pid])
             self._young.add(pid)

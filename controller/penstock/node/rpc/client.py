@@ -210,7 +210,7 @@ def find_agent_socket(state_dir: Path | None = None) -> Path | None:
 
 def _answers(file: Path) -> bool:
     """Whether a trusted agent listens there: a socket of another user's does not count."""
-    return _is_trusted(file) and _listens(_entrance(file))
+    return _is_trusted(file) and (_entrance(file) != file or _listens(file))
 
 
 def _entrance(file: Path) -> Path:

@@ -7,7 +7,7 @@ import contextlib
 import socket
 from typing import TYPE_CHECKING
 
-from penstock.node.agent.peer import take_no_files
+from penstock.node.agent.listening_socket import listening_socket
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,22 +48,9 @@ class Listening:
         self._path.unlink(missing_ok=True)
 
     def _bind(self) -> None:
-        aside = self._path.with_name(".new.sock")  # one process at a time uses this folder
-        aside.unlink(missing_ok=True)
-        made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        try:
-            take_no_files(made)
-            made.bind(str(aside))
-            aside.chmod(self._mode)
-            inode = aside.stat().st_ino
-            made.listen(BACKLOG)  # before it appears at its path
-            aside.replace(self._path)
-        except BaseException:
-            made.close()
-            aside.unlink(missing_ok=True)
-            raise
+        made = listening_socket(self._path, socket.SOCK_STREAM, mode=self._mode, backlog=BACKLOG)
         self._let_go()
-        self._socket, self._inode = made, inode
+        self._socket, self._inode = made, self._path.stat().st_ino
         self._attend()
 
     def _let_go(self) -> None:
